@@ -1,0 +1,55 @@
+"""Host memory from NumPy: blocks of bytes that start on a cache line."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALIGNMENT = 64  # bytes: one cache line, and one AVX-512 register
+Bytes = NDArray[np.uint8]
+
+
+class HostMemory:
+    """Gives and takes back blocks of host memory."""
+
+    name = "host"
+
+    def allocate(self, nbytes: int) -> Bytes:
+        """A block of zeros whose address is a multiple of `ALIGNMENT`.
+
+        Raises:
+            MemoryError: if the machine has not that much.
+        """
+        if nbytes > total_bytes():  # the system may promise it, and kill us on first use
+            raise MemoryError
+        # np.zeros leaves large blocks to the system, which zeroes a page when it is first touched
+        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        return raw[start : start + nbytes]
+
+    def free(self, block: Bytes) -> None:
+        """Give a block back; NumPy does so when the last reference goes."""
+
+    def zero(self, block: Bytes, nbytes: int) -> None:
+        """Clear the first bytes of a block that is used again."""
+        block[:nbytes] = 0
+
+    def host_address(self, block: Bytes) -> int | None:
+        """Where the host sees a block."""
+        return int(block.ctypes.data)
+
+    def free_and_total(self) -> tuple[int | None, int]:
+        """Free bytes where they are known, and all bytes."""
+        return None, total_bytes()
+
+
+@cache
+def total_bytes() -> int:
+    """Bytes of memory in this machine; where it does not say, as much as one can address."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not every system knows these two
+        return 1 << 47

@@ -1,0 +1,85 @@
+"""Devices: is there one, why not, and its memory. CUDA is loaded when a device is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from magmadnn.errors import DeviceError
+
+from .protocol import DeviceMemory as DeviceMemory
+
+__all__ = ["DeviceMemory", "Provider", "available", "device_count", "device_memory", "install"]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """Where devices come from.
+
+    Attributes:
+        probe: counts them, and gives their names or why there are none.
+        open_device: the memory of one.
+    """
+
+    probe: Callable[[], tuple[int, str]]
+    open_device: Callable[[int], DeviceMemory]
+
+
+def _probe_cupy() -> tuple[int, str]:
+    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return 0, f"no NVIDIA driver was found ({library})"
+    try:
+        from . import _cupy
+    except ImportError as error:
+        extra = "pip install 'magmadnn[cuda13]' or 'magmadnn[cuda12]'"
+        return 0, f"CuPy cannot be loaded ({error}): {extra}"
+    return _cupy.probe()
+
+
+@cache
+def _open_cupy(device: int) -> DeviceMemory:
+    from . import _cupy
+
+    return _cupy.CupyMemory(device)
+
+
+_CUPY = Provider(cache(_probe_cupy), _open_cupy)
+_provider = [_CUPY]
+
+
+def install(provider: Provider | None = None) -> Provider:
+    """Take devices from another provider, or with None from CuPy again; returns the one before."""
+    before = _provider[0]
+    _provider[0] = _CUPY if provider is None else provider
+    return before
+
+
+def device_count() -> int:
+    """How many devices can be used."""
+    return _provider[0].probe()[0]
+
+
+def available() -> tuple[bool, str]:
+    """Whether a device can be used, and why or why not."""
+    count, reason = _provider[0].probe()
+    return count > 0, reason
+
+
+def device_memory(device: int) -> DeviceMemory:
+    """The memory of device number `device`.
+
+    Raises:
+        DeviceError: if there is no such device; says what is missing.
+    """
+    count, reason = _provider[0].probe()
+    if not count:
+        raise DeviceError(f"device {device} cannot be used: {reason}")
+    if not 0 <= device < count:
+        raise DeviceError(f"device {device} is not there: this machine has {count}, counted from 0")
+    return _provider[0].open_device(device)

@@ -1,0 +1,326 @@
+"""The loops of a matrix product around its panels; `gemm.py` says their order and their meaning."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .builder import Array, Code, Value, item_bytes
+from .gemm_pack import (
+    pack_a_columns,
+    pack_a_rows,
+    pack_b_columns,
+    pack_b_edge,
+    pack_b_rows,
+)
+from .gemm_panel import Ahead, PanelOfA, write_panel
+from .gemm_tile import Scale, Side, Tile
+from .kernel import Frame
+from .target import Target
+
+_WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
+_PAGE_BYTES = 4096  # rows that lie multiples of this apart share the sets of the first-level cache
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in C a vector of the epilogue stands.
+
+    Attributes:
+        row: number of the row.
+        column: number of the first column.
+        lanes: columns in the vector.
+        mask: lanes that exist; None if all do.
+    """
+
+    row: Value
+    column: Value
+    lanes: int
+    mask: Value | None
+
+
+class Epilogue(Protocol):
+    """What is done to the elements of C before they are stored: bias, activation, its gradient.
+
+    A frozen dataclass whose `repr` says everything about its code.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the slots it adds to the argument block."""
+        ...
+
+    def write(self, code: Code, frame: Frame, value: Value, place: Place) -> Value:
+        """The vector to store in place of `value`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How the loops are cut; no choice changes a bit of the result.
+
+    Copies pay where the same elements are read often, and where rows lie so far apart that they get in
+    each other's way in caches and page tables.
+
+    Attributes:
+        depth: steps of k in a block.
+        rows: rows of C in a block, a multiple of the tile's rows.
+        columns: columns of C in a block where sums wait in scratch memory for a further block of k.
+        pack_a_rows: copy blocks of A for so many columns of C.
+        pack_a_columns: the same where A is stored transposed.
+        pack_b_rows: copy panels of B for so many rows of C. (Where B is stored transposed: always.)
+        pack_b_colliding_rows: the same where rows of B lie whole pages apart.
+        group: panels of B copied at a time, so that rows of B are read in longer pieces.
+        unroll: steps of k written out in the tile's loop.
+    """
+
+    depth: int
+    rows: int
+    columns: int = 1024
+    pack_a_rows: int = 1024
+    pack_a_columns: int = 64
+    pack_b_rows: int = 160
+    pack_b_colliding_rows: int = 24
+    group: int = 8
+    unroll: int = 1
+
+    def max_depth(self, scaled: bool) -> int:
+        """The most steps of k in a block."""
+        return 2 * self.depth if scaled else self.depth
+
+
+def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
+    """A block of A fills half of the second-level cache, a panel of B half of the first-level one."""
+    depth = max(256, target.l1_bytes // 2 // (tile.columns * item))
+    rows = max(1, target.l2_bytes // 2 // (depth * item) // tile.rows) * tile.rows
+    return Blocking(depth, rows)
+
+
+def a_panel_stride(tile: Tile, depth: int) -> int:
+    """Elements from one panel of a copied block of A to the next, with room for one more vector."""
+    return tile.rows * depth + tile.lanes
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The part in work: rows i0 to i1 and columns j0 to j1 of C, `depth` steps of k from p0 on."""
+
+    i0: Value
+    i1: Value
+    j0: Value
+    j1: Value
+    p0: Value
+    depth: Value
+    resume: Value
+    last: Value
+
+
+class Nest:
+    """Writes the loops of one kernel."""
+
+    def __init__(
+        self,
+        code: Code,
+        frame: Frame,
+        tile: Tile,
+        blocking: Blocking,
+        scratch: Mapping[str, Array],
+        transposes: tuple[bool, bool],
+        scaled: bool,
+        epilogue: Epilogue | None,
+    ) -> None:
+        self.code, self.frame, self.epilogue = code, frame, epilogue
+        self.tile, self.blocking, self.scratch = tile, blocking, scratch
+        self.transpose_a, self.transpose_b = transposes
+        item = scratch["panel"].item
+        self.a, self.b, self.c = (frame.array(name, item) for name in "abc")
+        self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
+        self.one, self.max_depth = code.integer(1), blocking.max_depth(scaled)
+        self.factors = tuple(frame.array(x, item)[0] for x in ("alpha", "beta")) if scaled else ()
+
+    def write(self) -> None:
+        """Write everything."""
+        code = self.code
+        row0, row1, column0, column1, k = (
+            self.frame.integer(x) for x in ("row0", "row1", "column0", "column1", "k")
+        )
+        rows, columns, steps = self._block_sizes(k, column1 - column0)
+        with code.loop(row0, row1, rows) as i0, code.loop(column0, column1, columns) as j0:
+            i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
+            with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
+                depth, last = code.smaller(k - p0, steps), p0 + steps >= k
+                self._block(_Block(i0, i1, j0, j1, p0, depth, p0 > 0, last))
+
+    def _block_sizes(self, k: Value, columns: Value) -> tuple[Value, Value, Value]:
+        """Rows, columns and steps of k in a block.
+
+        With alpha and beta, sums that wait for a further block of k need scratch memory. So k is cut
+        later there, at twice the depth with half the rows, and then the columns are cut too.
+        """
+        code, cut = self.code, self.blocking
+        if not self.factors:
+            return code.integer(cut.rows), code.larger(columns, 1), code.integer(cut.depth)
+        deep = (k > cut.depth) & (k <= 2 * cut.depth)
+        half = max(1, cut.rows // 2 // self.tile.rows) * self.tile.rows
+        return (
+            code.select(deep, half, code.integer(cut.rows)),
+            code.select(k > 2 * cut.depth, cut.columns, code.larger(columns, 1)),
+            code.select(deep, 2 * cut.depth, code.integer(cut.depth)),
+        )
+
+    def _block(self, block: _Block) -> None:
+        """One block of k for one block of C."""
+        code, wide = self.code, self.tile.columns
+        a = self._panels_of_a(block)
+        whole = block.j1 - (block.j1 - block.j0) % wide
+        group = wide if self.transpose_b else wide * self.blocking.group
+        with code.loop(block.j0, whole, group) as first:
+            end = code.smaller(first + group, whole)
+            panels = self._panels_of_b(block, first, end)
+            with code.loop(first, end, wide) as j:
+                self._whole_panel(block, a, panels(j), j)
+        with code.when(whole < block.j1):
+            self._edge_panel(block, a, whole)
+
+    # ------------------------------------------------------------------ operands
+
+    def _panels_of_a(self, block: _Block) -> PanelOfA:
+        """The block's rows of A, copied where that pays."""
+        code, rows = self.code, self.tile.rows
+        row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
+        source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
+        copy, stride = self.scratch["block"], a_panel_stride(self.tile, self.max_depth)
+        cut = self.blocking
+        pays = block.j1 - block.j0 >= (
+            cut.pack_a_columns if self.transpose_a else cut.pack_a_rows
+        )
+        with code.when(pays):
+            if self.transpose_a:
+                lanes = self.tile.lanes
+                self._pack(pack_a_columns, stride, rows, lanes)(source, step, block.depth, copy, count)
+            else:
+                self._pack(pack_a_rows, stride, rows)(source, row, block.depth, copy, count)
+        return PanelOfA(
+            code.select_array(pays, copy, source),
+            code.select(pays, stride, row * rows),
+            code.select(pays, 1, row),
+            code.select(pays, rows, step),
+        )
+
+    def _panels_of_b(self, block: _Block, first: Value, end: Value) -> Callable[[Value], Side]:
+        """The panels of B in columns `first` to `end`, copied where that pays."""
+        code, tile, copy = self.code, self.tile, self.scratch["panel"]
+        copied_row = code.integer(tile.columns)
+        if self.transpose_b:
+            source = self.b.at(first * self.ldb + block.p0)
+            pack = self._pack(pack_b_columns, tile.lanes)
+            pack(source, self.ldb, block.depth, copy, copied_row, copied_row)
+            return lambda j: Side(copy, copied_row, self.one)
+        source = self.b.at(block.p0 * self.ldb)
+        pays = self._copies_b(block)
+        with code.when(pays):
+            panels = (end - first) // tile.columns
+            pack = self._pack(pack_b_rows, tile.width, tile.lanes)
+            pack(source.at(first), self.ldb, block.depth, copy, panels)
+        row = code.select(pays, copied_row, self.ldb)
+        return lambda j: Side(
+            code.select_array(pays, copy.at((j - first) * block.depth), source.at(j)), row, self.one
+        )
+
+    def _copies_b(self, block: _Block) -> Value:
+        """Whether panels of B, not stored transposed, are copied."""
+        rows, stride = block.i1 - block.i0, self.ldb * item_bytes(self.b.item)
+        collide = (stride % _PAGE_BYTES).equals(0) & (rows >= self.blocking.pack_b_colliding_rows)
+        return collide | (rows >= self.blocking.pack_b_rows)
+
+    def _edge_side_b(self, block: _Block, j: Value, width: int) -> Side:
+        """The last panel of B, always copied: tiles read whole vectors."""
+        code, panel, columns = self.code, self.scratch["panel"], block.j1 - j
+        at = j * self.ldb + block.p0 if self.transpose_b else block.p0 * self.ldb + j
+        panel_row = code.integer(width * self.tile.lanes)
+        pack = self._pack(pack_b_columns if self.transpose_b else pack_b_edge, self.tile.lanes)
+        pack(self.b.at(at), self.ldb, block.depth, panel, panel_row, columns)
+        return Side(panel, panel_row, self.one)
+
+    def _pack(self, write: Callable[..., None], *sizes: int) -> Callable[..., None]:
+        """One of the functions of gemm_pack.py, as a subroutine for constant `sizes`."""
+        name = "_".join(map(str, (write.__name__, self.a.item, *sizes)))
+        body = functools.partial(write, *sizes)
+        return lambda *operands: self.code.subroutine(name, body, *operands)
+
+    def _ahead(self, block: _Block, j: Value) -> Ahead:
+        """What the panel after the one at column j will read."""
+        code, wide, lanes = self.code, self.tile.columns, self.tile.lanes
+        if self.transpose_b:
+            start = self.b.at((j + wide) * self.ldb + block.p0)
+            lines = block.depth // lanes * wide
+            return Ahead(start, lines, code.integer(wide), code.integer(lanes), self.ldb)
+        start = self.b.at(block.p0 * self.ldb + j + wide)
+        lines = code.select(self._copies_b(block), 0, block.depth * self.tile.width)
+        width = code.integer(self.tile.width)
+        return Ahead(start, lines, width, self.ldb, code.integer(lanes))
+
+    # ------------------------------------------------------------------ panels
+
+    def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value) -> None:
+        """All tiles of one panel, and the epilogue on it after the last block of k."""
+        code, tile = self.code, self.tile
+        rows, ahead = block.i1 - block.i0, self._ahead(block, j)
+        c = self.c.at(block.i0 * self.ldc + j)
+        sums, scale = Side(c, self.ldc, self.one), None
+        if self.factors:
+            kept = self.scratch["sums"].at(j - block.j0)
+            sums = Side(kept, code.integer(self.blocking.columns), self.one)
+            scale = Scale(block.last, c, self.ldc, *self.factors)
+        unroll = self.blocking.unroll
+        write_panel(
+            code, tile, unroll, rows, block.depth, a, b, sums, block.resume, ahead, scale
+        )
+        if self.epilogue:
+            with code.when(block.last), code.loop(block.i0, block.i1) as i:
+                for x in range(tile.width):
+                    place = Place(i, j + x * tile.lanes, tile.lanes, None)
+                    at = i * self.ldc + place.column
+                    self.c.put(at, self._finished(self.c.vector(at, tile.lanes), place))
+
+    def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
+        """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
+        code, largest = self.code, self.tile
+        rows, columns = block.i1 - block.i0, block.j1 - j
+        sums = Side(self.scratch["edge"], code.integer(largest.columns), self.one)
+        narrower = 0
+        for width in (w for w in _WIDTHS if w <= largest.width):
+            tile = Tile(largest.rows, width, largest.lanes)
+            fits = (columns > narrower) & (columns <= tile.columns)
+            narrower = tile.columns
+            with code.when(fits):
+                b = self._edge_side_b(block, j, width)
+                write_panel(
+                    code, tile, 1, rows, block.depth, a, b, sums, block.resume, None, None
+                )
+        with code.when(block.last), code.loop(block.i0, block.i1) as i:
+            with code.loop(j, block.j1, largest.lanes) as column:
+                mask = code.first(block.j1 - column, largest.lanes)
+                place = Place(i, column, largest.lanes, mask)
+                at = (i - block.i0) * largest.columns + (column - j)
+                self._store_edge(sums.start.vector(at, largest.lanes), place)
+
+    def _store_edge(self, total: Value, place: Place) -> None:
+        """Scale and finish a vector of sums, and store the lanes that exist."""
+        code, at = self.code, place.row * self.ldc + place.column
+        if self.factors:
+            alpha, beta = self.factors
+            result = code.variable(total * alpha)
+            with code.when(beta.differs(0.0)):
+                old = self.c.vector(at, place.lanes, place.mask)
+                result.value = code.fma(old, beta, result.value)
+            total = result.value
+        if self.epilogue:
+            total = self._finished(total, place)
+        self.c.put(at, total, place.mask)
+
+    def _finished(self, value: Value, place: Place) -> Value:
+        assert self.epilogue is not None
+        return self.epilogue.write(self.code, self.frame, value, place)

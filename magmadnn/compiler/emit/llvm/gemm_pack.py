@@ -1,0 +1,181 @@
+"""Copies of parts of A and B in the order in which a tile reads them.
+
+A panel of B is `k x columns`, row after row, so that a tile streams through it; where B is stored
+transposed it is turned here, square blocks of vectors at a time. A block of A is made of panels of
+`rows` rows, in which the `rows` elements of one k lie side by side. Copies do not change values.
+
+Each function here is written as a subroutine of the module: call them through `Code.subroutine`.
+"""
+
+from __future__ import annotations
+
+from .builder import Array, Code, Value, item_bytes
+
+_WORD_BYTES = 16  # transposition works on 128-bit words last: shuffles inside them are cheapest
+
+
+def pack_b_rows(
+    width: int,
+    lanes: int,
+    code: Code,
+    b: Array,
+    b_row: Value,
+    depth: Value,
+    copy: Array,
+    panels: Value,
+) -> None:
+    """copy[q][p, j] = b[p, q * columns + j] for `panels` panels of `width` whole vectors."""
+    columns = width * lanes
+    with code.loop(0, depth) as p:
+        source, goal = b.at(p * b_row), copy.at(p * columns)
+        with code.loop(0, panels) as q:
+            here, there = source.at(q * columns), goal.at(q * (depth * columns))
+            for j in range(0, columns, lanes):
+                there.put(j, here.vector(j, lanes))
+
+
+def pack_b_edge(
+    lanes: int,
+    code: Code,
+    b: Array,
+    b_row: Value,
+    depth: Value,
+    panel: Array,
+    panel_row: Value,
+    columns: Value,
+) -> None:
+    """panel[p, j] = b[p, j] for j < columns, else 0."""
+    with code.loop(0, panel_row, lanes) as j:
+        mask = code.first(columns - j, lanes)
+        source, goal = b.at(j), panel.at(j)
+        with code.loop(0, depth) as p:
+            goal.put(p * panel_row, source.vector(p * b_row, lanes, mask))
+
+
+def pack_b_columns(
+    lanes: int,
+    code: Code,
+    b: Array,
+    b_row: Value,
+    depth: Value,
+    panel: Array,
+    panel_row: Value,
+    columns: Value,
+) -> None:
+    """panel[p, j] = b[j, p]: a panel of B stored transposed.
+
+    Columns from `columns` on repeat the last one; what a tile makes of them is not used. The panel has
+    room for `depth` rounded up to `lanes` rows.
+    """
+    whole = depth - depth % lanes
+    with code.loop(0, panel_row, lanes) as j:
+        goal = panel.at(j)
+        sources = [b.at(code.smaller(j + i, columns - 1) * b_row) for i in range(lanes)]
+
+        def turn(p: Value, mask: Value | None) -> None:
+            block = transposed(code, [row.vector(p, lanes, mask) for row in sources])
+            for i, column in enumerate(block):
+                goal.put((p + i) * panel_row, column)
+
+        with code.loop(0, whole, lanes) as p:
+            turn(p, None)
+        with code.when(whole < depth):
+            turn(whole, code.first(depth - whole, lanes))
+
+
+def pack_a_rows(
+    stride: int,
+    rows: int,
+    code: Code,
+    a: Array,
+    a_row: Value,
+    depth: Value,
+    copy: Array,
+    count: Value,
+) -> None:
+    """copy[i // rows][p, i % rows] = a[i, p] for i < count, in panels `stride` elements apart.
+
+    The last panel may be narrower than `rows`; its further rows repeat the last one and are not used.
+    """
+    with code.loop(0, count, rows) as i:
+        goal = copy.at(i // rows * stride)
+        sources = [a.at(code.smaller(i + x, count - 1) * a_row) for x in range(rows)]
+        with code.loop(0, depth) as p:
+            for x, row in enumerate(sources):
+                goal[p * rows + x] = row[p]
+
+
+def pack_a_columns(
+    stride: int,
+    rows: int,
+    lanes: int,
+    code: Code,
+    a: Array,
+    a_step: Value,
+    depth: Value,
+    copy: Array,
+    count: Value,
+) -> None:
+    """copy[i // rows][p, i % rows] = a[p, i]: A stored transposed, whole vectors at a time.
+
+    A vector reaches beyond the `rows` elements wanted; the next one in the panel overwrites what is too
+    much, and panels have room for one more vector. Near the end of the block, masks keep it inside.
+    """
+    reach = -(-rows // lanes) * lanes
+    inside = code.larger(count - (reach - rows), 0) // rows * rows
+    with code.loop(0, depth) as p:
+        source, goal = a.at(p * a_step), copy.at(p * rows)
+        with code.loop(0, inside, rows) as i:
+            for x in range(0, rows, lanes):
+                goal.put(i // rows * stride + x, source.vector(i + x, lanes))
+        with code.loop(inside, count, rows) as i:
+            for x in range(0, rows, lanes):
+                mask = code.first(count - i - x, lanes)
+                goal.put(i // rows * stride + x, source.vector(i + x, lanes, mask))
+
+
+def transposed(code: Code, rows: list[Value]) -> list[Value]:
+    """The square block `rows` of n vectors of n lanes turned: result[i][j] = rows[j][i].
+
+    First words of 128 bits change places between vectors, then elements inside the words.
+    """
+    n = len(rows)
+    word = _WORD_BYTES // item_bytes(rows[0].type)
+    size = n // 2
+    while size >= word:
+        rows = _swap_blocks(code, rows, size)
+        size //= 2
+    groups = [_turn_words(code, rows[at : at + word], word) for at in range(0, n, word)]
+    return [vector for group in groups for vector in group]
+
+
+def _swap_blocks(code: Code, rows: list[Value], size: int) -> list[Value]:
+    """Exchange the off-diagonal blocks of `size` lanes between vectors `size` apart."""
+    n, made = len(rows), list(rows)
+    chunks = range(0, n, 2 * size)
+    low = [lane for c in chunks for lane in (*range(c, c + size), *range(n + c, n + c + size))]
+    high = [lane + size for lane in low]
+    for i in range(n):
+        if i & size == 0:
+            made[i] = code.shuffle(rows[i], rows[i + size], low)
+            made[i + size] = code.shuffle(rows[i], rows[i + size], high)
+    return made
+
+
+def _turn_words(code: Code, rows: list[Value], word: int) -> list[Value]:
+    """Transpose the blocks of `word` x `word` elements that `word` vectors have side by side."""
+    if word == 2:
+        return _interleaved(code, rows[0], rows[1], word, 1)
+    low, high = (_interleaved(code, rows[i], rows[i + 1], word, 1) for i in (0, 2))
+    return [x for a, b in zip(low, high, strict=True) for x in _interleaved(code, a, b, word, 2)]
+
+
+def _interleaved(code: Code, a: Value, b: Value, word: int, chunk: int) -> list[Value]:
+    """The lower halves of the words of a and b, `chunk` lanes of each in turn, and the upper ones."""
+    lanes, half = int(a.type.count), word // 2
+
+    def order(first: int) -> list[int]:
+        starts = [c for w in range(first, lanes, word) for c in range(w, w + half, chunk)]
+        return [x for c in starts for x in (*range(c, c + chunk), *range(lanes + c, lanes + c + chunk))]
+
+    return [code.shuffle(a, b, order(0)), code.shuffle(a, b, order(half))]

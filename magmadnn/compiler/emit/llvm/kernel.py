@@ -1,0 +1,150 @@
+"""What a kernel is: how it is called, how its arguments lie in memory, how it becomes an address.
+
+Every kernel is one function of the signature ::
+
+    void kernel(int64 *arguments, void *scratch, int64 batch)
+
+* `arguments` is a block of 8-byte slots: integers, or addresses. Numbers that change between calls
+  (a learning rate) lie elsewhere, and a slot holds their address.
+* `scratch` is memory of the calling thread, at least `scratch_bytes` of the kernel and aligned to 64.
+* `batch` is the number of the batch within the epoch; most kernels do not look at it.
+
+A kernel keeps nothing between calls and writes only where its arguments say, so that tiles of one
+piece of work run on any threads in any order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from llvmlite import ir
+from numpy.typing import NDArray
+
+from magmadnn.errors import ArgumentError
+
+from .builder import I8, I64, POINTER, VOID, Array, Code, Value
+from .target import Library, Target, host, object_code
+
+_NAME = "kernel"
+ALIGNMENT = 64  # of scratch memory
+
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+class Frame:
+    """The three arguments of a kernel as its author sees them."""
+
+    def __init__(self, code: Code, slots: Sequence[str]) -> None:
+        block, scratch, batch = code.function.args
+        self._code = code
+        self._slots = tuple(slots)
+        self._block = code.array(block, I64)
+        self.scratch: Array = code.array(scratch, I8)
+        self.batch = Value(code, batch)
+
+    def integer(self, slot: str) -> Value:
+        """The integer in `slot`."""
+        return self._block[self._slots.index(slot)]
+
+    def array(self, slot: str, item: Any) -> Array:
+        """The memory whose address is in `slot`, as elements of type `item`."""
+        at = self._block.viewed(POINTER)[self._slots.index(slot)]
+        return self._code.array(at, item)
+
+
+class Kernel(Protocol):
+    """A description of a kernel: a frozen dataclass whose `repr` says everything about its code."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots, in order."""
+        ...
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        ...
+
+
+def llvm_text(kernels: Sequence[Kernel], target: Target) -> str:
+    """The LLVM IR of `kernels` for `target`, as one module in which they share what they have in common.
+
+    The functions are called `symbol(0)`, `symbol(1)`, ... in the order of `kernels`.
+    """
+    module = ir.Module(_NAME)
+    module.triple = target.triple
+    for number, kernel in enumerate(kernels):
+        kinds = ir.FunctionType(VOID, [POINTER, POINTER, I64])
+        function = ir.Function(module, kinds, symbol(number))
+        function.attributes.add("nounwind")
+        code = Code(function)
+        kernel.write(code, Frame(code, kernel.slots), target)
+        code.give_back()
+    return str(module)
+
+
+def symbol(number: int) -> str:
+    """The name of the function of kernel `number` of a module."""
+    return f"{_NAME}_{number}"
+
+
+def block(kernel: Kernel, **values: int | NDArray[Any]) -> NDArray[np.int64]:
+    """An argument block for `kernel`: integers as they are, arrays by their address.
+
+    The caller keeps the arrays alive.
+
+    Raises:
+        ArgumentError: a slot is missing or not known.
+    """
+    if set(values) != set(kernel.slots):
+        wrong = sorted(set(values) ^ set(kernel.slots))
+        raise ArgumentError(
+            f"arguments of {type(kernel).__name__}: expected the slots "
+            f"{', '.join(kernel.slots)}; missing or not known: {', '.join(wrong)}"
+        )
+    numbers = [
+        value.ctypes.data if isinstance(value, np.ndarray) else int(value)
+        for value in (values[slot] for slot in kernel.slots)
+    ]
+    return np.array(numbers, np.int64)
+
+
+def scratch(size: int) -> NDArray[np.uint8]:
+    """`size` bytes for a thread's scratch memory, aligned as kernels expect."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+class Loaded:
+    """A kernel in memory: its address, and a way to call it from Python."""
+
+    def __init__(self, library: Library, name: str) -> None:
+        self._library = library  # keeps the code alive
+        self.address = library.address(name)
+        self._call = _FUNCTION(self.address)
+
+    def __call__(
+        self, arguments: NDArray[np.int64], scratch: NDArray[np.uint8], batch: int = 0
+    ) -> None:
+        """Run the kernel on an argument block; the interpreter lock is free meanwhile."""
+        self._call(arguments.ctypes.data, scratch.ctypes.data, batch)
+
+
+_loaded: dict[tuple[Kernel, Target], Loaded] = {}
+
+
+def load(kernels: Sequence[Kernel], target: Target | None = None) -> list[Loaded]:
+    """`kernels` compiled for `target` (the host) and loaded, each once per process.
+
+    Kernels that are asked for together compile faster than one by one.
+    """
+    made_for = target or host()
+    missing = [k for k in dict.fromkeys(kernels) if (k, made_for) not in _loaded]
+    if missing:
+        library = Library(object_code(llvm_text(missing, made_for), made_for))
+        for number, kernel in enumerate(missing):
+            _loaded[kernel, made_for] = Loaded(library, symbol(number))
+    return [_loaded[kernel, made_for] for kernel in kernels]

@@ -1,0 +1,1 @@
+"""One pass for each file: a pure function from Program to Program."""

@@ -1,0 +1,127 @@
+"""A Plan: the list of steps that a program became, over numbered slots.
+
+Today every step is a call of the op's NumPy function, in an order that depends on the graph only; a slot
+is free for another value after its last use. The plan prints as stable text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node
+from magmadnn.graph.op import Op
+from magmadnn.graph.program import Program
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call.
+
+    Attributes:
+        node: what is computed; its scope tells the layer.
+        op: the op that computes it.
+        inputs: slots of the operands.
+        output: slot of the result.
+        frees: slots that nothing reads after this step.
+        symbolic: names of attributes that hold dimensions known only when the plan runs.
+    """
+
+    node: Node
+    op: Op
+    inputs: tuple[int, ...]
+    output: int
+    frees: tuple[int, ...]
+    symbolic: tuple[str, ...]
+
+    def __str__(self) -> str:
+        operands = [f"s{i}" for i in self.inputs]
+        attributes = [f"{k}={v}" for k, v in self.node.attributes.items()]
+        where = f"  # {self.node.scope}" if self.node.scope else ""
+        call = f"{self.op.name}({', '.join(operands + attributes)})"
+        return f"s{self.output} = numpy {call}: {self.node.spec}{where}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A compiled program.
+
+    Attributes:
+        program: what was compiled, after all passes.
+        slots: how many values there are room for.
+        leaves: (slot, node) of placeholders, variables, constants and sizes.
+        steps: calls in running order.
+        outputs: slots of the program's outputs.
+        updates: (variable, slot of its new value).
+    """
+
+    program: Program
+    slots: int
+    leaves: tuple[tuple[int, Node], ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    updates: tuple[tuple[Node, int], ...]
+
+    @property
+    def placeholders(self) -> tuple[Node, ...]:
+        """What must be fed."""
+        return tuple(n for _, n in self.leaves if n.op is PLACEHOLDER)
+
+    def __str__(self) -> str:
+        lines = [f"s{slot} = {_leaf_text(node)}: {node.spec}" for slot, node in self.leaves]
+        lines += [str(step) for step in self.steps]
+        lines += [f"{node.name} := s{slot}" for node, slot in self.updates]
+        lines.append("return " + ", ".join(f"s{slot}" for slot in self.outputs))
+        return "\n".join([*lines, f"# {len(self.steps)} steps, {self.slots} slots"])
+
+
+def _leaf_text(node: Node) -> str:
+    if node.op is CONSTANT:
+        return "constant"
+    return f"{node.op.name} {str(node.name) or node.attributes.get('dim', '')}".rstrip()
+
+
+def plan_of(program: Program) -> Plan:
+    """Steps in topological order, slots reused after their last reader."""
+    nodes = program.nodes()
+    last_use = {i: n for n in nodes for i in n.inputs}
+    kept = {*program.roots}
+    slots: dict[Node, int] = {}
+    free: list[int] = []
+    leaves, steps = [], []
+    for node in nodes:
+        if node.op in (PLACEHOLDER, VARIABLE, CONSTANT, SIZE):
+            slots[node] = len(slots)
+            leaves.append((slots[node], node))
+    count = len(slots)
+    for node in nodes:
+        if not isinstance(node.op, Op):
+            continue
+        ends = {i for i in node.inputs if last_use[i] is node and i not in kept}
+        dead = tuple(sorted(slots[i] for i in ends if isinstance(i.op, Op)))
+        if free:
+            slots[node] = free.pop()
+        else:
+            slots[node] = count
+            count += 1
+        inputs = tuple(slots[i] for i in node.inputs)
+        steps.append(Step(node, node.op, inputs, slots[node], dead, _symbolic(node.attributes)))
+        free.extend(dead)
+    return Plan(
+        program,
+        count,
+        tuple(leaves),
+        tuple(steps),
+        tuple(slots[n] for n in program.outputs),
+        tuple((target, slots[value]) for target, value in program.updates),
+    )
+
+
+def _symbolic(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(name for name, value in attributes.items() if _has_dim(value))
+
+
+def _has_dim(value: Any) -> bool:
+    return isinstance(value, Dim) or (isinstance(value, tuple) and any(map(_has_dim, value)))

@@ -1,0 +1,45 @@
+"""Data sets, readers, preparation, batches and prefetching; see README.md for the reading order."""
+
+from __future__ import annotations
+
+from magmadnn.data._columns import Column, Schema
+from magmadnn.data.batching import batch_count, batches, order, split, split_rows
+from magmadnn.data.cifar import cifar10, cifar10_classes
+from magmadnn.data.idx import idx_folder, mnist
+from magmadnn.data.loading import Dataset, Rows, load, load_for
+from magmadnn.data.npz import NpzArrays, read_npz
+from magmadnn.data.prefetching import Prefetcher, prefetch
+from magmadnn.data.preparation import Preparation
+from magmadnn.data.table import Table, read_table, read_table_like
+from magmadnn.data.targets import class_names, number_classes, target_kind
+from magmadnn.data.validation import check_arrays
+
+__all__ = [
+    "Column",
+    "Dataset",
+    "NpzArrays",
+    "Prefetcher",
+    "Preparation",
+    "Rows",
+    "Schema",
+    "Table",
+    "batch_count",
+    "batches",
+    "check_arrays",
+    "cifar10",
+    "cifar10_classes",
+    "class_names",
+    "idx_folder",
+    "load",
+    "load_for",
+    "mnist",
+    "number_classes",
+    "order",
+    "prefetch",
+    "read_npz",
+    "read_table",
+    "read_table_like",
+    "split",
+    "split_rows",
+    "target_kind",
+]

@@ -1,0 +1,168 @@
+"""From the text that names data to its arrays: which format it is, and what that gives."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.data._find import list_folder
+from magmadnn.data.cifar import cifar10, cifar10_classes, has_cifar_files
+from magmadnn.data.idx import has_idx_files, idx_folder, mnist
+from magmadnn.data.npz import NpzArrays, read_npz
+from magmadnn.data.table import Missing, Table
+from magmadnn.data.targets import Task, one_hot_to_numbers
+from magmadnn.data.validation import check_finite
+from magmadnn.errors import DataError, FileError
+
+Array = NDArray[Any]
+
+TEXT_ENDINGS = (".csv", ".tsv", ".data", ".dat", ".txt")
+
+_KNOWN = (
+    "mnist, a folder with IDX files or CIFAR-10 batches, a table "
+    f"({', '.join(TEXT_ENDINGS)}) or an .npz file"
+)
+_WORDS = {"\t": "tabs", " ": "white space"}
+_SHOWN = 5  # names that a message lists
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a format gave, before it is split and prepared.
+
+    Attributes:
+        format: in words.
+        x: inputs [rows, ...], NaN where a value is missing and may be.
+        y: targets as they were read, or None.
+        x_test: of a test set of its own, or None.
+        y_test: likewise.
+        task: where the format itself says so.
+        classes: names in the order of their numbers, where the format has them.
+        table: the table it is from.
+    """
+
+    format: str
+    x: Array
+    y: Array | None
+    x_test: Array | None = None
+    y_test: Array | None = None
+    task: Task | None = None
+    classes: tuple[str, ...] | None = None
+    table: Table | None = None
+
+
+def open_source(
+    spec: str,
+    read_text: Callable[[Path], Table],
+    missing: Missing | None,
+    *,
+    with_target: bool = True,
+) -> Source:
+    """Reads what `spec` names; `read_text` reads a table.
+
+    Raises:
+        FileError: there is no such file or folder, or it cannot be read.
+        DataError: its kind is not known, or its content cannot be used.
+    """
+    if spec == "mnist":
+        return _images("MNIST", *mnist())
+    path = Path(spec).expanduser()
+    if not path.exists():
+        raise _not_found(spec, path)
+    if path.is_dir():
+        return _folder(path)
+    if path.suffix.lower() == ".npz":
+        return _npz(path, read_npz(path, with_target=with_target), missing)
+    if path.suffix.lower() not in TEXT_ENDINGS:
+        raise DataError(f"{path}: its kind {path.suffix!r} is not known: expected {_KNOWN}")
+    table = read_text(path)
+    return Source(_table_format(table), table.x, table.target, table=table)
+
+
+def _not_found(spec: str, path: Path) -> FileError:
+    beside = list_folder(path.parent) if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, ["mnist", *beside], n=1, cutoff=0.6)
+    hint = ""
+    if near:
+        known = near[0] if near[0] == "mnist" else str(path.with_name(near[0]))
+        hint = f"did you mean {known!r}? "
+    return FileError(f"data {spec!r} is not there: {hint}expected {_KNOWN}")
+
+
+def _folder(path: Path) -> Source:
+    names = list_folder(path)
+    if has_idx_files(path):
+        return _images("IDX images", *idx_folder(path))
+    if has_cifar_files(path):
+        return _cifar(path)
+    found = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    raise DataError(
+        f"{path}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 batches "
+        f"(data_batch_1.bin, ...): found {found or 'an empty folder'}"
+    )
+
+
+def _images(name: str, train: tuple[Array, Array], test: tuple[Array, Array]) -> Source:
+    return Source(name, *train, *test, task="classification")
+
+
+def _cifar(path: Path) -> Source:
+    (x, y), (x_test, y_test) = cifar10(path)
+    names = cifar10_classes(path)
+    if names is None:
+        return _images("CIFAR-10 batches", (x, y), (x_test, y_test))
+    texts = np.array(names)
+    return Source("CIFAR-10 batches", x, texts[y], x_test, texts[y_test], "classification", names)
+
+
+def _npz(path: Path, arrays: NpzArrays, missing: Missing | None) -> Source:
+    x, y = _npz_rows(f"{path}: x", arrays.x, arrays.y, missing)
+    if arrays.x_test is None:
+        return Source(".npz arrays", x, y)
+    x_test, y_test = _npz_rows(f"{path}: x_test", arrays.x_test, arrays.y_test, missing)
+    return Source(".npz arrays", x, y, x_test, y_test)
+
+
+def _npz_rows(
+    name: str, x: Array, y: Array | None, missing: Missing | None
+) -> tuple[Array, Array | None]:
+    """Inputs with at least two axes, images as float32 in 0..1; targets with one where possible."""
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        images = x if x.ndim == 4 else x[..., np.newaxis]
+        x = np.divide(images, np.float32(255.0), dtype=np.float32)
+    x = x[:, np.newaxis] if x.ndim == 1 else x
+    y = None if y is None else one_hot_to_numbers(y)
+    if missing == "drop":
+        bad = _rows_with_nan(x)
+        if y is not None:
+            bad |= _rows_with_nan(y)
+        x, y = x[~bad], None if y is None else y[~bad]
+        if len(x) == 0:
+            raise DataError(f'{name}: every row has NaN, so none is left: use missing="mean"')
+    check_finite(name, x, nan_allowed=missing == "mean")
+    if y is not None and y.dtype.kind == "f":
+        check_finite(name.replace(": x", ": y"), y)
+    return x, y
+
+
+def _rows_with_nan(array: Array) -> NDArray[np.bool_]:
+    if array.dtype.kind != "f":
+        return np.zeros(len(array), bool)
+    return np.asarray(np.isnan(array).reshape(len(array), -1).any(axis=1))
+
+
+def _table_format(table: Table) -> str:
+    delimiter = _WORDS.get(table.delimiter, repr(table.delimiter))
+    header = "a header" if table.schema.header else "no header"
+    text = f"text separated by {delimiter}, {header}"
+    if table.dropped:
+        text += f", {table.dropped} rows with missing values left out"
+    elif unknown := int(np.isnan(table.x).any(axis=1).sum()):
+        text += f", {unknown} rows with missing values filled with means"
+    return text

@@ -1,0 +1,123 @@
+"""Checks of arrays before they are trained on: one error that names the first bad row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from magmadnn.data._structure import Array, is_mapped, leaves, row_count
+from magmadnn.errors import DataError, DTypeError, ShapeError
+
+_BLOCK = 1 << 18
+
+
+def check_arrays(
+    x: Any, y: Any = None, *, classes: int | None = None, scan: bool | None = None
+) -> int:
+    """Checks inputs and targets; returns the number of rows.
+
+    Args:
+        x: inputs: an array, or a tuple, list or dict of arrays with the same number of rows.
+        y: targets of the same number of rows, or None.
+        classes: with a number, `y` holds class numbers 0..classes-1, shape [rows] or [rows, 1]
+            (or one column per class, shape [rows, classes], which is checked as numbers).
+        scan: whether to look at every value. None: yes, but not in memory-mapped files, where
+            it would take as long as an epoch.
+
+    Raises:
+        DataError: no rows, NaN or infinity (names row and column), a label outside the classes.
+        ShapeError: different numbers of rows, or labels of a wrong shape.
+        DTypeError: elements that are no real numbers, or class numbers that are no integers.
+    """
+    named = leaves(x, "x") + ([] if y is None else leaves(y, "y"))
+    for name, array in named:
+        check_dtype(name, array)
+    rows = row_count(x, "x")
+    if y is not None and row_count(y, "y") != rows:
+        first = leaves(y, "y")[0]
+        raise ShapeError(
+            f"x has {rows} rows but {first[0]} has {len(first[1])}: every row needs a target"
+        )
+    for name, array in named:
+        if scan or (scan is None and not is_mapped(array)):
+            check_finite(name, array)
+    if classes is not None and y is not None:
+        for name, array in leaves(y, "y"):
+            check_labels(name, array, classes, scan=scan)
+    return rows
+
+
+def check_dtype(name: str, array: Array) -> None:
+    """Refuses elements that are no real numbers (text, objects, complex, dates)."""
+    # bfloat16 and the float8 types of ml_dtypes are of kind "V" for NumPy, as records are.
+    small_float = array.dtype.kind == "V" and "float" in array.dtype.name
+    if array.dtype.kind not in "biuf" and not small_float:
+        raise DTypeError(
+            f"{name}: elements are of type {array.dtype}, expected numbers: "
+            "convert text to numbers or class numbers first"
+        )
+
+
+def check_finite(name: str, array: Array, *, nan_allowed: bool = False) -> None:
+    """Raises DataError at the first NaN (unless allowed) or infinity."""
+    where = first_not_finite(array, nan_allowed=nan_allowed)
+    if where is None:
+        return
+    value = float(array[where])
+    raise DataError(
+        f"{name}: {place(where)} is {value}, expected finite numbers: repair or leave out the row"
+    )
+
+
+def place(where: tuple[int, ...]) -> str:
+    """The words for an index: row; row and column; or row and position in it."""
+    row, *rest = where
+    if not rest:
+        return f"row {row}"
+    return f"row {row}, " + (f"column {rest[0]}" if len(rest) == 1 else f"position {tuple(rest)}")
+
+
+def first_not_finite(array: Array, *, nan_allowed: bool = False) -> tuple[int, ...] | None:
+    """The index of the first NaN or infinity, or None."""
+    if array.dtype.kind in "biu":
+        return None
+    for low, block in row_blocks(array):
+        bad = np.isinf(block) if nan_allowed else ~np.isfinite(block)
+        if bad.any():
+            row, *rest = np.argwhere(bad)[0].tolist()
+            return (low + row, *rest)
+    return None
+
+
+def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:
+    """The array in blocks of rows of up to 2**18 elements, each with its first row's number."""
+    step = max(1, _BLOCK // max(1, array[:1].size))
+    for low in range(0, len(array), step):
+        yield low, array[low : low + step]
+
+
+def check_labels(name: str, labels: Array, classes: int, *, scan: bool | None = None) -> None:
+    """Checks that labels are class numbers 0..classes-1, or have one column per class."""
+    if labels.ndim == 2 and labels.shape[1] == classes and classes > 1:
+        return
+    if labels.ndim != 1 and labels.shape[1:] != (1,):
+        raise ShapeError(
+            f"{name}: labels have the shape {labels.shape}, expected ({len(labels)},) with class "
+            f"numbers or ({len(labels)}, {classes}) with one column per class"
+        )
+    if labels.dtype.kind not in "iub":
+        raise DTypeError(
+            f"{name}: class numbers are of type {labels.dtype}, expected integers: "
+            f'use {name}.astype("int64")'
+        )
+    if scan is False or (scan is None and is_mapped(labels)):
+        return
+    flat = labels.reshape(-1)
+    outside = (flat < 0) | (flat >= classes)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise DataError(
+            f"{name}: row {row} has the label {flat[row]}, outside the classes 0..{classes - 1}"
+        )

@@ -1,0 +1,100 @@
+"""What can go wrong, as one tree.
+
+Every error is a `MagmaDNNError` and also the built-in exception that a Python user would expect::
+
+    MagmaDNNError
+    ├── ShapeError            (ValueError)    shapes that do not fit: operation, axis, sizes
+    ├── DTypeError            (TypeError)     an element type that an operation does not take
+    ├── ArgumentError         (ValueError)    a value outside what an argument allows
+    │   ├── UnknownNameError                  a name that is not known; says the nearest known one
+    │   └── IndexOutOfRangeError (IndexError) an index beyond the end of an axis or a memory
+    ├── GraphError            (ValueError)    a graph that cannot be built or run as asked
+    ├── DataError             (ValueError)    data that cannot be trained on: labels, NaN, columns, files
+    ├── NumericError          (ArithmeticError) NaN or infinity appeared while computing
+    ├── FileError             (OSError)       a file or folder that cannot be read or written
+    │   └── CheckpointError                   a saved model or checkpoint that is damaged or foreign
+    ├── DeviceError           (RuntimeError)  a device or memory kind that is not there
+    │   └── OutOfMemoryError                  it is there, and full
+    └── MissingExtraError     (ImportError)   an optional library that is not installed
+
+A message is one line that names what, where, expected and got, and the way out. It may be followed by
+lines with the formula and the shapes. On the command line each of these prints its message and exits
+with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MagmaDNNError(Exception):
+    """Base of every error that magmadnn raises on purpose."""
+
+
+class ShapeError(MagmaDNNError, ValueError):
+    """Shapes do not fit; the message names the operation, the axis and the sizes."""
+
+
+class DTypeError(MagmaDNNError, TypeError):
+    """An operation does not take this element type."""
+
+
+class ArgumentError(MagmaDNNError, ValueError):
+    """An argument's value is outside what is allowed."""
+
+
+class UnknownNameError(ArgumentError):
+    """A name is not known; the message gives the nearest known name."""
+
+    @classmethod
+    def of(cls, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
+        """The error for `name`, which should be one of `known`, the names of a `what`."""
+        names = sorted(known)
+        near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return cls(f"{what} {name!r} is not known: {hint}known are {', '.join(names)}")
+
+
+class IndexOutOfRangeError(ArgumentError, IndexError):
+    """An index is beyond the end; the message names it, the axis and the size."""
+
+
+class GraphError(MagmaDNNError, ValueError):
+    """A graph cannot be built or run as asked, for instance because a placeholder was not fed."""
+
+
+class DataError(MagmaDNNError, ValueError):
+    """Data cannot be used: wrong labels, NaN, an empty set, a wrong column, a broken file."""
+
+
+class NumericError(MagmaDNNError, ArithmeticError):
+    """NaN or infinity appeared; the message names the first operation and layer that made it."""
+
+
+class FileError(MagmaDNNError, OSError):
+    """A file or folder cannot be read or written."""
+
+
+class CheckpointError(FileError):
+    """A saved model or checkpoint is damaged, incomplete or not ours."""
+
+
+class DeviceError(MagmaDNNError, RuntimeError):
+    """A device or a kind of memory is not available; the message says why."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """There is not enough memory; the message says how much was asked for."""
+
+
+class MissingExtraError(MagmaDNNError, ImportError):
+    """An optional library is not installed; the message gives the command that installs it."""
+
+    @classmethod
+    def of(cls, library: str, needed_for: str, extra: str) -> MissingExtraError:
+        """The error for a missing `library` that comes with the extra `extra`."""
+        return cls(
+            f"{needed_for} needs {library}, which is not installed: "
+            f"pip install 'magmadnn[{extra}]'"
+        )

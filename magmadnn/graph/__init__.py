@@ -1,0 +1,27 @@
+"""The compute graph: what an op is, nodes, symbolic dimensions, gradients, and how a graph is shown."""
+
+from .dim import Dim as Dim
+from .node import Node as Node
+from .node import scope as scope
+from .op import REQUIRED as REQUIRED
+from .op import NoGradient as NoGradient
+from .op import Op as Op
+from .op import OpKind as OpKind
+from .op import Sample as Sample
+from .show import show as show
+from .spec import Spec as Spec
+from .svg import to_svg as to_svg
+
+__all__ = [
+    "REQUIRED",
+    "Dim",
+    "NoGradient",
+    "Node",
+    "Op",
+    "OpKind",
+    "Sample",
+    "Spec",
+    "scope",
+    "show",
+    "to_svg",
+]

@@ -1,0 +1,204 @@
+"""Dimensions that are known only when a graph runs.
+
+A dimension is an `int` or a `Dim`: a polynomial with integer coefficients over symbols such as `batch`.
+Partial batches, growing batches and predictions for any number of rows so use one graph: the symbols
+get their values when placeholders are fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Union
+
+from magmadnn.errors import GraphError, ShapeError
+
+Monomial = tuple[str, ...]  # the symbols of one product, sorted; () is the constant term
+Size = Union[int, "Dim"]
+Shape = tuple[Size, ...]
+
+
+class Dim:
+    """A polynomial over symbols, for instance `batch`, `2*batch + 1` or `batch*time`."""
+
+    __slots__ = ("_terms",)
+
+    __array_ufunc__: ClassVar[None] = None  # NumPy's integers on the left leave it to us
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        self._terms = tuple(sorted((m, int(c)) for m, c in terms.items() if c))
+
+    @classmethod
+    def symbol(cls, name: str) -> Dim:
+        """The dimension that is called `name`."""
+        return cls({(name,): 1})
+
+    @property
+    def terms(self) -> Mapping[Monomial, int]:
+        """The coefficient of each product of symbols."""
+        return dict(self._terms)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names that this dimension depends on."""
+        return frozenset(symbol for monomial, _ in self._terms for symbol in monomial)
+
+    @property
+    def is_symbol(self) -> bool:
+        """Whether it is one symbol and nothing else."""
+        return len(self._terms) == 1 and len(self._terms[0][0]) == 1 and self._terms[0][1] == 1
+
+    @property
+    def never_negative(self) -> bool:
+        """Whether no size of the symbols makes it negative."""
+        return all(coefficient > 0 for _, coefficient in self._terms)
+
+    def bind(self, sizes: Mapping[str, int]) -> int:
+        """The value once every symbol has a size.
+
+        Raises:
+            GraphError: if a symbol has none.
+            ShapeError: if the value is negative.
+        """
+        for symbol in sorted(self.symbols - sizes.keys()):
+            raise GraphError(
+                f"the size of dimension {symbol} is not known: feed a placeholder that has it"
+            )
+        value = self.substitute(sizes)
+        assert isinstance(value, int)
+        return value
+
+    def substitute(self, sizes: Mapping[str, Size]) -> Size:
+        """This dimension with some symbols replaced.
+
+        Raises:
+            ShapeError: if the value is negative.
+        """
+        total: Size = 0
+        for monomial, coefficient in self._terms:
+            term: Size = coefficient
+            for symbol in monomial:
+                term = term * sizes.get(symbol, Dim.symbol(symbol))
+            total = total + term
+        if isinstance(total, int) and total < 0:
+            known = sorted(self.symbols & sizes.keys())
+            given = ", ".join(f"{symbol} = {sizes[symbol]}" for symbol in known)
+            raise ShapeError(f"the size {self} would be {total} with {given}; feed a larger one")
+        return total
+
+    def __add__(self, other: Size) -> Size:
+        terms = dict(self._terms)
+        for monomial, coefficient in _terms_of(other):
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return _lower(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + -other
+
+    def __rsub__(self, other: Size) -> Size:
+        return -self + other
+
+    def __mul__(self, other: Size) -> Size:
+        terms: dict[Monomial, int] = {}
+        for left, a in self._terms:
+            for right, b in _terms_of(other):
+                product = tuple(sorted(left + right))
+                terms[product] = terms.get(product, 0) + a * b
+        return _lower(terms)
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self._terms == other._terms
+
+    def __hash__(self) -> int:
+        return hash(self._terms)
+
+    def __repr__(self) -> str:
+        text = ""
+        for monomial, coefficient in sorted(self._terms, key=lambda t: (-len(t[0]), t[0])):
+            factors = [str(abs(coefficient))] if abs(coefficient) != 1 or not monomial else []
+            sign = (" - " if coefficient < 0 else " + ") if text else "-" * (coefficient < 0)
+            text += sign + "*".join([*factors, *monomial])
+        return text
+
+
+def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size._terms if isinstance(size, Dim) else (((), int(size)),)
+
+
+def _lower(terms: Mapping[Monomial, int]) -> Size:
+    """An int where no symbol is left."""
+    dim = Dim(terms)
+    return dim if dim.symbols else dim.terms.get((), 0)
+
+
+def divide(total: Size, part: Size) -> Size:
+    """`total / part` where that is exact; used for the -1 of a reshape.
+
+    Polynomials are divided term by term, the leading one first.
+
+    Raises:
+        ShapeError: if the division leaves a rest.
+    """
+    quotient: Size = 0
+    rest = total
+    while rest != 0 and part != 0:
+        term = _quotient(_leading(rest), _leading(part))
+        if term is None:
+            break
+        quotient = quotient + term
+        rest = rest - term * part
+    if rest != 0 or part == 0:
+        raise ShapeError(f"{total} elements cannot be divided into parts of {part}")
+    return quotient
+
+
+def _leading(size: Size) -> tuple[Monomial, int]:
+    """The term of highest degree; among equals the last in order."""
+    return max(_terms_of(size), key=lambda term: (len(term[0]), term[0]))
+
+
+def _quotient(total: tuple[Monomial, int], part: tuple[Monomial, int]) -> Size | None:
+    """One term divided by another; None where that is no whole term."""
+    left = list(total[0])
+    for symbol in part[0]:
+        if symbol not in left:
+            return None
+        left.remove(symbol)
+    return None if total[1] % part[1] else _lower({tuple(left): total[1] // part[1]})
+
+
+def product(sizes: Sequence[Size]) -> Size:
+    """The number of elements of a shape."""
+    total: Size = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def bind_shape(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape once every symbol has a size."""
+    return tuple(d.bind(sizes) if isinstance(d, Dim) else d for d in shape)
+
+
+def substitute(value: Any, sizes: Mapping[str, Size]) -> Any:
+    """`value`, an attribute of a node, with the symbols of its dimensions replaced."""
+    if isinstance(value, Dim):
+        return value.substitute(sizes)
+    if isinstance(value, tuple):
+        return tuple(substitute(v, sizes) for v in value)
+    return value
+
+
+def dims_of(value: Any) -> Iterator[Dim]:
+    """The symbolic dimensions in a shape or an attribute of a node."""
+    if isinstance(value, Dim):
+        yield value
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from dims_of(inner)

@@ -1,0 +1,153 @@
+"""Gradients as more graph: one reverse sweep over the ops' `vjp`.
+
+What every rule would repeat is done here once: undoing broadcasts, adding up what several users of a
+value send back, returning to the operand's dtype, and leaving out what nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from magmadnn.errors import DTypeError, GraphError, ShapeError
+
+from .node import Node, constant, resolve_phase, scoped, topological
+from .op import NoGradient, Op
+from .signature import shape_text
+from .spec import is_floating
+
+
+class PartOp(Protocol):
+    """An op, called with nodes."""
+
+    def __call__(self, *operands: Any, **attributes: Any) -> Node:
+        """The result, a node."""
+        ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The ops that the sweep itself needs; `ops` gives them."""
+
+    add: PartOp
+    sum: PartOp  # (x, axis, keepdims)
+    reshape: PartOp
+    broadcast_to: PartOp
+    cast: PartOp
+
+
+_parts: list[Parts] = []
+
+
+def use(parts: Parts) -> None:
+    """Tell the sweep which ops to build gradients with."""
+    _parts[:] = [parts]
+
+
+def gradient(
+    y: Node, xs: Sequence[Node], seed: Node | None = None, *, training: bool = False
+) -> list[Node]:
+    """D sum(seed * y) / dx for each x, as graphs without phases.
+
+    Args:
+        y: a scalar, or of any shape where `seed` is given.
+        xs: variables, placeholders or anything else that y is computed from; one that y does not
+            depend on gets zeros.
+        seed: weights of y's elements; 1 where it is left out.
+        training: the phase that is differentiated (dropout, batch statistics).
+
+    Raises:
+        GraphError: if y is not a scalar and there is no seed, or an op on the way has no gradient.
+        ShapeError: if seed has another shape than y.
+        DTypeError: if y or an x is not floating-point.
+    """
+    _check(y, xs, seed)
+    if seed is None:
+        seed = constant(np.ones((), y.dtype))
+    (y, seed, *targets), _ = resolve_phase([y, seed, *xs], training)
+    adjoints = _sweep(y, set(targets), _parts[0].cast(seed, y.dtype))
+    return [adjoints[x] if x in adjoints else _zeros(x) for x in targets]
+
+
+def _check(y: Node, xs: Sequence[Node], seed: Node | None) -> None:
+    if seed is None and y.shape != ():
+        raise GraphError(
+            f"grad: {y.label} has shape {shape_text(y.shape)}, expected a scalar; "
+            "sum it, or give weights for its elements as seed"
+        )
+    if seed is not None and seed.shape != y.shape:
+        raise ShapeError(
+            f"grad: seed has shape {shape_text(seed.shape)}, expected {shape_text(y.shape)} as y has"
+        )
+    if not is_floating(y.dtype):
+        raise DTypeError(f"grad: {y.label} is {y.dtype.name}, expected a floating-point value")
+    for x in xs:
+        if not is_floating(x.dtype):
+            raise DTypeError(
+                f"grad: {x.label} is {x.dtype.name}, expected a floating-point value; "
+                "there is no gradient with respect to it"
+            )
+
+
+def _sweep(y: Node, targets: set[Node], seed: Node) -> Mapping[Node, Node]:
+    """The adjoints of all nodes between `targets` and y."""
+    order = topological([y])
+    needed: set[Node] = set()
+    for node in order:
+        if node in targets or any(i in needed for i in node.inputs):
+            needed.add(node)
+    adjoints: dict[Node, Node] = {y: seed} if y in needed else {}
+    for node in reversed(order):
+        if node in adjoints and any(i in needed for i in node.inputs):
+            with scoped((*node.path, "gradient")):
+                for operand, part in _parts_for(node, adjoints[node], needed):
+                    old = adjoints.get(operand)
+                    adjoints[operand] = part if old is None else _parts[0].add(old, part)
+    return adjoints
+
+
+def _parts_for(node: Node, g: Node, needed: set[Node]) -> list[tuple[Node, Node]]:
+    """What `node` sends back to each operand that needs it."""
+    op = node.op
+    wanted = [i in needed and is_floating(i.dtype) for i in node.inputs]
+    if not isinstance(op, Op) or not any(wanted):
+        return []
+    if isinstance(op.vjp, NoGradient):
+        raise GraphError(f"grad: {op.name} has no gradient: {op.vjp.why}")
+    sent = op.vjp(g, node, *node.inputs, **node.attributes)
+    sent = sent if isinstance(sent, tuple) else (sent,)
+    if len(sent) != len(node.inputs):
+        raise GraphError(
+            f"grad: the vjp of {op.name} gives {len(sent)} gradients for {len(node.inputs)} operands; "
+            "give one for each, None where there is none"
+        )
+    return [
+        (operand, _fit(part, operand))
+        for operand, part, want in zip(node.inputs, sent, wanted, strict=True)
+        if want and part is not None
+    ]
+
+
+def _fit(part: Node, operand: Node) -> Node:
+    """`part` summed over the axes along which `operand` was broadcast, in its dtype."""
+    extra = part.ndim - operand.ndim
+    stretched = tuple(
+        axis
+        for axis, size in enumerate(part.shape)
+        if axis < extra or (operand.shape[axis - extra] == 1 and size != 1)
+    )
+    if stretched:
+        part = _parts[0].sum(part, axis=stretched, keepdims=True)
+    if extra > 0:
+        part = _parts[0].reshape(part, part.shape[extra:])
+    if part.shape != operand.shape:
+        part = _parts[0].broadcast_to(part, operand.shape)
+    return part if part.dtype == operand.dtype else _parts[0].cast(part, operand.dtype)
+
+
+def _zeros(x: Node) -> Node:
+    zero = constant(np.zeros((), x.dtype))
+    return _parts[0].broadcast_to(zero, x.shape)

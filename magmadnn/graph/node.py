@@ -1,0 +1,346 @@
+"""Nodes of the compute graph, and the few kinds of node that are no mathematics.
+
+A `Node` is immutable and is compared by identity. Leaves hold values: a constant an array, a variable a
+`Storage` (a Tensor) that keeps its value between runs, a placeholder nothing until it is fed.
+
+Two kinds steer what a graph does when it is compiled: `phase` has one branch for training and one for
+prediction, and `update` passes its operand through and, in training, gives a variable a new value
+(running statistics). So one graph serves both, and nothing about it is kept outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from magmadnn.errors import DTypeError, GraphError, MagmaDNNError, ShapeError
+
+from .dim import Dim, Size, substitute
+from .op import Array, Op, as_arrays, is_number
+from .operators import Operators
+from .signature import OpWords, shape_text
+from .spec import Spec, as_dtype
+
+
+class Storage(Protocol):
+    """What a variable holds its value in."""
+
+    def read(self) -> Array:
+        """The value on the host; not to be changed."""
+        ...
+
+    def write(self, value: Array) -> None:
+        """Set the value."""
+        ...
+
+
+@dataclass(frozen=True)
+class Structural:
+    """A kind of node that is no mathematics."""
+
+    name: str
+
+
+CONSTANT = Structural("constant")
+VARIABLE = Structural("variable")
+PLACEHOLDER = Structural("placeholder")
+SIZE = Structural("size")  # a dimension as a number; attribute `dim`
+PHASE = Structural("phase")  # inputs: training branch, prediction branch
+UPDATE = Structural("update")  # inputs: passed through, variable, its new value
+
+_NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
+_path: ContextVar[tuple[object, ...]] = ContextVar("magmadnn_scope", default=())
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False, weakref_slot=True)
+class Node(Operators):
+    """One operation on earlier nodes: op, inputs, attributes, and the Spec of the result."""
+
+    __magmadnn_priority__: ClassVar[int] = 0
+
+    op: Op | Structural
+    inputs: tuple[Node, ...]
+    spec: Spec
+    attributes: Mapping[str, Any] = field(default_factory=lambda: _NO_ATTRIBUTES)
+    name: object = ""  # anything whose str() is its name: a layer may get its name later
+    value: Any = None
+    path: tuple[object, ...] = field(default_factory=_path.get)  # the scopes, outermost first
+    origin: Any = None  # the call of a layer that made this node; opaque here
+
+    @classmethod
+    def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Node:
+        return record(op, as_nodes(op.words, operands), attributes)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Ints and symbolic dimensions."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.spec.ndim
+
+    @property
+    def label(self) -> str:
+        """The name, or the op's name where it has none."""
+        return str(self.name) or self.op.name
+
+    @property
+    def scope(self) -> str:
+        """Where the node belongs, as its scopes are called now: `encoder/dense_1`."""
+        return "/".join(map(str, self.path))
+
+    def __repr__(self) -> str:
+        return f"<{self.label}: {self.spec}>"
+
+
+def record(op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Node:
+    """Check, infer, and make the node; nothing is computed."""
+    specs = [n.spec for n in inputs]
+    settled = op.settle(specs, attributes)
+    return Node(op, tuple(inputs), op.infer(specs, settled), MappingProxyType(dict(settled)))
+
+
+def as_nodes(words: OpWords, operands: Sequence[Any]) -> list[Node]:
+    """Operands as nodes: handles give theirs, arrays and numbers become constants."""
+    found = [None if is_number(x) else handle_node(x) for x in operands]
+    values = [x if n is None else np.empty(0, n.dtype) for x, n in zip(operands, found, strict=True)]
+    arrays = as_arrays(words, values)
+    return [constant(a) if n is None else n for a, n in zip(arrays, found, strict=True)]
+
+
+def handle_node(value: Any) -> Node | None:
+    """The node of a Node or of a handle that has one; None for anything else."""
+    node = value if isinstance(value, Node) else getattr(value, "node", None)
+    return node if isinstance(node, Node) else None
+
+
+def node_of(value: Any) -> Node | None:
+    """The node of a handle or array; None for a Python number."""
+    if is_number(value):
+        return None
+    node = handle_node(value)
+    return constant(np.asarray(value)) if node is None else node
+
+
+def constant(value: Any) -> Node:
+    """A node that holds a copy of an array."""
+    array = np.array(value)
+    array.flags.writeable = False
+    return Node(CONSTANT, (), Spec(array.shape, as_dtype(array.dtype)), value=array)
+
+
+def variable(name: object, spec: Spec, storage: Storage) -> Node:
+    """A node whose value is kept in `storage` between runs."""
+    return Node(VARIABLE, (), spec, name=name, value=storage)
+
+
+def placeholder(name: object, spec: Spec) -> Node:
+    """A node that is fed."""
+    return Node(PLACEHOLDER, (), spec, name=name)
+
+
+def size(dim: Any, dtype: object) -> Node:
+    """A dimension, or a polynomial of them, as a scalar."""
+    if isinstance(dim, int):
+        return constant(np.asarray(dim, as_dtype(dtype)))
+    return Node(SIZE, (), Spec((), as_dtype(dtype)), MappingProxyType({"dim": dim}))
+
+
+def phase(training: Node, prediction: Node) -> Node:
+    """`training` while training, `prediction` otherwise.
+
+    Raises:
+        ShapeError, DTypeError: if the two differ in shape or dtype.
+    """
+    if training.shape != prediction.shape:
+        raise ShapeError(
+            f"phase: training gives shape {shape_text(training.shape)} but prediction "
+            f"{shape_text(prediction.shape)}; make them equal"
+        )
+    if training.dtype != prediction.dtype:
+        raise DTypeError(
+            f"phase: training gives {training.dtype.name} but prediction {prediction.dtype.name}; "
+            "cast one of them"
+        )
+    return Node(PHASE, (training, prediction), training.spec)
+
+
+def update(passed: Node, target: Node, value: Node) -> Node:
+    """`passed`; while training, also gives the variable `target` the new value `value`.
+
+    Raises:
+        GraphError: if `target` is no variable.
+        ShapeError, DTypeError: if `value` has another shape or dtype than it.
+    """
+    if target.op is not VARIABLE:
+        raise GraphError(f"update: expected a variable, got {target!r}")
+    check_fits(target, value, "its new value has")
+    return Node(UPDATE, (passed, target, value), passed.spec)
+
+
+def check_fits(target: Node, value: Node, words: str = "expected") -> None:
+    """Check that `value` has the shape and dtype of a variable.
+
+    Raises:
+        ShapeError, DTypeError: naming the variable.
+    """
+    if target.shape != value.shape:
+        raise ShapeError(
+            f"variable {target.label}: it has shape {shape_text(target.shape)}, "
+            f"but {words} {shape_text(value.shape)}; make them equal"
+        )
+    if target.dtype != value.dtype:
+        raise DTypeError(
+            f"variable {target.label}: it has {target.dtype.name}, "
+            f"but {words} {value.dtype.name}; cast it"
+        )
+
+
+@contextmanager
+def scope(entry: object) -> Iterator[None]:
+    """Nodes made inside belong to `entry`, a name or a layer, which errors and profiles then tell.
+
+    `str(entry)` is asked for when text is made, so a layer may get its final name after its nodes.
+    """
+    with scoped((*_path.get(), entry)):
+        yield
+
+
+@contextmanager
+def scoped(path: tuple[object, ...]) -> Iterator[None]:
+    """Nodes made inside belong to exactly `path`, whatever the scope outside."""
+    token = _path.set(path)
+    try:
+        yield
+    finally:
+        _path.reset(token)
+
+
+def with_origin(node: Node, origin: object) -> Node:
+    """A copy of `node` that knows which call made it."""
+    return replace(node, origin=origin)
+
+
+Children = Callable[[Node], tuple[Node, ...]]
+Updated = tuple[Node, Node]  # a variable and its new value
+
+
+def topological(outputs: Iterable[Node], children: Children | None = None) -> list[Node]:
+    """Every node that `outputs` need, inputs before users, in an order that depends on the graph only."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(node, False) for node in reversed(list(outputs))]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            inputs = children(node) if children else node.inputs
+            stack.extend((i, False) for i in reversed(inputs) if i not in seen)
+    return order
+
+
+def rebuild(outputs: Sequence[Node], replacements: Mapping[Node, Node]) -> list[Node]:
+    """`outputs` over a graph in which some nodes are replaced; untouched parts are shared.
+
+    Symbolic dimensions of a replaced node take the sizes of its replacement, everywhere.
+
+    Raises:
+        ShapeError, DTypeError: if a replacement does not fit, or what is computed from it.
+    """
+    sizes: dict[str, Size] = {}
+    for old, fresh in replacements.items():
+        _match(old, fresh, sizes)
+    new: dict[Node, Node] = dict(replacements)
+    for node in topological(outputs):
+        if node not in new:
+            with naming_scope(node):
+                new[node] = _renewed(node, tuple(new[i] for i in node.inputs), sizes)
+    return [new[node] for node in outputs]
+
+
+def _match(old: Node, new: Node, sizes: dict[str, Size]) -> None:
+    """Note in `sizes` what the symbols of `old` become when `new` takes its place."""
+    whole = f"expected {shape_text(old.shape)}, got {shape_text(new.shape)}"
+    if old.ndim != new.ndim:
+        raise ShapeError(f"{old.label}: expected {old.ndim} axes, got {new.ndim}: {whole}")
+    for axis, (before, after) in enumerate(zip(old.shape, new.shape, strict=True)):
+        expected = before
+        if isinstance(before, Dim):
+            expected = sizes.setdefault(str(before), after) if before.is_symbol else before
+        if expected != after:
+            raise ShapeError(f"{old.label}: axis {axis} must be {expected}, got {after}: {whole}")
+
+
+def _renewed(node: Node, inputs: tuple[Node, ...], sizes: Mapping[str, Size]) -> Node:
+    """The same operation on other inputs and sizes, its Spec inferred again where it changes."""
+    attributes = MappingProxyType({k: substitute(v, sizes) for k, v in node.attributes.items()})
+    same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    if same and attributes == node.attributes:
+        return node
+    if node.op is SIZE and isinstance(attributes["dim"], int):
+        with scoped(node.path):
+            return size(attributes["dim"], node.dtype)
+    spec = _inferred(node, inputs, attributes)
+    return replace(node, inputs=inputs, spec=spec, attributes=attributes)
+
+
+def _inferred(node: Node, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Spec:
+    """What a node's Spec becomes on other inputs."""
+    if isinstance(node.op, Op):
+        return node.op.infer([n.spec for n in inputs], attributes)
+    if node.op is PHASE:
+        return phase(*inputs).spec
+    if node.op is UPDATE:
+        return update(*inputs).spec
+    return node.spec
+
+
+@contextmanager
+def naming_scope(node: Node) -> Iterator[None]:
+    """Errors raised inside say where `node` belongs."""
+    try:
+        yield
+    except MagmaDNNError as error:
+        if not node.scope:
+            raise
+        raise type(error)(f"{error} (in {node.scope})") from error
+
+
+def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], list[Updated]]:
+    """The graph of one phase, without `phase` and `update` nodes, and the updates that it makes.
+
+    Outside training there are no updates. Where a variable is updated twice, the later one counts.
+    """
+
+    def children(node: Node) -> tuple[Node, ...]:
+        if node.op is PHASE:
+            return (node.inputs[0 if training else 1],)
+        return node.inputs[:1] if node.op is UPDATE and not training else node.inputs
+
+    new: dict[Node, Node] = {}
+    updates: dict[Node, Node] = {}
+    for node in topological(outputs, children):
+        inputs = tuple(new[i] for i in children(node))
+        if node.op is PHASE or node.op is UPDATE:
+            new[node] = inputs[0]
+        else:
+            new[node] = _renewed(node, inputs, {})
+        if node.op is UPDATE and training:
+            updates[inputs[1]] = inputs[2]
+    return [new[node] for node in outputs], list(updates.items())

@@ -1,0 +1,337 @@
+"""The record that says everything about one kind of operation.
+
+An `Op` is data: leaving a required field out is a `TypeError` at import, and there is nothing to
+override. Calling an op is the only door into the graph: it checks, infers, and then either computes (for
+concrete values) or makes a `Node`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
+
+from .operators import FUNCTIONS
+from .signature import Attributes, OpWords, ShapeRule
+from .spec import Spec, as_dtype
+
+Array = NDArray[Any]
+DTypeRule = Callable[[OpWords, Sequence["np.dtype[Any]"], Attributes], "np.dtype[Any]"]
+
+
+class OpKind(Enum):
+    """What the compiler needs to know of an op; it never asks for a name."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    CONTRACTION = "contraction"
+    MOVEMENT = "movement"  # every element of the result is one element of an operand, or a constant
+    RANDOM = "random"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class NoGradient:
+    """Says that an op has no gradient, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Operands and attributes on which an op is tried by the contract tests."""
+
+    operands: tuple[Any, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Draw(Protocol):
+    """What `Op.samples` gets: makes arrays of given shapes, with values that tell mistakes apart."""
+
+    def __call__(self, *shape: int, low: float = ..., high: float = ...) -> Array:
+        """Real numbers between low and high, none of them near zero."""
+        ...
+
+    def integers(self, *shape: int, low: int = ..., high: int = ...) -> Array:
+        """Integers from low up to but not including high."""
+        ...
+
+    def positive(self, *shape: int) -> Array:
+        """Real numbers well above zero."""
+        ...
+
+
+REGISTRY: dict[str, Op] = {}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Op:
+    """One operation: formula, shapes, forward, gradient, reference and samples.
+
+    Attributes:
+        name: public name, `md.ops.NAME`.
+        args: names of the operands; a last one written `*xs` takes a list.
+        formula: what is computed, as text.
+        kind: what the compiler may do with it.
+        shapes: rule that gives the result's shape, or raises `ShapeError`.
+        dtypes: rule that gives the result's dtype, or raises `DTypeError`.
+        numpy: forward on ndarrays: `numpy(*operands, **attributes)`.
+        vjp: gradient written in ops: `vjp(g, y, *operands, **attributes)` gives one gradient for each
+            operand (None where there is none), in the operand's shape or one that broadcasts from it.
+        reference: the same in float64, written differently on purpose; for tests.
+        samples: operands to try it on.
+        attributes: names and default values of the attributes; `REQUIRED` for no default.
+        canonical: brings attributes to one hashable form, given the operands' specs.
+        scalar: the formula over scalars, for pointwise ops.
+        contracts: how a contracted axis is combined, for instance "sum".
+        integers: names of operands that are counted with (indices, classes) and take no part in
+            promotion.
+        rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
+            `rewrite(node)` gives the new node, or None where it does not apply.
+        notes: more for the documentation: source, special values.
+    """
+
+    name: str
+    args: tuple[str, ...]
+    formula: str
+    kind: OpKind
+    shapes: ShapeRule
+    dtypes: DTypeRule
+    numpy: Callable[..., Array]
+    vjp: Callable[..., Any] | NoGradient
+    reference: Callable[..., Any]
+    samples: Callable[[Draw], Iterable[Sample]]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    canonical: Callable[..., Attributes] | None = None
+    scalar: Callable[..., Any] | None = None
+    contracts: str | None = None
+    integers: tuple[str, ...] = ()
+    rewrites: tuple[Callable[..., Any], ...] = ()
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        known = FUNCTIONS.get(self.name)
+        if known is not None and not _is_again(known, self):
+            raise ArgumentError(f"op {self.name!r} exists already; give yours another name")
+        REGISTRY[self.name] = self
+        FUNCTIONS[self.name] = self
+        object.__setattr__(self, "__doc__", f"{self.formula}\n\n{self.notes}".rstrip())
+
+    @property
+    def words(self) -> OpWords:
+        """What error messages say of this op; a leading underscore is nothing that users wrote."""
+        return OpWords(self.name.lstrip("_"), self.args, self.formula, self.integers)
+
+    def __call__(self, *args: Any, **attributes: Any) -> Any:
+        """Compute now (arrays, numbers, Tensors), or make an Operation where an operand is one."""
+        operands, attributes = self.bind(args, attributes)
+        handler = max((type(x) for x in operands), key=_priority)
+        if _priority(handler) < 0:
+            return self.compute(as_arrays(self.words, operands), attributes)
+        return handler.__magmadnn_apply__(self, operands, attributes)
+
+    def bind(
+        self, args: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Operands and attributes from a call's arguments: operands first, attributes in order."""
+        name, named = self.words.name, dict(attributes)
+        count = len(self.args)
+        if len(args) > count + len(self.attributes):
+            raise ArgumentError(
+                f"{name}: takes {count} operands and {len(self.attributes)} attributes, "
+                f"got {len(args)} arguments"
+            )
+        operands = list(args[:count])
+        for operand in self.args[len(operands) :]:
+            if (key := operand.lstrip("*")) not in named:
+                raise ArgumentError(f"{name}: operand {key} is missing: {self.formula}")
+            operands.append(named.pop(key))
+        if self.args[-1].startswith("*"):
+            operands += _listed(name, self.args[-1][1:], operands.pop())
+        return operands, self._attributes(args[count:], named)
+
+    def _attributes(self, extra: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """All attributes, from those given in order and by name, and the defaults."""
+        name = self.words.name
+        given = dict(zip(self.attributes, extra, strict=False))
+        for key in named:
+            if key not in self.attributes:
+                raise UnknownNameError.of(f"{name}: attribute", key, self.attributes)
+            if key in given:
+                raise ArgumentError(f"{name}: {key} is given twice")
+        bound = {**self.attributes, **given, **named}
+        for key, value in bound.items():
+            if value is REQUIRED:
+                raise ArgumentError(f"{name}: {key} is missing: {self.formula}")
+        return bound
+
+    def settle(self, specs: Sequence[Spec], attributes: Mapping[str, Any]) -> Attributes:
+        """The attributes in their one form.
+
+        Raises:
+            ArgumentError: if one cannot be hashed.
+        """
+        if self.canonical is not None:
+            attributes = self.canonical(self.words, specs, **attributes)
+        settled = {key: _frozen(value) for key, value in attributes.items()}
+        for key, value in settled.items():
+            if not isinstance(value, Hashable):
+                raise ArgumentError(
+                    f"{self.words.name}: attribute {key} must be a number, text or tuple of them, got "
+                    f"{type(value).__name__}; give arrays as operands"
+                )
+        return settled
+
+    def infer(self, specs: Sequence[Spec], attributes: Attributes) -> Spec:
+        """Shape and dtype of the result, for settled attributes.
+
+        Raises:
+            ShapeError, DTypeError: if the operands do not fit.
+        """
+        shape = self.shapes(self.words, specs, attributes)
+        return Spec(shape, self.dtypes(self.words, [s.dtype for s in specs], attributes))
+
+    def compute(self, arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+        """Check and compute with NumPy."""
+        specs = [Spec(a.shape, a.dtype) for a in arrays]
+        settled = self.settle(specs, attributes)
+        spec = self.infer(specs, settled)
+        return self.forward(arrays, settled, spec.dtype)
+
+    def forward(self, arrays: Sequence[Array], settled: Attributes, dtype: np.dtype[Any]) -> Array:
+        """The NumPy forward; special values come out as values, not as warnings."""
+        with np.errstate(all="ignore"):
+            result = np.asarray(self.numpy(*arrays, **settled))
+        return result if result.dtype == dtype else result.astype(dtype)
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED = _Required()
+
+
+def _priority(cls: type[Any]) -> int:
+    """How strongly a class of operands claims an operation: Node 0, Tensor 10, Operation 20."""
+    priority: int = getattr(cls, "__magmadnn_priority__", -1)
+    return priority
+
+
+def _is_again(known: object, op: Op) -> bool:
+    """Whether `op` is a user's op defined once more, as when a cell of a notebook runs again."""
+    module = getattr(op.numpy, "__module__", None)
+    again = isinstance(known, Op) and getattr(known.numpy, "__module__", "") == module
+    return again and not str(module).startswith(__package__.split(".")[0] + ".")
+
+
+def _listed(name: str, operand: str, values: Any) -> list[Any]:
+    """The operands of an op that takes a list."""
+    if not isinstance(values, (list, tuple)) or not values:
+        raise ArgumentError(f"{name}: {operand} must be a list of one or more")
+    return list(values)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, so that attributes can be compared and hashed."""
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a Python number, whose dtype follows its peers; NumPy's scalars have their own."""
+    return isinstance(value, (bool, int, float)) and not isinstance(value, np.generic)
+
+
+def as_arrays(words: OpWords, operands: Sequence[Any]) -> list[Array]:
+    """Operands as ndarrays; Python numbers take the dtype that NumPy's promotion gives them."""
+    arrays = [None if is_number(x) else as_array(words, i, x) for i, x in enumerate(operands)]
+    dtypes = number_dtypes(words, operands, [None if a is None else a.dtype for a in arrays])
+    with np.errstate(over="ignore"):  # a number beyond float16 becomes infinity, as in NumPy
+        return [
+            np.asarray(x, dtype) if a is None else a
+            for x, a, dtype in zip(operands, arrays, dtypes, strict=True)
+        ]
+
+
+def as_array(words: OpWords, number: int, value: Any) -> Array:
+    """An operand as an ndarray of a dtype that magmadnn has, in this machine's byte order.
+
+    Raises:
+        DTypeError: naming the operand.
+    """
+    try:
+        array = np.asarray(value)
+        return array.astype(as_dtype(array.dtype), copy=False)
+    except (DTypeError, ValueError) as error:  # ValueError: a list of lists of unequal lengths
+        what = type(value).__name__
+        why = error if isinstance(error, DTypeError) and hasattr(value, "dtype") else f"got {what}"
+        raise DTypeError(
+            f"{words.name}: {words.operand(number)} must be numbers (array, Tensor, Operation): {why}"
+        ) from error
+
+
+def number_dtypes(
+    words: OpWords, operands: Sequence[Any], dtypes: Sequence[np.dtype[Any] | None]
+) -> list[np.dtype[Any]]:
+    """The dtype of each operand, where that of Python numbers (None in `dtypes`) follows the others."""
+    counts = [words.operand(i) in words.integers for i in range(len(operands))]
+    peers = [d for d, count in zip(dtypes, counts, strict=True) if d is not None and not count]
+    return [
+        weak_dtype(words, x, [] if count else peers) if d is None else d
+        for x, d, count in zip(operands, dtypes, counts, strict=True)
+    ]
+
+
+def weak_dtype(
+    words: OpWords, number: bool | int | float, peers: Sequence[np.dtype[Any]]
+) -> np.dtype[Any]:
+    """The dtype of a Python number beside operands of dtypes `peers` (NumPy 2's weak promotion)."""
+    rank = 0 if isinstance(number, bool) else 1 if isinstance(number, int) else 2
+    dtype: np.dtype[Any] = np.dtype(("bool", "int64", "float64")[rank])
+    if peers:
+        # booleans (a condition, a mask) do not decide the dtype of a number beside them
+        common = promote(words, [p for p in peers if p != np.bool_] or peers)
+        if rank <= {"b": 0, "u": 1, "i": 1}.get(common.kind, 2):
+            dtype = common
+    if rank == 1 and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not limits.min <= number <= limits.max:
+            raise DTypeError(f"{words.name}: {number} does not fit into {dtype.name}")
+    return dtype
+
+
+def promote(
+    words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes | None = None
+) -> np.dtype[Any]:
+    """The dtype that NumPy promotes to; the dtype rule of most ops."""
+    try:
+        return as_dtype(np.result_type(*dtypes))
+    except TypeError as error:
+        names = " and ".join(d.name for d in dtypes)
+        raise DTypeError(f"{words.name}: {names} have no common dtype; cast one of them") from error
+
+
+def promote_floating(
+    words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
+) -> np.dtype[Any]:
+    """As `promote`, with float64 for integers; the dtype rule of ops that divide."""
+    dtype = promote(words, dtypes)
+    return np.dtype(np.float64) if dtype.kind in "iub" else dtype
+
+
+def fixed_dtype(name: str) -> DTypeRule:
+    """The rule that always gives one dtype."""
+
+    def rule(
+        words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
+    ) -> np.dtype[Any]:
+        return as_dtype(name)
+
+    return rule

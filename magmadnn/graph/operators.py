@@ -1,0 +1,181 @@
+"""Python operators and methods, each one line into an op.
+
+`Tensor`, `Operation` and `Node` share them. An op or function is found by its public name, so that this
+module knows no mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def public(function: F) -> F:
+    """Make a function of ops known under its name, as `md.ops.NAME`."""
+    FUNCTIONS[function.__name__] = function
+    return function
+
+
+def _call(name: str, *args: Any, **attributes: Any) -> Any:
+    return FUNCTIONS[name](*args, **attributes)
+
+
+class Operators:
+    """NumPy's operators and methods over `md.ops`."""
+
+    __slots__ = ()
+
+    # NumPy's arrays and numbers on the left leave the operation to us
+    __array_ufunc__: ClassVar[None] = None
+
+    def __add__(self, other: Any) -> Any:
+        return _call("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _call("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _call("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _call("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _call("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _call("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _call("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _call("divide", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _call("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _call("floor_divide", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return _call("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _call("remainder", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _call("power", self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _call("power", other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return _call("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _call("matmul", other, self)
+
+    def __neg__(self) -> Any:
+        return _call("negative", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _call("abs", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return _call("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return _call("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return _call("greater", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return _call("greater_equal", self, other)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _call("getitem", self, index)
+
+    @property
+    def T(self) -> Any:
+        """All axes in reverse order."""
+        return _call("transpose", self)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.sum` of this."""
+        return _call("sum", self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.mean` of this."""
+        return _call("mean", self, axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.max` of this."""
+        return _call("max", self, axis, keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.min` of this."""
+        return _call("min", self, axis, keepdims)
+
+    def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.prod` of this."""
+        return _call("prod", self, axis, keepdims)
+
+    def var(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.var` of this."""
+        return _call("var", self, axis, keepdims)
+
+    def std(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """`md.ops.std` of this."""
+        return _call("std", self, axis, keepdims)
+
+    def argmax(self, axis: Any = None) -> Any:
+        """`md.ops.argmax` of this."""
+        return _call("argmax", self, axis)
+
+    def argmin(self, axis: Any = None) -> Any:
+        """`md.ops.argmin` of this."""
+        return _call("argmin", self, axis)
+
+    def cumsum(self, axis: int) -> Any:
+        """`md.ops.cumsum` of this."""
+        return _call("cumsum", self, axis)
+
+    def clip(self, low: Any, high: Any) -> Any:
+        """`md.ops.clip` of this."""
+        return _call("clip", self, low, high)
+
+    def astype(self, dtype: Any) -> Any:
+        """`md.ops.cast` of this."""
+        return _call("cast", self, dtype)
+
+    def reshape(self, *shape: Any) -> Any:
+        """`md.ops.reshape` of this; the shape as one tuple or as several integers."""
+        return _call("reshape", self, shape[0] if len(shape) == 1 else shape)
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """`md.ops.squeeze` of this."""
+        return _call("squeeze", self, axis)
+
+    def unsqueeze(self, axis: int = 0) -> Any:
+        """`md.ops.expand_dims` of this."""
+        return _call("expand_dims", self, axis)
+
+    def transpose(self, *axes: Any) -> Any:
+        """`md.ops.transpose` of this; the axes as one tuple or as several integers."""
+        return _call("transpose", self, (axes[0] if len(axes) == 1 else axes) or None)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """`md.ops.swapaxes` of this."""
+        return _call("swapaxes", self, axis1, axis2)
+
+    def dot(self, other: Any) -> Any:
+        """`md.ops.matmul` of this and another."""
+        return _call("matmul", self, other)

@@ -1,0 +1,58 @@
+"""What is handed to the compiler: values to compute, and variables to give new values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .node import Node, Updated, resolve_phase, topological
+from .show import describe
+
+
+@dataclass(frozen=True)
+class Program:
+    """Outputs, and updates that all take place after everything is computed.
+
+    Attributes:
+        outputs: what a run gives back.
+        updates: (variable, its new value).
+    """
+
+    outputs: tuple[Node, ...]
+    updates: tuple[Updated, ...] = ()
+
+    @classmethod
+    def of(
+        cls, outputs: Sequence[Node], updates: Sequence[Updated] = (), *, training: bool = False
+    ) -> Program:
+        """The program of one phase: `phase` and `update` nodes are resolved.
+
+        Updates of the graph itself (running statistics) come after `updates`.
+        """
+        roots = [*outputs, *(value for _, value in updates)]
+        resolved, found = resolve_phase(roots, training)
+        targets = [target for target, _ in updates]
+        given = list(zip(targets, resolved[len(outputs) :], strict=True))
+        return cls(tuple(resolved[: len(outputs)]), (*given, *found))
+
+    @property
+    def roots(self) -> list[Node]:
+        """Every node that must be computed for its own sake."""
+        return [*self.outputs, *(value for _, value in self.updates)]
+
+    def nodes(self) -> list[Node]:
+        """Everything that is computed, inputs before users."""
+        return topological(self.roots)
+
+    def with_roots(self, roots: Sequence[Node]) -> Program:
+        """The same program with its roots replaced, as a pass does."""
+        count = len(self.outputs)
+        targets = [target for target, _ in self.updates]
+        return Program(tuple(roots[:count]), tuple(zip(targets, roots[count:], strict=True)))
+
+    def __str__(self) -> str:
+        numbers = {node: i for i, node in enumerate(self.nodes())}
+        lines = [f"%{i} = {describe(n, numbers)}: {n.spec}" for n, i in numbers.items()]
+        lines += [f"{t.name} := %{numbers[v]}" for t, v in self.updates]
+        lines.append("return " + ", ".join(f"%{numbers[n]}" for n in self.outputs))
+        return "\n".join(lines)

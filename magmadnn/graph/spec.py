@@ -1,0 +1,36 @@
+"""What is known of a value before it is computed: shape and dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from magmadnn.memory.dtypes import BFLOAT16 as BFLOAT16
+from magmadnn.memory.dtypes import DTYPES as DTYPES
+from magmadnn.memory.dtypes import as_dtype as as_dtype
+from magmadnn.memory.dtypes import is_floating as is_floating
+
+from .dim import Dim, Shape
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape (ints and symbolic dimensions) and dtype of a value."""
+
+    shape: Shape
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the dimensions that are not known yet."""
+        return frozenset().union(*(d.symbols for d in self.shape if isinstance(d, Dim)))
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"

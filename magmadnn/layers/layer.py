@@ -1,0 +1,272 @@
+"""The base of every layer.
+
+A layer is its fields: a subclass lists them with types and defaults (it becomes a dataclass by itself),
+makes its parameters in `build`, and writes its formula in `forward`. Calling a layer on Operations makes
+an Operation; nothing is computed. Every class is abstract or final; to change one behaviour, wrap.
+
+    class Scale(md.layers.Layer):
+        factor: float = 1.0
+
+        def build(self, x):
+            self.gain = self.parameter("gain", x.shape[-1:], md.init.ones(), x.dtype)
+
+        def forward(self, x):
+            return self.factor * self.gain * x
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, dataclass_transform
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, GraphError, ShapeError
+from magmadnn.graph import scope
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.node import Node, with_origin
+from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import as_dtype
+from magmadnn.tensor import Operation, Variable
+from magmadnn.tensor.init import Initializer
+from magmadnn.tensor.lazy import LazyTensor
+
+Regularizer = Callable[[Operation], Operation]
+_current: ContextVar[Layer | None] = ContextVar("magmadnn_layer", default=None)
+
+
+@dataclass(frozen=True)
+class ParameterName:
+    """The name of a parameter, which follows the name that its layer finally gets."""
+
+    layer: Layer
+    local: str
+
+    def __str__(self) -> str:
+        return f"{self.layer.path}/{self.local}"
+
+
+class Parameter(Variable):
+    """A variable of a layer: trained, or a state such as running statistics.
+
+    Attributes:
+        layer: whose it is.
+        local: its name within the layer.
+        regularizer: adds to the loss in training; None for none.
+        trained: whether optimisers may change it.
+    """
+
+    __slots__ = ("layer", "local", "regularizer", "trained")
+
+    def __init__(
+        self,
+        layer: Layer,
+        local: str,
+        storage: LazyTensor,
+        regularizer: Regularizer | None,
+        trained: bool,
+    ) -> None:
+        super().__init__(storage.name, storage)
+        self.layer = layer
+        self.local = local
+        self.regularizer = regularizer
+        self.trained = trained
+
+    def prepare(self, seed: int) -> None:
+        """Set the seed of initial values that were not drawn yet."""
+        storage: LazyTensor = self.node.value
+        if not storage.drawn:
+            storage.seed = seed
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """Which layer made a node, from which inputs."""
+
+    layer: Layer
+    inputs: tuple[Node, ...]
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+@dataclass(eq=False, repr=False)
+class Layer:
+    """Base of layers; see the module's docstring for how to write one.
+
+    Attributes:
+        name: in tables, errors and checkpoints; a Model numbers layers without one.
+        trainable: False freezes all parameters of the layer.
+    """
+
+    name: str | None = field(default=None, kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
+    _own: list[Parameter] = field(default_factory=list, init=False)
+    _parent: Layer | None = field(default=None, init=False)
+    _given: str | None = field(default=None, init=False)  # by a Model, to a layer without a name
+    _built: bool = field(default=False, init=False)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(eq=False, repr=False)(cls)
+
+    # --- for subclasses ---------------------------------------------------------------------------
+
+    def build(self, *inputs: Any) -> None:
+        """Make the parameters; called once, with the first inputs."""
+
+    def forward(self, *inputs: Any) -> Operation:
+        """The formula."""
+        raise ArgumentError(f"{type(self).__name__}: a layer needs a method forward(self, x)")
+
+    def parameter(
+        self,
+        name: str,
+        shape: Any,
+        init: Initializer,
+        dtype: Any = "float32",
+        *,
+        regularizer: Regularizer | None = None,
+        trained: bool = True,
+    ) -> Parameter:
+        """A new trained variable of this layer.
+
+        Raises:
+            ShapeError: if a size is not known.
+        """
+        sizes = tuple(shape)
+        if any(isinstance(size, Dim) for size in sizes):
+            raise ShapeError(
+                f"{self}: parameter {name} needs known sizes, got {shape_text(sizes)}; "
+                "declare them in Input"
+            )
+        storage = LazyTensor(ParameterName(self, name), sizes, as_dtype(dtype), init)
+        made = Parameter(self, name, storage, regularizer, trained)
+        self._own.append(made)
+        return made
+
+    def state(self, name: str, shape: Any, init: Initializer, dtype: Any = "float32") -> Parameter:
+        """A new variable that is kept and saved, but not trained."""
+        return self.parameter(name, shape, init, dtype, trained=False)
+
+    # --- for users --------------------------------------------------------------------------------
+
+    def __call__(self, *inputs: Any) -> Operation:
+        """The layer applied to Operations."""
+        for value in inputs:
+            if not isinstance(value, Operation):
+                raise GraphError(
+                    f"{self}: expected an Operation, got {type(value).__name__}; start from "
+                    "md.layers.Input, or wrap data with md.variable"
+                )
+        parent = _current.get()
+        if parent is not None and self._parent is None and not self._built:
+            self._parent = parent
+        token = _current.set(self)
+        try:
+            with scope(self):
+                if not self._built:
+                    self.build(*inputs)
+                    self._built = True
+                result = self.forward(*inputs).node
+                if not result.inputs:  # a leaf stays what it is; the layer's output is a copy of it
+                    result = ops.cast(Operation(result), result.dtype).node
+        finally:
+            _current.reset(token)
+        return Operation(with_origin(result, LayerCall(self, tuple(x.node for x in inputs))))
+
+    @classmethod
+    def settings(cls) -> list[Field[Any]]:
+        """The fields that a user gives."""
+        return [f for f in fields(cls) if f.init]
+
+    @property
+    def label(self) -> str:
+        """The name; the class's name in small letters as long as there is none."""
+        return self.name or self._given or snake_case(type(self).__name__)
+
+    @property
+    def path(self) -> str:
+        """The name, after those of the layers that this one is part of."""
+        return f"{self._parent.path}/{self.label}" if self._parent else self.label
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether neither this layer nor one that it is part of is frozen."""
+        return self.trainable and (self._parent is None or self._parent.is_trainable)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers that this one is made of."""
+        found: list[Layer] = []
+        for part in self.settings():
+            found.extend(_layers_in(getattr(self, part.name)))
+        return found
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Everything that the layer keeps, its own before that of its parts, in order of making."""
+        yield from self._own
+        for inner in self.layers:
+            yield from inner.parameters()
+
+    def number_parts(self) -> None:
+        """Give names to parts that have none."""
+        number_layers(self.layers)
+
+    def __str__(self) -> str:
+        return self.label
+
+    def __repr__(self) -> str:
+        given = [
+            f"{f.name}={getattr(self, f.name)!r}"
+            for f in self.settings()
+            if getattr(self, f.name) != f.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def _layers_in(value: Any) -> list[Layer]:
+    if isinstance(value, Layer):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [layer for item in value for layer in _layers_in(item)]
+    return []
+
+
+def snake_case(name: str) -> str:
+    """`LayerNorm` as `layer_norm`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def number_layers(layers: list[Layer]) -> None:
+    """Names for layers without one: class and number, `dense_1`, `dense_2`, in order.
+
+    Raises:
+        ArgumentError: if two layers were given one name.
+    """
+    taken: dict[str, Layer] = {}
+    for layer in layers:
+        if layer.name and taken.setdefault(layer.name, layer) is not layer:
+            raise ArgumentError(f"layer name {layer.name!r} is used twice; give each its own name")
+    counts: dict[str, int] = {}
+    for layer in layers:
+        if not layer.name:
+            base = snake_case(type(layer).__name__)
+            counts[base] = counts.get(base, 0) + 1
+            while f"{base}_{counts[base]}" in taken:
+                counts[base] += 1
+            layer._given = f"{base}_{counts[base]}"
+        layer.number_parts()
+
+
+def positive(layer: Layer, argument: str, value: Any) -> int:
+    """`value` as an integer of at least 1.
+
+    Raises:
+        ArgumentError: otherwise.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ArgumentError(f"{layer}: {argument} must be an integer of at least 1, got {value!r}")
+    return int(value)

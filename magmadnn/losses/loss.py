@@ -1,0 +1,132 @@
+"""The base of every loss, the registry of names, and the weighted mean.
+
+A loss is a frozen record of its settings. It compares predictions [batch, ...] with targets and gives one
+number per sample; called, it gives their mean, which is what a training step makes smaller.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph import scope
+
+from .matching import same_shape
+
+Value = Any  # an Operation; Tensors and arrays are computed at once
+
+_REGISTRY: dict[str, type[Loss]] = {}
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """Derive from it, as a frozen dataclass, for a loss of your own; it is known by its name from then on.
+
+    A class has to say `per_sample`. Fields hold numbers, text or tuples of them, so that they can be kept
+    as JSON.
+    """
+
+    aliases: ClassVar[tuple[str, ...]] = ()  # more names of a class
+
+    def __init_subclass__(cls) -> None:
+        if not (cls.__name__.startswith("_") or inspect.isabstract(cls)):
+            for name in (snake_case(cls.__name__), *cls.__dict__.get("aliases", ())):
+                _REGISTRY[name] = cls
+
+    @property
+    def name(self) -> str:
+        """The class's name in small letters: `mean_squared_error`."""
+        return snake_case(type(self).__name__)
+
+    @abstractmethod
+    def per_sample(self, predictions: Value, targets: Value) -> Value:
+        """One number per sample: [batch]."""
+
+    def divisor(self, predictions: Value, targets: Value) -> Value | None:
+        """What each sample adds to the number that the sum is divided by, [batch]; None for 1."""
+        return None
+
+    def __call__(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
+        """sum(w * per_sample) / sum(w * divisor): a scalar.
+
+        Args:
+            predictions: floating-point [batch, ...].
+            targets: what each loss says.
+            weights: [batch], one per sample; 1 where they are left out.
+
+        Raises:
+            ShapeError, DTypeError: if the operands do not fit.
+        """
+        with scope(self.name):
+            values = self.per_sample(predictions, targets)
+            return weighted_mean(values, weights, self.divisor(predictions, targets))
+
+    def config(self) -> dict[str, Any]:
+        """Name and settings, as JSON can hold them; `from_config` goes back."""
+        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {"name": self.name, **settings}
+
+
+def weighted_mean(
+    values: Value, weights: Value | None = None, divisor: Value | None = None
+) -> Value:
+    """sum(w * values) / sum(w * divisor), and 0 where that divides by 0.
+
+    So only the ratios of weights count, as in `numpy.average` and in PyTorch's class weights; Keras
+    divides by the number of samples instead.
+
+    Args:
+        values: [batch].
+        weights: [batch]; 1 where they are left out.
+        divisor: [batch]; 1 where it is left out.
+
+    Raises:
+        ShapeError: if a shape is another than that of the values.
+    """
+    shares = [
+        ops.cast(same_shape("weighted mean", what, part, values), values.dtype)
+        for what, part in (("weights", weights), ("divisor", divisor))
+        if part is not None
+    ]
+    if not shares:
+        return ops.mean(values)
+    total = ops.sum(shares[0] * shares[-1] if len(shares) == 2 else shares[0])
+    above = values if weights is None else shares[0] * values
+    return ops.sum(above) / ops.where(ops.equal(total, 0), 1, total)
+
+
+def by_name(name: str, **settings: Any) -> Loss:
+    """The loss called `name`, with its defaults where a setting is left out.
+
+    Raises:
+        UnknownNameError: if there is none of that name, or it has no such setting.
+        ArgumentError: if a setting is missing or wrong.
+    """
+    if name not in _REGISTRY:
+        raise UnknownNameError.of("loss", name, _REGISTRY)
+    cls = _REGISTRY[name]
+    known = [f.name for f in fields(cls)]
+    for key in settings:
+        if key not in known:
+            raise UnknownNameError.of(f"loss {name}: setting", key, known)
+    try:
+        return cls(**settings)
+    except TypeError as error:
+        raise ArgumentError(f"loss {name}: settings are {', '.join(known)}; {error}") from error
+
+
+def from_config(config: Mapping[str, Any]) -> Loss:
+    """The loss that `Loss.config` describes; errors as for `by_name`."""
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    return by_name(str(settings.pop("name", "")), **settings)
+
+
+def snake_case(name: str) -> str:
+    """`MeanSquaredError` as `mean_squared_error`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

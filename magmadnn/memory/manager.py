@@ -1,0 +1,354 @@
+"""`MemoryManager`: typed elements over bytes of one kind on one device."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from magmadnn.errors import ArgumentError, DTypeError, IndexOutOfRangeError
+
+from . import transfers
+from .dtypes import as_dtype
+from .kinds import Kind
+from .sides import ForeignBlock, Side, Sides
+
+Array = NDArray[Any]
+
+
+class MemoryManager:
+    """`size` elements of one dtype, in memory of one kind on one device. New memory holds zeros.
+
+    Args:
+        size: number of elements, at least 0.
+        dtype: element type (see `magmadnn.memory.DTYPES`).
+        kind: HOST, DEVICE, MANAGED or CUDA_MANAGED (see `Kind`).
+        device: number of the device, counted from 0. HOST does not use it, and MANAGED not before its
+            first use there.
+
+    Raises:
+        ArgumentError: if size or device is no integer of at least 0, or there is no such kind.
+        DTypeError: if magmadnn has no such element type.
+        DeviceError: if kind is DEVICE or CUDA_MANAGED and there is no such device; says why.
+        OutOfMemoryError: if there is not that much memory.
+    """
+
+    __slots__ = ("__weakref__", "_dtype", "_frame", "_sides", "_size")
+
+    def __init__(
+        self,
+        size: int,
+        dtype: DTypeLike = "float32",
+        kind: Kind | str = Kind.MANAGED,
+        device: int = 0,
+    ) -> None:
+        self._size, self._dtype = _count("size", size), as_dtype(dtype)
+        self._frame: Array | None = None
+        nbytes = self._size * self._dtype.itemsize
+        self._sides = Sides(Kind.of(kind), _count("device", device), nbytes)
+
+    @classmethod
+    def adopt(cls, array: Array, kind: Kind | str = Kind.MANAGED, device: int = 0) -> MemoryManager:
+        """Take over a contiguous ndarray without copying it; both see each other's changes.
+
+        Args:
+            array: contiguous in any order of its axes; its elements count in memory order.
+            kind: HOST or MANAGED.
+            device: as for a new MemoryManager.
+
+        Raises:
+            ArgumentError: if the array is not contiguous, or the kind has no host side of its own.
+        """
+        kind = Kind.of(kind)
+        if kind not in (Kind.HOST, Kind.MANAGED):
+            raise ArgumentError(
+                f"MemoryManager.adopt: an ndarray can become HOST or MANAGED memory, not {kind.name}; "
+                "make new memory and use copy_from"
+            )
+        self = cls.__new__(cls)
+        self._size, self._dtype, self._frame = array.size, as_dtype(array.dtype), None
+        if not (array.flags.forc and array.flags.aligned and array.dtype == self._dtype):
+            raise ArgumentError(
+                "MemoryManager.adopt: expected a contiguous, aligned array in native byte order, got "
+                f"shape {array.shape} with strides {array.strides}; use np.ascontiguousarray"
+            )
+        data = array.reshape(-1, order="A").view(np.uint8)
+        self._sides = Sides(kind, _count("device", device), array.nbytes, data)
+        return self
+
+    @classmethod
+    def adopt_device(
+        cls, address: int, size: int, dtype: DTypeLike, device: int, owner: object
+    ) -> MemoryManager:
+        """DEVICE memory on a block of another library, without copying it.
+
+        Args:
+            address: of the first element.
+            size: number of elements.
+            dtype: element type.
+            device: number of the device that the block is on.
+            owner: kept as long as the memory, so that the block is.
+
+        Raises:
+            DeviceError: if there is no such device.
+        """
+        self = cls.__new__(cls)
+        self._size, self._dtype, self._frame = _count("size", size), as_dtype(dtype), None
+        nbytes = self._size * self._dtype.itemsize
+        block = ForeignBlock(address, owner)
+        self._sides = Sides(Kind.DEVICE, _count("device", device), nbytes, block=block)
+        self._sides.sync()  # what the other library has begun to write comes first
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return self._dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, counted once where there is a copy on each side."""
+        return self._sides.nbytes
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of memory."""
+        return self._sides.kind
+
+    @property
+    def device(self) -> int:
+        """Number of the device."""
+        return self._sides.device
+
+    @property
+    def host_valid(self) -> bool:
+        """Whether the host side holds the values of now."""
+        return self._sides.host_valid
+
+    @property
+    def device_valid(self) -> bool:
+        """Whether the device side holds the values of now."""
+        return self._sides.device_valid
+
+    @property
+    def writable(self) -> bool:
+        """False for memory taken over from an array that must not be written."""
+        return self._sides.writable
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return (
+            f"MemoryManager(size={self.size}, dtype={self.dtype.name!r}, kind={self.kind.name}, "
+            f"device={self.device})"
+        )
+
+    def host(self, write: bool = False) -> Array:
+        """The elements as the host sees them, brought up to date: a view, not a copy.
+
+        Args:
+            write: give a view that can be written, and take the device's copy as stale from now on.
+                Once the device has been used again, ask for a new view before writing more.
+
+        Raises:
+            DeviceError: for DEVICE, which the host cannot see.
+            ArgumentError: if memory taken over from a read-only array is to be written.
+        """
+        elements = self._sides.host(write).view(self._dtype)
+        elements.flags.writeable = write
+        return elements
+
+    def host_pointer(self, write: bool = False) -> int:
+        """The address of the host side, brought up to date; arguments and errors as for `host`."""
+        return int(self._sides.host(write).ctypes.data)
+
+    def device_pointer(self, write: bool = False) -> int:
+        """The address of the device side, brought up to date.
+
+        Args:
+            write: take the host's copy as stale from now on.
+
+        Raises:
+            DeviceError: for HOST, or if there is no device.
+            ArgumentError: if memory taken over from a read-only array is to be written.
+        """
+        return self._sides.address(write)
+
+    def sync(self) -> None:
+        """Make both sides hold the values of now, and wait until the device is done.
+
+        A device side that was never used is not made, so this does nothing without a GPU.
+        """
+        self._sides.sync()
+
+    def prefetch(self, side: Side) -> None:
+        """Begin to bring `side`, "host" or "device", up to date in the background.
+
+        The next use of this memory waits for it; so does `sync`. For CUDA_MANAGED this is advice to move
+        the pages.
+
+        Raises:
+            ArgumentError: if this kind has no such side.
+            DeviceError: if there is no device.
+        """
+        if side not in ("host", "device"):
+            raise ArgumentError(f'prefetch: side must be "host" or "device", got {side!r}')
+        self._sides.prefetch(side)
+
+    def fill(self, value: float | bool) -> None:
+        """Set every element, on the device if its side is valid and on the host otherwise.
+
+        Raises:
+            ArgumentError: if the dtype cannot hold the value.
+        """
+        transfers.fill(self._sides, self._element(value).tobytes())
+
+    def zero(self) -> None:
+        """Set every element to zero."""
+        transfers.fill(self._sides, bytes(self._dtype.itemsize))
+
+    def get(self, index: int) -> Any:
+        """One element, as a NumPy scalar. On DEVICE that is a transfer: `copy_from` many at once.
+
+        Raises:
+            IndexOutOfRangeError: if there is no such element; negative ones count from the end.
+        """
+        at = self._position("get", index)
+        if self.kind is not Kind.DEVICE:
+            return self.host()[at]
+        one = MemoryManager(1, self._dtype, Kind.HOST)
+        one.copy_from(self, at, 1)
+        return one.host()[0]
+
+    def set(self, index: int, value: float | bool) -> None:
+        """Set one element. On DEVICE that is a transfer.
+
+        Raises:
+            IndexOutOfRangeError: if there is no such element; negative ones count from the end.
+            ArgumentError: if the dtype cannot hold the value.
+        """
+        at = self._position("set", index)
+        self.copy_from(self._element(value).reshape(1), to=at)
+
+    def copy_from(
+        self,
+        src: MemoryManager | ArrayLike,
+        begin: int = 0,
+        size: int | None = None,
+        to: int = 0,
+    ) -> None:
+        """Copy elements of `src`, of any kind and device, into this memory.
+
+        Args:
+            src: a MemoryManager or an array (its elements in C order) of the same dtype.
+            begin: the first element to copy.
+            size: how many; all from `begin` where it is left out.
+            to: the element here that the first one goes to.
+
+        Raises:
+            ArgumentError: if the elements are not there, or do not fit.
+            DTypeError: if the dtypes differ.
+        """
+        source = src if isinstance(src, MemoryManager) else _adopted(src)
+        if source.dtype != self._dtype:
+            raise DTypeError(
+                f"copy_from: the source holds {source.dtype.name} but this memory holds "
+                f"{self._dtype.name}; convert it with astype"
+            )
+        begin, to = _count("begin", begin), _count("to", to)
+        size = max(source.size - begin, 0) if size is None else _count("size", size)
+        _check_range("the source", begin, size, source.size)
+        _check_range("this memory", to, size, self._size)
+        item = self._dtype.itemsize
+        transfers.copy(self._sides, to * item, source._sides, begin * item, size * item)
+
+    def frame(self) -> Array:
+        """An ndarray laid out as the elements, whose strides and addresses count but not its values.
+
+        It is the host side itself where there is one, whether or not that is valid, and must not be
+        touched for DEVICE. Views are made by NumPy's own rules from it.
+        """
+        if self._frame is None:
+            if self.kind is Kind.DEVICE:
+                nothing = np.empty(1, self._dtype)
+                strides = (self._dtype.itemsize,)
+                self._frame = as_strided(nothing, (self._size,), strides, writeable=False)
+            else:
+                self._frame = self._sides.peek().view(self._dtype)
+        return self._frame
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = MemoryManager(self._size, self._dtype, Kind.HOST)
+        values.copy_from(self)
+        return _restored, (values.host().tobytes(), self._dtype.name, self.kind.name, self.device)
+
+    def __copy__(self) -> MemoryManager:
+        twin = MemoryManager(self._size, self._dtype, self.kind, self.device)
+        twin.copy_from(self)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MemoryManager:
+        return self.__copy__()
+
+    def _position(self, method: str, index: int) -> int:
+        at = operator.index(index)
+        if not -self._size <= at < self._size:
+            raise IndexOutOfRangeError(
+                f"MemoryManager.{method}: index {index} is out of bounds for {self._size} elements"
+            )
+        return at % self._size
+
+    def _element(self, value: object) -> Array:
+        try:
+            element = np.zeros((), self._dtype)
+            element[()] = value
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(
+                f"an element of {self._dtype.name} cannot be {value!r}: {error}"
+            ) from error
+        return element
+
+
+def _restored(data: bytes, dtype: str, kind: str, device: int) -> MemoryManager:
+    """A MemoryManager from its pickle."""
+    elements = np.frombuffer(data, as_dtype(dtype))
+    memory = MemoryManager(elements.size, dtype, kind, device)
+    memory.copy_from(elements)
+    return memory
+
+
+def _adopted(array: ArrayLike) -> MemoryManager:
+    """An array as the source of a copy."""
+    return MemoryManager.adopt(np.ascontiguousarray(array), Kind.HOST)
+
+
+def _count(name: str, value: object) -> int:
+    """An argument that counts something.
+
+    Raises:
+        ArgumentError: if it is no integer of at least 0.
+    """
+    try:
+        number = -1 if isinstance(value, (bool, np.bool)) else operator.index(value)  # type: ignore[arg-type]  # a TypeError is an answer
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ArgumentError(f"memory: {name} must be an integer of at least 0, got {value!r}")
+    return number
+
+
+def _check_range(what: str, first: int, count: int, size: int) -> None:
+    if first + count > size:
+        raise ArgumentError(
+            f"copy_from: elements {first} to {first + count} of {what} were asked for, "
+            f"which has {size}"
+        )

@@ -1,0 +1,269 @@
+"""Blocks of memory, kept when they are freed and lent again.
+
+A block is lent as a `Lease` and comes back when the lease is garbage: when the last array, view or
+manager on it has gone. Leases may end at any moment and in any thread, also while this module runs
+(garbage collection), so ending one only puts it on a queue; the queue is worked off by whoever holds the
+lock.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from magmadnn.backends.cpu.host import Bytes, HostMemory
+from magmadnn.backends.cuda import DeviceMemory
+from magmadnn.errors import ArgumentError, OutOfMemoryError
+
+from .kinds import Kind
+from .usage import KindReport, Report, in_units
+
+_SMALLEST = 64  # bytes
+DEFAULT_LIMIT = 1 << 30  # bytes of each kind that are kept when nobody uses them
+
+
+class Source(Protocol):
+    """Where new blocks come from."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def allocate(self, nbytes: int) -> Any:
+        """A block of zeros."""
+        ...
+
+    def free(self, block: Any) -> None:
+        """Give it back."""
+        ...
+
+    def zero(self, block: Any, nbytes: int) -> None:
+        """Clear a block that is lent again."""
+        ...
+
+    def host_address(self, block: Any) -> int | None:
+        """Where the host sees a block; None where it does not."""
+        ...
+
+    def free_and_total(self) -> tuple[int | None, int]:
+        """Free bytes where they are known, and all bytes."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeviceSource:
+    """Blocks of a device; equal for equal devices, so that it can be a key."""
+
+    memory: DeviceMemory
+    managed: bool
+
+    @property
+    def name(self) -> str:
+        """The device's."""
+        return self.memory.name
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of a block of zeros."""
+        allocate = self.memory.allocate_managed if self.managed else self.memory.allocate
+        address = allocate(nbytes)
+        self.zero(address, nbytes)
+        return address
+
+    def free(self, block: int) -> None:
+        """Give a block back once nothing is copied from or to it."""
+        self.memory.wait()
+        self.memory.free(block)
+
+    def zero(self, block: int, nbytes: int) -> None:
+        """Clear a block that is lent again."""
+        self.memory.fill(block, b"\0", nbytes)
+
+    def host_address(self, block: int) -> int | None:
+        """Managed blocks have one address on both sides."""
+        return block if self.managed else None
+
+    def free_and_total(self) -> tuple[int | None, int]:
+        """The device's."""
+        return self.memory.free_and_total()
+
+
+HOST_SOURCE = HostMemory()
+
+
+class Lease:
+    """A block on loan; `block` is an ndarray of bytes on the host, an address on a device."""
+
+    __slots__ = ("__weakref__", "_class_bytes", "_pool", "_source", "block", "nbytes")
+
+    def __init__(
+        self, pool: Pool, source: Source, block: Any, nbytes: int, class_bytes: int
+    ) -> None:
+        self._pool, self._source, self._class_bytes = pool, source, class_bytes
+        self.block, self.nbytes = block, nbytes
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's door to a block that the host sees: an array made through it keeps this lease."""
+        address = self._source.host_address(self.block)
+        if address is None:
+            raise AttributeError("__array_interface__: the host does not see this block")
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+    def __del__(self) -> None:
+        self._pool.take_back(self._source, self.block, self._class_bytes)
+
+
+class Pool:
+    """Blocks of one kind of memory, lent and kept."""
+
+    def __init__(self, kind: Kind, limit: int = DEFAULT_LIMIT) -> None:
+        self.kind, self.limit = kind, limit
+        self._lock = threading.Lock()
+        self._returned: deque[tuple[Source, Any, int]] = deque()
+        self._kept: defaultdict[tuple[Source, int], list[Any]] = defaultdict(list)
+        self._in_use = self._peak = self._pooled = self._allocations = self._reuses = 0
+
+    def lend(self, source: Source, nbytes: int) -> Lease:
+        """A block of zeros of at least `nbytes` bytes.
+
+        Raises:
+            OutOfMemoryError: if the source has none, even after giving back what is kept.
+        """
+        class_bytes = size_class(nbytes)
+        with self._lock:
+            self._work_off()
+            kept = self._kept.get((source, class_bytes))
+            reused = bool(kept)
+            if kept:
+                block = kept.pop()
+                self._pooled -= class_bytes
+                self._reuses += 1
+            else:
+                block = self._new_block(source, class_bytes, nbytes)
+                self._allocations += 1
+            self._in_use += class_bytes
+            self._peak = max(self._peak, self._in_use)
+        lease = Lease(self, source, block, nbytes, class_bytes)
+        if reused:
+            source.zero(block, nbytes)
+        return lease
+
+    def _new_block(self, source: Source, class_bytes: int, nbytes: int) -> Any:
+        try:
+            return source.allocate(class_bytes)
+        except MemoryError:
+            gc.collect()  # leases may hang in reference cycles
+            self._work_off()
+            self._give_back()
+        try:
+            return source.allocate(class_bytes)
+        except MemoryError as error:
+            free, total = source.free_and_total()
+            raise OutOfMemoryError(
+                f"{self.kind.name} memory: {in_units(nbytes)} were asked for on the {source.name}, "
+                f"which has {in_units(total)}"
+                + (f", {in_units(free)} of them free" if free is not None else "")
+                + f"; {in_units(self._in_use)} are in use by this kind: use smaller batches or shapes"
+            ) from error
+
+    def take_back(self, source: Source, block: Any, class_bytes: int) -> None:
+        """The end of a lease; may be called anywhere."""
+        self._returned.append((source, block, class_bytes))
+        if self._lock.acquire(blocking=False):  # otherwise whoever is next works it off
+            try:
+                self._work_off()
+            finally:
+                self._lock.release()
+
+    def _work_off(self) -> None:
+        while self._returned:
+            source, block, class_bytes = self._returned.popleft()
+            self._in_use -= class_bytes
+            if self._pooled + class_bytes <= self.limit:
+                self._kept[source, class_bytes].append(block)
+                self._pooled += class_bytes
+            else:
+                source.free(block)
+
+    def _give_back(self) -> int:
+        freed, self._pooled = self._pooled, 0
+        kept, self._kept = self._kept, defaultdict(list)
+        for (source, _), blocks in kept.items():
+            for block in blocks:
+                source.free(block)
+        return freed
+
+    def trim(self) -> int:
+        """Give kept blocks back to where they came from; the number of bytes."""
+        with self._lock:
+            self._work_off()
+            return self._give_back()
+
+    def report(self) -> KindReport:
+        """The counts of now."""
+        with self._lock:
+            self._work_off()
+            return KindReport(
+                self.kind, self._in_use, self._peak, self._pooled, self._allocations, self._reuses
+            )
+
+    def renew_lock(self) -> None:
+        """In a forked child, whose copy of the lock may be held by a thread that it has not."""
+        self._lock = threading.Lock()
+
+
+def size_class(nbytes: int) -> int:
+    """`nbytes` rounded up to one of eight sizes between powers of two: at most 1/8 is wasted."""
+    if nbytes <= _SMALLEST:
+        return _SMALLEST
+    step = max(1 << (nbytes - 1).bit_length() - 4, _SMALLEST)
+    return -(-nbytes // step) * step
+
+
+POOLS = {kind: Pool(kind) for kind in Kind}
+
+
+def _renew_locks() -> None:
+    for pool in POOLS.values():
+        pool.renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def report() -> Report:
+    """What is in use, was at most in use, and is kept, of each kind of memory."""
+    return Report(tuple(pool.report() for pool in POOLS.values()))
+
+
+def trim() -> int:
+    """Give all blocks that are kept for later back to the system or device; the number of bytes."""
+    return sum(pool.trim() for pool in POOLS.values())
+
+
+def limit_pooled(kind: Kind | str, nbytes: int) -> None:
+    """Keep at most `nbytes` bytes of freed blocks of one kind; gives back what is kept now.
+
+    Raises:
+        ArgumentError: if it is no size.
+    """
+    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+        raise ArgumentError(
+            f"limit_pooled: nbytes must be an integer of at least 0, got {nbytes!r}"
+        )
+    pool = POOLS[Kind.of(kind)]
+    pool.limit = nbytes
+    pool.trim()
+
+
+def host_bytes(lease: Lease) -> Bytes:
+    """The bytes of a lease that the host sees, as an array that keeps the lease."""
+    return np.asarray(lease)

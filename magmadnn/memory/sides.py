@@ -1,0 +1,209 @@
+"""The two sides of a memory: bytes on the host, bytes on a device, and which of them are valid."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+from magmadnn.backends.cpu.host import Bytes
+from magmadnn.backends.cuda import DeviceMemory, device_memory
+from magmadnn.errors import ArgumentError, DeviceError
+
+from .kinds import Kind
+from .pool import HOST_SOURCE, POOLS, DeviceSource, Lease, host_bytes
+
+Side = Literal["host", "device"]
+
+_updating = threading.RLock()  # one for all: held only while a side is made, or brought up to date
+
+
+@dataclass(frozen=True)
+class ForeignBlock:
+    """A block on a device that belongs to another library, and what keeps it alive there."""
+
+    block: int
+    owner: object
+
+
+class Sides:
+    """Bytes of one kind.
+
+    HOST has the host side only and DEVICE the device side only. MANAGED has both, each with a flag that
+    says whether it is valid, and the device side is made when it is first used. CUDA_MANAGED is one
+    block that both sides see, so both are always valid.
+    """
+
+    __slots__ = (
+        "_host",
+        "_in_flight",
+        "_lease",
+        "_memory",
+        "device",
+        "device_valid",
+        "host_valid",
+        "kind",
+        "nbytes",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        device: int,
+        nbytes: int,
+        host: Bytes | None = None,
+        block: ForeignBlock | None = None,
+    ) -> None:
+        self.kind, self.device, self.nbytes = kind, device, nbytes
+        self._lease: Lease | ForeignBlock | None = block
+        self._memory: DeviceMemory | None = None
+        self._in_flight = False
+        self._host = host
+        self.host_valid = kind is not Kind.DEVICE
+        self.device_valid = kind in (Kind.DEVICE, Kind.CUDA_MANAGED)
+        if self.device_valid:
+            self._make_device_side()
+        elif host is None:
+            self._host = host_bytes(POOLS[kind].lend(HOST_SOURCE, nbytes))
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """The device's memory, opened on first use."""
+        if self._memory is None:
+            try:
+                self._memory = device_memory(self.device)
+            except DeviceError as error:
+                hint = (
+                    "work on its host side"
+                    if self.kind is Kind.MANAGED
+                    else "use HOST or MANAGED, which work without a GPU"
+                )
+                raise DeviceError(f"{self.kind.name} memory: {error}; {hint}") from error
+        return self._memory
+
+    @property
+    def writable(self) -> bool:
+        """False for bytes that came from an array that must not be written."""
+        return self._host is None or bool(self._host.flags.writeable)
+
+    def host(self, write: bool = False) -> Bytes:
+        """The host's bytes, valid; with `write` the device's become stale.
+
+        Raises:
+            DeviceError: for DEVICE.
+            ArgumentError: if they are to be written and must not.
+        """
+        if self._host is None:
+            raise DeviceError(
+                f"{self.kind.name} memory of device {self.device} cannot be seen by the host: "
+                "copy_from it into HOST memory, or use MANAGED"
+            )
+        self.settle()
+        if self.kind is Kind.CUDA_MANAGED:
+            self.memory.wait()
+        elif not self.host_valid:
+            self._update(to_device=False)
+        if write:
+            self.check_writable()
+            self.device_valid = self.kind is Kind.CUDA_MANAGED
+        return self._host
+
+    def address(self, write: bool = False) -> int:
+        """The address of the device's bytes, valid; with `write` the host's become stale.
+
+        Raises:
+            DeviceError: for HOST, or if there is no device.
+            ArgumentError: if they are to be written and must not.
+        """
+        if self.kind is Kind.HOST:
+            raise DeviceError(
+                "HOST memory has no device side: use MANAGED, or copy_from it into DEVICE memory"
+            )
+        self.settle()
+        if not self.device_valid:
+            self._update(to_device=True)
+        if write:
+            self.check_writable()
+            self.host_valid = self.kind is Kind.CUDA_MANAGED
+        return self._block()
+
+    def peek(self) -> Bytes:
+        """The host's bytes as they are, valid or not: for addresses, not for values."""
+        assert self._host is not None, "DEVICE has no host side"
+        return self._host
+
+    def forget(self, side: Side) -> None:
+        """All bytes are about to be overwritten on `side`: nothing needs to be copied there first."""
+        self.settle()
+        self.check_writable()
+        if self.kind is Kind.MANAGED:
+            if side == "device":
+                self._make_device_side()
+            self.host_valid, self.device_valid = side == "host", side == "device"
+
+    def sync(self) -> None:
+        """Bring the stale side up to date, where there is one, and wait for the device."""
+        self.settle()
+        if self._lease is None:
+            return
+        if self.kind is Kind.MANAGED:
+            self._update(to_device=self.host_valid)
+        self.memory.wait()
+
+    def prefetch(self, side: Side) -> None:
+        """Begin to bring one side up to date, in the background."""
+        to_device = side == "device"
+        if (self.kind is Kind.HOST and to_device) or (self.kind is Kind.DEVICE and not to_device):
+            raise ArgumentError(
+                f"prefetch: {self.kind.name} memory has no {side} side; use MANAGED or CUDA_MANAGED"
+            )
+        if self.kind is Kind.CUDA_MANAGED:
+            self.memory.prefetch_managed(self._block(), self.nbytes, to_device)
+        elif self.kind is Kind.MANAGED:
+            self.settle()
+            self._update(to_device, background=True)
+
+    def settle(self) -> None:
+        """Wait for what `prefetch` has begun."""
+        if self._in_flight:
+            self.memory.wait()
+            self._in_flight = False
+
+    def check_writable(self) -> None:
+        """Raises ArgumentError if these bytes must not be written."""
+        if not self.writable:
+            raise ArgumentError(
+                "this memory was taken over from a read-only array and cannot be written; "
+                "copy it first"
+            )
+
+    def _block(self) -> int:
+        if self._lease is None:
+            self._make_device_side()
+        assert self._lease is not None
+        address: int = self._lease.block
+        return address
+
+    def _make_device_side(self) -> None:
+        with _updating:
+            if self._lease is None:
+                managed = self.kind is Kind.CUDA_MANAGED
+                source = DeviceSource(self.memory, managed)
+                lease = POOLS[self.kind].lend(source, self.nbytes)
+                self._host = host_bytes(lease) if managed else self._host
+                self._lease = lease
+
+    def _update(self, to_device: bool, background: bool = False) -> None:
+        """Copy the valid side of MANAGED memory to the other, unless that is valid too."""
+        with _updating:
+            if self.device_valid if to_device else self.host_valid:
+                return
+            host, address = self.peek(), self._block()
+            hold = (host, self._lease) if background else None
+            self._in_flight = background
+            if to_device:
+                self.memory.copy_to_device(address, host, hold)
+                self.device_valid = True
+            else:
+                self.memory.copy_to_host(host, address, hold)
+                self.host_valid = True

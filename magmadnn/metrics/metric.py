@@ -1,0 +1,131 @@
+"""The base of every metric, and the registry of names.
+
+A metric is computed in two steps, so that any split of the data into batches gives the same value: the
+graph adds up a few sums over the batch at hand, in float64; the sums of all batches are added; and
+`result` makes the value from the total.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph import scope
+
+from .operands import weights_like
+
+Value = Any  # an Operation; Tensors and arrays are computed at once
+Sums = NDArray[np.float64]
+
+ROUNDING = 64 * np.finfo(np.float64).eps  # what a sum may be off by, relative to its terms
+_REGISTRY: dict[str, type[Metric]] = {}
+
+
+@dataclass(frozen=True)
+class Metric(ABC):
+    """Derive from it, as a frozen dataclass, for a metric of your own; it is known by its name from then on.
+
+    Fields hold numbers, text or tuples of them, so that they can be kept as JSON.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()  # the class's name in small letters where it gives none
+
+    def __init_subclass__(cls) -> None:
+        if not (cls.__name__.startswith("_") or inspect.isabstract(cls)):
+            cls.names = cls.__dict__.get("names") or (snake_case(cls.__name__),)
+            _REGISTRY.update(dict.fromkeys(cls.names, cls))
+
+    @property
+    def name(self) -> str:
+        """In tables and histories."""
+        return self.names[0]
+
+    @abstractmethod
+    def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
+        """What a batch adds to the total: float64, one axis.
+
+        Args:
+            predictions: what the network gives, [batch, ...].
+            targets: what each metric says.
+            weights: [batch], one per sample; 1 where they are left out.
+
+        Raises:
+            ShapeError, DTypeError: if the operands do not fit.
+        """
+
+    @abstractmethod
+    def result(self, sums: Sums) -> float | NDArray[Any]:
+        """The value for the total of `sums` over all batches; NaN where there was no sample."""
+
+    def __call__(self, predictions: Any, targets: Any, weights: Any = None) -> float | NDArray[Any]:
+        """The value for whole arrays."""
+        return self.result(np.asarray(self.sums(predictions, targets, weights), np.float64))
+
+    def config(self) -> dict[str, Any]:
+        """Name and settings, as JSON can hold them; `from_config` goes back."""
+        return {"name": self.names[0], **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Average(Metric):
+    """The mean over samples of a number that each has. Derive from it and say `per_sample`."""
+
+    @abstractmethod
+    def per_sample(self, predictions: Value, targets: Value) -> Value:
+        """One number per sample: [batch]."""
+
+    def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
+        """sum(w * value), sum(w)."""
+        with scope(self.name):
+            values = ops.cast(self.per_sample(predictions, targets), "float64")
+            weights = weights_like(self.name, weights, values)
+            return ops.stack([ops.sum(weights * values), ops.sum(weights)])
+
+    def result(self, sums: Sums) -> float | NDArray[Any]:
+        """The mean."""
+        return ratio(sums[0], sums[1], nothing=np.nan)
+
+
+def ratio(above: Any, below: Any, *, nothing: float) -> float:
+    """above / below, or `nothing` where below is 0."""
+    return float(above) / float(below) if below else nothing
+
+
+def by_name(name: str, **settings: Any) -> Metric:
+    """The metric called `name`, with its defaults where a setting is left out.
+
+    Raises:
+        UnknownNameError: if there is none of that name, or it has no such setting.
+        ArgumentError: if a setting is missing or wrong.
+    """
+    if name not in _REGISTRY:
+        raise UnknownNameError.of("metric", name, _REGISTRY)
+    cls = _REGISTRY[name]
+    known = [f.name for f in fields(cls)]
+    for key in settings:
+        if key not in known:
+            raise UnknownNameError.of(f"metric {name}: setting", key, known)
+    try:
+        return cls(**settings)
+    except TypeError as error:
+        raise ArgumentError(f"metric {name}: settings are {', '.join(known)}; {error}") from error
+
+
+def from_config(config: Mapping[str, Any]) -> Metric:
+    """The metric that `Metric.config` describes; errors as for `by_name`."""
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    return by_name(str(settings.pop("name", "")), **settings)
+
+
+def snake_case(name: str) -> str:
+    """`MatthewsCorrelation` as `matthews_correlation`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

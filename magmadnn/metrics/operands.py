@@ -1,0 +1,109 @@
+"""What metrics compare: numbers of one shape, or class numbers; and the weights of samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.errors import DTypeError, ShapeError
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.node import node_of
+from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import is_floating
+
+
+def with_shape(value: Any) -> Any:
+    """`value`, as an array where it is a list or a number."""
+    return value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
+
+
+def numbers(name: str, predictions: Any, targets: Any) -> tuple[Any, Any]:
+    """Predictions and targets in float64 and in the predictions' shape; [batch] matches [batch, 1].
+
+    Raises:
+        ShapeError: if the shapes differ otherwise.
+    """
+    predictions, targets = with_shape(predictions), with_shape(targets)
+    shape = tuple(predictions.shape)
+    if not shape:
+        raise ShapeError(f"{name}: predictions need a batch axis, got a scalar")
+    targets = _reshaped(name, "targets", targets, shape)
+    return ops.cast(predictions, "float64"), ops.cast(targets, "float64")
+
+
+def _reshaped(name: str, what: str, value: Any, shape: tuple[Any, ...]) -> Any:
+    given = tuple(value.shape)
+    if given == shape:
+        return value
+    if given in ((*shape, 1), shape[:-1] if shape[-1] == 1 else None):
+        return ops.reshape(value, shape)
+    raise ShapeError(f"{name}: {what} must have shape {shape_text(shape)}, got {shape_text(given)}")
+
+
+def class_numbers(
+    name: str, predictions: Any, targets: Any, threshold: float = 0.0
+) -> tuple[Any, Any, Any]:
+    """Predicted and true class numbers of one shape, and how many classes there are.
+
+    Args:
+        name: of the metric.
+        predictions: [batch, ..., k], the largest one is the class; or one output, [batch] or [batch, 1],
+            whose class is 1 where it is above the threshold.
+        targets: class numbers, [batch, ...] or [batch, ..., 1]; or one-hot, [batch, ..., k]. For one output,
+            what is above 0 is class 1, so 0 and 1 will do as well as -1 and 1.
+        threshold: for one output.
+
+    Raises:
+        ShapeError, DTypeError: if they do not fit.
+    """
+    predictions, targets = with_shape(predictions), with_shape(targets)
+    shape = tuple(predictions.shape)
+    if not shape:
+        raise ShapeError(f"{name}: predictions need a batch axis, got a scalar")
+    if len(shape) == 1 or shape[-1] == 1:
+        true = _reshaped(name, "targets for one output", targets, shape)
+        true = ops.cast(true, "float64") > 0
+        return ops.cast(predictions > threshold, "int64"), ops.cast(true, "int64"), 2
+    predicted, given = ops.argmax(predictions, axis=-1), tuple(targets.shape)
+    if given == shape:
+        return predicted, ops.argmax(targets, axis=-1), shape[-1]
+    if given not in (shape[:-1], (*shape[:-1], 1)):
+        raise ShapeError(
+            f"{name}: targets must be class numbers {shape_text(shape[:-1])} or one-hot "
+            f"{shape_text(shape)} for predictions {shape_text(shape)}, got {shape_text(given)}"
+        )
+    if is_floating(targets.dtype):
+        raise DTypeError(
+            f"{name}: targets {shape_text(given)} are class numbers and must be integers, "
+            f"got {targets.dtype.name}; cast them"
+        )
+    return predicted, ops.cast(ops.reshape(targets, shape[:-1]), "int64"), shape[-1]
+
+
+def weights_like(name: str, weights: Any | None, values: Any) -> Any:
+    """The weight of each of `values` [batch, ...] in float64: that of its sample.
+
+    Raises:
+        ShapeError: if there is not one weight per sample.
+    """
+    shape = tuple(values.shape)
+    if weights is None:
+        return ones(shape)
+    weights = ops.cast(_reshaped(name, "weights", with_shape(weights), shape[:1]), "float64")
+    column = ops.reshape(weights, (shape[0], *(1 for _ in shape[1:])))
+    return ops.broadcast_to(column, shape)
+
+
+def ones(shape: tuple[Any, ...]) -> Any:
+    """1 everywhere, in float64; sizes may be symbolic."""
+    if any(isinstance(size, Dim) for size in shape):
+        return ops.broadcast_to(node_of(np.ones(())), shape)
+    return np.ones(shape)
+
+
+def mean_of_sample(values: Any) -> Any:
+    """Values [batch, ...] -> [batch]: the mean over all axes but the first."""
+    axes = tuple(range(1, len(values.shape)))
+    return ops.mean(values, axis=axes) if axes else values

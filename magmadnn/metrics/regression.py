@@ -1,0 +1,90 @@
+"""Metrics for numbers: predictions and targets of one shape, r = prediction - target, in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn import ops
+from magmadnn.errors import ShapeError
+from magmadnn.graph.dim import Dim, product
+from magmadnn.graph.signature import shape_text
+
+from .metric import ROUNDING, Average, Metric, Sums, Value
+from .operands import mean_of_sample, numbers, weights_like
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(Average):
+    """mean(r**2) over all elements."""
+
+    names: ClassVar[tuple[str, ...]] = ("mse", "mean_squared_error")
+
+    def per_sample(self, predictions: Value, targets: Value) -> Value:
+        """See `Average`."""
+        predictions, targets = numbers(self.name, predictions, targets)
+        return mean_of_sample(ops.square(predictions - targets))
+
+
+@dataclass(frozen=True)
+class RootMeanSquaredError(MeanSquaredError):
+    """sqrt(mean(r**2)) over all elements: an error in the targets' own unit."""
+
+    names: ClassVar[tuple[str, ...]] = ("rmse", "root_mean_squared_error")
+
+    def result(self, sums: Sums) -> float | NDArray[Any]:
+        """The root, taken once at the end: a mean of roots of batches would be another number."""
+        return math.sqrt(float(super().result(sums)))
+
+
+@dataclass(frozen=True)
+class MeanAbsoluteError(Average):
+    """mean(|r|) over all elements."""
+
+    names: ClassVar[tuple[str, ...]] = ("mae", "mean_absolute_error")
+
+    def per_sample(self, predictions: Value, targets: Value) -> Value:
+        """See `Average`."""
+        predictions, targets = numbers(self.name, predictions, targets)
+        return mean_of_sample(ops.abs(predictions - targets))
+
+
+@dataclass(frozen=True)
+class R2(Metric):
+    """1 - sum(r**2) / sum((t - mean(t))**2): the share of the targets' variance that is explained.
+
+    The coefficient of determination. With several outputs per sample, the mean over outputs. Where
+    all targets of an output are equal: 1 if they are met, else 0, as scikit-learn has it.
+
+    The second sum is taken as sum(t**2) - sum(t)**2 / n in float64, so targets whose spread is less than
+    1e-7 of their mean count as equal.
+    """
+
+    def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
+        """sum(w), and for each output sum(w * t), sum(w * t**2), sum(w * r**2)."""
+        predictions, targets = numbers(self.name, predictions, targets)
+        batch, count = predictions.shape[0], product(predictions.shape[1:])
+        if isinstance(count, Dim):
+            raise ShapeError(
+                f"r2: predictions {shape_text(predictions.shape)} need known sizes after the batch"
+            )
+        p, t = (ops.reshape(x, (batch, count)) for x in (predictions, targets))
+        w = weights_like(self.name, weights, t)
+        columns = [w * t, w * t * t, w * ops.square(p - t)]
+        return ops.concat([ops.sum(w[:, :1], axis=0), *(ops.sum(c, axis=0) for c in columns)])
+
+    def result(self, sums: Sums) -> float | NDArray[Any]:
+        """See the class."""
+        total = sums[0]
+        if not total:
+            return math.nan
+        first, second, residual = sums[1:].reshape(3, -1)
+        spread = second - first * first / total
+        constant = spread <= ROUNDING * second
+        missed = residual > ROUNDING * second
+        explained = 1 - residual / np.where(constant, 1, spread)
+        return float(np.mean(np.where(constant, np.where(missed, 0.0, 1.0), explained)))

@@ -1,0 +1,220 @@
+"""Arithmetic, comparison and choice, element by element.
+
+Names, promotion and special values are NumPy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph import scalar as s
+from magmadnn.graph.op import Draw, Op, Sample
+from magmadnn.graph.operators import public
+from magmadnn.graph.spec import as_dtype, is_floating
+
+from ._pointwise import elementwise_reference, no_flow, pointwise
+from .elementary import log
+
+_XY = ("x", "y")
+
+
+def _exact(function: Callable[[Fraction, Fraction], Any]) -> Callable[..., Any]:
+    """A reference in exact fractions."""
+    return elementwise_reference(
+        lambda a, b: float(function(Fraction(float(a)), Fraction(float(b))))
+    )
+
+
+add = pointwise(
+    "add", "x + y", lambda x, y: s.add(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (g, g), reference=_exact(lambda a, b: a + b),
+)  # fmt: skip
+subtract = pointwise(
+    "subtract", "x - y", lambda x, y: s.subtract(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (g, -g), reference=_exact(lambda a, b: a - b),
+)  # fmt: skip
+multiply = pointwise(
+    "multiply", "x * y", lambda x, y: s.multiply(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (g * y, g * x), reference=_exact(lambda a, b: a * b),
+)  # fmt: skip
+divide = pointwise(
+    "divide", "x / y", lambda x, y: s.divide(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (g / y, -g * z / y), reference=_exact(lambda a, b: a / b),
+)  # fmt: skip
+floor_divide = pointwise(
+    "floor_divide", "floor(x / y)", lambda x, y: s.floor_divide(x, y), args=_XY,
+    vjp=no_flow, reference=_exact(lambda a, b: a // b),
+)  # fmt: skip
+remainder = pointwise(
+    "remainder", "x - y * floor(x / y)", lambda x, y: s.remainder(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (g, -g * floor_divide(x, y)), reference=_exact(lambda a, b: a % b),
+    notes="The result has the sign of y, as Python's and NumPy's `%`.",
+)  # fmt: skip
+
+
+def _power_vjp(g: Any, z: Any, x: Any, p: Any) -> Any:
+    # where p is 0, p * x**(p - 1) would be 0 * inf at x = 0; where x is 0, log(x) would be -inf
+    lower = where(equal(p, 0), 1, p - 1)
+    return g * p * x**lower, g * z * log(where(x > 0, x, 1))
+
+
+def _power_samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw.positive(5, 7), draw(5, 7)))
+    yield Sample((draw.positive(3, 1, 7), draw(5, 1)))
+
+
+power = pointwise(
+    "power", "x ** p", lambda x, p: s.power(x, p), args=("x", "p"), vjp=_power_vjp,
+    reference=elementwise_reference(lambda a, b: math.pow(float(a), float(b))), samples=_power_samples,
+)  # fmt: skip
+negative = pointwise(
+    "negative", "-x", lambda x: s.negative(x),
+    vjp=lambda g, z, x: -g, reference=lambda x: 0.0 - x,
+)  # fmt: skip
+abs = pointwise(
+    "abs", "|x|", lambda x: s.absolute(x),
+    vjp=lambda g, z, x: g * sign(x), reference=lambda x: np.sqrt(x * x),
+)  # fmt: skip
+sign = pointwise(
+    "sign", "-1, 0 or 1", lambda x: s.sign(x), vjp=no_flow, reference=lambda x: x / np.abs(x),
+)  # fmt: skip
+floor = pointwise(
+    "floor", "the largest integer not above x", lambda x: s.floor(x),
+    vjp=no_flow, reference=elementwise_reference(math.floor),
+)  # fmt: skip
+ceil = pointwise(
+    "ceil", "the smallest integer not below x", lambda x: s.ceil(x),
+    vjp=no_flow, reference=elementwise_reference(math.ceil),
+)  # fmt: skip
+square = pointwise(
+    "square", "x * x", lambda x: s.multiply(x, x),
+    vjp=lambda g, z, x: 2 * g * x, reference=elementwise_reference(lambda a: math.pow(a, 2)),
+)  # fmt: skip
+
+
+def _half_at_tie(g: Any, wins: Any, ties: Any) -> Any:
+    return g * (cast(wins, g.dtype) + 0.5 * cast(ties, g.dtype))
+
+
+maximum = pointwise(
+    "maximum", "the larger of x and y", lambda x, y: s.maximum(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (_half_at_tie(g, x > y, equal(x, y)), _half_at_tie(g, y > x, equal(x, y))),
+    reference=elementwise_reference(max),
+    notes="NaN in either operand gives NaN. Where x equals y, each gets half of the gradient.",
+)  # fmt: skip
+minimum = pointwise(
+    "minimum", "the smaller of x and y", lambda x, y: s.minimum(x, y), args=_XY,
+    vjp=lambda g, z, x, y: (_half_at_tie(g, x < y, equal(x, y)), _half_at_tie(g, y < x, equal(x, y))),
+    reference=elementwise_reference(min),
+    notes="NaN in either operand gives NaN. Where x equals y, each gets half of the gradient.",
+)  # fmt: skip
+
+
+def _comparison(name: str, sign_text: str, scalar: Any, reference: Any) -> Op:
+    return pointwise(
+        name, f"x {sign_text} y", lambda x, y: scalar(x, y), args=_XY, vjp=no_flow,
+        reference=np.vectorize(reference, otypes=[bool]), samples=_comparison_samples,
+    )  # fmt: skip
+
+
+def _comparison_samples(draw: Draw) -> Iterable[Sample]:
+    x = draw(5, 7)
+    yield Sample((x, np.where(draw(5, 7) > 0, x, draw(5, 7))))  # about half of them equal
+    yield Sample((draw(3, 1, 7), draw(5, 1)))
+
+
+equal = _comparison("equal", "==", s.equal, lambda a, b: a == b)
+not_equal = _comparison("not_equal", "!=", s.not_equal, lambda a, b: a != b)
+less = _comparison("less", "<", s.less, lambda a, b: a < b)
+less_equal = _comparison("less_equal", "<=", s.less_equal, lambda a, b: a <= b)
+greater = _comparison("greater", ">", s.greater, lambda a, b: a > b)
+greater_equal = _comparison("greater_equal", ">=", s.greater_equal, lambda a, b: a >= b)
+
+
+def _truth_samples(count: int) -> Callable[[Draw], Iterable[Sample]]:
+    def samples(draw: Draw) -> Iterable[Sample]:
+        yield Sample(tuple(draw(5, 7) > 0 for _ in range(count)))
+
+    return samples
+
+
+logical_and = pointwise(
+    "logical_and", "x and y", lambda x, y: s.logical_and(x, y), args=_XY, vjp=no_flow,
+    reference=lambda x, y: (x != 0) & (y != 0), samples=_truth_samples(2),
+)  # fmt: skip
+logical_or = pointwise(
+    "logical_or", "x or y", lambda x, y: s.logical_or(x, y), args=_XY, vjp=no_flow,
+    reference=lambda x, y: (x != 0) | (y != 0), samples=_truth_samples(2),
+)  # fmt: skip
+logical_not = pointwise(
+    "logical_not", "not x", lambda x: s.logical_not(x), vjp=no_flow,
+    reference=lambda x: x == 0, samples=_truth_samples(1),
+)  # fmt: skip
+isnan = pointwise(
+    "isnan", "x != x", lambda x: s.isnan(x), vjp=no_flow,
+    reference=np.vectorize(math.isnan, otypes=[bool]),
+    samples=lambda draw: [Sample((np.where(draw(5, 7) > 0, np.nan, draw(5, 7)),))],
+)  # fmt: skip
+
+
+def _where_samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw(5, 7) > 0, draw(5, 7), draw(5, 7)))
+    yield Sample((draw(5, 1) > 0, draw(3, 1, 7), draw(7)))
+
+
+where = pointwise(
+    "where", "x where condition holds, y elsewhere", lambda c, x, y: s.where(c, x, y),
+    args=("condition", "x", "y"),
+    vjp=lambda g, z, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
+    reference=lambda c, x, y: np.choose(c.astype(int), [y, x]), samples=_where_samples,
+)  # fmt: skip
+
+
+def _clip_samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw(5, 7), np.float64(-0.71), np.float64(0.53)))
+    yield Sample((draw(5, 7), -draw.positive(7), draw.positive(5, 1)))
+
+
+_clip = pointwise(
+    "_clip", "minimum(maximum(x, low), high)",
+    lambda x, low, high: s.minimum(s.maximum(x, low), high), args=("x", "low", "high"),
+    vjp=lambda g, z, x, low, high: (
+        where(logical_and(x >= low, x <= high), g, 0), where(x < low, g, 0), where(x > high, g, 0)
+    ),
+    reference=lambda x, low, high: np.sort(np.broadcast_arrays(x, low, high), axis=0)[1],
+    samples=_clip_samples,
+)  # fmt: skip
+
+
+@public
+def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+    """`minimum(maximum(x, low), high)`; a bound of None does not bound.
+
+    x gets the gradient where it lies within the bounds, a bound where it is what comes out.
+    """
+    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+    if is_floating(dtype):
+        lowest, highest = -math.inf, math.inf
+    else:
+        lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return _clip(x, lowest if low is None else low, highest if high is None else high)
+
+
+cast = pointwise(
+    "cast", "x in another dtype", lambda x, dtype: s.cast(x, dtype),
+    vjp=lambda g, z, x, dtype: cast(g, x.dtype) if is_floating(x.dtype) else None,
+    reference=lambda x, dtype: x,
+    samples=lambda draw: [Sample((draw(5, 7),), {"dtype": "float32"})],
+    attributes={"dtype": "float32"},
+    canonical=lambda words, specs, dtype: {"dtype": as_dtype(dtype)},
+    notes="Gradients go back in the dtype of x.",
+)  # fmt: skip
+stop_gradient = pointwise(
+    "stop_gradient", "x, as a constant for the gradient", lambda x: s.add(x, 0),
+    vjp=no_flow, reference=lambda x: x,
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""Softmax and what goes with it, in forms that keep their digits.
+
+softmax       x [..., n] -> exp(x - m) / sum(exp(x - m)), m the largest along the axis
+log_softmax   x - logsumexp(x): no logarithm of a number near 0 is ever taken
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.operators import public
+from magmadnn.graph.signature import axis_number
+
+from .arithmetic import equal, stop_gradient, where
+from .elementary import exp, log
+from .reductions import max, sum
+
+
+def _axis(words: Any, specs: Any, axis: Any) -> dict[str, Any]:
+    return {"axis": axis_number(words, axis, specs[0].ndim)}
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw(5, 7),))
+    yield Sample((draw(3, 5, 2),), {"axis": 1})
+    yield Sample((draw(1),))
+
+
+def _centred(x: Array, axis: int) -> Array:
+    """X minus its largest along the axis, in float32 at least."""
+    wide = x.astype(np.result_type(x.dtype, np.float32)) if x.dtype.itemsize < 4 else x
+    top = wide.max(axis=axis, keepdims=True, initial=-np.inf)
+    # a row whose largest is infinite would give inf - inf; what is left is the limit where there is one
+    return wide - np.where(np.isinf(top), np.where(top > 0, np.float32(np.inf), 0), top).astype(
+        wide.dtype
+    )
+
+
+def _softmax_numpy(x: Array, axis: int) -> Array:
+    e = np.exp(_centred(x, axis))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+def _log_softmax_numpy(x: Array, axis: int) -> Array:
+    c = _centred(x, axis)
+    return np.asarray(c - np.log(np.exp(c).sum(axis=axis, keepdims=True)))
+
+
+softmax = Op(
+    name="softmax",
+    args=("x",),
+    formula="exp(x) / sum(exp(x)) along an axis",
+    kind=OpKind.REDUCTION,
+    shapes=lambda words, specs, attributes: specs[0].shape,
+    dtypes=promote_floating,
+    numpy=_softmax_numpy,
+    vjp=lambda g, y, x, axis: y * (g - sum(g * y, axis=axis, keepdims=True)),
+    reference=lambda x, axis=-1: (
+        1
+        / np.exp(np.expand_dims(x, axis % x.ndim + 1) - np.expand_dims(x, axis % x.ndim)).sum(
+            axis % x.ndim
+        )
+    ),
+    samples=_samples,
+    attributes={"axis": -1},
+    canonical=_axis,
+)
+log_softmax = Op(
+    name="log_softmax",
+    args=("x",),
+    formula="x - log(sum(exp(x))) along an axis",
+    kind=OpKind.REDUCTION,
+    shapes=lambda words, specs, attributes: specs[0].shape,
+    dtypes=promote_floating,
+    numpy=_log_softmax_numpy,
+    vjp=lambda g, y, x, axis: g - exp(y) * sum(g, axis=axis, keepdims=True),
+    reference=lambda x, axis=-1: x - np.logaddexp.reduce(x, axis=axis, keepdims=True),
+    samples=_samples,
+    attributes={"axis": -1},
+    canonical=_axis,
+)
+
+
+@public
+def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """log(sum(exp(x))) over axes, without overflow: the largest x is taken out first."""
+    top = max(x, axis, keepdims=True)
+    # an infinite largest stays where it is: inf - inf would be NaN
+    top = stop_gradient(where(equal(top - top, 0), top, 0))
+    total = log(sum(exp(x - top), axis, keepdims=True)) + top
+    return total if keepdims else sum(total, axis)

@@ -1,0 +1,305 @@
+"""Reductions over axes: sum, prod, max, min, argmax, argmin, cumsum, and what is built from them.
+
+`axis` is an integer, a tuple or None (all axes), counted from the end where negative; `keepdims` keeps
+the reduced axes with size 1. Half-precision values are summed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ShapeError
+from magmadnn.graph.dim import Dim, product
+from magmadnn.graph.node import Node, node_of, size
+from magmadnn.graph.op import (
+    Array,
+    Draw,
+    DTypeRule,
+    NoGradient,
+    Op,
+    OpKind,
+    Sample,
+    fixed_dtype,
+    promote,
+)
+from magmadnn.graph.operators import public
+from magmadnn.graph.signature import Attributes, OpWords, axis_number, by_signature
+from magmadnn.graph.spec import BFLOAT16, Spec
+
+from .arithmetic import cast, equal, where
+from .elementary import sqrt
+from .movement import broadcast_to, expand_dims, flip, reshape, transpose
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _axes(words: OpWords, specs: Sequence[Spec], axis: Any) -> tuple[int, ...]:
+    """The reduced axes, counted from the front, in order, each once."""
+    ndim = specs[0].ndim
+    if axis is None:
+        return tuple(range(ndim))
+    listed = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = sorted(axis_number(words, a, ndim) for a in listed)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{words.name}: axis {axis} names an axis twice")
+    return tuple(axes)
+
+
+def _canonical(words: OpWords, specs: Sequence[Spec], axis: Any, keepdims: bool) -> dict[str, Any]:
+    return {"axis": _axes(words, specs, axis), "keepdims": bool(keepdims)}
+
+
+def _signature(x: int, axis: tuple[int, ...], keepdims: bool) -> str:
+    left = _LETTERS[:x]
+    right = [("1" if i in axis else c) for i, c in enumerate(left) if keepdims or i not in axis]
+    return f"{' '.join(left)} -> {' '.join(right)}"
+
+
+def _with_axes(g: Any, x: Any, axis: tuple[int, ...]) -> Any:
+    """A reduced value with its reduced axes back, as size 1."""
+    return reshape(g, tuple(1 if i in axis else n for i, n in enumerate(x.shape)))
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float32) if x.dtype in (np.float16, BFLOAT16) else x
+
+
+def _sum_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
+    return np.dtype(np.int64) if dtypes[0].kind in "iub" else dtypes[0]
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw(5, 7),))
+    yield Sample((draw(5, 7),), {"axis": -1})
+    yield Sample((draw(3, 5, 2),), {"axis": (0, 2), "keepdims": True})
+    yield Sample((draw(1, 7),), {"axis": 0})
+    yield Sample((draw(7),), {"axis": ()})
+
+
+def _reduction(
+    name: str,
+    formula: str,
+    compute: Callable[..., Array],
+    *,
+    vjp: Callable[..., Any],
+    reference: Callable[..., Any],
+    dtypes: DTypeRule = promote,
+    notes: str = "",
+) -> Op:
+    return Op(
+        name=name,
+        args=("x",),
+        formula=formula,
+        kind=OpKind.REDUCTION,
+        shapes=by_signature(_signature),
+        dtypes=dtypes,
+        numpy=compute,
+        vjp=vjp,
+        reference=lambda x, axis=None, keepdims=False: _by_slices(reference, x, axis, keepdims),
+        samples=_samples,
+        attributes={"axis": None, "keepdims": False},
+        canonical=_canonical,
+        contracts=name,
+        notes=notes,
+    )
+
+
+def _by_slices(combine: Callable[..., float], x: Array, axis: Any, keepdims: bool) -> Array:
+    """A reference: combines the numbers of each reduced block as a Python list."""
+    listed = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = sorted(a % x.ndim for a in listed)
+    kept = [a for a in range(x.ndim) if a not in axes]
+    blocks = x.transpose(kept + axes).reshape(*(x.shape[a] for a in kept), -1)
+    out = np.apply_along_axis(lambda block: combine(block.tolist()), -1, blocks)
+    shape = [1 if a in axes else n for a, n in enumerate(x.shape) if keepdims or a not in axes]
+    return np.asarray(out).reshape(shape)
+
+
+# --- primitives -----------------------------------------------------------------------------------
+
+
+def _extreme_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    winners = cast(equal(x, _with_axes(y, x, axis)), g.dtype)
+    share = winners / sum(winners, axis=axis, keepdims=True)
+    return _with_axes(g, x, axis) * share
+
+
+def _prod_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """Each element's factor is the product of the others, exact where elements are 0.
+
+    The n x n table costs n times the memory of x; dividing y by x would be wrong at 0.
+    """
+    kept = tuple(i for i in range(x.ndim) if i not in axis)
+    order = (*kept, *axis)
+    block = tuple(x.shape[i] for i in axis)
+    n = product(block)
+    rows = reshape(transpose(x, order), (*(x.shape[i] for i in kept), n))
+    place = arange(n)
+    diagonal = equal(expand_dims(place, 1), expand_dims(place, 0))  # [n, n]
+    others = prod(where(diagonal, 1, expand_dims(rows, -2)), axis=-1)
+    others = reshape(others, (*(x.shape[i] for i in kept), *block))
+    back = transpose(others, tuple(order.index(i) for i in range(x.ndim)))
+    return _with_axes(g, x, axis) * back
+
+
+sum = _reduction(
+    "sum",
+    "the sum of x over axes",
+    lambda x, axis, keepdims: _wide(x).sum(axis=axis, keepdims=keepdims),
+    vjp=lambda g, y, x, axis, keepdims: broadcast_to(_with_axes(g, x, axis), x.shape),
+    reference=math.fsum,
+    dtypes=_sum_dtype,
+)
+prod = _reduction(
+    "prod",
+    "the product of x over axes",
+    lambda x, axis, keepdims: _wide(x).prod(axis=axis, keepdims=keepdims),
+    vjp=_prod_vjp,
+    reference=math.prod,
+    dtypes=_sum_dtype,
+)
+max = _reduction(
+    "max",
+    "the largest of x over axes",
+    lambda x, axis, keepdims: x.max(axis=axis, keepdims=keepdims),
+    vjp=_extreme_vjp,
+    reference=lambda values: sorted(values)[-1],
+    notes="NaN if there is one. Equal winners share the gradient evenly.",
+)
+min = _reduction(
+    "min",
+    "the smallest of x over axes",
+    lambda x, axis, keepdims: x.min(axis=axis, keepdims=keepdims),
+    vjp=_extreme_vjp,
+    reference=lambda values: sorted(values)[0],
+    notes="NaN if there is one. Equal winners share the gradient evenly.",
+)
+
+
+def _arg_canonical(
+    words: OpWords, specs: Sequence[Spec], axis: Any, keepdims: bool
+) -> dict[str, Any]:
+    axes = _axes(words, specs, axis)
+    if axis is not None and len(axes) != 1:
+        raise ShapeError(f"{words.name}: axis must be one integer or None, got {axis}")
+    return {"axis": axes, "keepdims": bool(keepdims)}
+
+
+def _arg(name: str, formula: str, compute: Callable[..., Array], best: Callable[..., Any]) -> Op:
+    def numpy(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        if len(axis) == 1:
+            return np.asarray(compute(x, axis=axis[0], keepdims=keepdims))
+        return np.asarray(compute(x)).reshape((1,) * x.ndim if keepdims else ())
+
+    return Op(
+        name=name,
+        args=("x",),
+        formula=formula,
+        kind=OpKind.REDUCTION,
+        shapes=by_signature(_signature),
+        dtypes=fixed_dtype("int64"),
+        numpy=numpy,
+        vjp=NoGradient("its result is an integer"),
+        reference=lambda x, axis=None, keepdims=False: _by_slices(
+            lambda values: values.index(best(values)), x, axis, keepdims
+        ),
+        samples=lambda draw: [
+            Sample((draw(5, 7),)),
+            Sample((draw(5, 7),), {"axis": -1}),
+            Sample((draw(3, 5),), {"axis": 0, "keepdims": True}),
+        ],
+        attributes={"axis": None, "keepdims": False},
+        canonical=_arg_canonical,
+        notes="The first of equal ones; the first NaN if there is one.",
+    )
+
+
+argmax = _arg(
+    "argmax", "the place of the largest of x along an axis", np.argmax, lambda v: sorted(v)[-1]
+)
+argmin = _arg(
+    "argmin", "the place of the smallest of x along an axis", np.argmin, lambda v: sorted(v)[0]
+)
+
+
+def _cumsum_canonical(words: OpWords, specs: Sequence[Spec], axis: Any) -> dict[str, Any]:
+    return {"axis": axis_number(words, axis, specs[0].ndim)}
+
+
+def _cumsum_reference(x: Array, axis: int = 0) -> Array:
+    lower = np.tril(np.ones((x.shape[axis], x.shape[axis])))
+    return np.moveaxis(np.tensordot(lower, np.moveaxis(x, axis, 0), 1), 0, axis)
+
+
+cumsum = Op(
+    name="cumsum",
+    args=("x",),
+    formula="the running sum of x along an axis",
+    kind=OpKind.OTHER,
+    shapes=lambda words, specs, attributes: specs[0].shape,
+    dtypes=_sum_dtype,
+    numpy=lambda x, axis: np.cumsum(_wide(x), axis=axis),
+    vjp=lambda g, y, x, axis: flip(cumsum(flip(g, axis), axis), axis),
+    reference=_cumsum_reference,
+    samples=lambda draw: [
+        Sample((draw(7),)),
+        Sample((draw(5, 7),), {"axis": -1}),
+        Sample((draw(3, 1, 5),), {"axis": 1}),
+    ],
+    attributes={"axis": 0},
+    canonical=_cumsum_canonical,
+)
+
+
+# --- built from them ------------------------------------------------------------------------------
+
+
+def _count(x: Any, axis: Any) -> Any:
+    """How many elements each result of a reduction is made of, as a number or a scalar node."""
+    node = node_of(x) if not isinstance(x, np.ndarray) else None
+    shape = node.shape if node is not None else np.shape(x)
+    specs = [Spec(tuple(shape), np.dtype(np.float32))]
+    count = product([shape[a] for a in _axes(OpWords("mean", ("x",), ""), specs, axis)])
+    if isinstance(count, Dim):
+        floating = node is not None and node.dtype.kind in "iub"
+        return size(count, np.float64 if floating or node is None else node.dtype)
+    return float(count)
+
+
+@public
+def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The arithmetic mean over axes; float64 for integers."""
+    return sum(x, axis, keepdims) / _count(x, axis)
+
+
+@public
+def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
+    """The variance over axes: the mean of `(x - mean)**2`, over n - ddof elements."""
+    centred = x - mean(x, axis, keepdims=True)
+    return sum(centred * centred, axis, keepdims) / (_count(x, axis) - float(ddof))
+
+
+@public
+def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
+    """The standard deviation over axes: the square root of `var`."""
+    return sqrt(var(x, axis, keepdims, ddof))
+
+
+@public
+def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN."""
+    return sqrt(sum(x * x, axis, keepdims))
+
+
+@public
+def arange(count: Any) -> Any:
+    """0, 1, ..., count - 1 in int64; the count may be a symbolic dimension."""
+    if isinstance(count, Dim):
+        one: Any = node_of(np.ones((), np.int64))
+        assert isinstance(one, Node)
+        return cumsum(broadcast_to(one, (count,))) - 1
+    return np.arange(count)

@@ -1,0 +1,153 @@
+"""One training step: loss, gradients and updates as one program that is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.compiler import Plan
+from magmadnn.errors import CheckpointError
+from magmadnn.executor import Executable
+from magmadnn.graph.op import Array
+from magmadnn.graph.signature import shape_text
+from magmadnn.tensor import Operation, Tensor, Variable
+from magmadnn.tensor.operation import Feeds, as_feeds
+
+from .inputs import Settings
+from .records import Setting
+from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
+
+if TYPE_CHECKING:
+    from magmadnn.executor.run import Watch
+
+    from .optimizer import Optimizer
+
+COUNT = "count"  # the name of the step count in the state; slots' names have a slash
+
+
+class Step:
+    """One training step: `loss = step({x: batch, target: labels})`. Made by `Optimizer.step`.
+
+    A run computes the loss and the outputs with the parameters as they are, then gives parameters, slots
+    and the count their new values. Settings (learning rate and the like) are inputs of each run.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, loss: Any, parameters: Any, outputs: Sequence[Any] = ()
+    ) -> None:
+        where, parts = f"{type(optimizer).__name__}.step", optimizer.parts()
+        nodes = nodes_of_parameters(where, parameters)
+        roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
+        self.optimizer = optimizer
+        self._settings = Settings(optimizer, parts)
+        update = Update(where, parts, self._settings.scalars, roots, nodes)
+        given = dict(zip(nodes, parameters, strict=True))
+        self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
+        self._slots: dict[str, Variable] = update.slots
+        self._count = update.count
+        self._executable = Executable(update.outputs, update.updates, training=True)
+
+    def __call__(self, feeds: Feeds | None = None) -> Tensor:
+        """Do one step and give the loss, as it was before the update.
+
+        Args:
+            feeds: arrays for the placeholders: `{x: batch}`.
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the feeds do not fit.
+        """
+        return Tensor.wrap(self.run(feeds)[0])
+
+    def run(
+        self, feeds: Feeds | None = None, watch: Watch | None = None, guard: bool = False
+    ) -> list[Array]:
+        """Do one step and give the loss and the outputs, as they were before the update.
+
+        Args:
+            feeds: arrays for the placeholders.
+            watch: called with every value that is computed (see `magmadnn.executor.FiniteWatch`).
+            guard: raise NumericError, and update nothing, where NaN or infinity appears.
+        """
+        fed = as_feeds(feeds)
+        fed.update(self._settings.feeds(self.count))
+        return self._executable.run(fed, watch=watch, guard=guard)
+
+    @property
+    def count(self) -> int:
+        """How many steps were done."""
+        return int(self._count.value.item())
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The values of all settings that the next step will use."""
+        return self._settings.values(self.count)
+
+    @property
+    def overrides(self) -> dict[str, Setting]:
+        """What `set` has set; not part of the state."""
+        return dict(self._settings.overrides)
+
+    def set(self, **settings: Setting | None) -> None:
+        """Use other numbers or schedules from the next step on: `step.set(learning_rate=0.01)`.
+
+        Nothing is rebuilt. None goes back to the optimiser's own value.
+
+        Raises:
+            UnknownNameError: if there is no such setting.
+            ArgumentError: if a number is out of range, or the setting has no part in this step.
+        """
+        self._settings.set(settings)
+
+    @property
+    def plan(self) -> Plan:
+        """The compiled program."""
+        return self._executable.plan
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all that the step keeps: slots as "<parameter>/<slot>", and "count".
+
+        <parameter> is the parameter's name, or its index in the list where two have one name.
+        """
+        held = {**self._slots, COUNT: self._count}
+        return {name: slot.value.copy() for name, slot in held.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave: the following steps are the same, bit for bit.
+
+        Args:
+            state: Tensors or arrays by name.
+
+        Raises:
+            CheckpointError: if names, shapes or dtypes do not fit; nothing is changed then.
+        """
+        held = {**self._slots, COUNT: self._count}
+        where = f"state of {type(self.optimizer).__name__}"
+        if missing := sorted(held.keys() - state.keys()):
+            raise CheckpointError(f"{where}: {_some(missing)} missing; is it of another optimiser?")
+        if extra := sorted(state.keys() - held.keys()):
+            raise CheckpointError(f"{where}: {_some(extra)} unknown; is it of another optimiser?")
+        arrays = {name: np.asarray(value) for name, value in state.items()}
+        for name, slot in held.items():
+            got = arrays[name]
+            if got.shape != slot.shape or got.dtype != slot.dtype:
+                raise CheckpointError(
+                    f"{where}: {name} must be {slot.dtype.name} of shape {shape_text(slot.shape)}, "
+                    f"got {got.dtype.name} of shape {shape_text(got.shape)}"
+                )
+        if arrays[COUNT] < 0:
+            raise CheckpointError(f"{where}: count must be at least 0, got {arrays[COUNT]}")
+        for name, slot in held.items():
+            slot.value.write(arrays[name])
+
+    def __repr__(self) -> str:
+        return (
+            f"<Step {self.count} of {self.optimizer!r} for {len(self.parameters)} parameters "
+            f"with {len(self._slots)} slots>"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more} {'is' if len(names) == 1 else 'are'}"

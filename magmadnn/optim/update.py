@@ -1,0 +1,218 @@
+"""From a loss to the graph of one step: gradients, the parts in turn, and the new values.
+
+float16 and bfloat16 parameters are updated in float32: their gradients and values are cast up, the slots
+are float32, and only the result is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.gradient import gradient
+from magmadnn.graph.node import VARIABLE, Updated, resolve_phase, topological
+from magmadnn.graph.op import Array
+from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import is_floating
+from magmadnn.tensor import Operation, Tensor, Variable
+
+from .inputs import distinct
+from .parts import Transform
+from .scalars import Scalar
+
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def node_of_loss(where: str, loss: Any) -> Node:
+    """The node of a loss that can be minimised.
+
+    Raises:
+        GraphError, ShapeError, DTypeError: if it is no Operation, no scalar, or no floating-point value.
+    """
+    if not isinstance(loss, Operation):
+        raise GraphError(f"{where}: the loss must be an Operation, got {type(loss).__name__}")
+    if loss.shape != ():
+        raise ShapeError(
+            f"{where}: the loss must be a scalar, got {loss.name} of shape {shape_text(loss.shape)}; "
+            "take its mean"
+        )
+    if not is_floating(loss.dtype):
+        raise DTypeError(
+            f"{where}: the loss must be a floating-point value, got {loss.name} of {loss.dtype.name}"
+        )
+    return loss.node
+
+
+def nodes_of_parameters(where: str, parameters: Any) -> list[Node]:
+    """The nodes of parameters that can be trained.
+
+    Raises:
+        ArgumentError, GraphError, DTypeError: if there is none, one is no variable, comes twice, or is no
+            floating-point one.
+    """
+    if isinstance(parameters, Operation) or not isinstance(parameters, Sequence):
+        raise ArgumentError(
+            f"{where}: parameters must be a list of variables, got {type(parameters).__name__}"
+        )
+    if not parameters:
+        raise ArgumentError(
+            f"{where}: the list of parameters is empty; give the variables to train"
+        )
+    nodes: list[Node] = []
+    for index, parameter in enumerate(parameters):
+        node = getattr(parameter, "node", None)
+        if not isinstance(node, Node) or node.op is not VARIABLE:
+            raise GraphError(f"{where}: parameter {index} must be a variable, got {parameter!r}")
+        if not is_floating(node.dtype):
+            raise DTypeError(
+                f"{where}: parameter {node.name} is {node.dtype.name}; only floating-point variables "
+                "can be trained"
+            )
+        if node in nodes:
+            raise ArgumentError(f"{where}: parameter {node.name} comes twice")
+        nodes.append(node)
+    return nodes
+
+
+def nodes_of_outputs(where: str, outputs: Sequence[Any]) -> list[Node]:
+    """The nodes of further outputs.
+
+    Raises:
+        GraphError: if one is no Operation.
+    """
+    for output in outputs:
+        if not isinstance(output, Operation):
+            raise GraphError(f"{where}: outputs must be Operations, got {type(output).__name__}")
+    return [output.node for output in outputs]
+
+
+class Update:
+    """The graph of one step.
+
+    Attributes:
+        outputs: the loss and further outputs, in the training phase.
+        updates: new values of parameters, slots and the count, and what the graph itself updates.
+        parameters: those that the loss depends on; the others are left as they are.
+        slots: variables, by the names that they have in the state.
+        count: how many steps were done.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        parts: Sequence[Transform],
+        scalars: Sequence[Mapping[str, Scalar]],
+        roots: Sequence[Node],
+        parameters: Sequence[Node],
+    ) -> None:
+        self.outputs, own = resolve_phase(roots, training=True)
+        reached = {n for n in topological(self.outputs[:1]) if n.op is VARIABLE}
+        keys = dict(zip(parameters, _keys(parameters), strict=True))
+        self.parameters = [p for p in parameters if p in reached]
+        if not self.parameters:
+            names = ", ".join(keys[p] for p in parameters[:5])
+            raise GraphError(
+                f"{where}: the loss does not depend on any of the {len(parameters)} parameters "
+                f"({names}); give the variables that it is computed from"
+            )
+        if both := [p.name for p, _ in own if p in keys]:
+            raise GraphError(
+                f"{where}: parameter {both[0]} is also updated by a layer; leave it out of the list"
+            )
+        self.slots: dict[str, Variable] = {}
+        self.count = Variable("count", Tensor.wrap(np.zeros((), np.int64)))
+        self.updates: list[Updated] = []
+        self._prefixes = [keys[p] for p in self.parameters]
+        self._build(where, parts, scalars)
+        self.updates += own
+
+    def _build(
+        self, where: str, parts: Sequence[Transform], scalars: Sequence[Mapping[str, Scalar]]
+    ) -> None:
+        found = gradient(self.outputs[0], self.parameters, training=True)
+        wide = [_compute_dtype(p.dtype) for p in self.parameters]
+        weights = [_cast(Operation(p), d) for p, d in zip(self.parameters, wide, strict=True)]
+        steps = [_cast(Operation(g), d) for g, d in zip(found, wide, strict=True)]
+        done = self.count + 1
+        self.updates.append((self.count.node, done.node))
+        count = Scalar(ops.cast(done, _FLOAT64).node)
+        for part, settings in zip(parts, scalars, strict=True):
+            slots = [self._slots(part, k, w) for k, w in zip(self._prefixes, weights, strict=True)]
+            before = [dict(s) for s in slots]
+            steps, after = part.transform(steps, weights, before, settings, count)
+            self._check(f"{where}: {type(part).__name__}", weights, steps, slots, after)
+        for parameter, weight, step in zip(self.parameters, weights, steps, strict=True):
+            new = _cast(weight - step, parameter.dtype)
+            self.updates.append((parameter, new.node))
+
+    def _slots(self, part: Transform, prefix: str, weight: Operation) -> dict[str, Variable]:
+        """New slots of one parameter, by the names that the part knows."""
+        spec = Spec(weight.shape, weight.dtype)
+        slots = {}
+        for name, initial in part.slots(spec).items():
+            key = distinct(f"{prefix}/{name}", self.slots)
+            slots[name] = self.slots[key] = _slot(key, initial)
+        return slots
+
+    def _check(
+        self,
+        where: str,
+        weights: Sequence[Operation],
+        steps: Sequence[Any],
+        slots: Sequence[Mapping[str, Variable]],
+        after: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Note the slots' new values; a part's mistake is told here, by its name."""
+        if not len(steps) == len(after) == len(weights):
+            raise GraphError(
+                f"{where}: expected {len(weights)} gradients and slots, "
+                f"got {len(steps)} and {len(after)}"
+            )
+        for key, w, g, old, new in zip(self._prefixes, weights, steps, slots, after, strict=True):
+            _same(f"{where}: the new gradient of {key}", w, g)
+            if set(new) != set(old):
+                raise GraphError(
+                    f"{where}: expected new values for the slots {sorted(old)} of {key}, "
+                    f"got {sorted(new)}"
+                )
+            for name, slot in old.items():
+                node = _same(f"{where}: the new value of slot {name} of {key}", slot, new[name])
+                self.updates.append((slot.node, node))
+
+
+def _same(what: str, expected: Operation, got: Any) -> Node:
+    """The node of a part's result, if it is like what it takes the place of."""
+    node = got.node if isinstance(got, (Operation, Scalar)) else None
+    if node is None:
+        raise GraphError(f"{what} must be an Operation, got {type(got).__name__}")
+    if node.spec != expected.node.spec:
+        raise ShapeError(f"{what} must be {expected.node.spec}, got {node.spec}")
+    return node
+
+
+def _slot(name: str, initial: Array) -> Variable:
+    return Variable(name, Tensor.wrap(np.array(initial)))
+
+
+def _keys(parameters: Sequence[Node]) -> list[str]:
+    """What stands before the slash in the names of slots: the parameter's name, or its index.
+
+    Indices for all of them where two have one name, or one has none.
+    """
+    names = [str(p.name) for p in parameters]
+    unique = len(set(names)) == len(names) and all(names)
+    return names if unique else [str(i) for i in range(len(names))]
+
+
+def _compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return _FLOAT64 if dtype == _FLOAT64 else _FLOAT32
+
+
+def _cast(x: Operation, dtype: np.dtype[Any]) -> Operation:
+    result: Operation = x if x.dtype == dtype else ops.cast(x, dtype)
+    return result

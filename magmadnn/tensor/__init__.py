@@ -1,0 +1,31 @@
+"""The user's handles: Tensor holds values, Operation is a lazy node of the graph."""
+
+from .calculus import grad as grad
+from .calculus import hvp as hvp
+from .calculus import jacobian as jacobian
+from .conversion import asarray as asarray
+from .conversion import from_dlpack as from_dlpack
+from .operation import Operation as Operation
+from .operation import Placeholder as Placeholder
+from .operation import Variable as Variable
+from .operation import by_phase as by_phase
+from .operation import placeholder as placeholder
+from .operation import variable as variable
+from .operation import with_update as with_update
+from .tensor import Tensor as Tensor
+
+__all__ = [
+    "Operation",
+    "Placeholder",
+    "Tensor",
+    "Variable",
+    "asarray",
+    "by_phase",
+    "from_dlpack",
+    "grad",
+    "hvp",
+    "jacobian",
+    "placeholder",
+    "variable",
+    "with_update",
+]

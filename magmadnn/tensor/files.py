@@ -1,0 +1,233 @@
+"""Tensors in CSV and npz files, without losing a digit.
+
+Floating-point numbers are written with as few digits as give the same number back, at most 17 for
+float64 and 9 for float32; float16 and bfloat16 are written as the float32 that they are. A NaN is `nan`,
+whatever its payload. Files are written under a temporary name and renamed when they are whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import secrets
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError
+from magmadnn.memory import BFLOAT16, as_dtype, is_floating
+
+from .conversion import asarray
+from .tensor import Tensor
+
+Array = NDArray[Any]
+PathLike = str | os.PathLike[str]
+
+_SINGLE = "tensor"  # the name of a Tensor that is saved alone
+_BFLOAT16 = ".bfloat16"  # ends the name of an array of 16-bit patterns in an npz
+_DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, MemoryError, RuntimeError)
+_DAMAGE += (NotImplementedError, zipfile.BadZipFile, zlib.error)
+_TRUTH = {"0": False, "1": True, "false": False, "true": True}
+
+
+def save_csv(tensor: Any, path: PathLike, delimiter: str = ",") -> None:
+    """Write a Tensor of one axis as a column, or of two axes as rows and columns.
+
+    Raises:
+        ShapeError: if it has other axes, or no elements.
+        FileError: if the file cannot be written.
+    """
+    array = asarray(tensor).read()
+    if array.ndim not in (1, 2) or not array.size:
+        raise ShapeError(
+            f"save_csv: expected one or two axes and at least one element, got shape {array.shape}; "
+            "reshape it, or use save_npz"
+        )
+    text = _writer_of(array.dtype)
+    with _new_file("save_csv", path) as file:
+        for row in array.reshape(len(array), -1):
+            file.write((delimiter.join(map(text, row)) + "\n").encode())
+
+
+def load_csv(path: PathLike, dtype: DTypeLike = "float32", delimiter: str = ",") -> Tensor:
+    """Read a file of numbers: one column gives one axis, more give rows and columns.
+
+    Empty lines are left out. `md.data` reads tables with headers, text and missing values.
+
+    Raises:
+        FileError: if the file cannot be read.
+        DataError: if it is empty, its rows differ in length, or a value is none of the dtype; names the
+            line and the column, counted from 1.
+    """
+    where, dtype = f"load_csv: {os.fspath(path)}", as_dtype(dtype)
+    parse = _parser_of(dtype)
+    rows: list[list[Any]] = []
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            for fields in reader:
+                if fields:
+                    _check_length(where, reader.line_num, fields, rows)
+                    rows.append(_parsed(where, reader.line_num, fields, parse, dtype))
+    except OSError as error:
+        raise _file_error("load_csv: cannot read", path, error) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{where}: this is no text of separated values: {error}") from error
+    if not rows:
+        raise DataError(f"{where}: the file is empty")
+    array = _converted(where, np.array(rows, np.float64 if is_floating(dtype) else dtype), dtype)
+    return Tensor.wrap(array[:, 0].copy() if array.shape[1] == 1 else array)
+
+
+def save_npz(tensors: Any, path: PathLike) -> None:
+    """Write one Tensor, or a mapping of names to Tensors, of any shapes and dtypes.
+
+    NumPy reads the file; bfloat16 is there as 16-bit patterns under a name that ends with `.bfloat16`.
+
+    Raises:
+        ArgumentError: if a name is not plain.
+        FileError: if the file cannot be written.
+    """
+    named = tensors if isinstance(tensors, Mapping) else {_SINGLE: tensors}
+    arrays: dict[str, Array] = {}
+    for name, tensor in named.items():
+        if not isinstance(name, str) or not name or "/" in name or name.endswith(_BFLOAT16):
+            raise ArgumentError(
+                f"save_npz: a name must be text without / that does not end with {_BFLOAT16}, "
+                f"got {name!r}"
+            )
+        array = asarray(tensor).read()
+        if array.dtype == BFLOAT16:
+            name, array = name + _BFLOAT16, array.view(np.uint16)
+        arrays[name] = array
+    with _new_file("save_npz", path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def load_npz(path: PathLike) -> dict[str, Tensor]:
+    """The Tensors of an npz file by name; one that was saved alone is called `tensor`.
+
+    Raises:
+        FileError: if the file cannot be read.
+        DataError: if it is damaged, no npz file, or holds something other than numbers.
+        DTypeError: if magmadnn has no such dtype.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name: _member(archive, name) for name in archive.namelist()}
+    except OSError as error:
+        raise _file_error("load_npz: cannot read", path, error) from error
+    except _DAMAGE as error:
+        where = os.fspath(path)
+        raise DataError(f"load_npz: {where} is damaged or no npz file: {error}") from error
+    tensors = {}
+    for name, array in arrays.items():
+        name = name.removesuffix(".npy")
+        if name.endswith(_BFLOAT16):
+            name, array = name.removesuffix(_BFLOAT16), array.view(BFLOAT16)
+        tensors[name] = asarray(array)
+    return tensors
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> Array:
+    with archive.open(name) as file:
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
+        file.read()  # up to the end, where the checksum is compared
+    return array
+
+
+# --- numbers as text -------------------------------------------------------------------------
+
+
+def _writer_of(dtype: np.dtype[Any]) -> Callable[[Any], str]:
+    if dtype == np.float64:
+        return lambda x: repr(float(x))
+    if is_floating(dtype):
+        return _text_of_float32
+    return lambda x: str(int(x))
+
+
+def _text_of_float32(x: Any) -> str:
+    """The shortest text; with 9 digits where reading that by way of float64 would round it twice."""
+    value = np.float32(x)
+    text = str(value)
+    return text if np.isnan(value) or np.float32(float(text)) == value else f"{float(value):.9g}"
+
+
+def _parser_of(dtype: np.dtype[Any]) -> Callable[[str], Any]:
+    if is_floating(dtype):
+        return float
+    if dtype == np.bool_:
+        return lambda text: _TRUTH[text.strip().lower()]
+    return int
+
+
+def _parsed(
+    where: str, line: int, fields: Sequence[str], parse: Callable[[str], Any], dtype: np.dtype[Any]
+) -> list[Any]:
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    values = []
+    for column, text in enumerate(fields, 1):
+        try:
+            value = None if "_" in text else parse(text)  # Python reads 1_000 as a number
+        except (ValueError, KeyError):
+            value = None
+        if value is None or (limits and not limits.min <= value <= limits.max):
+            raise DataError(f"{where}: line {line}, column {column}: {text!r} is no {dtype.name}")
+        values.append(value)
+    return values
+
+
+def _converted(where: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype)
+    lost = np.argwhere(np.isinf(result) & np.isfinite(array))
+    if len(lost):
+        row, column = lost[0]
+        raise DataError(
+            f"{where}: row {row + 1}, column {column + 1}: {array[row, column]} is too large "
+            f"for {dtype.name}"
+        )
+    return result
+
+
+def _check_length(where: str, line: int, fields: Sequence[str], rows: Sequence[Any]) -> None:
+    if rows and len(fields) != len(rows[0]):
+        raise DataError(
+            f"{where}: line {line} has {len(fields)} values, expected {len(rows[0])} as in the first"
+        )
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _new_file(what: str, path: PathLike) -> Iterator[IO[bytes]]:
+    """A file under a temporary name, which gets its own name when the block ends without an error."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        raise _file_error(f"{what}: cannot write", path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _file_error(what: str, path: PathLike, error: OSError) -> Exception:
+    if isinstance(error, FileError):
+        return error
+    return FileError(f"{what} {os.fspath(path)}: {error.strerror or error}")

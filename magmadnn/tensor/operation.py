@@ -1,0 +1,230 @@
+"""Operation: the user's handle on a node of the graph. Nothing is computed until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, GraphError, ShapeError
+from magmadnn.executor import Executable
+from magmadnn.graph import node as nodes
+from magmadnn.graph.dim import Dim, Shape
+from magmadnn.graph.op import Array, Op, is_number
+from magmadnn.graph.operators import Operators
+from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import Spec, as_dtype
+from magmadnn.memory import MANAGED, Kind
+
+from .init import Initializer
+from .lazy import LazyTensor
+from .tensor import Tensor
+
+Feeds = Mapping["Operation", Any]
+
+
+class Operation(Operators):
+    """A lazy value. Operators and `md.ops` make new Operations from it.
+
+    `.eval()`, `float()` and `np.asarray` compute it. It is hashed and compared by identity, so that it can
+    be a key of feeds; `md.ops.equal` compares elements.
+    """
+
+    __slots__ = ("__weakref__", "_executables", "node")
+    __magmadnn_priority__: ClassVar[int] = 20
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.node = node
+        self._executables: dict[bool, Executable] = {}
+
+    @classmethod
+    def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Operation:
+        return Operation(nodes.record(op, nodes.as_nodes(op.words, operands), attributes))
+
+    @property
+    def shape(self) -> Shape:
+        """Ints, and symbols such as `batch` for sizes that are not known yet."""
+        return self.node.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return self.node.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.node.ndim
+
+    @property
+    def name(self) -> str:
+        """The given name, or that of the op."""
+        return self.node.label
+
+    def eval(self, feeds: Feeds | None = None, *, training: bool = False) -> Tensor:
+        """Compute the value.
+
+        Args:
+            feeds: arrays for the placeholders that this depends on: `{x: array}`.
+            training: compute what training would (dropout, batch statistics); running statistics are then
+                updated as well.
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the feeds do not fit.
+        """
+        if (executable := self._executables.get(training)) is None:
+            executable = self._executables[training] = Executable([self.node], training=training)
+        return Tensor.wrap(executable.run(as_feeds(feeds))[0])
+
+    def numpy(self, feeds: Feeds | None = None) -> Array:
+        """The value as an array."""
+        return np.asarray(self.eval(feeds))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.eval(), dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self.eval().item())
+
+    def __int__(self) -> int:
+        return int(self.eval().item())
+
+    def __bool__(self) -> bool:
+        raise GraphError(
+            f"the truth of {self!r} is not known before it is computed: use .eval(), or md.ops.where"
+        )
+
+    def __len__(self) -> int:
+        if not self.shape or isinstance(self.shape[0], Dim):
+            raise ShapeError(f"{self!r} has no known length")
+        return int(self.shape[0])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.node.spec}>"
+
+
+class Variable(Operation):
+    """An Operation that holds a Tensor and can be trained."""
+
+    __slots__ = ()
+
+    def __init__(self, name: object, storage: Tensor | LazyTensor) -> None:
+        super().__init__(nodes.variable(name, Spec(storage.shape, storage.dtype), storage))
+
+    @property
+    def value(self) -> Tensor:
+        """The Tensor that it holds."""
+        storage: Tensor | LazyTensor = self.node.value
+        return storage.tensor if isinstance(storage, LazyTensor) else storage
+
+    def assign(self, value: Any) -> None:
+        """Give it new values of the same shape.
+
+        Raises:
+            ShapeError: if the shape differs.
+        """
+        array = np.asarray(value)
+        if array.shape != self.shape:
+            raise ShapeError(
+                f"variable {self.name}: expected shape {shape_text(self.shape)}, "
+                f"got {shape_text(array.shape)}"
+            )
+        self.node.value.write(array.astype(self.dtype, copy=False))
+
+
+class Placeholder(Operation):
+    """An Operation that is fed: `y.eval({x: array})`."""
+
+    __slots__ = ()
+
+
+def as_feeds(feeds: Feeds | None) -> dict[nodes.Node, Any]:
+    """Feeds by node.
+
+    Raises:
+        GraphError: if something other than a placeholder is fed.
+    """
+    fed = {}
+    for key, value in (feeds or {}).items():
+        node = getattr(key, "node", None)
+        if not isinstance(node, nodes.Node) or node.op is not nodes.PLACEHOLDER:
+            raise GraphError(f"only placeholders can be fed, got {key!r}")
+        fed[node] = value
+    return fed
+
+
+def variable(
+    name: str,
+    value: Any,
+    init: Initializer | None = None,
+    dtype: Any = None,
+    *,
+    kind: Kind = MANAGED,
+    seed: int = 0,
+) -> Variable:
+    """A variable.
+
+    Args:
+        name: shown in graphs and errors, and part of the stream of its random initial values.
+        value: a tuple is a shape; an array or Tensor gives the values with their dtype (a Tensor is
+            shared, an array copied); a number makes a scalar.
+        init: initial values for a shape; zeros where it is left out.
+        dtype: float32 for a shape or a number; an array is converted where it is given.
+        kind: of the memory.
+        seed: of the initial values.
+
+    Raises:
+        ArgumentError: for a list, which could be either.
+    """
+    if isinstance(value, list):
+        raise ArgumentError(
+            f"variable {name}: a list could be a shape or values: write a tuple for a shape, "
+            "np.array([...]) for values"
+        )
+    if isinstance(value, tuple):
+        return Variable(name, Tensor(value, init, dtype or "float32", kind, seed=seed, name=name))
+    if init is not None:
+        raise ArgumentError(f"variable {name}: init needs a shape, but values were given")
+    if isinstance(value, Tensor) and dtype in (None, value.dtype):
+        return Variable(name, value)
+    number = is_number(value)
+    array = np.array(value, dtype=as_dtype(dtype or "float32") if number or dtype else None)
+    return Variable(name, Tensor.wrap(array, kind))
+
+
+def placeholder(name: str, shape: Sequence[Any], dtype: Any = "float32") -> Placeholder:
+    """A value that is fed.
+
+    Args:
+        name: shown in graphs and errors.
+        shape: ints; None or a name for a size that is known only when it is fed. None on the first axis is
+            `batch`; equal names must be fed equal sizes.
+        dtype: what feeds are converted to.
+
+    Raises:
+        ShapeError: for negative sizes.
+    """
+    sizes: list[Any] = []
+    for axis, size in enumerate(shape):
+        if size is None:
+            sizes.append(Dim.symbol("batch" if axis == 0 else f"{name}.{axis}"))
+        elif isinstance(size, str):
+            sizes.append(Dim.symbol(size))
+        elif isinstance(size, Dim):
+            sizes.append(size)
+        else:
+            sizes.append(int(size))
+    if any(isinstance(s, int) and s < 0 for s in sizes):
+        raise ShapeError(f"placeholder {name}: sizes must not be negative, got {tuple(shape)}")
+    return Placeholder(nodes.placeholder(name, Spec(tuple(sizes), as_dtype(dtype))))
+
+
+def by_phase(training: Operation, prediction: Operation) -> Operation:
+    """`training` while training, `prediction` otherwise; both of one shape and dtype."""
+    return Operation(nodes.phase(training.node, prediction.node))
+
+
+def with_update(passed: Operation, target: Variable, value: Operation) -> Operation:
+    """`passed`; while training, each run also gives the variable `target` the new value `value`."""
+    return Operation(nodes.update(passed.node, target.node, value.node))

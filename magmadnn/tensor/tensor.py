@@ -1,0 +1,412 @@
+"""`Tensor`: concrete values in memory of any kind, with NumPy's indexing.
+
+A Tensor is a MemoryManager and a frame: an ndarray that says, by its shape, strides and address, which
+elements of the memory belong to the Tensor. So every view (an index, a transpose, a reshape) is made by
+NumPy's own rules, for all kinds of memory; the frame of DEVICE memory is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from magmadnn.graph.op import Op, as_arrays
+from magmadnn.graph.signature import shape_text
+from magmadnn.memory import BFLOAT16, Kind, MemoryManager, as_dtype
+from magmadnn.ops.philox import stream_of
+
+from . import init as initialisers
+from ._indexing import assigning, indexing, settled_index
+from ._layout import address_of, as_shape, fetched, filled, flat
+from ._value_operators import ValueOperators
+
+Array = NDArray[Any]
+
+
+class Tensor(ValueOperators):
+    """Values of one dtype in an array of any number of axes; computes at once.
+
+    Args:
+        shape: sizes of the axes; () for a single value.
+        init: an initialiser of `md.init`, or its name; zeros where it is left out.
+        dtype: float16, bfloat16, float32, float64, int8 to int64, uint8 or bool.
+        kind: kind of memory (see `md.memory.Kind`).
+        device: number of the device, for kinds that have one.
+        seed: of the initialiser. Equal seeds give equal values, for Tensors of one name.
+        name: tells the random values of one seed apart, as those of variables; it is not kept.
+
+    Raises:
+        ShapeError: if shape is no shape.
+        DTypeError: if there is no such dtype, or the initialiser cannot make it.
+        DeviceError, OutOfMemoryError: if there is no such memory, or not enough.
+    """
+
+    __slots__ = ("__weakref__", "_frame", "_memory")
+
+    __magmadnn_priority__: ClassVar[int] = 10
+    # NumPy's scalars and arrays leave operators to us, so that `np.float32(2) * t` is a Tensor too.
+    __array_ufunc__: ClassVar[None] = None
+
+    def __init__(
+        self,
+        shape: int | Sequence[int],
+        init: initialisers.Initializer | str | None = None,
+        dtype: DTypeLike = "float32",
+        kind: Kind | str = Kind.MANAGED,
+        device: int = 0,
+        seed: int = 0,
+        name: str = "Tensor",
+    ) -> None:
+        sizes, dtype = as_shape("Tensor", shape), as_dtype(dtype)
+        if init is None:
+            memory = MemoryManager(int(np.prod(sizes, dtype=object)), dtype, kind, device)
+        else:
+            values = initialisers.of(init)(sizes, dtype, seed, stream_of(name))
+            memory = filled(values, Kind.of(kind), device)
+        self._memory, self._frame = memory, memory.frame().reshape(sizes)
+
+    @classmethod
+    def over(cls, memory: MemoryManager, frame: Array) -> Tensor:
+        """A Tensor over the part of a memory that `frame`, a view of `memory.frame()`, lays out."""
+        self = cls.__new__(cls)
+        self._memory, self._frame = memory, frame
+        return self
+
+    @classmethod
+    def wrap(cls, array: Array, kind: Kind | str = Kind.MANAGED, device: int = 0) -> Tensor:
+        """A Tensor on the memory of an ndarray: both see each other's changes.
+
+        It is a copy for DEVICE and CUDA_MANAGED, and for arrays that no Tensor can describe (not
+        aligned, of the other byte order, strides that are no multiple of the element).
+
+        Raises:
+            DTypeError: if magmadnn has no such dtype.
+        """
+        array, kind, dtype = np.asarray(array), Kind.of(kind), as_dtype(array.dtype)
+        if kind in (Kind.DEVICE, Kind.CUDA_MANAGED):
+            memory = filled(np.asarray(array, dtype), kind, device)
+            return cls.over(memory, memory.frame().reshape(array.shape))
+        whole = all(s % dtype.itemsize == 0 for s in array.strides)
+        if not (whole and array.flags.aligned and array.dtype == dtype):
+            array = array.astype(dtype, order="C")
+        return cls.over(MemoryManager.adopt(flat(array), kind, device), array.view())
+
+    # --- what it is --------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self._frame.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._frame.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._frame.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return self._memory.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self._frame.nbytes
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next along each axis."""
+        return self._frame.strides
+
+    @property
+    def offset(self) -> int:
+        """Elements from the beginning of the memory to the first element."""
+        return (address_of(self._frame) - address_of(self._memory.frame())) // self.dtype.itemsize
+
+    @property
+    def memory(self) -> MemoryManager:
+        """The memory that the elements are in, with all views of it."""
+        return self._memory
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of memory."""
+        return self._memory.kind
+
+    @property
+    def device(self) -> int:
+        """Number of the device."""
+        return self._memory.device
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: a Tensor without axes has no length; use item()")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        values = np.array2string(self.read(), separator=", ", prefix="Tensor(")
+        shape = f", shape={self.shape}" if not self.size else ""
+        return f"Tensor({values}{shape}, dtype={self.dtype.name}, kind={self.kind.name})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    # --- values ------------------------------------------------------------------------------
+
+    def read(self) -> Array:
+        """The values on the host, not to be written: a view, or a copy for DEVICE."""
+        if self.kind is Kind.DEVICE:
+            values = fetched(self._memory, self._frame)[0]
+        else:
+            self._memory.host()
+            values = self._frame.view()
+        values.flags.writeable = False
+        return values
+
+    def write(self, values: Array) -> None:
+        """Set all values.
+
+        Raises:
+            ShapeError, DTypeError: if shape or dtype differ; nothing is converted.
+        """
+        if values.shape != self.shape:
+            raise ShapeError(
+                f"Tensor.write: expected shape {shape_text(self.shape)}, "
+                f"got {shape_text(values.shape)}"
+            )
+        if values.dtype != self.dtype:
+            raise DTypeError(
+                f"Tensor.write: expected {self.dtype.name}, got {values.dtype.name}; use astype"
+            )
+        if self._frame.flags.c_contiguous:  # overwrites a stale side without a look at it
+            self._memory.copy_from(values, to=self.offset)
+        else:
+            self[...] = values
+
+    def numpy(self) -> Array:
+        """The values as an ndarray on the same memory (for DEVICE: a copy).
+
+        The array can be written, so a copy on a device is stale from now on. Once the device has been
+        used again, take a new array before writing more. `read` leaves the device's copy valid.
+        """
+        if self.kind is Kind.DEVICE:
+            return fetched(self._memory, self._frame)[0]
+        self._memory.host(write=self._memory.writable)
+        return self._frame.view()
+
+    def item(self) -> Any:
+        """The only element, as a Python number.
+
+        Raises:
+            ShapeError: if there is not exactly one.
+        """
+        if self.size != 1:
+            raise ShapeError(
+                f"item: expected one element, got {self.size} of shape {shape_text(self.shape)}"
+            )
+        return self.read().item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.read().tolist()
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ArgumentError(
+                f"bool: a Tensor of {self.size} elements is neither true nor false; "
+                "compare its sum, min or max"
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.ndim:
+            raise DTypeError(
+                f"index: expected an integer without axes, got {self.dtype.name} "
+                f"of shape {shape_text(self.shape)}"
+            )
+        return int(self.item())
+
+    # --- indexing and views ------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Tensor:
+        basic, index = settled_index(index)
+        with indexing(self.shape):
+            if basic:
+                return self.over(self._memory, self._frame[index])
+            return self._like(np.array(self.read()[index]))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        basic, index = settled_index(index)
+        values = value.read() if isinstance(value, Tensor) else value
+        with assigning(self.shape, self.dtype, value):
+            if self.kind is Kind.DEVICE:
+                frame, index = (self._frame[index], ...) if basic else (self._frame, index)
+                array, span, begin = fetched(self._memory, frame)
+                array[index] = values
+                self._memory.copy_from(span, to=begin)
+            else:
+                self._memory.host(write=True)
+                self._frame[index] = values
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def _view(self, name: str, make: Callable[[Array], Array]) -> Tensor:
+        try:
+            return self.over(self._memory, make(self._frame))
+        except (ValueError, TypeError) as error:
+            raise ShapeError(f"{name} of shape {shape_text(self.shape)}: {error}") from error
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The elements in another shape; a view where strides allow it, a copy otherwise.
+
+        Args:
+            *shape: one tuple or several integers; one of them may be -1.
+
+        Raises:
+            ShapeError: if the elements do not fit.
+        """
+        sizes = as_shape("reshape", shape[0] if len(shape) == 1 else shape, free=True)
+        known = int(np.prod([s for s in sizes if s != -1], dtype=object))
+        fits = known == self.size if -1 not in sizes else known and self.size % known == 0
+        if not fits or sizes.count(-1) > 1:
+            raise ShapeError(
+                f"reshape: {shape_text(self.shape)} has {self.size} elements, "
+                f"which do not fit into {shape_text(sizes)}"
+            )
+        try:
+            return self.over(self._memory, np.reshape(self._frame, sizes, copy=False))
+        except ValueError:  # no strides describe it
+            return self._like(self.read().reshape(sizes))
+
+    def squeeze(self, axis: int | tuple[int, ...] | None = None) -> Tensor:
+        """A view without axes of size 1, all or those named."""
+        return self._view("squeeze", lambda frame: frame.squeeze(axis))
+
+    def unsqueeze(self, axis: int = 0) -> Tensor:
+        """A view with a new axis of size 1 at `axis`."""
+        return self._view("unsqueeze", lambda frame: np.expand_dims(frame, axis))
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """A view with the axes in another order; reversed where none is given."""
+        return self._view("transpose", lambda frame: frame.transpose(*axes))
+
+    @property
+    def T(self) -> Tensor:
+        """A view with the axes in reverse order."""
+        return self.transpose()
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        """A view with two axes exchanged."""
+        return self._view("swapaxes", lambda frame: frame.swapaxes(axis1, axis2))
+
+    # --- copies ------------------------------------------------------------------------------
+
+    def _like(self, array: Array) -> Tensor:
+        return self.wrap(array, self.kind, self.device)
+
+    def copy(self, kind: Kind | str | None = None, device: int | None = None) -> Tensor:
+        """The values in new memory, in C order; of another kind or on another device if given."""
+        memory = MemoryManager(
+            self.size,
+            self.dtype,
+            self.kind if kind is None else kind,
+            self.device if device is None else device,
+        )
+        if self._frame.flags.c_contiguous:
+            memory.copy_from(self._memory, self.offset if self.size else 0, self.size)
+        else:
+            memory.copy_from(self.read())
+        return self.over(memory, memory.frame().reshape(self.shape))
+
+    def to(self, kind: Kind | str, device: int | None = None) -> Tensor:
+        """The values in memory of a kind on a device: a copy, or this Tensor if it is there."""
+        if Kind.of(kind) is self.kind and device in (None, self.device):
+            return self
+        return self.copy(kind, device)
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """A copy in another dtype. Values that it cannot hold become what NumPy makes of them."""
+        with np.errstate(all="ignore"):
+            return self._like(self.read().astype(as_dtype(dtype)))
+
+    def __copy__(self) -> Tensor:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        data = self.read().tobytes()
+        return _restored, (data, self.shape, self.dtype.name, self.kind.name, self.device)
+
+    @classmethod
+    def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Tensor:
+        first = next(x for x in operands if isinstance(x, Tensor))
+        values = [x.read() if isinstance(x, Tensor) else x for x in operands]
+        arrays = as_arrays(op.words, values)
+        result = op.compute(arrays, attributes)
+        if any(np.may_share_memory(result, a) for a in arrays):
+            result = result.copy()  # a result never changes with its operands
+        return first._like(result)
+
+    # --- exchange with other libraries -------------------------------------------------------
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        converts = dtype is not None and np.dtype(dtype) != self.dtype
+        if copy is False and (converts or self.kind is Kind.DEVICE):
+            why = "another dtype" if converts else "DEVICE memory"
+            raise ArgumentError(f"asarray: {why} needs a copy, which copy=False forbids")
+        if converts:
+            return self.read().astype(dtype)
+        return np.array(self.read()) if copy else self.numpy()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule on the host's side of this memory, without a copy."""
+        if self.kind is Kind.DEVICE:
+            raise DeviceError(
+                "DLPack: a DEVICE Tensor gives its address by __cuda_array_interface__: use "
+                "cupy.asarray(t) or torch.as_tensor(t), or t.to(md.HOST)"
+            )
+        if self.dtype == BFLOAT16:
+            raise DTypeError("DLPack: NumPy cannot export bfloat16; use t.astype('float32')")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        cpu, cuda = (1, 0), (2, self.device)  # kDLCPU, kDLCUDA of dlpack.h
+        return cuda if self.kind is Kind.DEVICE else cpu
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The address on the device; DEVICE and CUDA_MANAGED Tensors only have it."""
+        if self.kind not in (Kind.DEVICE, Kind.CUDA_MANAGED):
+            raise AttributeError(f"__cuda_array_interface__: {self.kind.name} is host memory")
+        address = self._memory.device_pointer(write=True) + self.offset * self.dtype.itemsize
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (address if self.size else 0, False),
+            "strides": self.strides,
+            "version": 3,
+        }
+
+
+def _restored(data: bytes, shape: tuple[int, ...], dtype: str, kind: str, device: int) -> Tensor:
+    """A Tensor from its pickle."""
+    values = np.frombuffer(bytearray(data), as_dtype(dtype)).reshape(shape)
+    return Tensor.wrap(values, kind, device)

@@ -1,0 +1,161 @@
+"""Settings as plain JSON data, and back.
+
+Numbers, texts, tuples and lists stay; initialisers, regularisers, losses, metrics, optimisers, schedules
+and layers are records of settings and become their class's name and those settings. Names are looked up
+in a closed list: magmadnn's own classes, and what the caller hands over as `custom`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.op import REGISTRY, Op
+from magmadnn.graph.spec import as_dtype
+
+
+class Custom:
+    """What a caller hands over for loading: own layers, ops, functions, each under its name."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        self.items: dict[str, Any] = {}
+        for item in items:
+            name = item.name if isinstance(item, Op) else getattr(item, "__name__", None)
+            if name is None:
+                raise ArgumentError(f"custom: expected classes, ops or functions, got {item!r}")
+            self.items[name] = item
+
+    def op(self, name: str) -> Op | None:
+        """The op called `name`, if there is one."""
+        item = self.items.get(name)
+        return item if isinstance(item, Op) else None
+
+
+@cache
+def _known() -> dict[str, type[Any]]:
+    """Every class of magmadnn whose instances are settings, by family and name: `init.uniform`."""
+    from magmadnn import layers, losses, metrics, optim
+    from magmadnn.tensor import init
+
+    families = {
+        "init": init,
+        "layers": layers,
+        "losses": losses,
+        "metrics": metrics,
+        "optim": optim,
+    }
+    return {
+        f"{family}.{name}": item
+        for family, module in families.items()
+        for name, item in vars(module).items()
+        if isinstance(item, type) and is_dataclass(item) and not name.startswith("_")
+    }
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON data.
+
+    Raises:
+        GraphError: if it has no such form.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (float, np.floating)):
+        return float(value) if np.isfinite(value) else {"float": repr(float(value))}
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, (tuple, list)):
+        return {"tuple" if isinstance(value, tuple) else "list": [encode(v) for v in value]}
+    if isinstance(value, dict) and all(isinstance(k, (str, int)) for k in value):
+        return {"dict": [[k, encode(v)] for k, v in value.items()]}
+    if isinstance(value, np.dtype):
+        return {"dtype": value.name}
+    if isinstance(value, Dim):
+        return {"dim": [[list(symbols), factor] for symbols, factor in value.terms]}
+    if isinstance(value, Op):
+        return {"op": value.name}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _encode_record(value)
+    if callable(value) and getattr(value, "__name__", "<lambda>") != "<lambda>":
+        return {"custom": value.__name__}
+    raise GraphError(
+        f"save: {value!r} cannot be written down; use a named function, and hand it over when loading: "
+        "load(folder, custom=[function])"
+    )
+
+
+def _encode_record(value: Any) -> dict[str, Any]:
+    cls = type(value)
+    settings = {f.name: encode(getattr(value, f.name)) for f in fields(cls) if f.init}
+    for name, known in _known().items():
+        if known is cls:
+            return {"class": name, "settings": settings}
+    return {"class": cls.__name__, "settings": settings}
+
+
+def decode(data: Any, custom: Custom) -> Any:
+    """The value that `encode` wrote down.
+
+    Raises:
+        CheckpointError: if the data is damaged, or names something that is not known.
+    """
+    if not isinstance(data, dict):
+        return data
+    if "class" in data:
+        return _decode_record(data, custom)
+    (form, content), *rest = data.items()
+    if form not in _DECODERS or rest:
+        raise CheckpointError(f"the description is damaged: {form!r} is no form of a value")
+    return _DECODERS[form](content, custom)
+
+
+def _decode_record(data: dict[str, Any], custom: Custom) -> Any:
+    name = data["class"]
+    cls = _known().get(name) or custom.items.get(name)
+    if cls is None:
+        hint = UnknownNameError.of("class", name, _known()) if "." in name else ""
+        raise CheckpointError(
+            f"the model needs {name}; hand it over: load(folder, custom=[{name}]) {hint}".rstrip()
+        )
+    known = {f.name for f in fields(cls) if f.init}
+    settings = {k: decode(v, custom) for k, v in data["settings"].items()}
+    if unknown := set(settings) - known:
+        raise CheckpointError(
+            f"{name} has no setting {min(unknown)!r}; was it saved by a newer version?"
+        )
+    return cls(**settings)
+
+
+def _decode_named(name: str, custom: Custom) -> Any:
+    if name not in custom.items:
+        raise CheckpointError(
+            f"the model needs the function {name}; hand it over: load(folder, custom=[{name}])"
+        )
+    return custom.items[name]
+
+
+def _decode_op(name: str, custom: Custom) -> Any:
+    op = custom.op(name) or REGISTRY.get(name)
+    if op is None:
+        raise CheckpointError(
+            f"the model needs the op {name}; hand it over: load(folder, custom=[{name}])"
+        )
+    return op
+
+
+_DECODERS: dict[str, Callable[[Any, Custom], Any]] = {
+    "tuple": lambda items, custom: tuple(decode(i, custom) for i in items),
+    "list": lambda items, custom: [decode(i, custom) for i in items],
+    "dict": lambda items, custom: {k: decode(v, custom) for k, v in items},
+    "float": lambda text, custom: float(text),
+    "dtype": lambda name, custom: as_dtype(name),
+    "dim": lambda terms, custom: Dim({tuple(symbols): factor for symbols, factor in terms}),
+    "op": _decode_op,
+    "custom": _decode_named,
+}

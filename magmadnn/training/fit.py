@@ -1,0 +1,257 @@
+"""The loop over epochs and batches. It knows the order of things, and no mathematics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.errors import CheckpointError
+from magmadnn.executor import Executable
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.optim import Step
+
+from .checkpoint import State
+from .history import History, Row
+from .objective import Objective
+from .sources import Batch, Source
+
+if TYPE_CHECKING:
+    from .callbacks import Callback
+    from .model import Model
+
+BatchSize = int | Callable[[int], int]
+
+
+class Totals:
+    """Sums over the batches of an epoch: what a row of the history is made of."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.rows = 0
+        self.weight = 0.0
+        self.loss = 0.0
+        self.sums: list[Array] = []
+
+    def add(self, batch: Batch, loss: Array, sums: Sequence[Array]) -> None:
+        """Add a batch's mean loss and its metrics' sums."""
+        weight = float(batch.rows if batch.weights is None else batch.weights.sum())
+        self.rows += batch.rows
+        self.weight += weight
+        self.loss += weight * float(loss)
+        old = self.sums or [np.zeros_like(s, np.float64) for s in sums]
+        self.sums = [a + b for a, b in zip(old, sums, strict=True)]
+
+    def results(self) -> dict[str, Any]:
+        """Mean loss and metrics."""
+        return {"loss": self.loss / (self.weight or 1.0), **self.objective.results(self.sums)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON data."""
+        sums = [s.tolist() for s in self.sums]
+        return {"rows": self.rows, "weight": self.weight, "loss": self.loss, "sums": sums}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.rows, self.weight, self.loss = state["rows"], state["weight"], state["loss"]
+        self.sums = [np.asarray(s, np.float64) for s in state["sums"]]
+
+
+class Fit:
+    """One training: where it stands, and how it goes on.
+
+    Callbacks get this object; they read it, call `step.set(...)`, or ask to `stop`.
+
+    Attributes:
+        model: the model that is trained.
+        step: the compiled training step, with its optimiser's state.
+        epochs: number of epochs in all.
+        epoch: the current one, counted from 0.
+        batch: batches done in the current epoch.
+        steps: steps done in all.
+        history: rows of the epochs done.
+        last_loss: loss of the last batch.
+        row: the row of the epoch that just ended.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        objective: Objective,
+        step: Step,
+        source: Source,
+        *,
+        batch_size: BatchSize,
+        epochs: int,
+        initial_epoch: int = 0,
+        validation: Callable[[], dict[str, Any]] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.model, self.objective, self.step, self.source = model, objective, step, source
+        self.batch_size, self.epochs = batch_size, epochs
+        self.validation, self.callbacks = validation, list(callbacks)
+        self.epoch, self.batch, self.steps = initial_epoch, 0, 0
+        self.history = History()
+        self.last_loss = float("nan")
+        self.row: Row = {}
+        self.totals = Totals(objective)
+        self._seconds = 0.0  # of the current epoch, before a resume
+        self._stop: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """End training after the current batch; `history.stopped` gets the reason."""
+        self._stop = self._stop or reason
+
+    @property
+    def batches(self) -> int | None:
+        """Batches of the current epoch, if known."""
+        return self.source.count(self.current_batch_size)
+
+    @property
+    def current_batch_size(self) -> int:
+        """The batch size of the current epoch."""
+        size = self.batch_size
+        return size if isinstance(size, int) else int(size(self.epoch))
+
+    def run(self) -> History:
+        """Train until all epochs are done or something asks to stop."""
+        begun: list[Callback] = []
+        try:
+            for callback in self.callbacks:
+                begun.append(callback)
+                callback.on_train_begin(self)
+            while self.epoch < self.epochs and self._stop is None:
+                self._run_epoch()
+        finally:
+            self.history.stopped = self._stop
+            for callback in reversed(begun):
+                callback.on_train_end(self)
+        return self.history
+
+    def _run_epoch(self) -> None:
+        started = time.perf_counter() - self._seconds
+        self._call("on_epoch_begin")
+        for batch in self.source.epoch(self.epoch, self.current_batch_size, self.batch):
+            loss, *sums = self.step.run(self._feeds(batch), guard=True)
+            self.totals.add(batch, loss, sums)
+            self.last_loss = float(loss)
+            self.batch += 1
+            self.steps += 1
+            self._seconds = time.perf_counter() - started
+            self._call("on_batch_end")
+            if self._stop is not None:
+                return
+        self._finish_epoch()
+
+    def _finish_epoch(self) -> None:
+        self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
+        seconds = max(self._seconds, 1e-9)
+        if self.validation is not None:
+            self.row |= {f"val_{k}": v for k, v in scalars(self.validation()).items()}
+        self.row |= {
+            "learning_rate": float(self.step.settings.get("learning_rate", float("nan"))),
+            "seconds": seconds,
+            "samples_per_second": self.totals.rows / seconds,
+        }
+        self.history.rows.append(self.row)
+        self.epoch, self.batch, self._seconds = self.epoch + 1, 0, 0.0
+        self.totals = Totals(self.objective)
+        self._call("on_epoch_end")
+
+    def _call(self, event: str) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(self)
+
+    def _feeds(self, batch: Batch) -> dict[Any, Array]:
+        return feeds_for(self.model, self.objective, batch)
+
+    # --- going on later ---------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """Everything that the next step depends on."""
+        tensors = {str(p.node.name): np.array(p.value.read()) for p in self.model.variables()}
+        slots = {f"optimizer/{k}": np.array(t.read()) for k, t in self.step.state().items()}
+        return State(
+            tensors={**{f"model/{k}": v for k, v in tensors.items()}, **slots},
+            record={
+                "epoch": self.epoch,
+                "batch": self.batch,
+                "steps": self.steps,
+                "seconds": self._seconds,
+                "totals": self.totals.state(),
+                "history": self.history.rows,
+                "callbacks": {c.key: c.state() for c in self.callbacks},
+            },
+        )
+
+    def restore(self, state: State) -> None:
+        """Go on from `state()`; nothing is changed if it does not fit.
+
+        Raises:
+            CheckpointError: if it belongs to another model or optimiser.
+        """
+        named = {f"model/{p.node.name}": p for p in self.model.variables()}
+        slots = {k: v for k, v in state.tensors.items() if k.startswith("optimizer/")}
+        check_tensors({k: p.node for k, p in named.items()}, state.tensors, "model/")
+        self.step.load_state({k.removeprefix("optimizer/"): v for k, v in slots.items()})
+        for name, parameter in named.items():
+            parameter.assign(state.tensors[name])
+        record = state.record
+        self.epoch, self.batch, self.steps = record["epoch"], record["batch"], record["steps"]
+        self._seconds = record["seconds"]
+        self.history.rows = list(record["history"])
+        if self.batch:
+            self.totals.restore(record["totals"])
+        for callback in self.callbacks:
+            if callback.key in record["callbacks"]:
+                callback.restore(record["callbacks"][callback.key])
+
+
+def check_tensors(expected: dict[str, Node], found: dict[str, Array], prefix: str) -> None:
+    """Saved tensors must be those of a model, in names, shapes and dtypes.
+
+    Raises:
+        CheckpointError: naming the first that is not.
+    """
+    extra = {k for k in found if k.startswith(prefix)} - set(expected)
+    for name, node in expected.items():
+        if name not in found:
+            raise CheckpointError(f"checkpoint: {name} is missing; it belongs to another model")
+        shape, dtype = found[name].shape, found[name].dtype
+        if shape != node.shape or dtype != node.dtype:
+            raise CheckpointError(
+                f"checkpoint: {name} is {dtype.name}{list(shape)}, expected {node.spec}; "
+                "it belongs to another model"
+            )
+    if extra:
+        raise CheckpointError(f"checkpoint: {min(extra)} is not in the model")
+
+
+def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Array]:
+    """The feeds of one batch."""
+    feeds = dict(zip(model.inputs, batch.inputs, strict=True))
+    feeds |= dict(zip(objective.targets, batch.targets, strict=True))
+    if objective.weights is not None:
+        rows = np.ones(batch.rows, np.float32)
+        feeds[objective.weights] = rows if batch.weights is None else batch.weights
+    return feeds
+
+
+def scalars(results: dict[str, Any]) -> dict[str, float]:
+    """The results that are single numbers; a confusion matrix has no place in a row."""
+    return {k: float(v) for k, v in results.items() if np.ndim(v) == 0}
+
+
+def run_once(
+    model: Model, objective: Objective, executable: Executable, batches: Iterator[Batch]
+) -> dict[str, Any]:
+    """Loss and metrics over batches, without training."""
+    totals = Totals(objective)
+    for batch in batches:
+        feeds = feeds_for(model, objective, batch)
+        loss, *sums = executable.run({k.node: v for k, v in feeds.items()})
+        totals.add(batch, loss, sums)
+    return totals.results()

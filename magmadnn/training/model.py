@@ -1,0 +1,376 @@
+"""Model: layers, loss, optimiser and metrics together; train, evaluate, predict, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magmadnn.data import check_arrays, split
+from magmadnn.data._structure import is_mapped
+from magmadnn.errors import ArgumentError, DTypeError, GraphError, UnknownNameError
+from magmadnn.executor import Executable
+from magmadnn.graph.node import node_of, rebuild
+from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
+from magmadnn.layers.layer import Layer, Parameter, number_layers
+from magmadnn import optim
+from magmadnn.optim import Optimizer, Step
+from magmadnn.tensor import Operation, Placeholder, Variable
+
+from .architecture import free_variables, layers_of
+from .callbacks import Callback
+from .fit import BatchSize, Fit, run_once
+from .history import History
+from .objective import Objective, sample_weights
+from .progress import for_verbosity
+from .sources import ArraySource, Batch, IterableSource, Source, as_arrays, inputs_for
+from .summary import summary_text
+
+Trained = Parameter | Variable
+
+
+class Model:
+    """A network from inputs to outputs.
+
+    Args:
+        layers: an Input and then layers, each applied to the result of the one before.
+        inputs: in place of layers: the Inputs of a graph,
+        outputs: and what is computed from them.
+        loss: name, Loss or function of (predictions, targets); a list for several outputs.
+        optimizer: an optimiser of `md.optim`, or its name.
+        metrics: names, Metrics or functions of (predictions, targets).
+        seed: of initial values, dropout and shuffling.
+
+    Raises:
+        ArgumentError, GraphError: if there is no Input, or outputs do not follow from the inputs.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Any] | None = None,
+        *,
+        inputs: Sequence[Placeholder] | Placeholder | None = None,
+        outputs: Sequence[Operation] | Operation | None = None,
+        loss: Any = None,
+        optimizer: Optimizer | str | None = None,
+        metrics: Sequence[Any] = (),
+        seed: int = 0,
+    ) -> None:
+        if (layers is None) == (inputs is None or outputs is None):
+            raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
+        if layers is not None:
+            first, last = _chained(layers)
+            inputs, outputs = [first], [last]
+        self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
+        self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
+        self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
+        self.optimizer = None if optimizer is None else optim.of(optimizer)
+        self.layers: list[Layer] = layers_of(self.outputs)
+        self._free = free_variables(self.outputs)
+        number_layers(self.layers)
+        for parameter in self.variables():
+            if isinstance(parameter, Parameter):
+                parameter.prepare(self.seed)
+        self._step: tuple[Any, Objective, Step] | None = None
+        self._evaluation: tuple[Any, Objective, Executable] | None = None
+        self._prediction: Executable | None = None
+        self._check_inputs()
+
+    def _check_inputs(self) -> None:
+        given = {p.node for p in self.inputs}
+        for needed in Executable([o.node for o in self.outputs]).plan.placeholders:
+            if needed not in given:
+                raise GraphError(f"Model: an output needs {needed.name}, which is not among inputs")
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The network on other inputs: Operations, Tensors or arrays; parameters are shared.
+
+        Raises:
+            GraphError, ShapeError: if their number or shapes do not fit.
+        """
+        if len(inputs) != len(self.inputs):
+            raise GraphError(f"Model: has {len(self.inputs)} inputs, got {len(inputs)}")
+        replaced = {}
+        for own, value in zip(self.inputs, inputs, strict=True):
+            node = node_of(value)
+            if node is None:
+                raise GraphError(f"Model: input {own.name} is a number; give an array")
+            replaced[own.node] = node
+        fresh = [Operation(n) for n in rebuild([o.node for o in self.outputs], replaced)]
+        return fresh[0] if len(fresh) == 1 else fresh
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    def variables(self) -> list[Trained]:
+        """Everything that is kept: parameters and states, in order of the layers."""
+        return [p for layer in self.layers for p in layer.parameters()] + list(self._free)
+
+    def parameters(self) -> list[Trained]:
+        """What is trained, in order of the layers; frozen layers are left out."""
+        return [
+            p
+            for p in self.variables()
+            if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
+        ]
+
+    def penalties(self) -> list[Operation]:
+        """The terms that regularisers add to the loss."""
+        return [
+            p.regularizer(p)
+            for p in self.parameters()
+            if isinstance(p, Parameter) and p.regularizer is not None
+        ]
+
+    def layer(self, name: str) -> Layer:
+        """The layer of that name.
+
+        Raises:
+            UnknownNameError: if there is none.
+        """
+        named = {layer.label: layer for layer in self.layers}
+        if name not in named:
+            raise UnknownNameError.of("layer", name, named)
+        return named[name]
+
+    def freeze(self, *names: str) -> None:
+        """Keep the parameters of these layers (all where none is named) as they are from now on."""
+        self._set_trainable(names, False)
+
+    def unfreeze(self, *names: str) -> None:
+        """Train the parameters of these layers (all where none is named) again."""
+        self._set_trainable(names, True)
+
+    def _set_trainable(self, names: Sequence[str], value: bool) -> None:
+        for layer in [self.layer(n) for n in names] or self.layers:
+            layer.trainable = value
+        self._step = None
+
+    def summary(self) -> None:
+        """Print a table of layers, output shapes and numbers of parameters."""
+        print(summary_text(self))
+
+    # --- train ------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: BatchSize = 32,
+        epochs: int = 1,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        shuffle: bool = True,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        callbacks: Sequence[Callback] = (),
+        initial_epoch: int = 0,
+        verbose: Any = "auto",
+    ) -> History:
+        """Train.
+
+        Args:
+            x: array, memory map, list of arrays for several inputs, dict by input name; or, without y, an
+                iterable of batches (x, y) or (x, y, weights), or a function that makes one for each epoch.
+            y: targets: class numbers, or numbers; a list for several outputs.
+            batch_size: samples of a step, or a function of the epoch; the last batch may be smaller.
+            epochs: passes over the data, those before initial_epoch included.
+            validation_data: (x, y) that is evaluated after each epoch.
+            validation_split: or the part of x and y, chosen by seed, that is kept back for that.
+            shuffle: a new order for each epoch, which depends on seed and epoch only.
+            sample_weight: weight of each sample in the loss.
+            class_weight: weight of the samples of each class: {class: weight}.
+            callbacks: see `md.callbacks`.
+            initial_epoch: number of the first epoch.
+            verbose: whether to print progress.
+
+        Raises:
+            ShapeError, DTypeError, DataError: if data does not fit, naming where.
+            NumericError: if the loss or a parameter becomes NaN or infinite, naming the first operation
+                and layer; parameters are then those before that step.
+        """
+        _at_least("fit: epochs", epochs, 0)
+        if isinstance(batch_size, int):
+            _at_least("fit: batch_size", batch_size, 1)
+        if y is None:
+            if validation_split or sample_weight is not None or class_weight is not None:
+                raise ArgumentError(
+                    "fit: validation_split, sample_weight and class_weight need x and y as arrays"
+                )
+            source: Source = IterableSource(_as_iterable(x))
+        else:
+            inputs, targets = self._arrays("fit", x, y)
+            weights = sample_weights(targets, sample_weight, class_weight)
+            if validation_split:
+                if validation_data is not None:
+                    raise ArgumentError("fit: give validation_data or validation_split, not both")
+                parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
+                (inputs, targets, kept), held = split(parts, validation_split, self.seed)
+                validation_data, weights = (held[0], held[1]), kept[0] if kept else None
+            seed = self.seed if shuffle else None
+            source = ArraySource(inputs, targets, weights, seed=seed)
+        objective, step = self._training_step(source.sample)
+        validate = None
+        if validation_data is not None:
+            size = batch_size if isinstance(batch_size, int) else 1024
+            validate = self._validation(validation_data, max(size, 1024))
+        run = Fit(
+            self, objective, step, source, batch_size=batch_size, epochs=epochs,
+            initial_epoch=initial_epoch, validation=validate,
+            callbacks=[*for_verbosity(verbose), *callbacks],
+        )  # fmt: skip
+        return run.run()
+
+    def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
+        """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
+        key = (*_looks(sample.targets), sample.weights is not None)
+        if self._step is None or self._step[0] != key:
+            if self.optimizer is None:
+                raise ArgumentError(
+                    "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
+                )
+            objective = Objective(self, sample.targets, sample.weights is not None)
+            step = self.optimizer.step(objective.loss, self.parameters(), outputs=objective.sums)
+            self._step = (key, objective, step)
+        return self._step[1:]
+
+    def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
+        if not isinstance(data, (tuple, list)) or len(data) != 2:
+            raise ArgumentError("fit: validation_data must be a pair (x, y)")
+        x, y = data
+        return lambda: self.evaluate(x, y, batch_size=batch_size)
+
+    def _arrays(self, what: str, x: Any, y: Any) -> tuple[list[Array], list[Array]]:
+        """Inputs and targets, checked."""
+        inputs = inputs_for(self.inputs, x, what)
+        targets = as_arrays(y)
+        check_arrays(inputs, targets if len(targets) > 1 else targets[0], classes=self._classes(y))
+        for fed, array in zip(self.inputs, inputs, strict=True):
+            if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
+                raise DTypeError(
+                    f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
+                    "cast the data, or give Input another dtype"
+                )
+        return inputs, targets
+
+    def _classes(self, y: Any) -> int | None:
+        """How many classes the targets may have, where the loss takes class numbers."""
+        from magmadnn.losses import CrossEntropy, as_loss
+
+        single = len(self.outputs) == 1 and self.loss is not None
+        if not single or not isinstance(as_loss(self.loss), CrossEntropy):
+            return None
+        labels = as_arrays(y)[0]
+        classes = self.outputs[0].shape[-1]
+        return classes if isinstance(classes, int) and not is_floating(labels.dtype) else None
+
+    # --- use --------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, x: Any, y: Any = None, *, batch_size: int = 1024, sample_weight: Any = None
+    ) -> dict[str, Any]:
+        """Loss and metrics on data, as a dict.
+
+        Args:
+            x: as in `fit`.
+            y: as in `fit`.
+            batch_size: samples that are computed at a time; the result does not depend on it.
+            sample_weight: weight of each sample.
+        """
+        _at_least("evaluate: batch_size", batch_size, 1)
+        if y is None:
+            source: Source = IterableSource(_as_iterable(x))
+        else:
+            inputs, targets = self._arrays("evaluate", x, y)
+            weights = sample_weights(targets, sample_weight, None)
+            source = ArraySource(inputs, targets, weights, seed=None)
+        sample = source.sample
+        key = (*_looks(sample.targets), sample.weights is not None)
+        if self._evaluation is None or self._evaluation[0] != key:
+            objective = Objective(self, sample.targets, sample.weights is not None)
+            executable = Executable([o.node for o in objective.outputs])
+            self._evaluation = (key, objective, executable)
+        _, objective, executable = self._evaluation
+        return run_once(self, objective, executable, source.epoch(0, batch_size, 0))
+
+    def predict(self, x: Any, *, batch_size: int = 4096) -> Any:
+        """The outputs for any number of samples, as an array; a list of arrays for several outputs.
+
+        For a model whose last layer gives logits these are logits: see `predict_probability`.
+        """
+        _at_least("predict: batch_size", batch_size, 1)
+        arrays = inputs_for(self.inputs, x, "predict")
+        if self._prediction is None:
+            self._prediction = Executable([o.node for o in self.outputs])
+        rows = len(arrays[0])
+        pieces = [
+            self._prediction.run(
+                {p.node: a[k : k + batch_size] for p, a in zip(self.inputs, arrays, strict=True)}
+            )
+            for k in range(0, max(rows, 1), batch_size)
+        ]
+        found = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+        return found[0] if len(found) == 1 else found
+
+    def predict_probability(self, x: Any, *, batch_size: int = 4096) -> Array:
+        """Probabilities of the classes from logits [..., k]: softmax, or sigmoid for a single one."""
+        from magmadnn import ops
+
+        logits = self._single(self.predict(x, batch_size=batch_size))
+        found: Array = ops.sigmoid(logits) if logits.shape[-1] == 1 else ops.softmax(logits)
+        return found
+
+    def predict_class(self, x: Any, *, batch_size: int = 4096) -> Array:
+        """The number of the most likely class of each sample, as int64."""
+        logits = self._single(self.predict(x, batch_size=batch_size))
+        if logits.shape[-1] == 1:
+            return (logits[..., 0] > 0).astype(np.int64)
+        found: Array = logits.argmax(-1)
+        return found
+
+    def _single(self, predicted: Any) -> Array:
+        if isinstance(predicted, list):
+            raise GraphError("predict_class: the model has several outputs; use predict")
+        found: Array = predicted
+        return found
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder: architecture, settings, parameters; see the file formats.
+
+        Raises:
+            FileError: if the folder holds something else, or cannot be written.
+            GraphError: if a part of the model cannot be written down.
+        """
+        from .saving import save_model
+
+        save_model(self, folder)
+
+
+def _chained(layers: Sequence[Any]) -> tuple[Placeholder, Operation]:
+    """Input and output of layers in a row."""
+    if not layers or not isinstance(layers[0], Placeholder):
+        raise ArgumentError("Model: the first of the layers must be md.layers.Input(shape)")
+    x: Operation = layers[0]
+    for layer in layers[1:]:
+        if not isinstance(layer, Layer):
+            raise ArgumentError(f"Model: expected layers, got {layer!r}; wrap it in a Layer")
+        x = layer(x)
+    return layers[0], x
+
+
+def _looks(targets: Iterable[Array]) -> tuple[Any, ...]:
+    return tuple((t.shape[1:], t.dtype) for t in targets)
+
+
+def _as_iterable(x: Any) -> Any:
+    if isinstance(x, np.ndarray) or is_mapped(x) or not (hasattr(x, "__iter__") or callable(x)):
+        raise ArgumentError("y is missing: give x and y, or an iterable of batches (x, y)")
+    return x
+
+
+def _at_least(what: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")

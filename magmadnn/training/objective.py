@@ -1,0 +1,128 @@
+"""What a model is trained on: the loss, and the sums that metrics are made of, as graphs.
+
+`Objective` is all of a training step but the update: predictions, loss, penalties, metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, DataError, ShapeError
+from magmadnn.graph.spec import is_floating
+from magmadnn.losses import Loss, as_loss
+from magmadnn.metrics import Metric, as_metric
+from magmadnn.tensor import Operation, Placeholder, placeholder
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Objective:
+    """Loss and metrics of a model for targets of given shapes and dtypes.
+
+    Attributes:
+        targets: placeholders, one for each output.
+        weights: placeholder for the samples' weights; None where there are none.
+        loss: what is minimised: mean loss over the batch, and the regularisers.
+        sums: streaming sums of the metrics, one vector for each.
+        metrics: (name, Metric) in the order of `sums`.
+    """
+
+    def __init__(self, model: Model, targets: Sequence[Array], weighted: bool) -> None:
+        losses = _losses_for(model)
+        if len(targets) != len(model.outputs):
+            raise DataError(
+                f"fit: the model has {len(model.outputs)} outputs, got {len(targets)} targets"
+            )
+        self.targets: list[Placeholder] = []
+        self.weights = placeholder("sample_weight", (None,)) if weighted else None
+        self.metrics: list[tuple[str, Metric]] = []
+        self.sums: list[Operation] = []
+        parts = []
+        for k, (output, target, loss) in enumerate(
+            zip(model.outputs, targets, losses, strict=True)
+        ):
+            fed = _target(k, output, target, len(model.outputs) > 1)
+            self.targets.append(fed)
+            parts.append(_scalar(loss, output, fed, self.weights))
+            for metric in map(as_metric, model.metrics):
+                prefix = f"{output.name}_" if len(model.outputs) > 1 else ""
+                self.metrics.append((prefix + metric.name, metric))
+                self.sums.append(metric.sums(output, fed, self.weights))
+        self.loss: Operation = sum(parts[1:], parts[0])
+        for penalty in model.penalties():
+            self.loss = self.loss + penalty
+
+    @property
+    def outputs(self) -> list[Operation]:
+        """Everything that a step reports: the loss, then the metrics' sums."""
+        return [self.loss, *self.sums]
+
+    def results(self, sums: Sequence[Array]) -> dict[str, Any]:
+        """The metrics for sums over all batches."""
+        return {
+            name: metric.result(total)
+            for (name, metric), total in zip(self.metrics, sums, strict=True)
+        }
+
+
+def _losses_for(model: Model) -> list[Loss]:
+    if model.loss is None:
+        raise ArgumentError(
+            "fit: the model has no loss; give one: Model(..., loss='cross_entropy')"
+        )
+    several = model.loss if isinstance(model.loss, (list, tuple)) else [model.loss]
+    if len(several) == 1:
+        several = list(several) * len(model.outputs)
+    if len(several) != len(model.outputs):
+        raise ArgumentError(f"fit: {len(several)} losses for {len(model.outputs)} outputs")
+    return [as_loss(loss) for loss in several]
+
+
+def _target(number: int, output: Operation, target: Array, numbered: bool) -> Placeholder:
+    """The placeholder for a target like this array."""
+    dtype = output.dtype if is_floating(target.dtype) or target.dtype == bool else np.int64
+    name = f"target_{number}" if numbered else "target"
+    return placeholder(name, (None, *target.shape[1:]), dtype)
+
+
+def _scalar(
+    loss: Loss, output: Operation, target: Placeholder, weights: Placeholder | None
+) -> Operation:
+    total: Operation = loss(output, target, weights)
+    if total.shape != ():
+        raise ShapeError(f"loss {loss.name}: expected a scalar, got {total!r}; take its mean")
+    return total
+
+
+def sample_weights(
+    targets: Sequence[Array], given: Any, class_weight: Mapping[int, float] | None
+) -> Array | None:
+    """The weight of each sample from weights and classes' weights; None where there are none.
+
+    Raises:
+        DataError, ShapeError: for negative weights, or as many as there are not samples.
+        ArgumentError: for a class that has no weight.
+    """
+    rows = len(targets[0])
+    weights = None if given is None else np.asarray(given, np.float32)
+    if weights is not None and weights.shape != (rows,):
+        raise ShapeError(f"fit: sample_weight must have shape ({rows},), got {weights.shape}")
+    if weights is not None and not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise DataError("fit: sample_weight must be finite and not negative")
+    if class_weight is None:
+        return weights
+    labels = targets[0]
+    numbers = labels.argmax(-1) if labels.ndim > 1 else labels.astype(np.int64)
+    if missing := set(np.unique(numbers).tolist()) - set(class_weight):
+        raise ArgumentError(f"fit: class_weight has no weight for class {min(missing)}")
+    table = np.zeros(int(numbers.max()) + 1, np.float32)
+    for number in np.unique(numbers).tolist():
+        table[number] = class_weight[number]
+    by_class: Array = table[numbers]
+    return by_class if weights is None else weights * by_class

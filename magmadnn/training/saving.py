@@ -1,0 +1,106 @@
+"""Saving a model to a folder, and loading it: data only, nothing that is loaded can run code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.errors import CheckpointError
+
+from .architecture import build, describe
+from .checkpoint import State, load_state, save_state
+from .codec import Custom, decode, encode
+from .fit import check_tensors
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+def model_record(model: Model) -> dict[str, Any]:
+    """Everything about a model but its parameters, as JSON data."""
+    return {
+        "graph": describe(model.inputs, model.outputs),
+        "loss": encode(model.loss),
+        "optimizer": encode(model.optimizer),
+        "metrics": encode(model.metrics),
+        "seed": model.seed,
+        "frozen": [layer.label for layer in model.layers if not layer.trainable],
+    }
+
+
+def model_from(record: dict[str, Any], custom: Iterable[Any] = ()) -> Model:
+    """The model of a record, with initial parameters.
+
+    Raises:
+        CheckpointError: if the record is damaged, or needs something that is not in `custom`.
+    """
+    from .model import Model
+
+    own = Custom(custom)
+    try:
+        inputs, outputs = build(record["graph"], own)
+        model = Model(
+            inputs=inputs,
+            outputs=outputs,
+            loss=decode(record["loss"], own),
+            optimizer=decode(record["optimizer"], own),
+            metrics=decode(record["metrics"], own),
+            seed=record["seed"],
+        )
+        if record["frozen"]:
+            model.freeze(*record["frozen"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"the model's description is damaged: {error!r}") from error
+    return model
+
+
+def save_model(model: Model, folder: str | Path, extra: dict[str, Any] | None = None) -> None:
+    """Write a model; a model that is there already is replaced in one rename."""
+    tensors = {f"model/{p.node.name}": np.array(p.value.read()) for p in model.variables()}
+    record = {"kind": "model", "model": model_record(model), "extra": extra or {}}
+    save_state(folder, State(tensors=tensors, record=record), replace=True)
+
+
+def load_model(folder: str | Path, custom: Iterable[Any] = ()) -> tuple[Model, dict[str, Any]]:
+    """A saved model and what was saved with it.
+
+    Raises:
+        CheckpointError: if the folder holds something else, or is damaged.
+        FileError: if it cannot be read.
+    """
+    state = load_state(folder)
+    if state.record.get("kind") != "model":
+        raise CheckpointError(f"{folder}: holds a {state.record.get('kind', 'state')}, not a model")
+    model = model_from(state.record["model"], custom)
+    load_parameters(model, state)
+    return model, state.record["extra"]
+
+
+def load_parameters(model: Model, state: State) -> None:
+    """Give a model the parameters of a state; nothing is changed if they do not fit.
+
+    Raises:
+        CheckpointError: naming the parameter that does not fit.
+    """
+    named = {f"model/{p.node.name}": p for p in model.variables()}
+    check_tensors({k: p.node for k, p in named.items()}, state.tensors, "model/")
+    for name, parameter in named.items():
+        parameter.assign(state.tensors[name])
+
+
+def load(folder: str | Path, custom: Iterable[Any] = ()) -> Model:
+    """The model that was saved to a folder.
+
+    Args:
+        folder: what `Model.save` wrote, or the output folder of `magmadnn train`.
+        custom: own layers, ops and functions that the model is made of.
+
+    Raises:
+        CheckpointError: if it is damaged, foreign, or needs something that is not in `custom`.
+        FileError: if it cannot be read.
+    """
+    inner = Path(folder) / "model"
+    return load_model(inner if inner.is_dir() else folder, custom)[0]

@@ -1,0 +1,195 @@
+"""GEMM kernels: every edge size, transpose, stride and scaling; equal bits however the work is cut."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm, matrix
+
+from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
+from magmadnn.compiler.emit.llvm.gemm import Gemm
+from magmadnn.compiler.emit.llvm.gemm_loops import Blocking, Place
+from magmadnn.compiler.emit.llvm.kernel import Frame, llvm_text
+from magmadnn.compiler.emit.llvm.target import assembly, host, named
+
+DTYPES = ("float32", "float64")
+BOTH = list(itertools.product((False, True), repeat=2))
+KINDS = list(itertools.product(DTYPES, (False, True), (False, True), (False, True)))
+# Blocks so small that every loop turns and every copy is made, and ones that make no copy at all.
+SMALL = Blocking(7, 12, 64, pack_a_rows=1, pack_a_columns=1, pack_b_rows=1, group=2, unroll=3)
+PLAIN = Blocking(10**4, 12, 64, pack_a_rows=10**6, pack_a_columns=10**6, pack_b_rows=10**6)
+
+
+def operands(made: Gemm, m: int, n: int, k: int, seed: int, spare: int = 0):
+    rng = np.random.default_rng([seed, m, n, k])
+    a = matrix(rng, *((k, m) if made.transpose_a else (m, k)), made.dtype, spare)
+    b = matrix(rng, *((n, k) if made.transpose_b else (k, n)), made.dtype, 2 * spare)
+    return a, b, matrix(rng, m, n, made.dtype, 3 * spare)
+
+
+def truth(made: Gemm, a, b, c, alpha=1.0, beta=0.0):
+    """The product in float64 and a bound on the error of one chain of FMAs per element."""
+    a, b = (x.astype("f8") for x in (a.T if made.transpose_a else a, b.T if made.transpose_b else b))
+    unit = np.finfo(made.dtype).eps / 2
+    k = a.shape[1]
+    bound = abs(alpha) * (k + 3) * unit * (abs(a) @ abs(b)) + 3 * unit * abs(beta * c.astype("f8"))
+    if made.dtype == "float64":
+        bound *= 2  # the product to compare with has errors of its own
+    return alpha * (a @ b) + beta * c.astype("f8"), bound + np.finfo(made.dtype).tiny
+
+
+def check(made: Gemm, m: int, n: int, k: int, target=None, spare: int = 0, alpha=-0.37, beta=0.83):
+    a, b, c = operands(made, m, n, k, 1, spare)
+    if not made.scaled:
+        expected, bound = truth(made, a, b, c)
+        slots = {}
+    else:
+        expected, bound = truth(made, a, b, c, alpha, beta)
+        slots = {"alpha": np.array([alpha], made.dtype), "beta": np.array([beta], made.dtype)}
+    around = c.base.copy() if spare else None
+    gemm(made, a, b, c, target or host(), **slots)
+    wrong = abs(c - expected) > bound
+    assert not wrong.any(), f"{m} x {n} x {k}: {np.argwhere(wrong)[:5].tolist()}"
+    if around is not None:
+        np.testing.assert_array_equal(c.base[:, n:], around[:, n:])
+
+
+@pytest.mark.parametrize(("dtype", "ta", "tb", "scaled"), KINDS)
+def test_edge_sizes(dtype, ta, tb, scaled):
+    made = Gemm(dtype, ta, tb, scaled)
+    rng = np.random.default_rng(2)
+    for m, n, k in rng.integers(1, 21, (40, 3)):
+        check(made, m, n, k)
+    for m, n, k in rng.integers(1, 71, (12, 3)):
+        check(made, m, n, k, spare=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("dtype", "ta", "tb", "scaled"), KINDS)
+def test_all_edge_sizes(dtype, ta, tb, scaled):
+    made = Gemm(dtype, ta, tb, scaled)
+    for m, n, k in itertools.product(range(1, 21), repeat=3):
+        check(made, m, n, k)
+
+
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_many_blocks(ta, tb, scaled):
+    """All blocks of k, rows and columns, and both paths of every copy."""
+    for blocking in (SMALL, PLAIN, None):
+        made = Gemm("float32", ta, tb, scaled, blocking=blocking)
+        check(made, 53, 151, 41, spare=1)
+    check(Gemm("float32", ta, tb, scaled), 37, 83, 1301)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_whole_pages_apart(dtype):
+    """Strides that make the kernel copy B though C has few rows."""
+    check(Gemm(dtype), 29, 1024, 31)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_empty_sum(scaled):
+    """k = 0: the sum is 0, so C becomes 0, or beta * C."""
+    check(Gemm("float32", scaled=scaled), 7, 19, 0)
+
+
+def test_beta_zero_does_not_read_c():
+    made = Gemm("float32", scaled=True)
+    a, b, c = operands(made, 13, 21, 5, 3)
+    c[...] = np.nan
+    scale = {"alpha": np.array([1.5], "f4"), "beta": np.array([0.0], "f4")}
+    gemm(made, a, b, c, host(), **scale)
+    expected, bound = truth(made, a, b, np.zeros_like(c), 1.5)
+    assert (abs(c - expected) <= bound).all()
+
+
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_cuts_do_not_change_bits(ta, tb, scaled):
+    """Tiles of the work, blocks, copies and vector width: all the same bits."""
+    plain = Gemm("float32", ta, tb, scaled)
+    m, n, k = 67, 149, 37
+    scale = {"alpha": np.array([-0.3], "f4"), "beta": np.array([0.9], "f4")} if scaled else {}
+
+    def result(made, target=host(), tiles=None):  # noqa: B008 - the host is one constant object
+        a, b, c = operands(made, m, n, k, 4)
+        return gemm(made, a, b, c, target, tiles, **scale)
+
+    first = result(plain)
+    cuts = [(0, 31, 67), (0, 6, 7, 48, 67)], [(0, 149), (0, 16, 17, 100, 149)]
+    for rows, columns in itertools.product(*cuts):
+        tiles = [
+            (*i, *j) for i in itertools.pairwise(rows) for j in itertools.pairwise(columns)
+        ]
+        np.testing.assert_array_equal(result(plain, tiles=tiles), first)
+    for blocking in (SMALL, PLAIN):
+        np.testing.assert_array_equal(result(replace(plain, blocking=blocking)), first)
+    for target in WIDTHS:
+        np.testing.assert_array_equal(result(plain, target), first)
+
+
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
+def test_vector_widths(target):
+    for dtype, ta, tb in itertools.product(DTYPES, (False, True), (False, True)):
+        check(Gemm(dtype, ta, tb), 23, 137, 19, target)
+
+
+@dataclass(frozen=True)
+class BiasAndSquare:
+    """c = (sum + bias[column])**2 + 100 row + column."""
+
+    slots = ("bias",)
+
+    def write(self, code: Code, frame: Frame, value: Value, place: Place) -> Value:
+        bias = frame.array("bias", value.type.element).vector(place.column, place.lanes, place.mask)
+        total = value + bias
+        number = place.row * 100 + place.column + code.lane_numbers(place.lanes, I64)
+        return total * total + code.convert(number, value.type.element)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_epilogue(dtype, scaled):
+    """The epilogue sees every element once, with its own row and column."""
+    rng = np.random.default_rng(5)
+    for n, tiles in ((5, None), (53, [(0, 9, 0, 32), (0, 9, 32, 53), (9, 17, 0, 53)])):
+        made = Gemm(dtype, scaled=scaled, epilogue=BiasAndSquare(), blocking=SMALL)
+        a, b, c = operands(made, 17, n, 23, 6)
+        bias = rng.standard_normal(n).astype(dtype)
+        scale = {"alpha": np.array([0.5], dtype), "beta": np.array([2.0], dtype)} if scaled else {}
+        total, bound = truth(made, a, b, c, *((0.5, 2.0) if scaled else ()))
+        gemm(made, a, b, c, host(), tiles, bias=bias, **scale)
+        number = 100 * np.arange(17)[:, None] + np.arange(n)
+        expected = (total + bias) ** 2 + number
+        unit = np.finfo(dtype).eps
+        allowed = 2 * abs(total + bias) * bound + bound**2 + 4 * unit * (abs(expected) + 1)
+        assert (abs(c - expected) <= allowed).all()
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "znver5", "apple-m1", "neoverse-v2"])
+def test_other_targets(name):
+    """The tile of another machine holds its sums in registers: FMAs in the loop, nothing spilt."""
+    target = named(name)
+    listing = assembly(llvm_text([Gemm("float32")], target), target)
+    loops = [block for block in _loops(listing) if any("fma" in x or "fmla" in x for x in block)]
+    loop = max(loops, key=len)
+    fmas = [line for line in loop if "vfmadd" in line or "fmla" in line]
+    assert len(fmas) == (12 if target.vector_registers == 16 else 24)
+    assert not [line for line in loop if "rsp" in line or "[sp" in line]
+
+
+def _loops(listing: str) -> Iterator[list[str]]:
+    """The instructions of every block of an assembly listing that jumps back to its own label."""
+    label, block = "", list[str]()
+    for line in listing.splitlines():
+        if line and not line[0].isspace() and ":" in line:
+            label, block = line.split(":")[0], []
+        elif line.startswith("\t") and not line.startswith("\t."):
+            block.append(line)
+            if label and line.split()[-1] == label:
+                yield list(block)

@@ -1,0 +1,92 @@
+"""Memory on a real device; the same rules as in test_memory_manager.py, without the counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from magmadnn import errors, memory
+from magmadnn.backends import cuda
+from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, Kind, MemoryManager
+
+HAS_DEVICE, REASON = cuda.available()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not HAS_DEVICE, reason=REASON)]
+
+
+def values(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(1, 100, count).astype(np.float32)
+
+
+def held(m: MemoryManager) -> np.ndarray:
+    out = MemoryManager(m.size, m.dtype, HOST)
+    out.copy_from(m)
+    return out.host().copy()
+
+
+@pytest.mark.parametrize("to_kind", list(Kind))
+@pytest.mark.parametrize("from_kind", list(Kind))
+def test_copy_from_every_pair(from_kind: Kind, to_kind: Kind) -> None:
+    source, target = MemoryManager(1009, kind=from_kind), MemoryManager(1013, kind=to_kind)
+    assert not held(source).any()
+    source.copy_from(values(1009, 1))
+    target.copy_from(values(1013, 2))
+    target.copy_from(source, 3, 500, 7)
+    expected = values(1013, 2)
+    expected[7:507] = values(1009, 1)[3:503]
+    assert np.array_equal(held(target), expected)
+    target.copy_from(target, 1, 1000, 5)
+    expected[5:1005] = expected[1:1001].copy()
+    assert np.array_equal(held(target), expected)
+
+
+def test_managed_sides_on_a_device() -> None:
+    m = MemoryManager(100_003, kind=MANAGED)
+    m.host(write=True)[:] = values(100_003)
+    m.prefetch("device")
+    device = cuda.device_memory(0)
+    device.fill(m.device_pointer(write=True) + 8, np.float32(3).tobytes(), 100)
+    assert not m.host_valid
+    expected = values(100_003)
+    expected[2:102] = 3
+    m.prefetch("host")
+    assert np.array_equal(m.host(), expected)
+    m.fill(7)
+    m.sync()
+    assert m.host_valid
+    assert m.device_valid
+    assert np.all(m.host() == 7)
+
+
+def test_cuda_managed_is_one_block() -> None:
+    m = MemoryManager(1009, "int32", CUDA_MANAGED)
+    view = m.host(write=True)
+    assert view.ctypes.data == m.device_pointer()
+    assert not view.any()
+    view[:] = 4
+    m.prefetch("device")
+    cuda.device_memory(0).fill(m.device_pointer(write=True), np.int32(5).tobytes(), 3)
+    m.prefetch("host")
+    assert m.host()[:5].tolist() == [5, 5, 5, 4, 4]
+    del m
+    MemoryManager(1009, "int32", CUDA_MANAGED).fill(-1)
+    assert view[:5].tolist() == [5, 5, 5, 4, 4]
+
+
+def test_a_full_device_says_how_full() -> None:
+    total = cuda.device_memory(0).free_and_total()[1]
+    with pytest.raises(errors.OutOfMemoryError, match="were asked for on the device 0, which has"):
+        MemoryManager(total, "float32", DEVICE)
+    assert MemoryManager(3, kind=DEVICE).get(2) == 0
+    memory.trim()
+
+
+def test_no_leak_on_the_device() -> None:
+    device = cuda.device_memory(0)
+    MemoryManager(1 << 20, kind=DEVICE)
+    memory.trim()
+    free = device.free_and_total()[0]
+    for size in np.random.default_rng(1).integers(1, 1 << 20, 500):
+        MemoryManager(int(size), kind=DEVICE).fill(1)
+        MemoryManager(int(size), kind=MANAGED).device_pointer()
+    memory.trim()
+    assert device.free_and_total()[0] == free

@@ -1,0 +1,316 @@
+"""The rules of the code's structure, checked on the source and on the imported package.
+
+A rule about a folder that does not exist yet holds by itself and begins to bite with the folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "magmadnn"
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
+MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
+
+# Top to bottom; names on one line are neighbours, which do not import each other either.
+LAYERS = """
+    cli
+    models
+    training
+    layers
+    optim
+    losses metrics
+    data
+    linalg
+    tensor
+    executor
+    compiler
+    ops
+    graph
+    comm
+    memory
+    backends
+    errors
+"""
+HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in names.split()}
+KNOWS_NO_OP = ("compiler", "executor", "memory")
+MAX_LINES = 500
+# Loaded where they are used: each costs a multiple of what the rest of the package costs.
+LOADED_LATE = ("llvmlite", "matplotlib", "safetensors", "rich", "cupy", "scipy", "tensorboardX")
+MAX_IMPORT_SECONDS = 0.15
+
+
+def test_rules_have_something_to_check() -> None:
+    assert "magmadnn" in MODULES
+    assert "magmadnn.errors" in MODULES
+
+
+# --- imports ---------------------------------------------------------------------------------
+
+
+def source_of(node: ast.ImportFrom, package: str) -> str:
+    """The full name of the module that a `from` import in `package` names."""
+    if not node.level:
+        return node.module or ""
+    return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of all that `module` imports, inside functions too.
+
+    `from magmadnn.a import b` counts as `magmadnn.a.b` where that is a module.
+    """
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            source = source_of(node, package)
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield node.lineno, inner if inner in MODULES else source
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            for argument in node.args[:1]:
+                if isinstance(argument, ast.Constant):
+                    yield node.lineno, str(argument.value)
+
+
+def folder_of(module: str) -> str:
+    """`magmadnn.ops.matmul` -> `ops`; the package itself and `__main__` -> ``."""
+    first = module.split(".")[1:2]
+    return "" if first in ([], ["__main__"]) else first[0]
+
+
+def inner_imports(module: str, path: Path) -> Iterator[tuple[str, str]]:
+    """Where and what `module` imports of magmadnn's other folders."""
+    for line, target in imports(module, path):
+        if target.split(".")[0] == "magmadnn" and folder_of(target) != folder_of(module):
+            yield f"{path.relative_to(ROOT)}:{line}", target
+
+
+def test_every_folder_has_a_place_in_the_order() -> None:
+    assert {folder_of(module) for module in MODULES} - {""} <= HEIGHT.keys()
+
+
+def test_imports_go_down_only() -> None:
+    upwards = [
+        f"{where} imports {target}"
+        for module, path in MODULES.items()
+        if folder_of(module)
+        for where, target in inner_imports(module, path)
+        # The package itself stands above all: it exports what is everywhere.
+        if HEIGHT.get(folder_of(target), 1) >= HEIGHT[folder_of(module)]
+    ]
+    assert not upwards, "\n".join(upwards)
+
+
+# --- compiler, executor and memory know kinds of op and sizes, but no op ---------------------
+
+
+def op_names() -> set[str]:
+    """The names of all registered ops."""
+    if "magmadnn.graph.op" not in MODULES:
+        return set()
+    importlib.import_module("magmadnn.ops")
+    return set(importlib.import_module("magmadnn.graph.op").REGISTRY)
+
+
+def primitive_names() -> set[str]:
+    """The few scalar functions that the emitters print as instructions; some ops are named alike."""
+    if "magmadnn.graph.scalar" not in MODULES:
+        return set()
+    return set(importlib.import_module("magmadnn.graph.scalar").PRIMITIVES)
+
+
+def modules_without_ops() -> dict[str, Path]:
+    return {name: path for name, path in MODULES.items() if folder_of(name) in KNOWS_NO_OP}
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    """The ids of the constants that are docstrings."""
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, holders)]
+    return {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+
+
+def test_compiler_executor_and_memory_import_no_op() -> None:
+    found = [
+        f"{where} imports {target}"
+        for module, path in modules_without_ops().items()
+        for where, target in inner_imports(module, path)
+        if folder_of(target) == "ops"
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_compiler_executor_and_memory_name_no_op() -> None:
+    found = []
+    for module, path in modules_without_ops().items():
+        emitter = module.startswith("magmadnn.compiler.emit")
+        names = op_names() - (primitive_names() if emitter else set())
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        skip = docstrings(tree)
+        found += [
+            f"{path.relative_to(ROOT)}:{node.lineno} names the op {node.value!r}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value in names
+            and id(node) not in skip
+        ]
+    assert not found, "\n".join(found)
+
+
+# --- files and folders -----------------------------------------------------------------------
+
+
+def test_folders_have_a_readme() -> None:
+    folders = {path.parent for path in FILES}
+    missing = [
+        str(folder.relative_to(ROOT))
+        for folder in sorted(folders)
+        if len(list(folder.glob("*.py"))) > 1 and not (folder / "README.md").is_file()
+    ]
+    if "magmadnn" in missing:
+        missing.remove("magmadnn")  # the repository's README.md is about this folder
+    assert not missing, f"folders without a README.md: {', '.join(missing)}"
+
+
+def test_files_can_be_read_in_one_go() -> None:
+    sizes = {
+        path.relative_to(ROOT): len(path.read_text(encoding="utf-8").splitlines())
+        for path in [*FILES, *(ROOT / "scripts").glob("*.py")]
+    }
+    long = [f"{path}: {lines} lines" for path, lines in sizes.items() if lines >= MAX_LINES]
+    assert not long, "\n".join(long)
+
+
+def catches_everything(kind: ast.expr | None) -> bool:
+    """Whether `except kind` catches any exception at all."""
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(
+        one is None or (isinstance(one, ast.Name) and one.id in ("Exception", "BaseException"))
+        for one in kinds
+    )
+
+
+def does_nothing(statement: ast.stmt) -> bool:
+    silent = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return silent or isinstance(statement, ast.Pass | ast.Continue)
+
+
+def swallows(node: ast.AST) -> bool:
+    """`except Exception: pass` and `suppress(Exception)`, in all their forms."""
+    if isinstance(node, ast.ExceptHandler):
+        return catches_everything(node.type) and all(does_nothing(line) for line in node.body)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+        return any(catches_everything(kind) for kind in node.args)
+    return False
+
+
+def test_no_error_is_swallowed() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if swallows(node)
+    ]
+    assert not found, "every exception is caught and dropped in:\n" + "\n".join(found)
+
+
+# --- public names ----------------------------------------------------------------------------
+
+
+def public_names() -> Iterator[tuple[ModuleType, str, Any]]:
+    """Module, name and object of all that a public module exports."""
+    for name in MODULES:
+        if any(part.startswith("_") for part in name.split(".")):
+            continue
+        module = importlib.import_module(name)
+        for public in getattr(module, "__all__", ()):
+            yield module, public, getattr(module, public)
+
+
+def is_function(thing: object) -> bool:
+    """Whether users call it like a function: a function, or an object made for being called."""
+    return callable(thing) and not inspect.isclass(thing)
+
+
+def is_explained(thing: object) -> bool:
+    """Whether it has a docstring of its own: its class's would not tell it from the next."""
+    return bool(thing.__doc__) and thing.__doc__ != type(thing).__doc__
+
+
+def test_public_names_have_a_docstring() -> None:
+    missing = [
+        f"{module.__name__}.{name}"
+        for module, name, thing in public_names()
+        if callable(thing) or inspect.ismodule(thing)
+        if not is_explained(thing)
+    ]
+    assert not missing, "\n".join(sorted(set(missing)))
+
+
+def test_no_file_bears_the_name_of_a_public_function() -> None:
+    functions = {name for _, name, thing in public_names() if is_function(thing)}
+    files = {path.stem: path for path in FILES} | {path.parent.name: path for path in FILES}
+    clashes = [str(files[name].relative_to(ROOT)) for name in functions & files.keys()]
+    assert not clashes, f"named like a public function: {', '.join(sorted(clashes))}"
+
+
+def test_no_file_hides_a_name_of_its_folder() -> None:
+    # Once `magmadnn/ops/softmax.py` is imported, `magmadnn.ops.softmax` is that file.
+    clashes = [
+        f"{path.relative_to(ROOT)}:{node.lineno} imports {alias.name}, hidden by a file"
+        for package, path in MODULES.items()
+        if path.name == "__init__.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if f"{package}.{alias.asname or alias.name}" in MODULES
+        if f"{source_of(node, package)}.{alias.name}" not in MODULES
+    ]
+    assert not clashes, "\n".join(clashes)
+
+
+# --- import time -----------------------------------------------------------------------------
+
+
+def in_a_new_interpreter(code: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def test_import_is_fast() -> None:
+    code = (
+        "import numpy, time; start = time.perf_counter(); import magmadnn;"
+        "print(time.perf_counter() - start)"
+    )
+    in_a_new_interpreter(code)  # compiles to .pyc
+    best = float("inf")
+    for _ in range(12):  # other processes can only make it slower, so the fastest counts
+        best = min(best, float(in_a_new_interpreter(code)))
+        if best < MAX_IMPORT_SECONDS:
+            return
+    pytest.fail(f"import magmadnn takes {best:.3f} s beyond numpy")
+
+
+def test_import_loads_nothing_heavy() -> None:
+    loaded = in_a_new_interpreter("import magmadnn, sys; print(*sys.modules)").split()
+    heavy = sorted({name.split(".")[0] for name in loaded} & set(LOADED_LATE))
+    assert not heavy, f"import magmadnn loads {', '.join(heavy)}"

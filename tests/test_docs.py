@@ -1,0 +1,94 @@
+"""The examples in the documentation run as they are written.
+
+Pages: the ```python blocks of a Markdown page run from top to bottom in one namespace, in an empty
+folder, with the repository's data sets. A block with `>>>` prompts must print what it shows.
+A page with the comment `<!-- long -->` runs with `scripts/test --all` only.
+
+Docstrings: their `>>>` examples, with the module's names at hand.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "magmadnn").rglob("*.md")]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def long_page(path: Path) -> bool:
+    return "<!-- long -->" in path.read_text(encoding="utf-8")
+
+
+PAGES_WITH_EXAMPLES = [
+    pytest.param(
+        path,
+        id=str(path.relative_to(ROOT)),
+        marks=[pytest.mark.long] if long_page(path) else [],
+    )
+    for path in sorted(PAGES)
+    if BLOCK.search(path.read_text(encoding="utf-8"))
+]
+MODULES_WITH_EXAMPLES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((ROOT / "magmadnn").rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MAGMADNN_DATA", str(ROOT / "data"))
+
+
+def check(example: doctest.DocTest) -> None:
+    """Run a doctest; fail with its report."""
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    runner.run(example, out=report.append, clear_globs=False)
+    if runner.failures:
+        pytest.fail("".join(report), pytrace=False)
+
+
+def compile_at(code: str, path: Path, line: int) -> CodeType:
+    """Compile a block so that a traceback points at its lines in the page."""
+    return compile("\n" * line + code, str(path), "exec", dont_inherit=True)
+
+
+@pytest.mark.parametrize("path", PAGES_WITH_EXAMPLES)
+def test_page(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "example"}
+    for block in BLOCK.finditer(text):
+        code = block[1]
+        line = text[: block.start(1)].count("\n")
+        if code.lstrip().startswith(">>>"):
+            parser = doctest.DocTestParser()
+            # Copied on the way in, handed back after: the next block goes on with these names.
+            example = parser.get_doctest(code, names, path.name, str(path), line)
+            check(example)
+            names.update(example.globs)
+        else:
+            exec(compile_at(code, path, line), names)
+
+
+@pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
+def test_docstrings(name: str) -> None:
+    for example in doctest.DocTestFinder().find(importlib.import_module(name)):
+        check(example)
+
+
+def test_a_wrong_example_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 2\n```\n\n```python\n>>> x + 1\n4\n```\n", encoding="utf-8")
+    with pytest.raises(pytest.fail.Exception, match=r"Expected:\s+4\s+Got:\s+3"):
+        test_page(page)
