@@ -9,6 +9,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -292,18 +293,25 @@ def test_no_file_hides_a_name_of_its_folder() -> None:
 
 
 def in_a_new_interpreter(code: str) -> str:
+    environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
     command = [sys.executable, "-W", "ignore", "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    return done.stdout
 
 
 def test_import_is_fast() -> None:
+    # Processor time, and the least of several: other processes, such as the other tests, share
+    # the cores.
     code = (
-        "import numpy, time; start = time.perf_counter(); import magmadnn;"
-        "print(time.perf_counter() - start)"
+        "import numpy, time; start = time.thread_time(); import magmadnn;"
+        "print(time.thread_time() - start)"
     )
-    in_a_new_interpreter(code)  # compiles to .pyc
+    in_a_new_interpreter(code)  # compiles the modules
     best = float("inf")
-    for _ in range(12):  # other processes can only make it slower, so the fastest counts
+    for _ in range(12):
         best = min(best, float(in_a_new_interpreter(code)))
         if best < MAX_IMPORT_SECONDS:
             return

@@ -10,7 +10,6 @@ from .conversion import LossLike as LossLike
 from .conversion import as_loss as as_loss
 from .loss import Loss as Loss
 from .loss import by_name as by_name
-from .loss import from_config as from_config
 from .loss import weighted_mean as weighted_mean
 from .regression import Huber as Huber
 from .regression import MeanAbsoluteError as MeanAbsoluteError
@@ -34,7 +33,6 @@ __all__ = [
     "binary_cross_entropy",
     "by_name",
     "cross_entropy",
-    "from_config",
     "hinge",
     "huber",
     "mae",

@@ -85,10 +85,6 @@ class _FunctionLoss(Loss):
                 return result
             return weighted_mean(self.per_sample(predictions, targets), weights)
 
-    def config(self) -> dict[str, Any]:
-        """The name alone: a function cannot be kept, and has to be given again."""
-        return {"name": self.name}
-
 
 def as_loss(value: LossLike) -> Loss:
     """The loss that `value` stands for.

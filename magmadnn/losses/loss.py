@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 from magmadnn import ops
@@ -26,23 +25,22 @@ _REGISTRY: dict[str, type[Loss]] = {}
 
 @dataclass(frozen=True)
 class Loss(ABC):
-    """Derive from it, as a frozen dataclass, for a loss of your own; it is known by its name from then on.
+    """Derive from it, as a frozen dataclass, for a loss of your own; from then on it is known by name.
 
-    A class has to say `per_sample`. Fields hold numbers, text or tuples of them, so that they can be kept
-    as JSON.
+    Fields hold numbers, text or tuples of them, so that a saved model can hold them.
     """
 
-    aliases: ClassVar[tuple[str, ...]] = ()  # more names of a class
+    names: ClassVar[tuple[str, ...]] = ()  # the class's name in small letters where it gives none
 
     def __init_subclass__(cls) -> None:
         if not (cls.__name__.startswith("_") or inspect.isabstract(cls)):
-            for name in (snake_case(cls.__name__), *cls.__dict__.get("aliases", ())):
-                _REGISTRY[name] = cls
+            cls.names = cls.__dict__.get("names") or (snake_case(cls.__name__),)
+            _REGISTRY.update(dict.fromkeys(cls.names, cls))
 
     @property
     def name(self) -> str:
-        """The class's name in small letters: `mean_squared_error`."""
-        return snake_case(type(self).__name__)
+        """In errors and graphs."""
+        return self.names[0]
 
     @abstractmethod
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -66,11 +64,6 @@ class Loss(ABC):
         with scope(self.name):
             values = self.per_sample(predictions, targets)
             return weighted_mean(values, weights, self.divisor(predictions, targets))
-
-    def config(self) -> dict[str, Any]:
-        """Name and settings, as JSON can hold them; `from_config` goes back."""
-        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        return {"name": self.name, **settings}
 
 
 def weighted_mean(
@@ -101,30 +94,21 @@ def weighted_mean(
     return ops.sum(above) / ops.where(ops.equal(total, 0), 1, total)
 
 
-def by_name(name: str, **settings: Any) -> Loss:
-    """The loss called `name`, with its defaults where a setting is left out.
+def by_name(name: str) -> Loss:
+    """The loss called `name`, with its default settings.
 
     Raises:
-        UnknownNameError: if there is none of that name, or it has no such setting.
-        ArgumentError: if a setting is missing or wrong.
+        UnknownNameError: if there is none of that name.
+        ArgumentError: if a setting has no default, so that the name is not enough.
     """
     if name not in _REGISTRY:
         raise UnknownNameError.of("loss", name, _REGISTRY)
     cls = _REGISTRY[name]
-    known = [f.name for f in fields(cls)]
-    for key in settings:
-        if key not in known:
-            raise UnknownNameError.of(f"loss {name}: setting", key, known)
-    try:
-        return cls(**settings)
-    except TypeError as error:
-        raise ArgumentError(f"loss {name}: settings are {', '.join(known)}; {error}") from error
-
-
-def from_config(config: Mapping[str, Any]) -> Loss:
-    """The loss that `Loss.config` describes; errors as for `by_name`."""
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
-    return by_name(str(settings.pop("name", "")), **settings)
+    if needed := [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]:
+        raise ArgumentError(
+            f"loss {name}: {', '.join(needed)} must be given; use {cls.__name__}(...), not the name"
+        )
+    return cls()
 
 
 def snake_case(name: str) -> str:

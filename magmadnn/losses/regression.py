@@ -25,7 +25,7 @@ def _residual(loss: Loss, predictions: Value, targets: Value) -> Value:
 class MeanSquaredError(Loss):
     """mean(r**2)."""
 
-    aliases: ClassVar[tuple[str, ...]] = ("mse",)
+    names: ClassVar[tuple[str, ...]] = ("mean_squared_error", "mse")
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Loss`."""
@@ -36,7 +36,7 @@ class MeanSquaredError(Loss):
 class MeanAbsoluteError(Loss):
     """mean(|r|); its gradient at r = 0 is 0."""
 
-    aliases: ClassVar[tuple[str, ...]] = ("mae",)
+    names: ClassVar[tuple[str, ...]] = ("mean_absolute_error", "mae")
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Loss`."""

@@ -12,7 +12,6 @@ from .conversion import as_metric as as_metric
 from .metric import Average as Average
 from .metric import Metric as Metric
 from .metric import by_name as by_name
-from .metric import from_config as from_config
 from .ranking import AUC as AUC
 from .regression import R2 as R2
 from .regression import MeanAbsoluteError as MeanAbsoluteError
@@ -37,5 +36,4 @@ __all__ = [
     "TopK",
     "as_metric",
     "by_name",
-    "from_config",
 ]

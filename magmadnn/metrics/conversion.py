@@ -62,10 +62,6 @@ class _FunctionMetric(Average):
                 return ops.stack([ops.cast(value, "float64") * count, count])
         return super().sums(predictions, targets, weights)
 
-    def config(self) -> dict[str, Any]:
-        """The name alone: a function cannot be kept, and has to be given again."""
-        return {"name": self.name}
-
 
 def as_metric(value: MetricLike) -> Metric:
     """The metric that `value` stands for.

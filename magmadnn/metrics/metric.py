@@ -10,8 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,9 +31,9 @@ _REGISTRY: dict[str, type[Metric]] = {}
 
 @dataclass(frozen=True)
 class Metric(ABC):
-    """Derive from it, as a frozen dataclass, for a metric of your own; it is known by its name from then on.
+    """Derive from it, as a frozen dataclass, for a metric of your own; from then on it is known by name.
 
-    Fields hold numbers, text or tuples of them, so that they can be kept as JSON.
+    Fields hold numbers, text or tuples of them, so that a saved model can hold them.
     """
 
     names: ClassVar[tuple[str, ...]] = ()  # the class's name in small letters where it gives none
@@ -70,10 +69,6 @@ class Metric(ABC):
         """The value for whole arrays."""
         return self.result(np.asarray(self.sums(predictions, targets, weights), np.float64))
 
-    def config(self) -> dict[str, Any]:
-        """Name and settings, as JSON can hold them; `from_config` goes back."""
-        return {"name": self.names[0], **asdict(self)}
-
 
 @dataclass(frozen=True)
 class Average(Metric):
@@ -100,30 +95,21 @@ def ratio(above: Any, below: Any, *, nothing: float) -> float:
     return float(above) / float(below) if below else nothing
 
 
-def by_name(name: str, **settings: Any) -> Metric:
-    """The metric called `name`, with its defaults where a setting is left out.
+def by_name(name: str) -> Metric:
+    """The metric called `name`, with its default settings.
 
     Raises:
-        UnknownNameError: if there is none of that name, or it has no such setting.
-        ArgumentError: if a setting is missing or wrong.
+        UnknownNameError: if there is none of that name.
+        ArgumentError: if a setting has no default, so that the name is not enough.
     """
     if name not in _REGISTRY:
         raise UnknownNameError.of("metric", name, _REGISTRY)
     cls = _REGISTRY[name]
-    known = [f.name for f in fields(cls)]
-    for key in settings:
-        if key not in known:
-            raise UnknownNameError.of(f"metric {name}: setting", key, known)
-    try:
-        return cls(**settings)
-    except TypeError as error:
-        raise ArgumentError(f"metric {name}: settings are {', '.join(known)}; {error}") from error
-
-
-def from_config(config: Mapping[str, Any]) -> Metric:
-    """The metric that `Metric.config` describes; errors as for `by_name`."""
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
-    return by_name(str(settings.pop("name", "")), **settings)
+    if needed := [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]:
+        raise ArgumentError(
+            f"metric {name}: {', '.join(needed)} must be given; use {cls.__name__}(...), not the name"
+        )
+    return cls()
 
 
 def snake_case(name: str) -> str:

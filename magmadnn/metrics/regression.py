@@ -14,8 +14,13 @@ from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.signature import shape_text
 
-from .metric import ROUNDING, Average, Metric, Sums, Value
+from .metric import ROUNDING, Average, Metric, Sums, Value, ratio
 from .operands import mean_of_sample, numbers, weights_like
+
+
+def _squares(metric: Metric, predictions: Value, targets: Value) -> Value:
+    predictions, targets = numbers(metric.name, predictions, targets)
+    return mean_of_sample(ops.square(predictions - targets))
 
 
 @dataclass(frozen=True)
@@ -26,19 +31,22 @@ class MeanSquaredError(Average):
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Average`."""
-        predictions, targets = numbers(self.name, predictions, targets)
-        return mean_of_sample(ops.square(predictions - targets))
+        return _squares(self, predictions, targets)
 
 
 @dataclass(frozen=True)
-class RootMeanSquaredError(MeanSquaredError):
+class RootMeanSquaredError(Average):
     """sqrt(mean(r**2)) over all elements: an error in the targets' own unit."""
 
     names: ClassVar[tuple[str, ...]] = ("rmse", "root_mean_squared_error")
 
+    def per_sample(self, predictions: Value, targets: Value) -> Value:
+        """r**2; see `Average`."""
+        return _squares(self, predictions, targets)
+
     def result(self, sums: Sums) -> float | NDArray[Any]:
         """The root, taken once at the end: a mean of roots of batches would be another number."""
-        return math.sqrt(float(super().result(sums)))
+        return math.sqrt(ratio(sums[0], sums[1], nothing=math.nan))
 
 
 @dataclass(frozen=True)

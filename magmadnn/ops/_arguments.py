@@ -1,14 +1,15 @@
-"""What the functions of ops ask of their arguments before an op is called."""
+"""What the functions of ops ask of their arguments, and small parts of records."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim, Shape
-from magmadnn.graph.signature import OpWords
+from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import as_dtype
 
 
@@ -25,6 +26,12 @@ def ndim_of(x: Any) -> int:
 def dtype_of(x: Any) -> np.dtype[Any]:
     """The element type."""
     return as_dtype(x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype)
+
+
+def first_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+    """The dtype rule of ops that move elements of their first operand."""
+    dtype: np.dtype[Any] = dtypes[0]
+    return dtype
 
 
 def words_of(name: str, *args: str) -> OpWords:

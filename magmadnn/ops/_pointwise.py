@@ -7,7 +7,7 @@ print it as vector code. Operands broadcast; the dtype is what the formula gives
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from magmadnn.errors import DTypeError
 from magmadnn.graph.op import Draw, DTypeRule, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
 from magmadnn.graph.spec import as_dtype
+
+from ._rewrites import Rewrite
 
 Formula = Callable[..., Any]
 
@@ -26,29 +28,48 @@ def pointwise(
     scalar: Formula,
     *,
     vjp: Callable[..., Any],
-    reference: Callable[..., Any],
+    reference: Callable[..., Any] | None = None,
     args: tuple[str, ...] = ("x",),
     samples: Callable[[Draw], Iterable[Sample]] | None = None,
     attributes: Mapping[str, Any] | None = None,
     canonical: Callable[..., Attributes] | None = None,
-    dtypes: DTypeRule | None = None,
+    rewrites: tuple[Rewrite, ...] = (),
     notes: str = "",
 ) -> Op:
-    """The record of a pointwise op; samples default to a matrix and, for several operands, broadcasts."""
+    """A new op that computes element by element; it is then `magmadnn.ops.NAME`'s equal in all things.
+
+    Args:
+        name: its name in graphs and errors; unique.
+        formula: what it computes, as text.
+        scalar: what it computes, as a function of numbers made of operators and of the functions of
+            `magmadnn.graph.scalar`; operands first, then the attributes by name.
+        vjp: the gradient, written in ops: `vjp(g, y, *operands, **attributes)` gives one gradient for
+            each operand. Broadcasting is undone elsewhere.
+        reference: the same as `scalar`, written in another way, in float64, for tests. Left out, it is
+            `scalar` itself: then tests compare precisions and layouts, but cannot find a wrong formula.
+        args: names of the operands.
+        samples: operands to try it on; left out, matrices of real numbers and, for several operands,
+            broadcasts.
+        attributes: names and defaults of settings, such as a slope.
+        canonical: brings attributes to one hashable form, given the operands' specs.
+        rewrites: simpler forms, see `Op.rewrites`.
+        notes: more for the documentation.
+    """
     return Op(
         name=name,
         args=args,
         formula=formula,
         kind=OpKind.POINTWISE,
         shapes=elementwise,
-        dtypes=dtypes or dtype_of_formula(scalar),
+        dtypes=dtype_of_formula(scalar),
         numpy=scalar,
         vjp=vjp,
-        reference=reference,
+        reference=reference or scalar,
         samples=samples or default_samples(len(args)),
         attributes=attributes or {},
         canonical=canonical,
         scalar=scalar,
+        rewrites=rewrites,
         notes=notes,
     )
 
@@ -56,16 +77,16 @@ def pointwise(
 def dtype_of_formula(scalar: Formula) -> DTypeRule:
     """The dtype rule that tries the formula on empty arrays."""
 
-    @cache
-    def of(dtypes: tuple[np.dtype[Any], ...], attributes: tuple[tuple[str, Any], ...]) -> Any:
+    @lru_cache(maxsize=1024, typed=True)  # typed: a slope of 1 and one of 1.0 give different dtypes
+    def of(*dtypes: np.dtype[Any], **attributes: Any) -> np.dtype[Any]:
         arrays = [np.empty(0, d) for d in dtypes]
-        return np.asarray(scalar(*arrays, **dict(attributes))).dtype
+        return np.asarray(scalar(*arrays, **attributes)).dtype
 
     def rule(
         words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
     ) -> np.dtype[Any]:
         try:
-            return as_dtype(of(tuple(dtypes), tuple(attributes.items())))
+            return as_dtype(of(*dtypes, **attributes))
         except (TypeError, DTypeError) as error:
             given = ", ".join(f"{words.operand(i)} {d.name}" for i, d in enumerate(dtypes))
             raise DTypeError(

@@ -17,7 +17,9 @@ from magmadnn.graph.op import Draw, Op, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.spec import as_dtype, is_floating
 
+from ._arguments import dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
+from ._rewrites import drop_neutral, drop_pair, drop_unchanged
 from .elementary import log
 
 _XY = ("x", "y")
@@ -33,18 +35,22 @@ def _exact(function: Callable[[Fraction, Fraction], Any]) -> Callable[..., Any]:
 add = pointwise(
     "add", "x + y", lambda x, y: s.add(x, y), args=_XY,
     vjp=lambda g, z, x, y: (g, g), reference=_exact(lambda a, b: a + b),
+    rewrites=(drop_neutral(-0.0),),  # not 0.0: -0.0 + 0.0 is 0.0
 )  # fmt: skip
 subtract = pointwise(
     "subtract", "x - y", lambda x, y: s.subtract(x, y), args=_XY,
     vjp=lambda g, z, x, y: (g, -g), reference=_exact(lambda a, b: a - b),
+    rewrites=(drop_neutral(0.0, right_only=True),),
 )  # fmt: skip
 multiply = pointwise(
     "multiply", "x * y", lambda x, y: s.multiply(x, y), args=_XY,
     vjp=lambda g, z, x, y: (g * y, g * x), reference=_exact(lambda a, b: a * b),
+    rewrites=(drop_neutral(1),),
 )  # fmt: skip
 divide = pointwise(
     "divide", "x / y", lambda x, y: s.divide(x, y), args=_XY,
     vjp=lambda g, z, x, y: (g / y, -g * z / y), reference=_exact(lambda a, b: a / b),
+    rewrites=(drop_neutral(1, right_only=True),),
 )  # fmt: skip
 floor_divide = pointwise(
     "floor_divide", "floor(x / y)", lambda x, y: s.floor_divide(x, y), args=_XY,
@@ -74,13 +80,13 @@ power = pointwise(
 )  # fmt: skip
 negative = pointwise(
     "negative", "-x", lambda x: s.negative(x),
-    vjp=lambda g, z, x: -g, reference=lambda x: 0.0 - x,
+    vjp=lambda g, z, x: -g, reference=lambda x: 0.0 - x, rewrites=(drop_pair,),
 )  # fmt: skip
 abs = pointwise(
     "abs", "|x|", lambda x: s.absolute(x),
     vjp=lambda g, z, x: g * sign(x), reference=lambda x: np.sqrt(x * x),
 )  # fmt: skip
-sign = pointwise(
+sign: Op = pointwise(
     "sign", "-1, 0 or 1", lambda x: s.sign(x), vjp=no_flow, reference=lambda x: x / np.abs(x),
 )  # fmt: skip
 floor = pointwise(
@@ -128,7 +134,7 @@ def _comparison_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(3, 1, 7), draw(5, 1)))
 
 
-equal = _comparison("equal", "==", s.equal, lambda a, b: a == b)
+equal: Op = _comparison("equal", "==", s.equal, lambda a, b: a == b)
 not_equal = _comparison("not_equal", "!=", s.not_equal, lambda a, b: a != b)
 less = _comparison("less", "<", s.less, lambda a, b: a < b)
 less_equal = _comparison("less_equal", "<=", s.less_equal, lambda a, b: a <= b)
@@ -167,7 +173,7 @@ def _where_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 1) > 0, draw(3, 1, 7), draw(7)))
 
 
-where = pointwise(
+where: Op = pointwise(
     "where", "x where condition holds, y elsewhere", lambda c, x, y: s.where(c, x, y),
     args=("condition", "x", "y"),
     vjp=lambda g, z, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
@@ -180,14 +186,20 @@ def _clip_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7), -draw.positive(7), draw.positive(5, 1)))
 
 
+def _clip_vjp(g: Any, z: Any, x: Any, low: Any, high: Any) -> tuple[Any, ...]:
+    # where low is above high, high is what comes out
+    return (
+        where(logical_and(x >= low, x <= high), g, 0),
+        where(logical_and(x < low, low <= high), g, 0),
+        where(maximum(x, low) > high, g, 0),
+    )
+
+
 _clip = pointwise(
     "_clip", "minimum(maximum(x, low), high)",
     lambda x, low, high: s.minimum(s.maximum(x, low), high), args=("x", "low", "high"),
-    vjp=lambda g, z, x, low, high: (
-        where(logical_and(x >= low, x <= high), g, 0), where(x < low, g, 0), where(x > high, g, 0)
-    ),
+    vjp=_clip_vjp, samples=_clip_samples,
     reference=lambda x, low, high: np.sort(np.broadcast_arrays(x, low, high), axis=0)[1],
-    samples=_clip_samples,
 )  # fmt: skip
 
 
@@ -197,24 +209,32 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Any:
 
     x gets the gradient where it lies within the bounds, a bound where it is what comes out.
     """
-    dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
-    if is_floating(dtype):
-        lowest, highest = -math.inf, math.inf
-    else:
-        lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    dtype = dtype_of(x)
+    lowest, highest = _limits(dtype)
     return _clip(x, lowest if low is None else low, highest if high is None else high)
 
 
-cast = pointwise(
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Python numbers that bound nothing of a dtype."""
+    if is_floating(dtype):
+        return -math.inf, math.inf
+    if dtype == np.bool_:
+        return False, True
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+cast: Op = pointwise(
     "cast", "x in another dtype", lambda x, dtype: s.cast(x, dtype),
     vjp=lambda g, z, x, dtype: cast(g, x.dtype) if is_floating(x.dtype) else None,
     reference=lambda x, dtype: x,
     samples=lambda draw: [Sample((draw(5, 7),), {"dtype": "float32"})],
     attributes={"dtype": "float32"},
     canonical=lambda words, specs, dtype: {"dtype": as_dtype(dtype)},
+    rewrites=(drop_unchanged,),
     notes="Gradients go back in the dtype of x.",
 )  # fmt: skip
 stop_gradient = pointwise(
-    "stop_gradient", "x, as a constant for the gradient", lambda x: s.add(x, 0),
-    vjp=no_flow, reference=lambda x: x,
+    "stop_gradient", "x, as a constant for the gradient", lambda x: x,
+    vjp=no_flow, reference=lambda x: x, rewrites=(drop_unchanged,),
 )  # fmt: skip

@@ -7,6 +7,7 @@ einsum    axes by letter, as NumPy's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from string import ascii_letters, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Shape, product
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import Attributes, OpWords, Signature, by_signature
+from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, by_signature
 from magmadnn.graph.spec import BFLOAT16, Spec
 
 from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes
@@ -24,46 +25,40 @@ from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes
 
 
 def _matmul_signature(x: int, w: int) -> str:
-    left = "... m k" if x != 1 else "k"
-    right = "... k n" if w != 1 else "k"
-    result = [token for token in ("... m" if x != 1 else "", "n" if w != 1 else "") if token]
-    if w != 1 and x == 1:
-        result = ["...", "n"]
+    left, right = "k" if x == 1 else "... m k", "k" if w == 1 else "... k n"
+    result = ["..."] if x != 1 or w != 1 else []
+    result += ["m"] if x != 1 else []
+    result += ["n"] if w != 1 else []
     return f"{left}, {right} -> {' '.join(result)}"
 
 
 def _matmul_numpy(x: Array, w: Array) -> Array:
-    if BFLOAT16 in (x.dtype, w.dtype) or np.float16 in (x.dtype, w.dtype):
-        wide = np.result_type(x.dtype, w.dtype, np.float32)
-        return np.matmul(
-            x.astype(wide), w.astype(wide)
-        )  # sums of half-precision products in float32
-    return np.matmul(x, w)
+    x, w = _wide(x, w)
+    return np.asarray(np.matmul(x, w))
+
+
+def _wide(*xs: Array) -> tuple[Array, ...]:
+    """The operands in float32 or wider where one is of half precision: products are summed there."""
+    if not any(x.dtype in (BFLOAT16, np.float16) for x in xs):
+        return xs
+    wide = np.result_type(*(x.dtype for x in xs), np.float32)
+    return tuple(x.astype(wide) for x in xs)
 
 
 def _matmul_vjp(g: Any, y: Any, x: Any, w: Any) -> tuple[Any, Any]:
+    """Vectors count as matrices of one row or column; the sweep sums leading axes."""
+    if x.ndim == w.ndim == 1:
+        return g * w, g * x
     if x.ndim == 1:
-        dx, dw = _matmul_vjp(_as_row(g, w), y, expand_dims(x, 0), w)
-        return _summed_to_vector(dx, -2), dw
+        dx, dw = _matmul_vjp(expand_dims(g, -2), y, expand_dims(x, 0), w)
+        return squeeze(dx, -2), dw
     if w.ndim == 1:
         dx, dw = _matmul_vjp(expand_dims(g, -1), y, x, expand_dims(w, -1))
-        return dx, _summed_to_vector(dw, -1)
+        return dx, squeeze(dw, -1)
     dx = matmul(g, swapaxes(w, -1, -2))
-    if (
-        w.ndim == 2 and x.ndim > 2
-    ):  # one contraction over all leading axes, instead of a batch and a sum
+    if w.ndim == 2 and x.ndim > 2:  # one contraction over all leading axes, not a batch and a sum
         x, g = _as_matrix(x), _as_matrix(g)
     return dx, matmul(swapaxes(x, -1, -2), g)
-
-
-def _as_row(g: Any, w: Any) -> Any:
-    """The gradient of a vector times w, as that of a matrix of one row times w."""
-    return expand_dims(g, -1 if w.ndim == 1 else -2)
-
-
-def _summed_to_vector(gradient: Any, axis: int) -> Any:
-    """A gradient [..., 1, k] or [..., k, 1] as [..., k]; its leading axes are summed by the sweep."""
-    return squeeze(gradient, axis)
 
 
 def _as_matrix(x: Any) -> Any:
@@ -81,7 +76,7 @@ def _matmul_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(1, 1), draw(1, 1)))
 
 
-matmul = Op(
+matmul: Op = Op(
     name="matmul",
     args=("x", "w"),
     formula="x @ w",
@@ -89,7 +84,7 @@ matmul = Op(
     shapes=by_signature(_matmul_signature),
     dtypes=promote,
     numpy=_matmul_numpy,
-    vjp=lambda g, y, x, w: _matmul_vjp(g, y, x, w) if w.ndim > 1 or x.ndim > 1 else (g * w, g * x),
+    vjp=_matmul_vjp,
     reference=lambda x, w: (
         np.einsum("...k,...k->...", x, w)
         if w.ndim == 1
@@ -114,26 +109,33 @@ def _einsum_canonical(words: OpWords, specs: Sequence[Spec], subscripts: str) ->
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")
+    if not set(text.replace("->", "").replace("...", "")) <= {*ascii_letters, ","}:
+        raise ArgumentError(f"einsum: {subscripts!r} may hold letters, commas, '...' and '->'")
     if len(terms) != len(specs):
         raise ArgumentError(f"einsum: {subscripts!r} names {len(terms)} operands, got {len(specs)}")
-    spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in text]
-    most = 0
-    for number, (term, spec) in enumerate(zip(terms, specs, strict=True)):
-        hidden = spec.ndim - len(term.replace("...", ""))
-        if hidden < 0 or (hidden and "..." not in term):
-            raise ShapeError(
-                f"einsum: {term!r} names {len(term.replace('...', ''))} axes, but "
-                f"{words.operand(number)} has {spec.ndim}: {words.shapes(specs)}"
-            )
-        most = max(most, hidden)
-        terms[number] = term.replace("...", "".join(spare[:hidden][::-1]))
+    spare = [c for c in reversed(ascii_uppercase) if c not in text]
+    hidden = [_hidden(words, specs, i, term) for i, term in enumerate(terms)]
     if not arrow:
-        letters = "".join(terms)
-        once = sorted(c for c in set(letters) if letters.count(c) == 1 and c not in spare[:most])
-        right = ("..." if "..." in left else "") + "".join(once)
-    right = right.replace("...", "".join(spare[:most][::-1]))
+        letters = left.replace("...", "").replace(",", "")
+        once = sorted(c for c in set(letters) if letters.count(c) == 1)
+        right = "..." * ("..." in left) + "".join(once)
+    spelled = ["".join(reversed(spare[:count])) for count in (*hidden, max(hidden))]
+    *terms, right = [
+        term.replace("...", letters) for term, letters in zip([*terms, right], spelled, strict=True)
+    ]
     _check_letters(subscripts, terms, right)
     return {"subscripts": f"{','.join(terms)}->{right}"}
+
+
+def _hidden(words: OpWords, specs: Sequence[Spec], number: int, term: str) -> int:
+    """How many axes of an operand `...` stands for."""
+    named, ndim = len(term.replace("...", "")), specs[number].ndim
+    if ndim < named or (ndim > named and "..." not in term):
+        raise ShapeError(
+            f"einsum: {term!r} names {axes_text(named)}, but {words.operand(number)} has {ndim}: "
+            f"{words.shapes(specs)}"
+        )
+    return ndim - named
 
 
 def _check_letters(subscripts: str, terms: list[str], right: str) -> None:
@@ -143,8 +145,6 @@ def _check_letters(subscripts: str, terms: list[str], right: str) -> None:
                 f"einsum: {subscripts!r} repeats an axis in {term!r}; diagonals are not taken: "
                 "multiply by an identity matrix instead"
             )
-        if not all(c.isalpha() for c in term):
-            raise ArgumentError(f"einsum: {subscripts!r} may hold letters, commas, '...' and '->'")
     if unknown := set(right) - set("".join(terms)):
         raise ArgumentError(f"einsum: {subscripts!r} names {min(unknown)!r} in the result only")
 
@@ -156,10 +156,7 @@ def _einsum_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
 
 
 def _einsum_numpy(*xs: Array, subscripts: str) -> Array:
-    if any(x.dtype in (BFLOAT16, np.float16) for x in xs):
-        wide = np.result_type(*(x.dtype for x in xs), np.float32)
-        xs = tuple(x.astype(wide) for x in xs)
-    return np.asarray(np.einsum(subscripts, *xs, optimize=len(xs) > 2))
+    return np.asarray(np.einsum(subscripts, *_wide(*xs), optimize=len(xs) > 1))
 
 
 def _einsum_vjp(g: Any, y: Any, *xs: Any, subscripts: str) -> tuple[Any, ...]:
@@ -171,10 +168,8 @@ def _einsum_vjp(g: Any, y: Any, *xs: Any, subscripts: str) -> tuple[Any, ...]:
         kept = "".join(c for c in term if c in letters)
         left = ",".join([right, *(terms[k] for k in others)])
         part = _einsum(f"{left}->{kept}", [g, *(xs[k] for k in others)])
-        for axis, letter in enumerate(
-            term
-        ):  # an axis that only x has was summed: its gradient is even
-            if letter not in letters:
+        for axis, letter in enumerate(term):
+            if letter not in letters:  # only x has this axis: it was summed, its gradient is even
                 part = expand_dims(part, axis)
         gradients.append(broadcast_to(part, x.shape) if part.shape != x.shape else part)
     return tuple(gradients)
@@ -186,27 +181,33 @@ def _einsum_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7),), {"subscripts": "ij->j"})
     yield Sample((draw(5, 7),), {"subscripts": "ij->ji"})
     yield Sample((draw(3), draw(5), draw(3, 5)), {"subscripts": "i,j,ij"})
+    yield Sample((draw(2, 3, 5), draw(5)), {"subscripts": "...i, i"})
+    yield Sample((draw(5, 7),), {"subscripts": "ij->"})
 
 
 def _einsum_reference(*xs: Array, subscripts: str) -> Array:
-    """Every product in one large array, then summed."""
-    text = subscripts.replace(" ", "")
-    if "..." in text:
-        text = text.replace("...", "b")
-    left, arrow, right = text.partition("->")
-    terms = left.split(",")
-    letters = sorted(set(left) - {","})
-    right = right if arrow else "".join(c for c in letters if left.count(c) == 1)
+    """Every product in one large array, then summed; `...` counts as axes Z, Y, ... from the right."""
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    named = [term.replace("...", "") for term in left.split(",")]
+    most = max(x.ndim - len(term) for x, term in zip(xs, named, strict=True))
+    front = "ABCDEFGHIJ"[10 - most :]
+    terms = [
+        term.replace("...", front[most + len(term.replace("...", "")) - x.ndim :])
+        for x, term in zip(xs, left.split(","), strict=True)
+    ]
+    if not arrow:
+        once = [c for c in sorted({*"".join(named)}) if "".join(named).count(c) == 1]
+        right = "..." * ("..." in left) + "".join(once)
+    right = right.replace("...", front)
+    letters = sorted({*"".join(terms)})
     total = np.ones((1,) * len(letters))
     for term, x in zip(terms, xs, strict=True):
-        axes = sorted(term)
-        moved = x.transpose([term.index(c) for c in axes])
-        total = total * moved.reshape(
-            [moved.shape[axes.index(c)] if c in axes else 1 for c in letters]
-        )
+        moved = x.transpose([term.index(c) for c in sorted(term)])
+        sizes = dict(zip(sorted(term), moved.shape, strict=True))
+        total = total * moved.reshape([sizes.get(c, 1) for c in letters])
     summed = total.sum(axis=tuple(i for i, c in enumerate(letters) if c not in right))
     kept = [c for c in letters if c in right]
-    return summed.transpose([kept.index(c) for c in right])
+    return np.asarray(summed.transpose([kept.index(c) for c in right]))
 
 
 _einsum_op = Op(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from magmadnn.graph import scalar as s
-from magmadnn.graph.op import Draw, Sample
+from magmadnn.graph.op import Draw, Op, Sample
 
 from ._pointwise import elementwise_reference, pointwise, positive_samples
 
@@ -47,7 +47,7 @@ sin = pointwise(
     "sin", "the sine of x radians", lambda x: s.sin(x), vjp=lambda g, y, x: g * cos(x),
     reference=elementwise_reference(math.sin),
 )  # fmt: skip
-cos = pointwise(
+cos: Op = pointwise(
     "cos", "the cosine of x radians", lambda x: s.cos(x), vjp=lambda g, y, x: -g * sin(x),
     reference=elementwise_reference(math.cos),
 )  # fmt: skip

@@ -5,60 +5,64 @@ Shapes change; values do not. Shapes may hold symbolic dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, ShapeError
-from magmadnn.graph.dim import Dim, Shape, Size, divide, product
-from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote
+from magmadnn.graph.dim import Shape, Size, divide, product
+from magmadnn.graph.node import Node, record
+from magmadnn.graph.op import REQUIRED, Array, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import Attributes, OpWords, axis_number, broadcast, shape_text
+from magmadnn.graph.signature import (
+    Attributes,
+    OpWords,
+    axes_text,
+    axis_number,
+    elementwise,
+    shape_text,
+)
 from magmadnn.graph.spec import Spec
 
-
-def _first_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
-    return dtypes[0]
-
-
-def _as_shape(words: OpWords, shape: Any) -> Shape:
-    """A shape from a tuple, a list or one size."""
-    sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    for size in sizes:
-        if not isinstance(size, Dim) and (isinstance(size, bool) or not hasattr(size, "__index__")):
-            raise ShapeError(f"{words.name}: a shape holds integers, got {size!r} in {shape!r}")
-    return tuple(s if isinstance(s, Dim) else int(s) for s in sizes)
+from ._arguments import as_shape, first_dtype, ndim_of, shape_of, words_of
+from ._rewrites import drop_unchanged
+from .slicing import along, slice_
 
 
 def _movement(**record: Any) -> Op:
-    return Op(kind=OpKind.MOVEMENT, **{"dtypes": _first_dtype, **record})
+    return Op(kind=OpKind.MOVEMENT, **{"dtypes": first_dtype, **record})
 
 
 # --- reshape --------------------------------------------------------------------------------------
 
 
 def _reshape_canonical(words: OpWords, specs: Sequence[Spec], shape: Any) -> dict[str, Any]:
-    sizes = _as_shape(words, shape)
-    free = [i for i, s in enumerate(sizes) if s == -1]
+    sizes = as_shape(words, shape, free=True)
     total = product(specs[0].shape)
-    if len(free) > 1 or any(isinstance(s, int) and s < -1 for s in sizes):
-        raise ShapeError(f"reshape: {shape_text(sizes)} may hold one -1 and no other negative size")
-    if free:
-        try:
+    if sizes.count(-1) > 1:
+        raise ShapeError(f"reshape: {shape_text(sizes)} may hold one -1 only")
+    settled = sizes
+    if -1 in sizes:
+        with suppress(ShapeError):  # told below
             missing = divide(total, product([s for s in sizes if s != -1]))
-        except ShapeError:
-            missing = -1
-        sizes = tuple(missing if s == -1 else s for s in sizes)
-    if product(sizes) != total or -1 in sizes:
+            settled = tuple(missing if s == -1 else s for s in sizes)
+    if -1 in settled or product(settled) != total:
         raise ShapeError(
             f"reshape: x {shape_text(specs[0].shape)} has {total} elements, "
-            f"which do not fit into {shape_text(_as_shape(words, shape))}"
+            f"which do not fit into {shape_text(sizes)}"
         )
-    return {"shape": sizes}
+    return {"shape": settled}
 
 
-reshape = _movement(
+def _reshape_once(node: Node) -> Node | None:
+    """A reshape of a reshape is one reshape."""
+    (inner,) = node.inputs
+    return record(reshape, inner.inputs, node.attributes) if inner.op is reshape else None
+
+
+reshape: Op = _movement(
     name="reshape",
     args=("x",),
     formula="x's elements in row-major order, in another shape; one size may be -1",
@@ -73,14 +77,21 @@ reshape = _movement(
     ],
     attributes={"shape": REQUIRED},
     canonical=_reshape_canonical,
+    rewrites=(drop_unchanged, _reshape_once),
 )
 
 
 @public
 def flatten(x: Any) -> Any:
-    """X [n, ...] -> [n, everything else]."""
-    rest = product(x.shape[1:]) if len(x.shape) else 1
-    return reshape(x, (x.shape[0] if len(x.shape) else 1, rest))
+    """X [n, ...] -> [n, everything else].
+
+    Raises:
+        ShapeError: if x is a scalar.
+    """
+    shape = shape_of(x)
+    if not shape:
+        raise ShapeError("flatten: x is a scalar, expected 1 axis or more")
+    return reshape(x, (shape[0], product(shape[1:])))
 
 
 # --- axes -----------------------------------------------------------------------------------------
@@ -90,9 +101,12 @@ def _transpose_canonical(words: OpWords, specs: Sequence[Spec], axes: Any) -> di
     ndim = specs[0].ndim
     if axes is None:
         return {"axes": tuple(reversed(range(ndim)))}
-    order = tuple(axis_number(words, a, ndim) for a in axes)
+    listed = axes if isinstance(axes, (list, tuple)) else (axes,)
+    order = tuple(axis_number(words, a, ndim) for a in listed)
     if sorted(order) != list(range(ndim)):
-        raise ShapeError(f"transpose: axes {tuple(axes)} do not name each of {ndim} axes once")
+        raise ShapeError(
+            f"transpose: axes {shape_text(tuple(listed))} do not name each of {axes_text(ndim)} once"
+        )
     return {"axes": order}
 
 
@@ -100,7 +114,20 @@ def _transpose_vjp(g: Any, y: Any, x: Any, axes: tuple[int, ...]) -> Any:
     return transpose(g, tuple(axes.index(i) for i in range(len(axes))))
 
 
-transpose = _movement(
+def _transpose_unmoved(node: Node) -> Node | None:
+    return node.inputs[0] if node.attributes["axes"] == tuple(range(node.ndim)) else None
+
+
+def _transpose_once(node: Node) -> Node | None:
+    """A transpose of a transpose is one transpose."""
+    (inner,) = node.inputs
+    if inner.op is not transpose:
+        return None
+    order = tuple(inner.attributes["axes"][a] for a in node.attributes["axes"])
+    return record(transpose, inner.inputs, {"axes": order})
+
+
+transpose: Op = _movement(
     name="transpose",
     args=("x",),
     formula="x with its axes in another order; all reversed where no order is given",
@@ -117,19 +144,15 @@ transpose = _movement(
     ],
     attributes={"axes": None},
     canonical=_transpose_canonical,
+    rewrites=(_transpose_unmoved, _transpose_once),
 )
-
-
-def _ndim(x: Any) -> int:
-    return len(x.shape) if hasattr(x, "shape") else np.ndim(x)
 
 
 @public
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """X with two axes exchanged."""
-    order = list(range(_ndim(x)))
-    words = OpWords("swapaxes", ("x",), "")
-    a, b = (axis_number(words, axis, len(order)) for axis in (axis1, axis2))
+    order = list(range(ndim_of(x)))
+    a, b = (axis_number(words_of("swapaxes"), axis, len(order)) for axis in (axis1, axis2))
     order[a], order[b] = order[b], order[a]
     return transpose(x, tuple(order))
 
@@ -137,9 +160,9 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 @public
 def moveaxis(x: Any, source: int, destination: int) -> Any:
     """X with one axis moved to another place, the others in their order."""
-    words = OpWords("moveaxis", ("x",), "")
-    a, b = (axis_number(words, axis, _ndim(x)) for axis in (source, destination))
-    order = [i for i in range(_ndim(x)) if i != a]
+    ndim = ndim_of(x)
+    a, b = (axis_number(words_of("moveaxis"), axis, ndim) for axis in (source, destination))
+    order = [i for i in range(ndim) if i != a]
     order.insert(b, a)
     return transpose(x, tuple(order))
 
@@ -147,8 +170,8 @@ def moveaxis(x: Any, source: int, destination: int) -> Any:
 @public
 def expand_dims(x: Any, axis: int = 0) -> Any:
     """X with a new axis of size 1 at `axis` of the result."""
-    shape = list(x.shape if hasattr(x, "shape") else np.shape(x))
-    at = axis_number(OpWords("expand_dims", ("x",), ""), axis, len(shape) + 1)
+    shape = list(shape_of(x))
+    at = axis_number(words_of("expand_dims", "the result"), axis, len(shape) + 1)
     shape.insert(at, 1)
     return reshape(x, tuple(shape))
 
@@ -160,20 +183,14 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     Raises:
         ShapeError: if a named axis is longer than 1.
     """
-    shape = x.shape if hasattr(x, "shape") else np.shape(x)
-    words = OpWords("squeeze", ("x",), "")
+    shape = shape_of(x)
     if axis is None:
-        axes = {i for i, size in enumerate(shape) if size == 1}
-    else:
-        axes = {
-            axis_number(words, a, len(shape))
-            for a in (axis if isinstance(axis, tuple) else (axis,))
-        }
+        axis = tuple(i for i, size in enumerate(shape) if size == 1)
+    listed = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = {axis_number(words_of("squeeze"), a, len(shape)) for a in listed}
     for a in axes:
         if shape[a] != 1:
-            raise ShapeError(
-                f"squeeze: axis {a} of x {shape_text(tuple(shape))} is {shape[a]}, expected 1"
-            )
+            raise ShapeError(f"squeeze: axis {a} of x {shape_text(shape)} is {shape[a]}, expected 1")
     return reshape(x, tuple(size for i, size in enumerate(shape) if i not in axes))
 
 
@@ -181,13 +198,9 @@ def squeeze(x: Any, axis: Any = None) -> Any:
 
 
 def _broadcast_canonical(words: OpWords, specs: Sequence[Spec], shape: Any) -> dict[str, Any]:
-    sizes = _as_shape(words, shape)
+    sizes = as_shape(words, shape)
     target = Spec(sizes, specs[0].dtype)
-    both = broadcast(
-        OpWords("broadcast_to", ("x", "shape"), ""),
-        [specs[0], target],
-        [(0, specs[0].shape), (1, sizes)],
-    )
+    both = elementwise(words_of("broadcast_to", "x", "shape"), [specs[0], target], {})
     if both != sizes:
         raise ShapeError(
             f"broadcast_to: x {shape_text(specs[0].shape)} does not broadcast to {shape_text(sizes)}"
@@ -195,7 +208,13 @@ def _broadcast_canonical(words: OpWords, specs: Sequence[Spec], shape: Any) -> d
     return {"shape": sizes}
 
 
-broadcast_to = _movement(
+def _broadcast_once(node: Node) -> Node | None:
+    """A broadcast of a broadcast is one broadcast."""
+    (inner,) = node.inputs
+    return record(broadcast_to, inner.inputs, node.attributes) if inner.op is broadcast_to else None
+
+
+broadcast_to: Op = _movement(
     name="broadcast_to",
     args=("x",),
     formula="x repeated along new axes and axes of size 1, to a shape",
@@ -209,6 +228,7 @@ broadcast_to = _movement(
     ],
     attributes={"shape": REQUIRED},
     canonical=_broadcast_canonical,
+    rewrites=(drop_unchanged, _broadcast_once),
 )
 
 
@@ -219,15 +239,19 @@ def expand(x: Any, shape: Any) -> Any:
 
 
 @public
-def tile(x: Any, repeats: Sequence[int]) -> Any:
+def tile(x: Any, repeats: Any) -> Any:
     """X repeated `repeats[i]` times along axis i; one number for each axis."""
-    shape = tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
-    if len(repeats) != len(shape):
-        raise ShapeError(f"tile: x has {len(shape)} axes, got {len(repeats)} repeats")
-    paired = [size for r, n in zip(repeats, shape, strict=True) for size in (r, n)]
+    shape = shape_of(x)
+    counts = as_shape(words_of("tile"), repeats)
+    if len(counts) != len(shape):
+        raise ShapeError(
+            f"tile: x {shape_text(shape)} has {axes_text(len(shape))}, "
+            f"got {len(counts)} repeats {shape_text(counts)}"
+        )
+    paired = [size for r, n in zip(counts, shape, strict=True) for size in (r, n)]
     single = [size for n in shape for size in (1, n)]
     copies = broadcast_to(reshape(x, tuple(single)), tuple(paired))
-    return reshape(copies, tuple(r * n for r, n in zip(repeats, shape, strict=True)))
+    return reshape(copies, tuple(r * n for r, n in zip(counts, shape, strict=True)))
 
 
 # --- joining --------------------------------------------------------------------------------------
@@ -238,11 +262,12 @@ def _concat_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
     first = specs[0].shape
     total: Size = 0
     for number, spec in enumerate(specs):
-        others = [(a, s) for a, s in enumerate(spec.shape) if a != axis]
         if spec.ndim != len(first):
-            raise ShapeError(f"concat: all operands need {len(first)} axes: {words.shapes(specs)}")
-        for a, size in others:
-            if size != first[a]:
+            raise ShapeError(
+                f"concat: all operands need {axes_text(len(first))}: {words.shapes(specs)}"
+            )
+        for a, size in enumerate(spec.shape):
+            if a != axis and size != first[a]:
                 raise ShapeError(
                     f"concat: axis {a} is {first[a]} in {words.operand(0)} but {size} in "
                     f"{words.operand(number)}; only axis {axis} may differ: {words.shapes(specs)}"
@@ -256,11 +281,14 @@ def _concat_vjp(g: Any, y: Any, *xs: Any, axis: int) -> tuple[Any, ...]:
     start: Size = 0
     for x in xs:
         stop = x.shape[axis] + start
-        index = [("slice", None, None, 1)] * x.ndim
-        index[axis] = ("slice", start, stop, 1)
-        parts.append(_slice(g, index=tuple(index)))
+        parts.append(slice_(g, index=along(x.ndim, axis, ("slice", start, stop, 1))))
         start = stop
     return tuple(parts)
+
+
+def _concat_alone(node: Node) -> Node | None:
+    """A list of one stays as it is."""
+    return drop_unchanged(node) if len(node.inputs) == 1 else None
 
 
 def _concat_reference(*xs: Array, axis: int = 0) -> Array:
@@ -293,252 +321,21 @@ concat = _movement(
     ],
     attributes={"axis": 0},
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},
+    rewrites=(_concat_alone,),
 )
 
 
 @public
 def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     """The list xs, which all have one shape, along a new axis."""
-    shapes = {tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in xs}
-    if len(shapes) != 1:
-        raise ShapeError(f"stack: all operands need one shape, got {len(shapes)} different ones")
-    return concat([expand_dims(x, axis) for x in xs], axis=axis)
-
-
-@public
-def split(x: Any, parts: int, axis: int = 0) -> list[Any]:
-    """X cut into equal parts along an axis.
-
-    Raises:
-        ShapeError: if the axis does not divide into so many parts.
-    """
-    words = OpWords("split", ("x",), "")
-    axis = axis_number(words, axis, _ndim(x))
-    size = divide(x.shape[axis], parts)
-    pieces = []
-    for k in range(parts):
-        index: list[Any] = [("slice", None, None, 1)] * _ndim(x)
-        index[axis] = ("slice", size * k, size * (k + 1), 1)
-        pieces.append(_slice(x, index=tuple(index)))
-    return pieces
-
-
-# --- slicing --------------------------------------------------------------------------------------
-# An index is a tuple with one entry for each axis of x: ("slice", start, stop, step) or ("int", i).
-
-
-def _slice_canonical(words: OpWords, specs: Sequence[Spec], index: Any) -> dict[str, Any]:
-    entries = list(index) + [("slice", None, None, 1)] * (specs[0].ndim - len(index))
-    return {
-        "index": tuple(
-            _settle_entry(words, axis, entry, size)
-            for axis, (entry, size) in enumerate(zip(entries, specs[0].shape, strict=True))
-        )
-    }
-
-
-def _settle_entry(words: OpWords, axis: int, entry: Any, size: Size) -> tuple[Any, ...]:
-    """An entry with start and stop counted from the front, where the axis has a known size."""
-    if entry[0] == "int":
-        if isinstance(size, int) and not -size <= entry[1] < size:
+    if not isinstance(xs, (list, tuple)) or not xs:
+        raise ArgumentError("stack: xs must be a list of one or more")
+    first, *others = (shape_of(x) for x in xs)
+    for number, shape in enumerate(others, 1):
+        if shape != first:
             raise ShapeError(
-                f"{words.name}: index {entry[1]} is outside axis {axis} of size {size}; "
-                f"use {-size} to {size - 1}"
+                f"stack: xs[0] is {shape_text(first)} but xs[{number}] {shape_text(shape)}; "
+                "make them equal"
             )
-        return ("int", entry[1] % size if isinstance(size, int) else entry[1])
-    _, start, stop, step = entry
-    if isinstance(size, int) and not isinstance(start, Dim) and not isinstance(stop, Dim):
-        start, stop, step = slice(start, stop, step).indices(size)
-        # stepping down to the front ends at -1, which a slice would read as the last element
-        return ("slice", start, None if stop < 0 else stop, step)
-    return ("slice", start, stop, step)
-
-
-def _entry_size(words: OpWords, axis: int, entry: Any, size: Size) -> Size:
-    _, start, stop, step = entry
-    if (start, stop) == (None, None) and step in (1, -1):
-        return size
-    if isinstance(size, int) and not isinstance(start, Dim) and not isinstance(stop, Dim):
-        return len(range(*slice(start, stop, step).indices(size)))
-    if step != 1:
-        raise ShapeError(f"{words.name}: axis {axis} has the unknown size {size}; use a step of 1")
-    first = 0 if start is None else start
-    last = size if stop is None else stop
-    first = size + first if isinstance(first, int) and first < 0 else first
-    last = size + last if isinstance(last, int) and last < 0 else last
-    if isinstance(last, int) and stop is not None and isinstance(size, Dim):
-        raise ShapeError(
-            f"{words.name}: axis {axis} has the unknown size {size}, so it cannot end at {stop}; "
-            "end it with a negative number or not at all"
-        )
-    return last - first
-
-
-def _slice_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
-    return tuple(
-        _entry_size(words, axis, entry, size)
-        for axis, (entry, size) in enumerate(zip(attributes["index"], specs[0].shape, strict=True))
-        if entry[0] == "slice"
-    )
-
-
-def _numpy_index(index: Any) -> tuple[Any, ...]:
-    return tuple(e[1] if e[0] == "int" else slice(*e[1:]) for e in index)
-
-
-def _slice_samples(draw: Draw) -> Iterable[Sample]:
-    yield Sample((draw(5, 7),), {"index": (("slice", 1, 4, 1), ("slice", None, None, 2))})
-    yield Sample((draw(5, 7),), {"index": (("int", -2),)})
-    yield Sample((draw(3, 5, 2),), {"index": (("slice", None, None, -1), ("int", 1))})
-    yield Sample((draw(7),), {"index": (("slice", 5, 1, -2),)})
-
-
-def _slice_reference(x: Array, index: Any) -> Array:
-    for axis in reversed(range(len(index))):
-        entry = index[axis]
-        if entry[0] == "int":
-            x = np.take(x, entry[1], axis)
-        else:
-            x = np.take(x, list(range(x.shape[axis]))[slice(*entry[1:])], axis)
-    return x
-
-
-_slice = _movement(
-    name="_slice",
-    args=("x",),
-    formula="x[index], for integers and slices",
-    shapes=_slice_shapes,
-    numpy=lambda x, index: x[_numpy_index(index)],
-    vjp=lambda g, y, x, index: _unslice(g, index=index, shape=x.shape),
-    reference=_slice_reference,
-    samples=_slice_samples,
-    attributes={"index": ()},
-    canonical=_slice_canonical,
-)
-
-
-def _unslice_numpy(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
-    out = np.zeros(shape, g.dtype)
-    out[_numpy_index(index)] = g
-    return out
-
-
-def _unslice_reference(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
-    where = _slice_reference(np.arange(np.prod(shape)).reshape(shape), index)
-    flat = np.zeros(int(np.prod(shape)))
-    for place, value in zip(where.flat, g.flat, strict=True):
-        flat[int(place)] = value
-    return flat.reshape(shape)
-
-
-_unslice = _movement(
-    name="_unslice",
-    args=("g",),
-    formula="zeros of a shape, with g at index: the transpose of slicing",
-    shapes=lambda words, specs, attributes: attributes["shape"],
-    numpy=_unslice_numpy,
-    vjp=lambda g, y, x, index, shape: _slice(g, index=index),
-    reference=_unslice_reference,
-    samples=lambda draw: [
-        Sample((draw(3, 4),), {
-            "index": (("slice", 1, 4, 1), ("slice", 0, 7, 2)), "shape": (5, 7),
-        }),
-        Sample((draw(7),), {"index": (("int", 3), ("slice", 0, 7, 1)), "shape": (5, 7)}),
-    ],
-    attributes={"index": (), "shape": REQUIRED},
-)  # fmt: skip
-
-
-@public
-def getitem(x: Any, index: Any) -> Any:
-    """`x[index]` for integers, slices, `None`, `...` and integer arrays (along the first axis).
-
-    Masks make shapes that depend on data; take them of a Tensor, or use `where`.
-    """
-    entries = list(index) if isinstance(index, tuple) else [index]
-    if len(entries) == 1 and (hasattr(entries[0], "dtype") or isinstance(entries[0], list)):
-        from .indexing import take
-
-        return take(
-            x, entries[0] if hasattr(entries[0], "dtype") else np.asarray(entries[0]), axis=0
-        )
-    used = sum(e is not None and e is not ... for e in entries)
-    if used > _ndim(x):
-        raise ShapeError(f"getitem: {used} indices for x, which has {_ndim(x)} axes")
-    fill = [slice(None)] * (_ndim(x) - used)
-    at = next((k for k, e in enumerate(entries) if e is ...), len(entries))
-    entries = entries[:at] + fill + entries[at + 1 :]
-    y = _slice(x, index=tuple(_entry(e) for e in entries if e is not None))
-    result_axis = 0
-    for entry in entries:
-        if entry is None:
-            y = expand_dims(y, result_axis)
-        result_axis += 0 if entry is not None and not isinstance(entry, slice) else 1
-    return y
-
-
-def _entry(item: Any) -> tuple[Any, ...]:
-    if isinstance(item, slice):
-        if item.step == 0:
-            raise ArgumentError("getitem: the step of a slice must not be 0")
-        return ("slice", item.start, item.stop, 1 if item.step is None else item.step)
-    if isinstance(item, bool) or not hasattr(item, "__index__"):
-        raise ArgumentError(
-            f"getitem: an index is an integer, a slice, None or ..., got {item!r}; "
-            "masks are taken of a Tensor, or written with where"
-        )
-    return ("int", int(item))
-
-
-@public
-def flip(x: Any, axis: int) -> Any:
-    """X in reverse order along an axis."""
-    index: list[Any] = [("slice", None, None, 1)] * _ndim(x)
-    index[axis_number(OpWords("flip", ("x",), ""), axis, _ndim(x))] = ("slice", None, None, -1)
-    return _slice(x, index=tuple(index))
-
-
-# --- padding --------------------------------------------------------------------------------------
-
-
-def _pad_canonical(
-    words: OpWords, specs: Sequence[Spec], widths: Any, value: float
-) -> dict[str, Any]:
-    pairs = tuple((int(a), int(b)) for a, b in widths)
-    if len(pairs) != specs[0].ndim or any(w < 0 for pair in pairs for w in pair):
-        raise ShapeError(
-            f"pad: widths need a pair of sizes from 0 for each of {specs[0].ndim} axes, got {widths}"
-        )
-    return {"widths": pairs, "value": value}
-
-
-def _pad_vjp(g: Any, y: Any, x: Any, widths: Any, value: float) -> Any:
-    index = tuple(
-        ("slice", before, n + before, 1) for (before, _), n in zip(widths, x.shape, strict=True)
-    )
-    return _slice(g, index=index)
-
-
-def _pad_reference(x: Array, widths: Any, value: float = 0.0) -> Array:
-    out = np.full([n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)], float(value))
-    out[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, widths, strict=True))] = x
-    return out
-
-
-pad = _movement(
-    name="pad",
-    args=("x",),
-    formula="x with constant values around it; widths hold (before, after) for each axis",
-    shapes=lambda words, specs, attributes: tuple(
-        n + (a + b) for n, (a, b) in zip(specs[0].shape, attributes["widths"], strict=True)
-    ),
-    numpy=lambda x, widths, value: np.pad(x, widths, constant_values=value),
-    vjp=_pad_vjp,
-    reference=_pad_reference,
-    samples=lambda draw: [
-        Sample((draw(3, 5),), {"widths": ((1, 2), (0, 3))}),
-        Sample((draw(5),), {"widths": ((2, 0),), "value": 1.5}),
-    ],
-    attributes={"widths": REQUIRED, "value": 0},
-    canonical=_pad_canonical,
-)
+    at = axis_number(words_of("stack", "the result"), axis, len(first) + 1)
+    return concat([expand_dims(x, at) for x in xs], axis=at)

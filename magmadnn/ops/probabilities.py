@@ -6,6 +6,7 @@ log_softmax   x - logsumexp(x): no logarithm of a number near 0 is ever taken
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,10 +15,13 @@ import numpy as np
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
+from magmadnn.graph.spec import BFLOAT16, is_floating
 
-from .arithmetic import equal, stop_gradient, where
+from ._arguments import dtype_of, ndim_of, words_of
+from .arithmetic import abs, cast, stop_gradient, where
 from .elementary import exp, log
-from .reductions import max, sum
+from .movement import squeeze
+from .reductions import axes_of, max, sum, widened
 
 
 def _axis(words: Any, specs: Any, axis: Any) -> dict[str, Any]:
@@ -31,13 +35,10 @@ def _samples(draw: Draw) -> Iterable[Sample]:
 
 
 def _centred(x: Array, axis: int) -> Array:
-    """X minus its largest along the axis, in float32 at least."""
-    wide = x.astype(np.result_type(x.dtype, np.float32)) if x.dtype.itemsize < 4 else x
-    top = wide.max(axis=axis, keepdims=True, initial=-np.inf)
-    # a row whose largest is infinite would give inf - inf; what is left is the limit where there is one
-    return wide - np.where(np.isinf(top), np.where(top > 0, np.float32(np.inf), 0), top).astype(
-        wide.dtype
-    )
+    """X minus its largest along the axis, in float32 or float64."""
+    wide = x.astype(np.float32 if x.dtype in (np.float16, BFLOAT16, np.float32) else np.float64)
+    largest = wide.max(axis=axis, keepdims=True, initial=-np.inf)
+    return np.asarray(wide - largest)
 
 
 def _softmax_numpy(x: Array, axis: int) -> Array:
@@ -87,9 +88,14 @@ log_softmax = Op(
 
 @public
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """log(sum(exp(x))) over axes, without overflow: the largest x is taken out first."""
-    top = max(x, axis, keepdims=True)
+    """log(sum(exp(x))) over axes, without overflow: the largest x is taken out first.
+
+    float64 for integers.
+    """
+    axes = axes_of(words_of("logsumexp"), axis, ndim_of(x))
+    x, back = widened(x if is_floating(dtype_of(x)) else cast(x, "float64"))
+    top = max(x, axes, keepdims=True)
     # an infinite largest stays where it is: inf - inf would be NaN
-    top = stop_gradient(where(equal(top - top, 0), top, 0))
-    total = log(sum(exp(x - top), axis, keepdims=True)) + top
-    return total if keepdims else sum(total, axis)
+    top = stop_gradient(where(abs(top) < math.inf, top, 0))
+    total = log(sum(exp(x - top), axes, keepdims=True)) + top
+    return back(total if keepdims else squeeze(total, axes))

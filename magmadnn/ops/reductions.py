@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ShapeError
-from magmadnn.graph.dim import Dim, product
-from magmadnn.graph.node import Node, node_of, size
+from magmadnn.graph.dim import Dim, Shape, product
+from magmadnn.graph.node import Node, constant, size
 from magmadnn.graph.op import (
     Array,
     Draw,
@@ -27,19 +27,31 @@ from magmadnn.graph.op import (
     promote,
 )
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import Attributes, OpWords, axis_number, by_signature
-from magmadnn.graph.spec import BFLOAT16, Spec
+from magmadnn.graph.signature import (
+    Attributes,
+    OpWords,
+    ShapeRule,
+    axes_text,
+    axis_number,
+    by_signature,
+    shape_text,
+)
+from magmadnn.graph.spec import BFLOAT16, Spec, is_floating
 
+from ._arguments import dtype_of, ndim_of, shape_of, words_of
 from .arithmetic import cast, equal, where
 from .elementary import sqrt
 from .movement import broadcast_to, expand_dims, flip, reshape, transpose
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_HALF = (np.dtype(np.float16), BFLOAT16)
 
 
-def _axes(words: OpWords, specs: Sequence[Spec], axis: Any) -> tuple[int, ...]:
-    """The reduced axes, counted from the front, in order, each once."""
-    ndim = specs[0].ndim
+def axes_of(words: OpWords, axis: Any, ndim: int) -> tuple[int, ...]:
+    """The reduced axes, counted from the front, in order, each once.
+
+    Raises:
+        ShapeError: if there is no such axis, or one is named twice.
+    """
     if axis is None:
         return tuple(range(ndim))
     listed = axis if isinstance(axis, (tuple, list)) else (axis,)
@@ -50,11 +62,11 @@ def _axes(words: OpWords, specs: Sequence[Spec], axis: Any) -> tuple[int, ...]:
 
 
 def _canonical(words: OpWords, specs: Sequence[Spec], axis: Any, keepdims: bool) -> dict[str, Any]:
-    return {"axis": _axes(words, specs, axis), "keepdims": bool(keepdims)}
+    return {"axis": axes_of(words, axis, specs[0].ndim), "keepdims": bool(keepdims)}
 
 
 def _signature(x: int, axis: tuple[int, ...], keepdims: bool) -> str:
-    left = _LETTERS[:x]
+    left = [f"a{i}" for i in range(x)]
     right = [("1" if i in axis else c) for i, c in enumerate(left) if keepdims or i not in axis]
     return f"{' '.join(left)} -> {' '.join(right)}"
 
@@ -65,7 +77,29 @@ def _with_axes(g: Any, x: Any, axis: tuple[int, ...]) -> Any:
 
 
 def _wide(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype in (np.float16, BFLOAT16) else x
+    return x.astype(np.float32) if x.dtype in _HALF else x
+
+
+def _need_elements(words: OpWords, shape: Sequence[Any], axis: Sequence[int]) -> None:
+    """An extreme needs one element at least.
+
+    Raises:
+        ShapeError: naming the empty axis.
+    """
+    for a in axis:
+        if shape[a] == 0:
+            raise ShapeError(
+                f"{words.name}: axis {a} of x {shape_text(tuple(shape))} is empty, "
+                "so there is nothing to choose from"
+            )
+
+
+def _nonempty_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
+    _need_elements(words, specs[0].shape, attributes["axis"])
+    return _SHAPES(words, specs, attributes)
+
+
+_SHAPES = by_signature(_signature)
 
 
 def _sum_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
@@ -87,6 +121,7 @@ def _reduction(
     *,
     vjp: Callable[..., Any],
     reference: Callable[..., Any],
+    shapes: ShapeRule = _SHAPES,
     dtypes: DTypeRule = promote,
     notes: str = "",
 ) -> Op:
@@ -95,7 +130,7 @@ def _reduction(
         args=("x",),
         formula=formula,
         kind=OpKind.REDUCTION,
-        shapes=by_signature(_signature),
+        shapes=shapes,
         dtypes=dtypes,
         numpy=compute,
         vjp=vjp,
@@ -120,6 +155,16 @@ def _by_slices(combine: Callable[..., float], x: Array, axis: Any, keepdims: boo
 
 
 # --- primitives -----------------------------------------------------------------------------------
+
+
+def _extreme(name: str, compute: Callable[..., Array]) -> Callable[..., Array]:
+    words = words_of(name)
+
+    def numpy(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        _need_elements(words, x.shape, axis)  # known only now where the size is a symbol
+        return compute(x, axis=axis, keepdims=keepdims)
+
+    return numpy
 
 
 def _extreme_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -165,7 +210,8 @@ prod = _reduction(
 max = _reduction(
     "max",
     "the largest of x over axes",
-    lambda x, axis, keepdims: x.max(axis=axis, keepdims=keepdims),
+    _extreme("max", np.max),
+    shapes=_nonempty_shapes,
     vjp=_extreme_vjp,
     reference=lambda values: sorted(values)[-1],
     notes="NaN if there is one. Equal winners share the gradient evenly.",
@@ -173,7 +219,8 @@ max = _reduction(
 min = _reduction(
     "min",
     "the smallest of x over axes",
-    lambda x, axis, keepdims: x.min(axis=axis, keepdims=keepdims),
+    _extreme("min", np.min),
+    shapes=_nonempty_shapes,
     vjp=_extreme_vjp,
     reference=lambda values: sorted(values)[0],
     notes="NaN if there is one. Equal winners share the gradient evenly.",
@@ -183,14 +230,17 @@ min = _reduction(
 def _arg_canonical(
     words: OpWords, specs: Sequence[Spec], axis: Any, keepdims: bool
 ) -> dict[str, Any]:
-    axes = _axes(words, specs, axis)
+    axes = axes_of(words, axis, specs[0].ndim)
     if axis is not None and len(axes) != 1:
         raise ShapeError(f"{words.name}: axis must be one integer or None, got {axis}")
     return {"axis": axes, "keepdims": bool(keepdims)}
 
 
 def _arg(name: str, formula: str, compute: Callable[..., Array], best: Callable[..., Any]) -> Op:
+    words = words_of(name)
+
     def numpy(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        _need_elements(words, x.shape, axis)
         if len(axis) == 1:
             return np.asarray(compute(x, axis=axis[0], keepdims=keepdims))
         return np.asarray(compute(x)).reshape((1,) * x.ndim if keepdims else ())
@@ -200,7 +250,7 @@ def _arg(name: str, formula: str, compute: Callable[..., Array], best: Callable[
         args=("x",),
         formula=formula,
         kind=OpKind.REDUCTION,
-        shapes=by_signature(_signature),
+        shapes=_nonempty_shapes,
         dtypes=fixed_dtype("int64"),
         numpy=numpy,
         vjp=NoGradient("its result is an integer"),
@@ -227,15 +277,19 @@ argmin = _arg(
 
 
 def _cumsum_canonical(words: OpWords, specs: Sequence[Spec], axis: Any) -> dict[str, Any]:
-    return {"axis": axis_number(words, axis, specs[0].ndim)}
+    ndim = specs[0].ndim
+    if axis is None and ndim > 1:
+        raise ShapeError(f"{words.name}: x has {axes_text(ndim)}; say along which one, as axis=-1")
+    return {"axis": axis_number(words, 0 if axis is None else axis, ndim)}
 
 
-def _cumsum_reference(x: Array, axis: int = 0) -> Array:
+def _cumsum_reference(x: Array, axis: int | None = None) -> Array:
+    axis = axis or 0
     lower = np.tril(np.ones((x.shape[axis], x.shape[axis])))
     return np.moveaxis(np.tensordot(lower, np.moveaxis(x, axis, 0), 1), 0, axis)
 
 
-cumsum = Op(
+cumsum: Op = Op(
     name="cumsum",
     args=("x",),
     formula="the running sum of x along an axis",
@@ -250,7 +304,7 @@ cumsum = Op(
         Sample((draw(5, 7),), {"axis": -1}),
         Sample((draw(3, 1, 5),), {"axis": 1}),
     ],
-    attributes={"axis": 0},
+    attributes={"axis": None},
     canonical=_cumsum_canonical,
 )
 
@@ -258,48 +312,64 @@ cumsum = Op(
 # --- built from them ------------------------------------------------------------------------------
 
 
-def _count(x: Any, axis: Any) -> Any:
+def _count(name: str, x: Any, axis: Any) -> Any:
     """How many elements each result of a reduction is made of, as a number or a scalar node."""
-    node = node_of(x) if not isinstance(x, np.ndarray) else None
-    shape = node.shape if node is not None else np.shape(x)
-    specs = [Spec(tuple(shape), np.dtype(np.float32))]
-    count = product([shape[a] for a in _axes(OpWords("mean", ("x",), ""), specs, axis)])
+    shape = shape_of(x)
+    count = product([shape[a] for a in axes_of(words_of(name), axis, len(shape))])
     if isinstance(count, Dim):
-        floating = node is not None and node.dtype.kind in "iub"
-        return size(count, np.float64 if floating or node is None else node.dtype)
+        dtype = dtype_of(x)
+        return size(count, dtype if is_floating(dtype) else np.float64)
     return float(count)
+
+
+def widened(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """X in float32 where it is of half precision, and what brings a result back to its dtype.
+
+    Sums of squares and of many elements would be infinite in float16.
+    """
+    dtype = dtype_of(x)
+    if dtype in _HALF:
+        return cast(x, np.float32), lambda y: cast(y, dtype)
+    return x, lambda y: y
 
 
 @public
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The arithmetic mean over axes; float64 for integers."""
-    return sum(x, axis, keepdims) / _count(x, axis)
+    x, back = widened(x)
+    count = _count("mean", x, axis)
+    return back(sum(x, axis, keepdims) / count)
 
 
 @public
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     """The variance over axes: the mean of `(x - mean)**2`, over n - ddof elements."""
+    x, back = widened(x)
+    count = _count("var", x, axis) - float(ddof)
     centred = x - mean(x, axis, keepdims=True)
-    return sum(centred * centred, axis, keepdims) / (_count(x, axis) - float(ddof))
+    return back(sum(centred * centred, axis, keepdims) / count)
 
 
 @public
 def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
-    """The standard deviation over axes: the square root of `var`."""
-    return sqrt(var(x, axis, keepdims, ddof))
+    """The standard deviation over axes: the square root of `var`; its gradient at 0 is NaN."""
+    axes_of(words_of("std"), axis, ndim_of(x))
+    x, back = widened(x)
+    return back(sqrt(var(x, axis, keepdims, ddof)))
 
 
 @public
 def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN."""
-    return sqrt(sum(x * x, axis, keepdims))
+    axes_of(words_of("norm"), axis, ndim_of(x))
+    x, back = widened(x)
+    return back(sqrt(sum(x * x, axis, keepdims)))
 
 
 @public
 def arange(count: Any) -> Any:
     """0, 1, ..., count - 1 in int64; the count may be a symbolic dimension."""
     if isinstance(count, Dim):
-        one: Any = node_of(np.ones((), np.int64))
-        assert isinstance(one, Node)
+        one: Node = constant(np.ones((), np.int64))
         return cumsum(broadcast_to(one, (count,))) - 1
     return np.arange(count)

@@ -77,7 +77,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return {"dtype": value.name}
     if isinstance(value, Dim):
-        return {"dim": [[list(symbols), factor] for symbols, factor in value.terms]}
+        return {"dim": [[list(symbols), factor] for symbols, factor in value.terms.items()]}
     if isinstance(value, Op):
         return {"op": value.name}
     if is_dataclass(value) and not isinstance(value, type):

@@ -139,6 +139,11 @@ def test_nan_in_an_npz_is_a_missing_value(tmp_path):
     assert len(data.load(tmp_path / "a.npz", missing="drop").x_train) == 14
     filled = data.load(tmp_path / "a.npz", missing="mean")
     assert np.isfinite(filled.train()[0]).all()
+    y = np.linspace(0.5, 2.5, 20)
+    y[5] = np.nan  # a target is never filled, but its row can be left out
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    dropped = data.load(tmp_path / "b.npz", missing="drop")
+    assert len(dropped.x_train) + len(dropped.x_test) == 17
 
 
 def test_one_column_in_an_npz(tmp_path):

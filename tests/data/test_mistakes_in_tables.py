@@ -88,6 +88,16 @@ TABLE: dict[str, Mistake] = {
         DataError,
         "{p}/t.csv: line 3 has 2 fields, expected 3 as in line 1: repair or leave out the line",
     ),
+    "a row too short, blanks in every row": Mistake(
+        table("x 1,2,3\nx 2,3,4\nx 3,4\nx 5,6,7\n"),
+        DataError,
+        "{p}/t.csv: line 3 has 2 fields, expected 3 as in line 1: repair or leave out the line",
+    ),
+    "a row too long, commas in others": Mistake(
+        table("1;2;3\n4;5,5;6\n7;8,5;9\n10;11;12;13\n"),
+        DataError,
+        "{p}/t.csv: line 4 has 4 fields, expected 3 as in line 1: repair or leave out the line",
+    ),
     "a row too long": Mistake(
         table("1;2;3\n\n4;5;6\n7;8;9;10\n"),
         DataError,

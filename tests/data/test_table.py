@@ -52,7 +52,7 @@ LAYOUTS = {
     "quoted delimiter": ('a,"b, c",y\n1,2,3\n4,5,6\n', ",", True),
     "quoted line end": ('"a\nx",b,y\n1,2,3\n4,5,6\n', ",", True),
     "Windows line ends": ("a,b,y\r\n1,2,3\r\n4,5,6\r\n", ",", True),
-    "byte order mark": ("\ufeffa,b,y\n1,2,3\n4,5,6\n", ",", True),
+    "byte order mark": ("\ufeff1,2,3\n4,5,6\n", ",", False),
     "comments": ("# made by hand\n#\n1,2,3\n4,5,6\n", ",", False),
     "header in a comment": ("# made by hand\n# a b y\n1,2,3\n4,5,6\n", ",", True),
     "delimited comment": ("#a,b c,y\n1,2,3\n4,5,6\n", ",", True),
@@ -61,7 +61,7 @@ LAYOUTS = {
     "texts first": ("red,2,3\nblue,5,6\n", ",", False),
     "missing in the first row": ("?,2,3\n4,5,6\n", ",", False),
     "empty in the first row": (",b,y\n1,2,3\n4,5,6\n", ",", True),
-    "empty and text, no header": (",b,1\n1,c,3\n4,d,6\n", ",", False),
+    "empty and texts, no header": (",a,b\n1,a,c\n2,d,b\n", ",", False),
     "blanks in one field of each row": ("x 1,2,3\n" * 3, ",", False),
     "a comment of one word": ("# made\n1,2,3\n4,5,6\n", ",", False),
     "an open quote in the sample of some": ('a,b,y\n1,"2 ""x""",3\n4,5,6\n', ",", True),
@@ -123,6 +123,11 @@ def test_texts_become_categories_and_classes(text_file):
     assert table.target.tolist() == ["no", "yes", "no", "maybe"]
 
 
+def test_a_column_of_as_many_texts_as_numbers_is_text(text_file):
+    table = data.read_table(text_file("x,7,1\n2,8,2\n"))
+    assert table.names == ("column 0=2", "column 0=x", "column 1")
+
+
 def test_without_a_target_all_columns_are_inputs(wine):
     table = data.read_table(wine, None, ignore=["pH", 0])
     assert table.names == ("volatile acidity", "quality")
@@ -181,3 +186,7 @@ def test_a_damaged_schema_is_refused(wine):
     assert data.Schema.from_json(plain) == schema
     with pytest.raises(DataError, match="the saved description is damaged"):
         data.Schema.from_json({**plain, "columns": [{"name": "a"}]})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_cell(text_file):
+    assert data.read_table(text_file("\ufeffa,b\n1,2\n")).names == ("a",)

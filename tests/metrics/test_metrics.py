@@ -23,6 +23,7 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.tensor import placeholder
+from magmadnn.training.codec import Custom, decode, encode
 
 EPS = 2.0**-52
 BATCHES = (1, 7, 5, 11)  # uneven, added up to one problem of 24 samples
@@ -107,6 +108,9 @@ def problem(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).normal(size=(TOTAL, *shape))
 
 
+AVERAGED: dict[str, Any] = {
+    "precision": metrics.Precision, "recall": metrics.Recall, "f1": metrics.F1,
+}  # fmt: skip
 K = 5
 SCORES, LABELS = problem(K), np.random.default_rng(1).integers(0, K, TOTAL)
 SCORES[np.arange(TOTAL), LABELS] += 0.9  # better than chance
@@ -158,7 +162,7 @@ CASES = [
          lambda p, t, w: weighted((p > 0) == (t > 0), w)),
     Case("top 1", metrics.TopK(1), SCORES, LABELS, accuracy),
     Case("top 3", metrics.TopK(3), SCORES, LABELS, top(3)),
-    *(Case(f"{kind}, {average}", metrics.by_name(kind, average=average), SCORES, LABELS,
+    *(Case(f"{kind}, {average}", AVERAGED[kind](average=average), SCORES, LABELS,
            by_class(kind, average))
       for kind in ("precision", "recall", "f1") for average in ("macro", "micro", "none")),
     *(Case(f"{kind}, binary", metrics.by_name(kind), LOGITS, BITS, by_class(kind, "binary", 2))
@@ -397,8 +401,6 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
     ("label", lambda: metrics.Recall()(SCORES, LABELS + 1), DataError, "scatter_add: index 5 at "),
     ("name", lambda: metrics.by_name("acuracy"), UnknownNameError,
      "metric 'acuracy' is not known: did you mean 'accuracy'? known are "),
-    ("setting", lambda: metrics.by_name("top_k", K=3), UnknownNameError,
-     "metric top_k: setting 'K' is not known: known are k"),
     ("kind", lambda: metrics.as_metric(3), ArgumentError,
      "metric: expected a name, a metric such as md.metrics.TopK(3), or a function, got 3"),
 ]  # fmt: skip
@@ -465,7 +467,7 @@ def test_abstract_metrics_have_no_name() -> None:
 
 @pytest.mark.parametrize("metric", [*(c.metric for c in CASES), metrics.F1(average="macro")])
 def test_settings_survive_json(metric: metrics.Metric) -> None:
-    assert metrics.from_config(json.loads(json.dumps(metric.config()))) == metric
+    assert decode(json.loads(json.dumps(encode(metric))), Custom()) == metric
 
 
 def test_shown_names_tell_settings() -> None:
@@ -487,11 +489,12 @@ class WithinLimit(metrics.Average):
 
 
 def test_a_class_of_ones_own() -> None:
-    metric = metrics.by_name("within_limit", limit=0.25)
+    assert metrics.by_name("within_limit") == WithinLimit()
+    metric = WithinLimit(limit=0.25)
     p, t = np.array([0.1, 0.5, 0.9]), np.array([0.3, 0.1, 0.9])
     assert metric(p, t) == pytest.approx(2 / 3)
     assert metric(p, t, np.array([1.0, 2.0, 1.0])) == 0.5
-    assert metrics.from_config(metric.config()) == metric
+    assert decode(encode(metric), Custom([WithinLimit])) == metric
 
 
 def bias(p: Any, t: Any) -> Any:

@@ -346,6 +346,21 @@ def test_fault_at_every_call(case: Case, how: str, error: int) -> None:
     assert reported >= 2
 
 
+def test_what_lies_aside_is_whole_at_every_moment(tmp_path: Path) -> None:
+    """A reader takes an `.old-` folder for the content, so it is never emptied under that name."""
+    seen = 0
+    for at in range(100):
+        folder = tmp_path / str(at)
+        with intercepted(make):
+            write_folder(folder / "box", OLD)
+        with intercepted(Trouble(at, "stop")), suppress(Stop):
+            replace_box(folder)
+        for aside in folder.glob(".box.old-*"):
+            seen += 1
+            assert read_folder(aside) == OLD
+    assert seen >= 3
+
+
 # --- power loss ----------------------------------------------------------------------------------
 
 

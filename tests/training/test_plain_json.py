@@ -72,9 +72,9 @@ BAD = {
     "overflow": (b'{"a": 1e999}', "the number 1e999"),
     "digits": (b'{"a": 1%s}' % (b"0" * 5000), "expected plain JSON"),
     "deep": (nested(JSON_DEPTH + 1), f"expected JSON of at most {JSON_DEPTH} levels, got 65"),
-    "deep objects": (b'{"a":' * 10**6, "expected JSON of at most 64 levels, got 1000000"),
-    "open string": (b'{"a": "' + b'\\"' * 10**6, "expected plain JSON"),
-    "many strings": (b'{"' + b'""' * 10**6, "expected plain JSON"),
+    "deep objects": (b'{"a":' * 10**5, "expected JSON of at most 64 levels, got 100000"),
+    "open string": (b'{"a": "' + b'\\"' * 10**5, "expected plain JSON"),
+    "many strings": (b'{"' + b'""' * 10**5, "expected plain JSON"),
     "comment": (b'{"a": 1 /* */}', "expected plain JSON"),
     "control": (b'{"a": "\n"}', "expected plain JSON"),
 }
@@ -82,10 +82,10 @@ BAD = {
 
 @pytest.mark.parametrize(("data", "message"), BAD.values(), ids=BAD)
 def test_bad_json_is_one_clear_line_and_quick(data: bytes, message: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError) as caught:
         decode(data, "some/file")
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0  # quadratic time would be minutes
     assert str(caught.value).startswith("some/file: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300

@@ -1,0 +1,57 @@
+"""exp and expm1: x = n log 2 + r, exp(x) = 2**n exp(r), with a polynomial for |r| <= log(2) / 2."""
+
+from __future__ import annotations
+
+import math
+
+from ..builder import Code, Value
+from .floats import by_layout, limited, polynomial, power_of_two, rounded, scaled
+
+LOG2_E = 1.0 / math.log(2.0)
+LN2_32 = (0.693145751953125, 1.42860682030941723e-06)  # the first part has 12 bits to spare
+LN2_64 = (0.6931471805599453, 2.3190468138462996e-17)
+
+# (exp(r) - 1 - r) / r**2, minimax for the error relative to exp; Remez exchange in 240-bit arithmetic.
+_EXP_32 = (0.5, 0.166665181517601, 0.04166620224714279, 0.008369024842977524, 0.0013950725551694632)
+_EXP_64 = (
+    0.5000000000000013, 0.166666666666667, 0.0416666666665131, 0.008333333333306808,
+    0.0013888888947682252, 0.0001984126991825282, 2.4801489199473823e-05, 2.7557215516293985e-06,
+    2.7631562022743493e-07, 2.511811186243635e-08,
+)  # fmt: skip
+
+
+def _reduced(code: Code, x: Value) -> tuple[Value, Value, Value]:
+    """n, r and exp(r) - 1 - r where x = n log 2 + r."""
+    whole, n = rounded(code, x, LOG2_E)
+    high, low = by_layout(x, LN2_32, LN2_64)
+    r = code.fma(whole, -low, code.fma(whole, -high, x))
+    rest = r * r * polynomial(code, r, by_layout(x, _EXP_32, _EXP_64))
+    return n, r, rest
+
+
+def exp(code: Code, x: Value) -> Value:
+    """e**x; at most MAX_ULP["exp"] units in the last place from the true value, subnormals included."""
+    low, high = by_layout(x, (-104.0, 89.0), (-746.0, 710.0))  # beyond, the result is 0 or inf
+    n, r, rest = _reduced(code, limited(code, x, low, high))
+    return scaled(code, (r + rest) + 1.0, n)
+
+
+def exp_of_sum(code: Code, x: Value, small: Value) -> Value:
+    """e**(x + small) where |small| is at most a few units in the last place of x."""
+    n, r, rest = _reduced(code, x)
+    return scaled(code, (r + (rest + small)) + 1.0, n)
+
+
+def expm1(code: Code, x: Value) -> Value:
+    """e**x - 1, without loss near 0.
+
+    (exp(r) - 1 + 1 - 2**-n) * 2**n, where the sum of r and 1 - 2**-n is kept with its rounding error.
+    """
+    low, high = by_layout(x, (-20.0, 89.0), (-40.0, 710.0))  # below, the result is -1
+    n, r, rest = _reduced(code, limited(code, x, low, high))
+    most = by_layout(x, 100, 1000)  # from there on 2**-n is nothing beside 1
+    base = 1.0 - power_of_two(code, -code.select(n > most, most, n), x)
+    total = base + r
+    error = r - (total - base)
+    result = scaled(code, total + (error + rest), n)
+    return code.select(x.equals(0.0), x, result)  # keeps the sign of zero
