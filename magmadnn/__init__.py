@@ -3,9 +3,14 @@
     import magmadnn as md
 
 Start with `md.Model` and `md.layers`, or with `md.variable`, operators and `md.grad`.
+
+What belongs to training is imported when it is first used, so that `import magmadnn` costs little.
 """
 
-from magmadnn import data, errors, graph, layers, losses, memory, metrics, ops, optim
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from magmadnn import errors, graph, memory, ops
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
     Operation,
@@ -22,9 +27,35 @@ from magmadnn.tensor import (
     variable,
     with_update,
 )
-from magmadnn.training import History, Model, callbacks, load
+
+if TYPE_CHECKING:
+    from magmadnn import data, layers, losses, metrics, models, optim
+    from magmadnn.training import History, Model, callbacks, load
 
 __version__ = "0.1.0"
+
+_LATER = {
+    **{name: name for name in ("data", "layers", "losses", "metrics", "models", "optim")},
+    "callbacks": "training.callbacks",
+    "History": "training",
+    "Model": "training",
+    "load": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is used for the first time."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'magmadnn' has no attribute {name!r}")
+    path = _LATER[name]
+    module = import_module(f"magmadnn.{path}")
+    return module if path.rpartition(".")[2] == name else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Names for completion."""
+    return sorted(__all__)
+
 
 __all__ = [
     "CUDA_MANAGED",
@@ -53,6 +84,7 @@ __all__ = [
     "losses",
     "memory",
     "metrics",
+    "models",
     "ops",
     "optim",
     "placeholder",

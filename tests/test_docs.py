@@ -1,7 +1,8 @@
 """The examples in the documentation run as they are written.
 
 Pages: the ```python blocks of a Markdown page run from top to bottom in one namespace, in an empty
-folder, with the repository's data sets. A block with `>>>` prompts must print what it shows.
+folder, with the repository's data sets. A block with `>>>` prompts must print what it shows, and a
+```text block straight after a ```python block is what that one must print; `...` stands for anything.
 A page with the comment `<!-- long -->` runs with `scripts/test --all` only.
 
 Docstrings: their `>>>` examples, with the module's names at hand.
@@ -9,8 +10,10 @@ Docstrings: their `>>>` examples, with the module's names at hand.
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
+import io
 import re
 from pathlib import Path
 from types import CodeType
@@ -20,7 +23,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "magmadnn").rglob("*.md")]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```python\n(?P<code>.*?)^```$(?:\n+^```text\n(?P<printed>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -64,13 +70,27 @@ def compile_at(code: str, path: Path, line: int) -> CodeType:
     return compile("\n" * line + code, str(path), "exec", dont_inherit=True)
 
 
+def run_block(code: CodeType, names: dict[str, Any], printed: str | None, where: str) -> None:
+    """Run a block; fail if it prints something else than the page shows."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(code, names)
+    if printed is None:
+        return
+    # Columns count here, so only spaces at the end of a line are left out of the comparison.
+    expected, got = (
+        "".join(f"{x.rstrip()}\n" for x in t.splitlines()) for t in (printed, output.getvalue())
+    )
+    if not doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS):
+        pytest.fail(f"{where} shows\n{expected}but it printed\n{got}", pytrace=False)
+
+
 @pytest.mark.parametrize("path", PAGES_WITH_EXAMPLES)
 def test_page(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "example"}
     for block in BLOCK.finditer(text):
-        code = block[1]
-        line = text[: block.start(1)].count("\n")
+        code = block["code"]
+        line = text[: block.start("code")].count("\n")
         if code.lstrip().startswith(">>>"):
             parser = doctest.DocTestParser()
             # Copied on the way in, handed back after: the next block goes on with these names.
@@ -78,7 +98,7 @@ def test_page(path: Path) -> None:
             check(example)
             names.update(example.globs)
         else:
-            exec(compile_at(code, path, line), names)
+            run_block(compile_at(code, path, line), names, block["printed"], f"{path.name}:{line}")
 
 
 @pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
@@ -87,8 +107,24 @@ def test_docstrings(name: str) -> None:
         check(example)
 
 
-def test_a_wrong_example_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("```python\n>>> x + 1\n4\n```\n", r"Expected:\s+4\s+Got:\s+3"),
+        ("```python\nprint(x + 1)\n```\n\n```text\n4\n```\n", r"shows\n4\nbut it printed\n3\n"),
+        ("```python\nprint('a  b')\n```\n\n```text\na b\n```\n", r"shows\na b\nbut .*\na  b\n"),
+        ("```python\nprint(x)\n```\n\n```text\n```\n", r"shows\nbut it printed\n2\n"),
+    ],
+)
+def test_a_wrong_example_is_found(tmp_path: Path, block: str, message: str) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```python\nx = 2\n```\n\n```python\n>>> x + 1\n4\n```\n", encoding="utf-8")
-    with pytest.raises(pytest.fail.Exception, match=r"Expected:\s+4\s+Got:\s+3"):
+    page.write_text(f"```python\nx = 2\n```\n\n{block}", encoding="utf-8")
+    with pytest.raises(pytest.fail.Exception, match=message):
         test_page(page)
+
+
+def test_dots_stand_for_anything_and_other_text_is_not_compared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    shown = "```python\nprint('took 17 s')  \n```\n\n```text\ntook ... s\n```\n"
+    page.write_text(f"{shown}\nProse.\n\n```text\nnot the output\n```\n", encoding="utf-8")
+    test_page(page)

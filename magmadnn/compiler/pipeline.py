@@ -20,8 +20,13 @@ def compile_program(program: Program, *, check: bool = False) -> Plan:
 
     Args:
         program: outputs and updates of one phase.
-        check: verify the graph after each pass, as the tests do.
+        check: verify the graph before the first pass and after each, as the tests do.
+
+    Raises:
+        GraphError: if a check fails.
     """
+    if check:
+        verify(before=program, after=program, name="none yet")
     for run_pass in PASSES:
         after = run_pass(program)
         if check:

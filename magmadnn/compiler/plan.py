@@ -6,14 +6,14 @@ is free for another value after its last use. The plan prints as stable text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
-from magmadnn.graph.dim import Dim
-from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node
+from magmadnn.graph.dim import Dim, dims_of
+from magmadnn.graph.node import CONSTANT, PLACEHOLDER, Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
+from magmadnn.graph.show import constant_text
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Plan:
         steps: calls in running order.
         outputs: slots of the program's outputs.
         updates: (variable, slot of its new value).
+        sizes: symbolic dimensions that must not turn out negative, such as `batch - 3`.
     """
 
     program: Program
@@ -63,6 +64,7 @@ class Plan:
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     updates: tuple[tuple[Node, int], ...]
+    sizes: tuple[Dim, ...]
 
     @property
     def placeholders(self) -> tuple[Node, ...]:
@@ -79,49 +81,50 @@ class Plan:
 
 def _leaf_text(node: Node) -> str:
     if node.op is CONSTANT:
-        return "constant"
+        return f"constant {constant_text(node.value)}"
     return f"{node.op.name} {str(node.name) or node.attributes.get('dim', '')}".rstrip()
 
 
 def plan_of(program: Program) -> Plan:
-    """Steps in topological order, slots reused after their last reader."""
+    """Steps in topological order; a slot is used again after its last reader."""
     nodes = program.nodes()
+    leaves = [node for node in nodes if not isinstance(node.op, Op)]
+    slots = {node: number for number, node in enumerate(leaves)}
+    steps, count = _steps(nodes, slots, kept={*program.roots})
+    return Plan(
+        program,
+        count,
+        tuple((slots[node], node) for node in leaves),
+        tuple(steps),
+        tuple(slots[n] for n in program.outputs),
+        tuple((target, slots[value]) for target, value in program.updates),
+        _sizes_to_check(nodes),
+    )
+
+
+def _steps(
+    nodes: Sequence[Node], slots: dict[Node, int], kept: Set[Node]
+) -> tuple[list[Step], int]:
+    """The calls, and how many slots there are; notes in `slots` where each value goes."""
     last_use = {i: n for n in nodes for i in n.inputs}
-    kept = {*program.roots}
-    slots: dict[Node, int] = {}
+    steps: list[Step] = []
     free: list[int] = []
-    leaves, steps = [], []
-    for node in nodes:
-        if node.op in (PLACEHOLDER, VARIABLE, CONSTANT, SIZE):
-            slots[node] = len(slots)
-            leaves.append((slots[node], node))
     count = len(slots)
     for node in nodes:
         if not isinstance(node.op, Op):
             continue
         ends = {i for i in node.inputs if last_use[i] is node and i not in kept}
-        dead = tuple(sorted(slots[i] for i in ends if isinstance(i.op, Op)))
-        if free:
-            slots[node] = free.pop()
-        else:
-            slots[node] = count
-            count += 1
+        frees = tuple(sorted(slots[i] for i in ends if isinstance(i.op, Op)))
+        slots[node] = free.pop() if free else count
+        count = max(count, slots[node] + 1)
         inputs = tuple(slots[i] for i in node.inputs)
-        steps.append(Step(node, node.op, inputs, slots[node], dead, _symbolic(node.attributes)))
-        free.extend(dead)
-    return Plan(
-        program,
-        count,
-        tuple(leaves),
-        tuple(steps),
-        tuple(slots[n] for n in program.outputs),
-        tuple((target, slots[value]) for target, value in program.updates),
-    )
+        symbolic = tuple(k for k, value in node.attributes.items() if any(dims_of(value)))
+        steps.append(Step(node, node.op, inputs, slots[node], frees, symbolic))
+        free.extend(frees)
+    return steps, count
 
 
-def _symbolic(attributes: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name, value in attributes.items() if _has_dim(value))
-
-
-def _has_dim(value: Any) -> bool:
-    return isinstance(value, Dim) or (isinstance(value, tuple) and any(map(_has_dim, value)))
+def _sizes_to_check(nodes: Sequence[Node]) -> tuple[Dim, ...]:
+    """Dimensions that some sizes of their symbols make negative, each once."""
+    found = (dim for node in nodes for dim in dims_of((node.shape, *node.attributes.values())))
+    return tuple(dict.fromkeys(dim for dim in found if not dim.never_negative))

@@ -14,19 +14,32 @@ from .run import Watch, run
 
 
 class Executable:
-    """A program that is compiled once, at its first run, and then run many times."""
+    """A program that is compiled once, at its first run, and then run many times.
+
+    Args:
+        outputs: what a run gives.
+        updates: (variable, its new value): written when everything is computed.
+        training: the phase (dropout, batch statistics).
+        check: verify the graph after each pass, and each value against its shape and dtype; for tests.
+    """
 
     def __init__(
-        self, outputs: Sequence[Node], updates: Sequence[Updated] = (), *, training: bool = False
+        self,
+        outputs: Sequence[Node],
+        updates: Sequence[Updated] = (),
+        *,
+        training: bool = False,
+        check: bool = False,
     ) -> None:
         self.program = Program.of(outputs, updates, training=training)
+        self._check = check
         self._plan: Plan | None = None
 
     @property
     def plan(self) -> Plan:
         """The compiled plan."""
         if self._plan is None:
-            self._plan = compile_program(self.program)
+            self._plan = compile_program(self.program, check=self._check)
         return self._plan
 
     def run(
@@ -34,6 +47,8 @@ class Executable:
     ) -> list[Array]:
         """One run: outputs as arrays; updated variables have their new values afterwards.
 
-        With `guard`, NaN or infinity is a NumericError, and nothing is updated.
+        Raises:
+            GraphError, ShapeError, DTypeError: if the feeds do not fit.
+            NumericError: with `guard`, if NaN or infinity appears; nothing is updated then.
         """
-        return run(self.plan, feeds, watch=watch, guard=guard)
+        return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)

@@ -116,7 +116,9 @@ def record(op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Nod
 def as_nodes(words: OpWords, operands: Sequence[Any]) -> list[Node]:
     """Operands as nodes: handles give theirs, arrays and numbers become constants."""
     found = [None if is_number(x) else handle_node(x) for x in operands]
-    values = [x if n is None else np.empty(0, n.dtype) for x, n in zip(operands, found, strict=True)]
+    values = [
+        x if n is None else np.empty(0, n.dtype) for x, n in zip(operands, found, strict=True)
+    ]
     arrays = as_arrays(words, values)
     return [constant(a) if n is None else n for a, n in zip(arrays, found, strict=True)]
 

@@ -6,7 +6,7 @@ module knows no mathematics.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -68,6 +68,8 @@ class Operators:
         return _call("remainder", other, self)
 
     def __pow__(self, other: Any) -> Any:
+        if type(other) in (int, float) and other == 2:
+            return _call("square", self)  # as NumPy does: exact, and faster than a power
         return _call("power", self, other)
 
     def __rpow__(self, other: Any) -> Any:
@@ -103,6 +105,9 @@ class Operators:
     def __getitem__(self, index: Any) -> Any:
         return _call("getitem", self, index)
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_call("unstack", self))
+
     @property
     def T(self) -> Any:
         """All axes in reverse order."""
@@ -136,19 +141,19 @@ class Operators:
         """`md.ops.std` of this."""
         return _call("std", self, axis, keepdims)
 
-    def argmax(self, axis: Any = None) -> Any:
+    def argmax(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.argmax` of this."""
-        return _call("argmax", self, axis)
+        return _call("argmax", self, axis, keepdims)
 
-    def argmin(self, axis: Any = None) -> Any:
+    def argmin(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.argmin` of this."""
-        return _call("argmin", self, axis)
+        return _call("argmin", self, axis, keepdims)
 
-    def cumsum(self, axis: int) -> Any:
+    def cumsum(self, axis: Any = None) -> Any:
         """`md.ops.cumsum` of this."""
         return _call("cumsum", self, axis)
 
-    def clip(self, low: Any, high: Any) -> Any:
+    def clip(self, low: Any = None, high: Any = None) -> Any:
         """`md.ops.clip` of this."""
         return _call("clip", self, low, high)
 
@@ -170,7 +175,7 @@ class Operators:
 
     def transpose(self, *axes: Any) -> Any:
         """`md.ops.transpose` of this; the axes as one tuple or as several integers."""
-        return _call("transpose", self, (axes[0] if len(axes) == 1 else axes) or None)
+        return _call("transpose", self, axes[0] if len(axes) == 1 else axes or None)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """`md.ops.swapaxes` of this."""

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.errors import ArgumentError
+
 from .spec import as_dtype
 
 Scalar = Any  # an ndarray, a Python number, or an Expr
@@ -173,13 +175,19 @@ def _where(condition: Any, x: Any, y: Any) -> Any:
     return np.where(np.asarray(condition, bool), x, y)
 
 
+def _power(x: Any, p: Any) -> Any:
+    if np.asarray(x).dtype.kind in "iub" and np.asarray(p).dtype.kind == "i" and np.any(p < 0):
+        raise ArgumentError("power: integers have no negative powers here; cast x to float32")
+    return np.power(x, p)
+
+
 add = _primitive("add", np.add)
 subtract = _primitive("subtract", np.subtract)
 multiply = _primitive("multiply", np.multiply)
 divide = _primitive("divide", np.true_divide)
 floor_divide = _primitive("floor_divide", np.floor_divide)
 remainder = _primitive("remainder", np.remainder)
-power = _primitive("power", np.power)
+power = _primitive("power", _power)
 negative = _primitive("negative", np.negative)
 absolute = _primitive("absolute", np.absolute)
 sign = _primitive("sign", np.sign)

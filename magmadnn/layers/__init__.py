@@ -1,5 +1,47 @@
-"""Layers."""
+"""Layers: fields, initial values, formula."""
 
+from .activations import Activation as Activation
+from .activations import ActivationLike as ActivationLike
+from .activations import GaussianRBF as GaussianRBF
+from .activations import PReLU as PReLU
+from .activations import as_activation as as_activation
+from .composition import Output as Output
+from .composition import Residual as Residual
+from .composition import Sequential as Sequential
 from .dense import Dense as Dense
 from .inputs import Input as Input
 from .layer import Layer as Layer
+from .layer import Parameter as Parameter
+from .lookup import Embedding as Embedding
+from .noise import Dropout as Dropout
+from .normalization import BatchNorm as BatchNorm
+from .normalization import LayerNorm as LayerNorm
+from .regularizers import L1 as L1
+from .regularizers import L1L2 as L1L2
+from .regularizers import L2 as L2
+from .shapes import Flatten as Flatten
+from .shapes import Reshape as Reshape
+
+__all__ = [
+    "L1",
+    "L1L2",
+    "L2",
+    "Activation",
+    "ActivationLike",
+    "BatchNorm",
+    "Dense",
+    "Dropout",
+    "Embedding",
+    "Flatten",
+    "GaussianRBF",
+    "Input",
+    "Layer",
+    "LayerNorm",
+    "Output",
+    "PReLU",
+    "Parameter",
+    "Reshape",
+    "Residual",
+    "Sequential",
+    "as_activation",
+]

@@ -8,7 +8,7 @@ from magmadnn.graph.spec import is_floating
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 
-from .activations import ActivationLike, as_activation
+from .activations import ActivationLike, as_activation, settled
 from .layer import Layer, Regularizer, positive
 
 
@@ -33,6 +33,9 @@ class Dense(Layer):
     kernel_regularizer: Regularizer | None = None
     bias_regularizer: Regularizer | None = None
 
+    def __post_init__(self) -> None:
+        self.activation = settled(self.activation)
+
     def build(self, x: Operation) -> None:
         """Kernel and bias, in the dtype of x."""
         units = positive(self, "units", self.units)
@@ -54,6 +57,6 @@ class Dense(Layer):
 
     def forward(self, x: Operation) -> Operation:
         """The formula."""
-        y: Operation = ops.dense(x, self.kernel, self.bias)
+        y: Operation = ops.linear(x, self.kernel, self.bias)
         activated: Operation = as_activation(self.activation)(y)
         return activated

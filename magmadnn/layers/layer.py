@@ -25,7 +25,7 @@ from typing import Any, dataclass_transform
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.errors import ArgumentError, GraphError, ShapeError
+from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import Node, with_origin
@@ -173,6 +173,10 @@ class Layer:
                 result = self.forward(*inputs).node
                 if not result.inputs:  # a leaf stays what it is; the layer's output is a copy of it
                     result = ops.cast(Operation(result), result.dtype).node
+        except MagmaDNNError as error:
+            if str(error).startswith(f"{self}: ") or " (in " in str(error):
+                raise
+            raise type(error)(f"{error} (in {self.path})") from error
         finally:
             _current.reset(token)
         return Operation(with_origin(result, LayerCall(self, tuple(x.node for x in inputs))))
@@ -236,8 +240,8 @@ def _layers_in(value: Any) -> list[Layer]:
 
 
 def snake_case(name: str) -> str:
-    """`LayerNorm` as `layer_norm`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    """`LayerNorm` as `layer_norm`, `PReLU` as `prelu`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("ReLU", "Relu")).lower()
 
 
 def number_layers(layers: list[Layer]) -> None:

@@ -139,7 +139,9 @@ class Sides:
         if self.kind is Kind.MANAGED:
             if side == "device":
                 self._make_device_side()
-            self.host_valid, self.device_valid = side == "host", side == "device"
+                self.device_valid = True
+            else:
+                self.host_valid = True
 
     def sync(self) -> None:
         """Bring the stale side up to date, where there is one, and wait for the device."""

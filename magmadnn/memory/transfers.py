@@ -25,10 +25,9 @@ _WAYS: tuple[tuple[Side, Side], ...] = (
 
 def copy(to: Sides, at: int, source: Sides, begin: int, nbytes: int) -> None:
     """Copy `nbytes` from byte `begin` of `source` to byte `at` of `to`; the ranges may overlap."""
-    to.check_writable()
     if not nbytes:
         return
-    whole = nbytes == to.nbytes and to is not source
+    whole = nbytes == to.nbytes
     readable, writable = _readable(source), _writable(to, whole)
     from_side, to_side = next(w for w in _WAYS if w[0] in readable and w[1] in writable)
     if whole:

@@ -6,6 +6,7 @@ Operation; with a Tensor it computes a Tensor now; with arrays and numbers alone
 
 from magmadnn.graph.gradient import Parts, use
 
+from ._pointwise import pointwise
 from .activations import (
     elu,
     gaussian_rbf,
@@ -49,21 +50,17 @@ from .arithmetic import (
     subtract,
     where,
 )
-from .contraction import dense, einsum, matmul
+from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
-from .indexing import embedding, gather, one_hot, scatter_add, take, take_class
+from .indexing import embedding, gather, getitem, one_hot, scatter_add, take, take_class
 from .movement import (
     broadcast_to,
     concat,
     expand,
     expand_dims,
     flatten,
-    flip,
-    getitem,
     moveaxis,
-    pad,
     reshape,
-    split,
     squeeze,
     stack,
     swapaxes,
@@ -86,6 +83,7 @@ from .reductions import (
     var,
 )
 from .sampling import dropout, random_uniform
+from .slicing import flip, pad, split, unstack
 
 use(Parts(add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast))
 
@@ -102,7 +100,6 @@ __all__ = [
     "concat",
     "cos",
     "cumsum",
-    "dense",
     "divide",
     "dropout",
     "einsum",
@@ -128,6 +125,7 @@ __all__ = [
     "leaky_relu",
     "less",
     "less_equal",
+    "linear",
     "log",
     "log1p",
     "log_softmax",
@@ -148,6 +146,7 @@ __all__ = [
     "not_equal",
     "one_hot",
     "pad",
+    "pointwise",
     "power",
     "prelu",
     "prod",
@@ -179,6 +178,7 @@ __all__ = [
     "tanh",
     "tile",
     "transpose",
+    "unstack",
     "var",
     "where",
 ]

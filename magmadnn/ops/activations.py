@@ -1,4 +1,7 @@
-"""Activation functions, element by element; softmax stands in `probabilities.py`."""
+"""Activation functions, element by element; softmax stands in `probabilities.py`.
+
+`-1.0 * x` stands where `-x` would do for real numbers: unsigned integers have no negative.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from .arithmetic import where
 from .elementary import erf, exp
 
 sigmoid = pointwise(
-    "sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + s.exp(-x)),
+    "sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + s.exp(-1.0 * x)),
     vjp=lambda g, y, x: g * y * (1 - y), reference=lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
 )  # fmt: skip
 softsign = pointwise(
-    "softsign", "x / (1 + |x|)", lambda x: x / (1 + s.absolute(x)),
+    "softsign", "x / (1 + |x|)", lambda x: x / (1 + s.maximum(x, -1.0 * x)),
     vjp=lambda g, y, x: g / (1 + abs(x)) / (1 + abs(x)),
     reference=elementwise_reference(lambda a: math.copysign(1 - 1 / (1 + math.fabs(a)), a)),
     notes="What the original calls a fast sigmoid.",
@@ -69,12 +72,12 @@ elu = pointwise(
 )  # fmt: skip
 softplus = pointwise(
     "softplus", "log(1 + exp(x))",
-    lambda x: s.maximum(x, 0) + s.log1p(s.exp(-s.absolute(x))),
+    lambda x: s.maximum(x, 0) + s.log1p(s.exp(s.minimum(x, -1.0 * x))),  # exp(-|x|)
     vjp=lambda g, y, x: g * sigmoid(x),
     reference=lambda x: np.logaddexp(0.0, x),
 )  # fmt: skip
 swish = pointwise(
-    "swish", "x * sigmoid(x)", lambda x: x / (1 + s.exp(-x)),
+    "swish", "x * sigmoid(x)", lambda x: x / (1 + s.exp(-1.0 * x)),
     vjp=lambda g, y, x: g * (sigmoid(x) + y * (1 - sigmoid(x))),
     reference=lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
     notes="Ramachandran, Zoph, Le, arXiv:1710.05941, with beta = 1; also called SiLU.",
@@ -95,9 +98,14 @@ def _rbf_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(3, 5, 7), draw.positive(5, 1)))
 
 
+def _rbf(x: Any, epsilon: Any) -> Any:
+    scaled = 1.0 * epsilon * x
+    return s.exp(-(scaled * scaled))
+
+
 gaussian_rbf = pointwise(
     "gaussian_rbf", "exp(-(epsilon * x)**2)",
-    lambda x, epsilon: s.exp(-((epsilon * x) * (epsilon * x))), args=("x", "epsilon"),
+    _rbf, args=("x", "epsilon"),
     vjp=lambda g, y, x, epsilon: (
         -2 * g * y * epsilon * epsilon * x, -2 * g * y * epsilon * x * x
     ),

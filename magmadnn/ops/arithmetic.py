@@ -228,7 +228,10 @@ cast: Op = pointwise(
     "cast", "x in another dtype", lambda x, dtype: s.cast(x, dtype),
     vjp=lambda g, z, x, dtype: cast(g, x.dtype) if is_floating(x.dtype) else None,
     reference=lambda x, dtype: x,
-    samples=lambda draw: [Sample((draw(5, 7),), {"dtype": "float32"})],
+    samples=lambda draw: [
+        Sample((draw(5, 7),), {"dtype": dtype})
+        for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "bool")
+    ],
     attributes={"dtype": "float32"},
     canonical=lambda words, specs, dtype: {"dtype": as_dtype(dtype)},
     rewrites=(drop_unchanged,),

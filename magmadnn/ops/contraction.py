@@ -248,7 +248,7 @@ def einsum(subscripts: str, *xs: Any) -> Any:
 
 
 @public
-def dense(x: Any, w: Any, b: Any = None) -> Any:
+def linear(x: Any, w: Any, b: Any = None) -> Any:
     """`x @ w + b`: x [..., k], w [k, n], b [n] -> [..., n]."""
     y = matmul(x, w)
     return y if b is None else y + b

@@ -1,4 +1,4 @@
-"""Rows by number: take (gather, embedding), its transpose scatter_add, and one_hot."""
+"""Rows by number: x[...], take (gather, embedding), its transpose scatter_add, and one_hot."""
 
 from __future__ import annotations
 
@@ -7,36 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import DataError, DTypeError, ShapeError
-from magmadnn.graph.dim import Shape
+from magmadnn.errors import ArgumentError, DataError, DTypeError, IndexOutOfRangeError, ShapeError
+from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import Attributes, OpWords, axis_number, by_signature, shape_text
-from magmadnn.graph.spec import Spec, as_dtype
+from magmadnn.graph.signature import (
+    Attributes,
+    OpWords,
+    axes_text,
+    axis_number,
+    broadcast,
+    by_signature,
+    shape_text,
+)
+from magmadnn.graph.spec import BFLOAT16, Spec, as_dtype
 
+from ._arguments import as_shape, dtype_of, ndim_of
 from .movement import expand_dims
+from .slicing import WHOLE, Entry, slice_
 
 
-def _need_integers(words: OpWords, dtype: np.dtype[Any]) -> None:
+def _need_integers(words: OpWords, number: int, dtype: np.dtype[Any]) -> None:
     if dtype.kind not in "iu":
-        raise DTypeError(f"{words.name}: indices are {dtype.name}, expected integers; cast them")
+        raise DTypeError(
+            f"{words.name}: {words.operand(number)} are {dtype.name}, expected integers; cast them"
+        )
 
 
 def _check_range(name: str, indices: Array, count: int) -> None:
     """Every index lies in 0 ... count - 1 (negative ones are not taken: they hide mistakes)."""
     wrong = (indices < 0) | (indices >= count)
     if wrong.any():
-        place = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(wrong)))
-        raise DataError(
-            f"{name}: index {np.atleast_1d(indices)[place]} at {place} is outside 0 to {count - 1}"
-        )
+        place = tuple(int(i[0]) for i in np.nonzero(wrong)) if indices.ndim else ()
+        at = f" at {shape_text(place)}" if place else ""
+        allowed = f"is outside 0 to {count - 1}" if count else "finds an empty axis"
+        raise DataError(f"{name}: index {indices[place]}{at} {allowed}")
 
 
 # --- take -----------------------------------------------------------------------------------------
 
 
 def _take_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
-    _need_integers(words, dtypes[1])
+    _need_integers(words, 1, dtypes[1])
     return dtypes[0]
 
 
@@ -56,7 +68,7 @@ def _take_reference(x: Array, indices: Array, axis: int = 0) -> Array:
     return np.moveaxis(picked, range(indices.ndim), range(axis, axis + indices.ndim))
 
 
-take = Op(
+take: Op = Op(
     name="take",
     args=("x", "indices"),
     formula="the slices of x along an axis that indices name",
@@ -74,9 +86,23 @@ take = Op(
         Sample((draw(5), draw.integers(low=0, high=5))),
     ],
     attributes={"axis": 0},
+    integers=("indices",),
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},
     notes="x [..., n, ...], indices [any] of 0 ... n - 1. An index outside is a DataError.",
 )  # fmt: skip
+
+
+def _scatter_canonical(
+    words: OpWords, specs: Sequence[Spec], axis: Any, count: Any
+) -> dict[str, Any]:
+    ndim = specs[0].ndim - specs[1].ndim + 1
+    if ndim < 1:
+        raise ShapeError(
+            f"{words.name}: x has {axes_text(specs[0].ndim)}, expected at least the "
+            f"{axes_text(specs[1].ndim)} of indices: {words.shapes(specs)}"
+        )
+    (size,) = as_shape(words, (count,))
+    return {"axis": axis_number(words, axis, ndim), "count": size}
 
 
 def _scatter_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
@@ -84,8 +110,7 @@ def _scatter_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attribute
     shape = specs[0].shape
     if shape[axis : axis + ndim] != specs[1].shape:
         raise ShapeError(
-            f"{words.name}: axes {axis} to {axis + ndim - 1} of x {shape_text(shape)} must be those of "
-            f"indices {shape_text(specs[1].shape)}"
+            f"{words.name}: x from axis {axis} on must have the axes of indices: {words.shapes(specs)}"
         )
     return (*shape[:axis], attributes["count"], *shape[axis + ndim :])
 
@@ -93,7 +118,8 @@ def _scatter_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attribute
 def _scatter_numpy(x: Array, indices: Array, axis: int, count: int) -> Array:
     _check_range("scatter_add", indices, count)
     rows = np.moveaxis(x, range(axis, axis + indices.ndim), range(indices.ndim))
-    out = np.zeros((count, *rows.shape[indices.ndim :]), x.dtype)
+    half = x.dtype in (np.float16, BFLOAT16)  # summed in float32
+    out = np.zeros((count, *rows.shape[indices.ndim :]), np.float32 if half else x.dtype)
     np.add.at(out, indices, rows)
     return np.moveaxis(out, 0, axis)
 
@@ -104,7 +130,7 @@ def _scatter_reference(x: Array, indices: Array, axis: int = 0, count: int = 0) 
     return np.moveaxis(np.tensordot(hot.T, np.moveaxis(flat, axis, 0), 1), 0, axis)
 
 
-scatter_add = Op(
+scatter_add: Op = Op(
     name="scatter_add",
     args=("x", "indices"),
     formula="zeros with count slices along an axis, to which the slices of x are added where indices say",
@@ -119,6 +145,8 @@ scatter_add = Op(
         Sample((draw(3, 2, 5), draw.integers(2, 5, low=0, high=7)), {"axis": 1, "count": 7}),
     ],
     attributes={"axis": 0, "count": REQUIRED},
+    integers=("indices",),
+    canonical=_scatter_canonical,
     notes="The transpose of take. Several slices for one place are added in order.",
 )
 
@@ -139,17 +167,24 @@ def embedding(indices: Any, table: Any) -> Any:
 
 
 def _one_hot_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
-    _need_integers(words, dtypes[0])
+    _need_integers(words, 0, dtypes[0])
     return attributes["dtype"]
 
 
 def _one_hot_numpy(indices: Array, depth: int, dtype: Any) -> Array:
     _check_range("one_hot", indices, depth)
-    return (indices[..., None] == np.arange(depth)).astype(dtype)
+    return np.equal(indices[..., None], np.arange(depth)).astype(dtype)
 
 
 def _one_hot_reference(indices: Array, depth: int = 0, dtype: Any = None) -> Array:
-    return np.eye(depth)[indices.astype(int)]
+    return np.asarray(np.eye(depth)[indices.astype(int)])
+
+
+def _one_hot_canonical(
+    words: OpWords, specs: Sequence[Spec], depth: Any, dtype: Any
+) -> dict[str, Any]:
+    (size,) = as_shape(words, (depth,))
+    return {"depth": size, "dtype": as_dtype(dtype)}
 
 
 def _one_hot_samples(draw: Draw) -> list[Sample]:
@@ -171,7 +206,8 @@ one_hot = Op(
     reference=_one_hot_reference,
     samples=_one_hot_samples,
     attributes={"depth": REQUIRED, "dtype": "float32"},
-    canonical=lambda words, specs, depth, dtype: {"depth": depth, "dtype": as_dtype(dtype)},
+    integers=("indices",),
+    canonical=_one_hot_canonical,
     notes="indices [any] of 0 ... depth - 1 -> [any, depth]. An index outside is a DataError.",
 )
 
@@ -179,9 +215,20 @@ one_hot = Op(
 # --- take_class -----------------------------------------------------------------------------------
 
 
+def _take_class_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
+    _ROWS(words, specs[:1], attributes)  # x has an axis of classes
+    return broadcast(words, specs, [(0, specs[0].shape[:-1]), (1, specs[1].shape)])
+
+
+_ROWS = by_signature("... k -> ...")
+
+
 def _take_class_numpy(x: Array, classes: Array) -> Array:
     _check_range("take_class", classes, x.shape[-1])
-    return np.take_along_axis(x, classes[..., None], -1)[..., 0]
+    rows = np.broadcast_shapes(x.shape[:-1], classes.shape)
+    x = np.broadcast_to(x, (*rows, x.shape[-1]))
+    places = np.broadcast_to(classes, rows)[..., None]
+    return np.asarray(np.take_along_axis(x, places, -1)[..., 0])
 
 
 take_class = Op(
@@ -189,8 +236,9 @@ take_class = Op(
     args=("x", "classes"),
     formula="from each row of x, the element of its class",
     kind=OpKind.OTHER,
-    shapes=by_signature("... k, ... -> ..."),
+    shapes=_take_class_shapes,
     dtypes=_take_dtype,
+    integers=("classes",),
     numpy=_take_class_numpy,
     vjp=lambda g, y, x, classes: (
         one_hot(classes, x.shape[-1], g.dtype) * expand_dims(g, -1), None
@@ -198,7 +246,76 @@ take_class = Op(
     reference=lambda x, classes: (x * np.eye(x.shape[-1])[classes.astype(int)]).sum(-1),
     samples=lambda draw: [
         Sample((draw(5, 7), draw.integers(5, low=0, high=7))),
-        Sample((draw(2, 3, 5), draw.integers(2, 3, low=0, high=5))),
+        Sample((draw(2, 3, 5), draw.integers(3, low=0, high=5))),
     ],
     notes="x [..., k], classes [...] of 0 ... k - 1 -> [...]. An index outside is a DataError.",
 )  # fmt: skip
+
+
+# --- x[...] ---------------------------------------------------------------------------------------
+
+
+@public
+def getitem(x: Any, index: Any) -> Any:
+    """`x[index]` for integers, slices, `None`, `...`, and one integer array (along the first axis).
+
+    Masks make shapes that depend on data; take them of a Tensor, or use `where`.
+
+    Raises:
+        IndexOutOfRangeError: if there are too many indices, or an integer is outside its axis.
+        ArgumentError: for anything else as an index.
+    """
+    entries = list(index) if isinstance(index, tuple) else [index]
+    if len(entries) == 1 and _is_array(entries[0]):
+        return _rows(x, entries[0])
+    ndim = ndim_of(x)
+    used = sum(e is not None and e is not ... for e in entries)
+    if used > ndim:
+        raise IndexOutOfRangeError(f"getitem: {used} indices for x, which has {axes_text(ndim)}")
+    at = next((k for k, e in enumerate(entries) if e is ...), len(entries))
+    entries = [*entries[:at], *[slice(None)] * (ndim - used), *entries[at + 1 :]]
+    y = slice_(x, index=tuple(_entry(e) for e in entries if e is not None))
+    axis = 0
+    for entry in entries:
+        if entry is None:
+            y = expand_dims(y, axis)
+        axis += entry is None or isinstance(entry, slice)
+    return y
+
+
+def _is_array(item: Any) -> bool:
+    """Whether an index is an array; an integer of NumPy's is an integer."""
+    return isinstance(item, list) or (hasattr(item, "dtype") and not isinstance(item, np.integer))
+
+
+def _rows(x: Any, indices: Any) -> Any:
+    """The rows of x that an array names."""
+    if dtype_of(indices) == np.bool_:
+        raise ArgumentError("getitem: masks are taken of a Tensor, or written with where")
+    return take(x, np.asarray(indices) if isinstance(indices, list) else indices, axis=0)
+
+
+def _entry(item: Any) -> Entry:
+    """One index as `slice_` takes it."""
+    if not isinstance(item, slice):
+        if not _is_count(item):
+            raise ArgumentError(
+                f"getitem: an index is an integer, a slice, None or ..., got {item!r}; "
+                "masks are taken of a Tensor, or written with where"
+            )
+        return ("int", int(item))
+    if item == slice(None):
+        return WHOLE
+    for bound in (item.start, item.stop, item.step):
+        if not (bound is None or isinstance(bound, Dim) or _is_count(bound)):
+            raise ArgumentError(f"getitem: a slice is made of integers, got {bound!r}")
+    if item.step == 0:
+        raise ArgumentError("getitem: the step of a slice must not be 0")
+    start, stop, step = (
+        b if b is None or isinstance(b, Dim) else int(b) for b in (item.start, item.stop, item.step)
+    )
+    return ("slice", start, stop, 1 if step is None else step)
+
+
+def _is_count(item: Any) -> bool:
+    return hasattr(item, "__index__") and not isinstance(item, (bool, np.bool_))

@@ -190,7 +190,9 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     axes = {axis_number(words_of("squeeze"), a, len(shape)) for a in listed}
     for a in axes:
         if shape[a] != 1:
-            raise ShapeError(f"squeeze: axis {a} of x {shape_text(shape)} is {shape[a]}, expected 1")
+            raise ShapeError(
+                f"squeeze: axis {a} of x {shape_text(shape)} is {shape[a]}, expected 1"
+            )
     return reshape(x, tuple(size for i, size in enumerate(shape) if i not in axes))
 
 

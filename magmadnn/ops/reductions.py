@@ -41,7 +41,8 @@ from magmadnn.graph.spec import BFLOAT16, Spec, is_floating
 from ._arguments import dtype_of, ndim_of, shape_of, words_of
 from .arithmetic import cast, equal, where
 from .elementary import sqrt
-from .movement import broadcast_to, expand_dims, flip, reshape, transpose
+from .movement import broadcast_to, expand_dims, reshape, transpose
+from .slicing import flip
 
 _HALF = (np.dtype(np.float16), BFLOAT16)
 

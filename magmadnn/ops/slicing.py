@@ -74,9 +74,7 @@ def _check_place(words: OpWords, axis: int, place: Any, size: Size) -> None:
 
 def _slice_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
     shape: list[Size] = []
-    for axis, (entry, size) in enumerate(
-        zip(attributes["index"], specs[0].shape, strict=True)
-    ):
+    for axis, (entry, size) in enumerate(zip(attributes["index"], specs[0].shape, strict=True)):
         if entry[0] == "int":
             _check_place(words, axis, entry[1], size)
         else:
@@ -239,7 +237,9 @@ def unstack(x: Any, axis: int = 0) -> list[Any]:
 # --- padding --------------------------------------------------------------------------------------
 
 
-def _pad_canonical(words: OpWords, specs: Sequence[Spec], widths: Any, value: Any) -> dict[str, Any]:
+def _pad_canonical(
+    words: OpWords, specs: Sequence[Spec], widths: Any, value: Any
+) -> dict[str, Any]:
     ndim = specs[0].ndim
     pairs = list(widths) if isinstance(widths, (list, tuple)) else []
     whole = [

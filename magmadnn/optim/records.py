@@ -99,7 +99,7 @@ class Record:
             cls.__qualname__,
         ):
             raise ArgumentError(
-                f"{cls.family} {cls.__name__}: {other.__module__} has a {other.family} of that name; "
+                f"{cls.family} {cls.__name__}: this name is taken by one of {other.__module__}; "
                 "give yours another"
             )
         _RECORDS[key] = cls

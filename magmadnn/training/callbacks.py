@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
+from magmadnn.graph.op import Array
 
 from .checkpoint import CheckpointStore
 from .fit import Fit
@@ -18,11 +19,6 @@ from .signals import StopRequest
 
 class Callback:
     """Base of callbacks; override the hooks that you need. Each gets the running `Fit`."""
-
-    @property
-    def key(self) -> str:
-        """Name of the callback's state in checkpoints."""
-        return type(self).__name__
 
     def on_train_begin(self, fit: Fit) -> None:
         """Before the first step."""
@@ -43,8 +39,12 @@ class Callback:
         """What a checkpoint must keep of this callback, as JSON data."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from `state()`."""
+    def tensors(self) -> dict[str, Array]:
+        """Arrays that a checkpoint must keep beside `state`."""
+        return {}
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
+        """Go on from `state()` and `tensors()`."""
 
 
 class _Monitor:
@@ -105,7 +105,7 @@ class EarlyStopping(Callback):
         self.patience, self.min_delta, self.restore_best = patience, min_delta, restore_best
         self._monitor = _Monitor("EarlyStopping", monitor, mode)
         self._waited = 0
-        self._kept: list[Any] = []
+        self._kept: dict[str, Array] = {}
 
     def on_epoch_end(self, fit: Fit) -> None:
         """Compare, wait, stop."""
@@ -113,7 +113,7 @@ class EarlyStopping(Callback):
         if self._monitor.improves(value, self.min_delta):
             self._waited = 0
             if self.restore_best:
-                self._kept = [p.value.copy() for p in fit.model.variables()]
+                self._kept = fit.model.values()
             return
         self._waited += 1
         if self._waited > self.patience:
@@ -123,8 +123,8 @@ class EarlyStopping(Callback):
 
     def on_train_end(self, fit: Fit) -> None:
         """Give the best parameters back."""
-        for parameter, kept in zip(fit.model.variables(), self._kept, strict=bool(self._kept)):
-            parameter.assign(kept)
+        if self._kept:
+            fit.model.assign(self._kept)
 
     def state(self) -> dict[str, Any]:
         """Best value and epochs waited."""
@@ -132,13 +132,16 @@ class EarlyStopping(Callback):
             "best": self._monitor.best,
             "monitor": self._monitor.monitor,
             "waited": self._waited,
-            "kept": [t.tolist() for t in self._kept],
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def tensors(self) -> dict[str, Array]:
+        """The best parameters."""
+        return self._kept
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
         """Go on waiting."""
         self._monitor.best, self._monitor.monitor = state["best"], state["monitor"]
-        self._waited, self._kept = state["waited"], state["kept"]
+        self._waited, self._kept = state["waited"], dict(tensors)
 
 
 class Checkpoint(Callback):
@@ -225,7 +228,7 @@ class Checkpoint(Callback):
         """The best value so far."""
         return {"best": self._monitor.best, "monitor": self._monitor.monitor}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
         """Go on comparing with it."""
         self._monitor.best, self._monitor.monitor = state["best"], state["monitor"]
 

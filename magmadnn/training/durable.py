@@ -29,6 +29,7 @@ Content = bytes | Callable[[], Iterable[bytes]]
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "magmadnn-manifest", 1
+_ATTEMPTS = 20  # to read what another process keeps replacing
 _PIECE = 64 * 2**20  # bytes a call: some systems refuse 2**31, and signals are seen in between
 
 
@@ -110,7 +111,7 @@ def read_folder(
     """
     target = _real(path)
     with worded("cannot read", target):
-        for _ in range(3):
+        for _ in range(_ATTEMPTS):
             folder = _find(target)
             before = _identity(folder)
             try:
@@ -314,25 +315,30 @@ def _settle(target: Path) -> None:
 
 def _find(target: Path) -> Path:
     """The folder to read for `target`: itself, or what a writer moved aside and did not replace."""
-    if target.is_dir():
-        return target
     with worded("cannot read", target):
-        aside = []
-        if target.parent.is_dir():
-            aside = [one for one in leftovers(target.parent, target.name) if one.kind == "old"]
-        if not aside:
-            raise FileError(f"cannot read {target}: there is no such folder; check the path")
-        if aside[0].dead:
-            with suppress(OSError):  # a read-only disk: then it is read where it lies
-                calls.rename(aside[0].path, target)
-                calls.sync_folder(target.parent)
-        return target if target.is_dir() else aside[0].path
+        for _ in range(_ATTEMPTS):
+            if target.is_dir():
+                return target
+            aside = []
+            if target.parent.is_dir():
+                aside = [one for one in leftovers(target.parent, target.name) if one.kind == "old"]
+            if aside and not aside[0].dead:
+                return aside[0].path
+            if aside:
+                with suppress(OSError):  # a read-only disk: then it is read where it lies
+                    calls.rename(aside[0].path, target)
+                    calls.sync_folder(target.parent)
+                return target if target.is_dir() else aside[0].path
+            # Nothing aside: it is missing, or another process has just put the new one in place.
+    raise FileError(f"cannot read {target}: there is no such folder; check the path")
 
 
-def _identity(folder: Path) -> int | None:
+def _identity(folder: Path) -> tuple[Path, int, int]:
+    """What differs once another process has moved or replaced the folder."""
     with suppress(OSError):
-        return folder.stat().st_ino
-    return None
+        status = folder.stat()
+        return folder, status.st_ino, status.st_mtime_ns  # a removed folder's number is used again
+    return folder, 0, 0
 
 
 def _read(folder: Path, only: Collection[str] | None) -> dict[str, bytes]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError
 from magmadnn.executor import Executable
-from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step
 
@@ -172,10 +171,14 @@ class Fit:
 
     def state(self) -> State:
         """Everything that the next step depends on."""
-        tensors = {str(p.node.name): np.array(p.value.read()) for p in self.model.variables()}
-        slots = {f"optimizer/{k}": np.array(t.read()) for k, t in self.step.state().items()}
+        tensors = {f"model/{name}": value for name, value in self.model.values().items()}
+        for name, slot in self.step.state().items():
+            tensors[f"optimizer/{name}"] = np.array(slot.read())
+        for key, callback in self._named_callbacks():
+            for name, value in callback.tensors().items():
+                tensors[f"callbacks/{key}/{name}"] = value
         return State(
-            tensors={**{f"model/{k}": v for k, v in tensors.items()}, **slots},
+            tensors=tensors,
             record={
                 "epoch": self.epoch,
                 "batch": self.batch,
@@ -183,7 +186,7 @@ class Fit:
                 "seconds": self._seconds,
                 "totals": self.totals.state(),
                 "history": self.history.rows,
-                "callbacks": {c.key: c.state() for c in self.callbacks},
+                "callbacks": {key: c.state() for key, c in self._named_callbacks()},
             },
         )
 
@@ -193,41 +196,34 @@ class Fit:
         Raises:
             CheckpointError: if it belongs to another model or optimiser.
         """
-        named = {f"model/{p.node.name}": p for p in self.model.variables()}
-        slots = {k: v for k, v in state.tensors.items() if k.startswith("optimizer/")}
-        check_tensors({k: p.node for k, p in named.items()}, state.tensors, "model/")
-        self.step.load_state({k.removeprefix("optimizer/"): v for k, v in slots.items()})
-        for name, parameter in named.items():
-            parameter.assign(state.tensors[name])
+        self.model.check(_part(state.tensors, "model/"))
+        self.step.load_state(_part(state.tensors, "optimizer/"))
+        self.model.assign(_part(state.tensors, "model/"))
         record = state.record
         self.epoch, self.batch, self.steps = record["epoch"], record["batch"], record["steps"]
         self._seconds = record["seconds"]
         self.history.rows = list(record["history"])
         if self.batch:
             self.totals.restore(record["totals"])
+        for key, callback in self._named_callbacks():
+            if key in record["callbacks"]:
+                kept = _part(state.tensors, f"callbacks/{key}/")
+                callback.restore(record["callbacks"][key], kept)
+
+    def _named_callbacks(self) -> list[tuple[str, Callback]]:
+        """Callbacks by class and number among those of the class, which is their name in checkpoints."""
+        named: list[tuple[str, Callback]] = []
+        seen: Counter[str] = Counter()
         for callback in self.callbacks:
-            if callback.key in record["callbacks"]:
-                callback.restore(record["callbacks"][callback.key])
+            kind = type(callback).__name__
+            named.append((f"{kind}-{seen[kind]}", callback))
+            seen[kind] += 1
+        return named
 
 
-def check_tensors(expected: dict[str, Node], found: dict[str, Array], prefix: str) -> None:
-    """Saved tensors must be those of a model, in names, shapes and dtypes.
-
-    Raises:
-        CheckpointError: naming the first that is not.
-    """
-    extra = {k for k in found if k.startswith(prefix)} - set(expected)
-    for name, node in expected.items():
-        if name not in found:
-            raise CheckpointError(f"checkpoint: {name} is missing; it belongs to another model")
-        shape, dtype = found[name].shape, found[name].dtype
-        if shape != node.shape or dtype != node.dtype:
-            raise CheckpointError(
-                f"checkpoint: {name} is {dtype.name}{list(shape)}, expected {node.spec}; "
-                "it belongs to another model"
-            )
-    if extra:
-        raise CheckpointError(f"checkpoint: {min(extra)} is not in the model")
+def _part(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Array]:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn import optim
 from magmadnn.data import check_arrays, split
 from magmadnn.data._structure import is_mapped
-from magmadnn.errors import ArgumentError, DTypeError, GraphError, UnknownNameError
+from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
 from magmadnn.executor import Executable
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import is_floating
+from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.layers.layer import Layer, Parameter, number_layers
-from magmadnn import optim
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
@@ -116,6 +116,38 @@ class Model:
             if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
         ]
 
+    def values(self) -> dict[str, Array]:
+        """Copies of all parameters and states, by name."""
+        return {p.name: np.array(p.value.read()) for p in self.variables()}
+
+    def check(self, values: Mapping[str, Array]) -> None:
+        """Look whether `values` fit this model in names, shapes and dtypes.
+
+        Raises:
+            CheckpointError: naming the first that does not.
+        """
+        expected = {p.name: p.node.spec for p in self.variables()}
+        for name, spec in expected.items():
+            if name not in values:
+                raise CheckpointError(f"{name} is missing; the values belong to another model")
+            found = Spec(values[name].shape, values[name].dtype)
+            if found != spec:
+                raise CheckpointError(
+                    f"{name} is {found}, expected {spec}; the values belong to another model"
+                )
+        if extra := set(values) - set(expected):
+            raise CheckpointError(f"{min(extra)} is not in the model; the values belong to another")
+
+    def assign(self, values: Mapping[str, Array]) -> None:
+        """Give all parameters and states the values that `values()` gave; all or none.
+
+        Raises:
+            CheckpointError: if they do not fit.
+        """
+        self.check(values)
+        for parameter in self.variables():
+            parameter.assign(values[parameter.name])
+
     def penalties(self) -> list[Operation]:
         """The terms that regularisers add to the loss."""
         return [
@@ -208,8 +240,9 @@ class Model:
                 if validation_data is not None:
                     raise ArgumentError("fit: give validation_data or validation_split, not both")
                 parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
-                (inputs, targets, kept), held = split(parts, validation_split, self.seed)
-                validation_data, weights = (held[0], held[1]), kept[0] if kept else None
+                kept, held = split(parts, validation_split, self.seed)
+                inputs, targets, validation_data = list(kept[0]), list(kept[1]), held[:2]
+                weights = kept[2][0] if kept[2] else None
             seed = self.seed if shuffle else None
             source = ArraySource(inputs, targets, weights, seed=seed)
         objective, step = self._training_step(source.sample)

@@ -6,14 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from magmadnn.errors import CheckpointError
 
 from .architecture import build, describe
 from .checkpoint import State, load_state, save_state
 from .codec import Custom, decode, encode
-from .fit import check_tensors
 
 if TYPE_CHECKING:
     from .model import Model
@@ -59,7 +56,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = ()) -> Model:
 
 def save_model(model: Model, folder: str | Path, extra: dict[str, Any] | None = None) -> None:
     """Write a model; a model that is there already is replaced in one rename."""
-    tensors = {f"model/{p.node.name}": np.array(p.value.read()) for p in model.variables()}
+    tensors = {f"model/{name}": value for name, value in model.values().items()}
     record = {"kind": "model", "model": model_record(model), "extra": extra or {}}
     save_state(folder, State(tensors=tensors, record=record), replace=True)
 
@@ -80,15 +77,13 @@ def load_model(folder: str | Path, custom: Iterable[Any] = ()) -> tuple[Model, d
 
 
 def load_parameters(model: Model, state: State) -> None:
-    """Give a model the parameters of a state; nothing is changed if they do not fit.
+    """Give a model the parameters of a saved model or checkpoint; nothing is changed if they do not fit.
 
     Raises:
         CheckpointError: naming the parameter that does not fit.
     """
-    named = {f"model/{p.node.name}": p for p in model.variables()}
-    check_tensors({k: p.node for k, p in named.items()}, state.tensors, "model/")
-    for name, parameter in named.items():
-        parameter.assign(state.tensors[name])
+    kept = {k: v for k, v in state.tensors.items() if k.startswith("model/")}
+    model.assign({k.removeprefix("model/"): v for k, v in kept.items()})
 
 
 def load(folder: str | Path, custom: Iterable[Any] = ()) -> Model:

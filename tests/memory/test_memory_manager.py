@@ -333,7 +333,8 @@ def test_prefetch_outlives_its_memory(devices: list[SimulatedDevice]) -> None:
         del m
         reused = [MemoryManager(64, "float32", MANAGED) for _ in range(4)]
         for other in reused:
-            other.device_pointer()
+            other.device_pointer(write=True)  # so that what the device holds is what is read
+        devices[0].wait()
         assert not any(held(other).any() for other in reused)
 
 

@@ -25,7 +25,9 @@ VALLEY: list[tuple[Optimizer, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("optimizer", "distance"), VALLEY, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    ("optimizer", "distance"), VALLEY, ids=[type(o).__name__ for o, _ in VALLEY]
+)
 def test_rosenbrock(optimizer: Optimizer, distance: float) -> None:
     w = variable("w", np.array([0.4, 0.6]))
     value = (1 - w[0]) ** 2 + 100 * (w[1] - w[0] ** 2) ** 2

@@ -29,7 +29,7 @@ ALL: list[Optimizer] = [
     optim.RMSProp(0.01, momentum=0.5),
     optim.Adam(optim.cosine(0.05, steps=30)),
     optim.AdamW(0.05),
-    optim.LARS(1.0),
+    optim.LARS(1.7),
     optim.LAMB(0.05),
 ]
 BATCHES = np.random.default_rng(3).normal(size=(12, 5, 7))
@@ -150,10 +150,9 @@ def test_one_compilation_for_all_settings(optimizer: Optimizer, compiled: list[A
     constants = [
         float(n.value) for n in compiled[0].nodes() if n.op is nodes.CONSTANT and not n.shape
     ]
-    own = {
-        k: v for k, v in optimizer.config().items() if isinstance(v, float) and v not in (0, 0.5)
-    }
-    assert not set(own.values()) & set(constants)
+    own = [v for v in optimizer.config().values() if isinstance(v, float) and v]
+    assert own
+    assert not set(own) & set(constants)  # they are inputs
 
 
 def test_every_setting_changes_what_a_step_does() -> None:
@@ -192,7 +191,7 @@ def test_set_takes_numbers_schedules_and_none() -> None:
 
 
 def test_two_parts_with_one_setting_and_slot() -> None:
-    x, loss, ws = network()
+    _, loss, ws = network()
     optimizer = optim.chain(optim.Momentum(0.9), optim.Momentum(0.5), optim.LearningRate(0.1))
     step = optimizer.step(loss, ws[:1])
     assert step.settings == {"momentum": 0.9, "momentum_2": 0.5, "learning_rate": 0.1}
@@ -208,18 +207,18 @@ SETTING_MISTAKES: list[tuple[Optimizer, dict[str, Any], type[MagmaDNNError], str
     ),
     (
         optim.SGD(0.1), {"learnin_rate": 0.5}, UnknownNameError,
-        "SGD: setting 'learnin_rate' is not known: did you mean 'learning_rate'? known are "
-        "learning_rate",
+        ("SGD: setting 'learnin_rate' is not known: did you mean 'learning_rate'? known are "
+        "learning_rate"),
     ),
     (
         optim.SGD(0.1), {"momentum": 0.5}, ArgumentError,
-        "SGD: momentum is 0.0, so this step was built without it and it cannot be set; make the "
-        "optimiser with another value",
+        ("SGD: momentum is 0.0, so this step was built without it and it cannot be set; make the "
+        "optimiser with another value"),
     ),
     (
         optim.Adam(), {"clip_norm": 1.0}, ArgumentError,
-        "Adam: clip_norm is None, so this step was built without it and it cannot be set; make the "
-        "optimiser with another value",
+        ("Adam: clip_norm is None, so this step was built without it and it cannot be set; make the "
+        "optimiser with another value"),
     ),
     (
         optim.Adam(), {"beta1": 1.0}, ArgumentError,
@@ -406,8 +405,8 @@ MISTAKES: list[tuple[Any, Any, Any, type[MagmaDNNError], str]] = [
     (LOSS, [W, N], (), DTypeError,
      "Adam.step: parameter n is int64; only floating-point variables can be trained"),
     (LOSS, [variable("u", np.ones(2)), variable("v", np.ones(2))], (), GraphError,
-     "Adam.step: the loss does not depend on any of the 2 parameters (u, v); give the variables "
-     "that it is computed from"),
+     ("Adam.step: the loss does not depend on any of the 2 parameters (u, v); give the variables "
+     "that it is computed from")),
     (W * W, [W], (), ShapeError,
      "Adam.step: the loss must be a scalar, got multiply of shape (2,); take its mean"),
     (ops.sum(N), [W], (), DTypeError,
@@ -453,5 +452,5 @@ def test_minimize_wants_at_least_one_step() -> None:
 def test_minimize_takes_feeds() -> None:
     x, loss, ws = network()
     before = float(loss.eval({x: BATCHES[0]}))
-    after = optim.SGD(0.5).minimize(loss, ws, steps=20, feeds={x: BATCHES[0]})
+    after = optim.SGD(0.5).minimize(loss, ws, steps=100, feeds={x: BATCHES[0]})
     assert float(after) == float(loss.eval({x: BATCHES[0]})) < 0.5 * before

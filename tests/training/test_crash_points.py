@@ -32,6 +32,7 @@ from magmadnn.training import leftovers
 from magmadnn.training.checkpoint import CheckpointStore, State
 from magmadnn.training.disk import Calls, calls
 from magmadnn.training.durable import (
+    Content,
     clean_leftovers,
     folder_names,
     read_folder,
@@ -196,8 +197,8 @@ def remove_box(folder: Path) -> None:
         remove_folder(folder / "box")
 
 
-OLD = {"a.bin": b"old " * 50, "b.bin": b"OLD"}
-NEW = {"a.bin": b"new and longer " * 40, "c.bin": lambda: [b"NE", b"", b"W"]}
+OLD: dict[str, Content] = {"a.bin": b"old " * 50, "b.bin": b"OLD"}
+NEW: dict[str, Content] = {"a.bin": b"new and longer " * 40, "c.bin": lambda: [b"NE", b"", b"W"]}
 
 
 def replace_box(folder: Path) -> None:

@@ -1,44 +1,85 @@
-"""simplify: equal nodes become one, and ops' own rewrites are applied.
+"""simplify: equal nodes become one, small constants are computed, and ops' own rewrites are applied.
 
-Nodes that nothing needs disappear by themselves: a program is what its roots reach.
+None of it changes a bit of any result. Nodes that nothing needs disappear by themselves: a program is
+what its roots reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from magmadnn.graph.node import CONSTANT, Node
-from magmadnn.graph.op import Op
+from magmadnn.errors import MagmaDNNError
+from magmadnn.graph.dim import dims_of
+from magmadnn.graph.node import CONSTANT, Node, constant, scoped
+from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
+
+LARGEST_CONSTANT = 1024  # elements; a larger one is not worth its memory in the plan
 
 
 def simplify(program: Program) -> Program:
-    """Share common sub-expressions and apply `Op.rewrites`."""
+    """Share common sub-expressions, compute small constants, apply `Op.rewrites`."""
     new: dict[Node, Node] = {}
     known: dict[Hashable, Node] = {}
     for node in program.nodes():
         inputs = tuple(new[i] for i in node.inputs)
         fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
-        fresh = _rewritten(fresh)
+        with scoped(node.path):
+            fresh = _folded(_rewritten(fresh))
         new[node] = known.setdefault(_key(fresh), fresh)
     return program.with_roots([new[root] for root in program.roots])
 
 
 def _rewritten(node: Node) -> Node:
-    """The first rewrite of the node's op that applies; it must keep shape and dtype."""
-    if isinstance(node.op, Op):
+    """The node after the rewrites of its op, and of what it became; each keeps shape and dtype."""
+    while isinstance(node.op, Op):
         for rewrite in node.op.rewrites:
             result: Node | None = rewrite(node)
             if result is not None and result.spec == node.spec:
-                return result
+                node = result
+                break
+        else:
+            break
     return node
+
+
+def _folded(node: Node) -> Node:
+    """A constant, where the node is small and computed from small constants."""
+    op, inputs = node.op, node.inputs
+    if not isinstance(op, Op) or op.kind is OpKind.RANDOM or next(_dims(node), None) is not None:
+        return node
+    if any(i.op is not CONSTANT or i.value.size > LARGEST_CONSTANT for i in inputs):
+        return node
+    if _size(node) > LARGEST_CONSTANT:
+        return node
+    try:
+        return constant(op.forward([i.value for i in inputs], node.attributes, node.dtype))
+    except MagmaDNNError:
+        return node  # a run raises it, with the place where it belongs
+
+
+def _dims(node: Node) -> Any:
+    return dims_of((node.shape, *node.attributes.values()))
+
+
+def _size(node: Node) -> int:
+    count = 1
+    for size in node.shape:
+        count *= size
+    return count
 
 
 def _key(node: Node) -> Hashable:
     """Equal for nodes that compute the same value."""
-    if node.op is CONSTANT and node.value.size == 1:
-        return ("constant", node.spec, node.value.tobytes())
+    if node.op is CONSTANT and node.value.size <= LARGEST_CONSTANT:
+        return (CONSTANT, node.spec, node.value.tobytes())
     if not node.inputs and not node.attributes:
         return node
-    return (node.op.name, node.inputs, tuple(node.attributes.items()), node.spec)
+    return (node.op, node.inputs, _exact(node.attributes), node.spec)
+
+
+def _exact(attributes: Mapping[str, Any]) -> Hashable:
+    """Attributes with the types of their values: 0.0, -0.0, 0 and False are equal, but not the same."""
+    return tuple((key, repr(value), value) for key, value in attributes.items())

@@ -337,6 +337,16 @@ class Code:
             callee = ir.Function(module, signature, name)
         return Value(self, self.ir.call(callee, list(operands)))
 
+    def remainder(self, a: Value, b: Value) -> Value:
+        """C's fmod: a - b * trunc(a / b), exact."""
+        return Value(self, self.ir.frem(a.ir, b.ir))
+
+    def to_integer(self, x: Value, item: Any) -> Value:
+        """Truncated to an integer; the nearest there is if out of range, 0 for NaN."""
+        kind = like(x.type, item)
+        name = f"llvm.fptosi.sat.{_suffix(kind)}.{_suffix(x.type)}"
+        return self.intrinsic(name, kind, [x.ir])
+
     def select(self, condition: Value, yes: Number, no: Number) -> Value:
         """`yes` where `condition` holds, else `no`."""
         if not isinstance(yes, Value) and not isinstance(no, Value):
@@ -388,7 +398,40 @@ class Code:
             make = self.ir.trunc
         return Value(self, make(value.ir, kind))
 
+    def widened(self, value: Value, item: Any) -> Value:
+        """An integer, taken as unsigned, with more bits."""
+        return Value(self, self.ir.zext(value.ir, like(value.type, item)))
+
+    def narrowed(self, value: Value, item: Any) -> Value:
+        """The low bits of an integer."""
+        return Value(self, self.ir.trunc(value.ir, item))
+
+    def leading_zeros(self, value: Value) -> Value:
+        """Number of zeros before the first bit of an integer that is set."""
+        operands = [value.ir, ir.Constant(I1, 0)]
+        return self.intrinsic(f"llvm.ctlz.{_suffix(value.type)}", value.type, operands)
+
+    def any(self, mask: Value) -> Value:
+        """Whether a truth value holds in some lane."""
+        if not isinstance(mask.type, ir.VectorType):
+            return mask
+        packed = Value(self, self.ir.bitcast(mask.ir, ir.IntType(mask.type.count)))
+        return packed.differs(0)
+
     # ------------------------------------------------------------------ memory and control
+
+    def constants(self, name: str, item: Any, numbers: Sequence[int]) -> Array:
+        """A table of the module that cannot be written to."""
+        module = self.function.module
+        table = module.globals.get(name)
+        if table is None:
+            kind = ir.ArrayType(item, len(numbers))
+            table = ir.GlobalVariable(module, kind, name)
+            table.initializer = ir.Constant(kind, list(numbers))
+            table.global_constant = True
+            table.linkage = "internal"
+            table.type = POINTER  # as in `stack`
+        return Array(self, table, item)
 
     def array(self, pointer: Any, item: Any) -> Array:
         """The memory at `pointer` (a Value or an LLVM value) as elements of type `item`."""
@@ -399,6 +442,7 @@ class Code:
         with self.ir.goto_entry_block():
             slot = self.ir.alloca(ir.ArrayType(item, count))
             slot.align = align
+        slot.type = POINTER  # llvmlite gives what it allocates a typed pointer still
         return Array(self, slot, item)
 
     def prefetch(self, array: Array, index: Number, write: bool = False) -> None:

@@ -37,9 +37,10 @@ def exp(code: Code, x: Value) -> Value:
 
 
 def exp_of_sum(code: Code, x: Value, small: Value) -> Value:
-    """e**(x + small) where |small| is at most a few units in the last place of x."""
+    """e**(x + small), for a `small` so small that e**small is 1 + small."""
     n, r, rest = _reduced(code, x)
-    return scaled(code, (r + (rest + small)) + 1.0, n)
+    rest = code.fma(small, (r + rest) + 1.0, rest)
+    return scaled(code, (r + rest) + 1.0, n)
 
 
 def expm1(code: Code, x: Value) -> Value:

@@ -1,0 +1,109 @@
+"""Reading arguments: argparse, with one line for each mistake and the nearest known name."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+from magmadnn.errors import ArgumentError, UnknownNameError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ArgumentError, and that does not guess from the beginning of an option."""
+
+    def __init__(self, command: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=f"magmadnn {command}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ArgumentError.
+
+        Raises:
+            ArgumentError: always.
+        """
+        text = message.removeprefix("argument ")
+        raise ArgumentError(f"{text}; see {self.prog} --help")
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The arguments.
+
+        Raises:
+            ArgumentError: naming the first that is wrong.
+        """
+        found, rest = self.parse_known_args(argv)
+        if rest and rest[0].startswith("-"):
+            options = [o for action in self._actions for o in action.option_strings]
+            raise UnknownNameError.of("option", rest[0].split("=")[0], options)
+        if rest:
+            raise ArgumentError(f"{rest[0]!r} is one argument too many; see {self.prog} --help")
+        return found
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Reads a whole number of at least `least`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}, got {text!r}"
+            )
+        return value
+
+    return read
+
+
+def number(words: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """Reads a finite number that is `allowed`, which `words` describe."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not allowed(value):
+            raise argparse.ArgumentTypeError(f"must be {words}, got {text!r}")
+        return value
+
+    return read
+
+
+RATE = number("a number above 0", lambda value: value > 0)
+AT_LEAST_0 = number("a number of at least 0", lambda value: value >= 0)
+SHARE = number("a share above 0 and below 1", lambda value: 0 < value < 1)
+SHARE_OR_0 = number("a share of at least 0 and below 1", lambda value: 0 <= value < 1)
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Reads sizes of layers: `528,528,528`."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers of at least 1 with commas between, such as 512,256, got {text!r}"
+        )
+    return found
+
+
+def one_of(what: str, known: Iterable[str]) -> Callable[[str], str]:
+    """Reads one of the `known` names of a `what`."""
+    names = list(known)
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(str(UnknownNameError.of(what, text, names)))
+        return text
+
+    return read

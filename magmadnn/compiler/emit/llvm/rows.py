@@ -1,0 +1,225 @@
+"""Fused kernels that walk over the rows of matrices: pointwise chains, softmax, normalisation, losses.
+
+A kernel is a list of stages; each goes once over the columns of a row while the row is in the cache. A
+stage reduces formulas over the columns (sum, max, min), stores formulas, and afterwards derives numbers
+of the row from its reductions, which later stages use. Softmax is three stages::
+
+    Stage(reduce=(Reduction("top", "max", x),))
+    Stage(reduce=(Reduction("total", "sum", exp(x - top)),), store=(Result("y", ..., exp(x - top)),))
+    Stage(store=(Result("y", ..., y / total),))
+
+A sum adds element c to partial sum c mod 32 (float64: mod 16), in the order of the columns, and then
+halves the partial sums until one is left. So neither vector width nor threads change a bit of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .builder import I64, Array, Code, Value, is_float, item_bytes, item_type, vector
+from .formulas import ITEMS, PRIMITIVES, Formula, Writer
+from .kernel import Frame
+from .operands import Matrix, Operand, Result, all_slots, lanes_for, row_constant
+from .target import Target
+
+_PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
+
+_COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
+_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A sum, max or min of a formula over the columns of a row; later `("value", name)`."""
+
+    name: str
+    kind: str
+    formula: Formula
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One walk over the columns of a row.
+
+    Attributes:
+        reduce: what is reduced.
+        store: results [rows, columns] that are stored.
+        then: numbers of the row, (name, formula), computed in order once the walk is done; formulas
+            may use reductions, earlier numbers, and operands that are the same in all of a row.
+        store_row: results [rows], stored last, of formulas of the same kind.
+    """
+
+    reduce: tuple[Reduction, ...] = ()
+    store: tuple[Result, ...] = ()
+    then: tuple[tuple[str, Formula], ...] = ()
+    store_row: tuple[Result, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A kernel of stages over the rows `row0` to `row1` of its operands.
+
+    Slots: `row0, row1, column0, column1`, then those of operands and results. With a reduction the
+    columns must be all columns; without one any tile will do. Leaves of formulas beside arguments and
+    constants: `("value", name)`, `("columns",)`, the number of columns as a float, and
+    `("column",)`, the number of an element's column as an int64.
+
+    Attributes:
+        operands: what formulas read.
+        stages: what is done.
+        dtype: of numbers that only constants and reductions make.
+    """
+
+    operands: tuple[Operand, ...]
+    stages: tuple[Stage, ...]
+    dtype: str = "float32"
+
+    @property
+    def parts(self) -> list[Operand | Result]:
+        """Everything that has memory."""
+        results = [r for stage in self.stages for r in (*stage.store, *stage.store_row)]
+        return [*self.operands, *results]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots."""
+        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        walk = _Walk(self, code, frame, lanes_for(target.vector_bytes, self.parts))
+        with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
+            walk.row(row)
+
+
+def pointwise(operands: tuple[Operand, ...], *results: Result) -> Rows:
+    """The kernel that computes formulas of operands element by element."""
+    return Rows(operands, (Stage(store=results),))
+
+
+class _Walk:
+    """Writes the stages for one row."""
+
+    def __init__(self, kernel: Rows, code: Code, frame: Frame, lanes: int) -> None:
+        self.kernel, self.code, self.lanes = kernel, code, lanes
+        self.item = ITEMS[kernel.dtype]
+        self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
+        self.matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
+        self.partial = {
+            reduction: code.stack(ITEMS[reduction.dtype], _partials(reduction))
+            for stage in kernel.stages
+            for reduction in stage.reduce
+        }
+
+    def row(self, row: Value) -> None:
+        """All stages of a row."""
+        numbers: dict[str, Value] = {}
+        for stage in self.kernel.stages:
+            self._walk(stage, row, numbers)
+            for reduction in stage.reduce:
+                numbers[reduction.name] = self._total(reduction)
+            writer = Writer(self.code, lambda leaf: self._row_leaf(leaf, row, numbers), self.item)
+            for name, formula in stage.then:
+                numbers[name] = writer.write(formula)
+            for result in stage.store_row:
+                self.matrices[result].store_one(row, writer.write(result.formula))
+
+    def _walk(self, stage: Stage, row: Value, numbers: dict[str, Value]) -> None:
+        """One walk over the columns, the last of them behind a mask."""
+        if not stage.reduce and not stage.store:
+            return
+        for reduction in stage.reduce:
+            self._start(reduction)
+        code, lanes = self.code, self.lanes
+        count = self.column1 - self.column0
+        whole = self.column0 + (count - count % lanes)
+        with code.loop(self.column0, whole, lanes) as column:
+            self._step(stage, row, column, None, numbers)
+        with code.when(whole < self.column1):
+            mask = code.first(self.column1 - whole, lanes)
+            self._step(stage, row, whole, mask, numbers)
+
+    def _step(
+        self,
+        stage: Stage,
+        row: Value,
+        column: Value,
+        mask: Value | None,
+        numbers: dict[str, Value],
+    ) -> None:
+        """One vector of columns."""
+
+        def leaf(formula: Formula) -> Value:
+            if formula == ("column",):
+                return self.code.lane_numbers(self.lanes, I64) + column
+            if formula[0] == "argument":
+                operand = self.kernel.operands[formula[1]]
+                if not row_constant(operand):
+                    return self.matrices[operand].load(row, column, self.lanes, mask)
+            return self._row_leaf(formula, row, numbers)
+
+        writer = Writer(self.code, leaf, vector(self.item, self.lanes))
+        values = [(reduction, writer.write(reduction.formula)) for reduction in stage.reduce]
+        stored = [(result, writer.write(result.formula)) for result in stage.store]
+        for reduction, value in values:
+            self._add(reduction, column, value, mask)
+        for result, value in stored:
+            spread = value
+            if item_type(value.type) == value.type:
+                spread = self.code.splat(value, self.lanes)
+            self.matrices[result].store(row, column, spread, mask)
+
+    def _row_leaf(self, leaf: Formula, row: Value, numbers: dict[str, Value]) -> Value:
+        """A leaf that is the same in all of a row."""
+        if leaf[0] == "value":
+            return numbers[leaf[1]]
+        if leaf == ("columns",):
+            return self.code.convert(self.column1 - self.column0, self.item)
+        return self.matrices[self.kernel.operands[leaf[1]]].load(row, row, 1, None)
+
+    # ------------------------------------------------------------------ reductions
+
+    def _start(self, reduction: Reduction) -> None:
+        array, count = self.partial[reduction], _partials(reduction)
+        kind = vector(ITEMS[reduction.dtype], count)
+        array.put(0, self.code.lift(_neutral(reduction), kind))
+
+    def _add(self, reduction: Reduction, column: Value, value: Value, mask: Value | None) -> None:
+        """Combine a vector with the partial results of its columns."""
+        code, array, lanes = self.code, self.partial[reduction], self.lanes
+        kind = vector(ITEMS[reduction.dtype], lanes)
+        value = code.lift(value, kind)
+        if mask is not None:
+            value = code.select(mask, value, code.lift(_neutral(reduction), kind))
+        at = (column - self.column0) & (_partials(reduction) - 1)
+        array.put(at, PRIMITIVES[_COMBINE[reduction.kind]](code, array.vector(at, lanes), value))
+
+    def _total(self, reduction: Reduction) -> Value:
+        """The partial results halved until one is left."""
+        return halved(self.code, self.partial[reduction], _partials(reduction), reduction.kind)
+
+
+def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
+    """`count` partial results, a power of two, combined in pairs i and i + count / 2."""
+    values = partial.vector(0, count)
+    while count > 1:
+        count //= 2
+        low = code.shuffle(values, values, range(count))
+        high = code.shuffle(values, values, range(count, 2 * count))
+        values = PRIMITIVES[_COMBINE[kind]](code, low, high)
+    return code.lane(values, 0)
+
+
+def _partials(reduction: Reduction) -> int:
+    return _PARTIAL_BYTES // item_bytes(ITEMS[reduction.dtype])
+
+
+def _neutral(reduction: Reduction) -> float | int:
+    """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
+    item = ITEMS[reduction.dtype]
+    if is_float(item) or reduction.kind == "sum":
+        return _NEUTRAL[reduction.kind] if is_float(item) else 0
+    end = 2 ** (item.width - 1)
+    return -end if reduction.kind == "max" else end - 1

@@ -1,0 +1,97 @@
+"""What is fed: checked against the placeholders, with the sizes of symbolic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from magmadnn.compiler.plan import Plan
+from magmadnn.errors import DataError, DTypeError, GraphError, ShapeError
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.node import PLACEHOLDER, Node
+from magmadnn.graph.op import Array
+from magmadnn.graph.signature import axes_text, shape_text
+from magmadnn.graph.spec import is_floating
+
+
+def bind(plan: Plan, feeds: Mapping[Node, Any]) -> tuple[dict[Node, Array], dict[str, int]]:
+    """The fed arrays in their placeholders' dtypes, and the sizes of symbolic dimensions.
+
+    Raises:
+        GraphError: if a placeholder is not fed, or something else is.
+        ShapeError: if an axis has another size than declared, or than another feed gave it.
+        DTypeError: if the dtype cannot be converted without changing its kind.
+        DataError: if an integer does not fit into a smaller type.
+    """
+    for node in plan.placeholders:
+        if node not in feeds:
+            raise GraphError(
+                f"placeholder {node.name} {shape_text(node.shape)} is not fed: "
+                f"give {{{node.name}: array}}"
+            )
+    fed = {node: _converted(node, value) for node, value in feeds.items()}
+    sizes: dict[str, int] = {}
+    givers: dict[str, str] = {}
+    for node, array in fed.items():
+        _bind_shape(node, array, sizes, givers)
+    for node, array in fed.items():  # now that all symbols have sizes: 2*batch and the like
+        _check_composed(node, array, sizes)
+    for dim in plan.sizes:
+        dim.bind(sizes)
+    return fed, sizes
+
+
+def _converted(node: Node, value: Any) -> Array:
+    """The array in the placeholder's dtype."""
+    if node.op is not PLACEHOLDER:
+        raise GraphError(f"only placeholders can be fed, got {node!r}")
+    array = np.asarray(value)
+    if array.dtype == node.dtype:
+        return array
+    floats = is_floating(array.dtype) and is_floating(node.dtype)
+    if not floats and not np.can_cast(array.dtype, node.dtype, "same_kind"):
+        raise DTypeError(
+            f"placeholder {node.name}: expected {node.dtype.name}, got {array.dtype.name}; cast it"
+        )
+    with np.errstate(over="ignore"):
+        converted = array.astype(node.dtype)
+    if node.dtype.kind in "iu" and not np.array_equal(converted, array):
+        wrong = array[converted != array]
+        raise DataError(
+            f"placeholder {node.name}: {wrong.flat[0]} does not fit into {node.dtype.name}"
+        )
+    return converted
+
+
+def _bind_shape(node: Node, array: Array, sizes: dict[str, int], givers: dict[str, str]) -> None:
+    """Check the axes of known size; note and compare the sizes of symbols."""
+    whole = f"expected {shape_text(node.shape)}, got {shape_text(array.shape)}"
+    if array.ndim != node.ndim:
+        raise ShapeError(
+            f"placeholder {node.name}: expected {axes_text(node.ndim)}, got {array.ndim}: {whole}"
+        )
+    for axis, (expected, got) in enumerate(zip(node.shape, array.shape, strict=True)):
+        if not isinstance(expected, Dim):
+            if expected != got:
+                raise ShapeError(
+                    f"placeholder {node.name}: axis {axis} must be {expected}, got {got}: {whole}"
+                )
+        elif expected.is_symbol:
+            symbol = str(expected)
+            if sizes.setdefault(symbol, got) != got:
+                raise ShapeError(
+                    f"placeholder {node.name}: axis {axis} ({symbol}) is {got}, "
+                    f"but {sizes[symbol]} in {givers[symbol]}; make them equal"
+                )
+            givers.setdefault(symbol, str(node.name))
+
+
+def _check_composed(node: Node, array: Array, sizes: Mapping[str, int]) -> None:
+    for axis, (expected, got) in enumerate(zip(node.shape, array.shape, strict=True)):
+        if isinstance(expected, Dim) and not expected.is_symbol and expected.bind(sizes) != got:
+            raise ShapeError(
+                f"placeholder {node.name}: axis {axis} must be {expected} = {expected.bind(sizes)}, "
+                f"got {got}: expected {shape_text(node.shape)}, got {shape_text(array.shape)}"
+            )

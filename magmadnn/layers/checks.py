@@ -1,0 +1,38 @@
+"""Checks of layers' settings that are numbers."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from magmadnn.errors import ArgumentError
+
+from .layer import Layer
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number, and neither infinite nor NaN."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def fraction(layer: Layer, argument: str, value: Any) -> None:
+    """Nothing, for a number in [0, 1).
+
+    Raises:
+        ArgumentError: otherwise.
+    """
+    if not is_finite(value) or not 0 <= value < 1:
+        raise ArgumentError(
+            f"{layer}: {argument} must be a number of at least 0 and below 1, got {value!r}"
+        )
+
+
+def above_zero(layer: Layer, argument: str, value: Any) -> None:
+    """Nothing, for a finite number above 0.
+
+    Raises:
+        ArgumentError: otherwise.
+    """
+    if not is_finite(value) or value <= 0:
+        raise ArgumentError(f"{layer}: {argument} must be a finite number above 0, got {value!r}")

@@ -1,0 +1,54 @@
+"""Dropout: noise in training, nothing in prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.graph.op import Array
+from magmadnn.ops import philox
+from magmadnn.tensor import Operation, by_phase, with_update
+from magmadnn.tensor.init import Initializer, Shape
+
+from .checks import fraction
+from .layer import Layer
+
+
+@dataclass(frozen=True)
+class _OwnStreams(Initializer):
+    """The counter's start: 32 random bits, from seed and name, above 32 bits that count the draws."""
+
+    def make(self, shape: Shape, dtype: np.dtype[np.generic], seed: int, stream: int) -> Array:
+        """See `Initializer`."""
+        high = philox.random_bits(seed, stream, 1).astype(np.uint64) << np.uint64(32)
+        return high.view(np.int64).reshape(shape)
+
+
+class Dropout(Layer):
+    """Training: x / (1 - rate), and 0 with probability rate. Prediction: x. The shape stays.
+
+    Inverted dropout: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, JMLR 15 (2014), section 10.
+    Masks depend on the model's seed, the layer's name, the number of steps taken and the element's place,
+    so a resumed training draws what an unbroken one does.
+
+    Attributes:
+        rate: probability of a zero, from 0 up to but not including 1.
+    """
+
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        fraction(self, "rate", self.rate)
+
+    def build(self, x: Operation) -> None:
+        """The counter, which each training step moves on by one."""
+        self.counter = self.state("counter", (), _OwnStreams(), "int64")
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        if self.rate == 0:
+            return x
+        masked = ops.dropout(x, self.rate, self.counter)
+        return by_phase(with_update(masked, self.counter, self.counter + 1), x)

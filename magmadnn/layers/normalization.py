@@ -1,0 +1,152 @@
+"""Normalisation: values with mean 0 and variance 1, then scaled and shifted by trained gamma and beta.
+
+Half-precision values are normalised in float32, in which gamma, beta and statistics are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError
+from magmadnn.graph.dim import product
+from magmadnn.graph.node import size
+from magmadnn.graph.signature import OpWords, axis_number, shape_text
+from magmadnn.graph.spec import as_dtype, is_floating
+from magmadnn.tensor import Operation, by_phase, init, with_update
+from magmadnn.tensor.init import Initializer
+
+from .checks import above_zero, fraction
+from .layer import Layer, Regularizer
+
+
+def _wide_dtype(layer: Layer, x: Operation) -> Any:
+    """What is computed in: the dtype of x, float32 at least."""
+    if not is_floating(x.dtype):
+        raise DTypeError(f"{layer}: x must be floating-point, got {x.dtype.name}; cast it")
+    return as_dtype("float32") if x.dtype.itemsize < 4 else x.dtype
+
+
+class LayerNorm(Layer):
+    """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, over axes of each sample; the shape stays.
+
+    Ba, Kiros, Hinton, "Layer normalization", arXiv:1607.06450, eq. (4); epsilon keeps a constant sample
+    from dividing by 0. gamma and beta have the sizes of the axes. Training and prediction are the same.
+
+    Attributes:
+        axis: the axes that mean and variance are taken over; the last one.
+        epsilon: above 0, in units of the variance.
+        gamma_init: initial scale; ones.
+        beta_init: initial shift; zeros.
+        gamma_regularizer: adds to the loss.
+        beta_regularizer: likewise.
+    """
+
+    axis: int | tuple[int, ...] = -1
+    epsilon: float = 1e-5
+    gamma_init: Initializer = init.ones()
+    beta_init: Initializer = init.zeros()
+    gamma_regularizer: Regularizer | None = None
+    beta_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        above_zero(self, "epsilon", self.epsilon)
+
+    def build(self, x: Operation) -> None:
+        """Scale and shift."""
+        self.wide = _wide_dtype(self, x)
+        shape = tuple(x.shape[axis] for axis in self._axes(x))
+        self.gamma = self.parameter(
+            "gamma", shape, self.gamma_init, self.wide, regularizer=self.gamma_regularizer
+        )
+        self.beta = self.parameter(
+            "beta", shape, self.beta_init, self.wide, regularizer=self.beta_regularizer
+        )
+
+    def _axes(self, x: Operation) -> tuple[int, ...]:
+        given = self.axis if isinstance(self.axis, (tuple, list)) else (self.axis,)
+        words = OpWords(str(self), ("x",), "")
+        axes = sorted({axis_number(words, axis, x.ndim) for axis in given})
+        if not axes or len(axes) < len(given) or axes[0] == 0:
+            raise ArgumentError(
+                f"{self}: axis must name axes of a sample, each once, got {self.axis!r} "
+                f"for x {shape_text(x.shape)}; axis 0 is the batch"
+            )
+        return tuple(axes)
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        axes = self._axes(x)
+        aligned = tuple(n if axis in axes else 1 for axis, n in enumerate(x.shape))[axes[0] :]
+        gamma, beta = (ops.reshape(p, aligned) for p in (self.gamma, self.beta))
+        wide = ops.cast(x, self.wide) if x.dtype != self.wide else x
+        centred = wide - ops.mean(wide, axes, keepdims=True)
+        variance = ops.mean(ops.square(centred), axes, keepdims=True)
+        y = gamma * (centred / ops.sqrt(variance + self.epsilon)) + beta
+        normal: Operation = ops.cast(y, x.dtype) if x.dtype != self.wide else y
+        return normal
+
+
+class BatchNorm(Layer):
+    """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, per feature; the shape stays.
+
+    Ioffe, Szegedy, "Batch normalization", ICML 2015, algorithms 1 and 2: x [batch, ..., k] has k features.
+    Training takes mean and variance over the batch and all axes between; prediction uses running ones:
+
+        running = momentum * running + (1 - momentum) * of the batch
+
+    with the variance of the batch times n / (n - 1), as in algorithm 2, step 10 (n values per feature; for
+    n = 1 the variance is 0). Running statistics change in training only. The layer keeps gamma and beta
+    (trained) and both statistics, [k] each.
+
+    Attributes:
+        momentum: of the running statistics, from 0 up to but not including 1. PyTorch calls 1 - momentum so.
+        epsilon: above 0, in units of the variance.
+        gamma_init: initial scale; ones.
+        beta_init: initial shift; zeros.
+        gamma_regularizer: adds to the loss.
+        beta_regularizer: likewise.
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+    gamma_init: Initializer = init.ones()
+    beta_init: Initializer = init.zeros()
+    gamma_regularizer: Regularizer | None = None
+    beta_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        above_zero(self, "epsilon", self.epsilon)
+        fraction(self, "momentum", self.momentum)
+
+    def build(self, x: Operation) -> None:
+        """Scale, shift, and the running statistics."""
+        if x.ndim < 2:
+            raise ShapeError(f"{self}: x must be (batch, ..., features), got {shape_text(x.shape)}")
+        self.wide, features = _wide_dtype(self, x), x.shape[-1:]
+        self.gamma = self.parameter(
+            "gamma", features, self.gamma_init, self.wide, regularizer=self.gamma_regularizer
+        )
+        self.beta = self.parameter(
+            "beta", features, self.beta_init, self.wide, regularizer=self.beta_regularizer
+        )
+        self.running_mean = self.state("running_mean", features, init.zeros(), self.wide)
+        self.running_variance = self.state("running_variance", features, init.ones(), self.wide)
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        wide = ops.cast(x, self.wide) if x.dtype != self.wide else x
+        axes = tuple(range(x.ndim - 1))
+        batch_mean, batch_variance = ops.mean(wide, axes), ops.var(wide, axes)
+        mean = by_phase(batch_mean, self.running_mean)
+        variance = by_phase(batch_variance, self.running_variance)
+        y = (wide - mean) * (self.gamma / ops.sqrt(variance + self.epsilon)) + self.beta
+        n = size(product(x.shape[:-1]), self.wide)
+        unbiased = batch_variance * (n / ops.maximum(n - 1, 1))
+        for running, of_batch in (
+            (self.running_mean, batch_mean), (self.running_variance, unbiased),
+        ):  # fmt: skip
+            fresh = self.momentum * running + (1 - self.momentum) * of_batch
+            y = with_update(y, running, fresh)
+        normal: Operation = ops.cast(y, x.dtype) if x.dtype != self.wide else y
+        return normal

@@ -1,0 +1,91 @@
+"""What a network with a name is: a function that builds its layers, and presets for training it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from magmadnn.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything that a training needs beside the data.
+
+    Attributes:
+        about: what it is for, in a few words.
+        hidden: sizes of the hidden layers.
+        activation: of the hidden layers.
+        dropout: share of each hidden layer's outputs that is dropped in training.
+        optimizer: its name.
+        learning_rate: of the optimiser.
+        weight_decay: of the optimiser; None: the optimiser's own default.
+        batch_size: samples of a step.
+        epochs: passes over the data.
+        validation_split: share of the training rows that is kept back for validation.
+        note: what must be said about it wherever it is used; empty for nothing.
+    """
+
+    about: str
+    hidden: tuple[int, ...]
+    activation: str = "relu"
+    dropout: float = 0.0
+    optimizer: str = "adam"
+    learning_rate: float = 1e-3
+    weight_decay: float | None = None
+    batch_size: int = 128
+    epochs: int = 5
+    validation_split: float = 0.1
+    note: str = ""
+
+
+class Build(Protocol):
+    """Makes a network's layers, the Input first."""
+
+    def __call__(
+        self,
+        input_shape: Sequence[int],
+        outputs: int,
+        *,
+        hidden: Sequence[int],
+        activation: str,
+        dropout: float,
+    ) -> list[Any]:
+        """Layers for inputs [batch, *input_shape] and outputs [batch, outputs]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network with a name.
+
+    Attributes:
+        name: on the command line.
+        about: what it is, in a few words.
+        build: makes its layers.
+        presets: by name.
+        image_preset: which of them is taken where none is named and inputs are images.
+        table_preset: and where they are rows of a table.
+    """
+
+    name: str
+    about: str
+    build: Build
+    image_preset: str
+    table_preset: str
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+
+    def preset(self, name: str) -> Preset:
+        """The preset called `name`.
+
+        Raises:
+            UnknownNameError: if there is none of that name.
+        """
+        if name not in self.presets:
+            raise UnknownNameError.of(f"{self.name}: preset", name, self.presets)
+        return self.presets[name]
+
+    def default_preset(self, input_shape: Sequence[int]) -> str:
+        """The name of the preset for inputs of this shape: images have more than one axis."""
+        return self.image_preset if len(input_shape) > 1 else self.table_preset

@@ -1,0 +1,178 @@
+"""Every layer with what it is tried on and its formula in NumPy: what the generated tests run over."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from magmadnn import init, layers
+from magmadnn.layers import Layer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Formula = Callable[[Array, Mapping[str, Array]], Array]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, its inputs, its parameters and its formula.
+
+    Attributes:
+        name: of the test.
+        make: gives a new layer.
+        sample: shape of a sample of x.
+        result: shape of a sample of y.
+        formula: y of x and parameters in prediction; in float64.
+        training: the same in training; None where it is no other. Not asked where training is random.
+        parameters: trained ones, name and shape, in order.
+        states: kept ones that are not trained.
+        integers: x are integers below this; 0 for real numbers.
+        random: whether training draws random numbers.
+    """
+
+    name: str
+    make: Callable[[], Layer]
+    sample: tuple[int, ...]
+    result: tuple[int, ...]
+    formula: Formula
+    training: Formula | None = None
+    parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    integers: int = 0
+    random: bool = False
+
+    def draw(self, batch: int, seed: int = 0) -> Array:
+        rng = np.random.default_rng((seed, batch))
+        if self.integers:
+            return rng.integers(0, self.integers, (batch, *self.sample))
+        x = rng.normal(size=(batch, *self.sample))
+        return x + np.sign(x) * 0.05  # away from the kinks at 0
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x)
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def elementwise(function: Callable[[float], float]) -> Callable[[Array], Array]:
+    return np.vectorize(function, otypes=[np.float64])
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "linear": lambda x: x,
+    "relu": lambda x: np.where(x > 0, x, 0),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "elu": lambda x: np.where(x > 0, x, np.exp(x) - 1),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": lambda x: (np.exp(2 * x) - 1) / (np.exp(2 * x) + 1),
+    "softmax": softmax,
+    "softplus": lambda x: np.log(1 + np.exp(x)),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "gelu": elementwise(lambda a: a * 0.5 * (1 + math.erf(a / math.sqrt(2)))),
+    "gaussian_rbf": lambda x: np.exp(-(x**2)),
+}
+
+
+def prelu(x: Array, slope: Array) -> Array:
+    return np.where(x > 0, x, slope * x)
+
+
+def normal(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+
+def batch_norm(x: Array, p: Mapping[str, Array], epsilon: float = 1e-5) -> Array:
+    scaled = (x - p["running_mean"]) / np.sqrt(p["running_variance"] + epsilon)
+    return scaled * p["gamma"] + p["beta"]
+
+
+def batch_norm_training(x: Array, p: Mapping[str, Array]) -> Array:
+    return normal(x, tuple(range(x.ndim - 1)), 1e-5) * p["gamma"] + p["beta"]
+
+
+def two_dense(x: Array, p: Mapping[str, Array]) -> Array:
+    h = np.tanh(x @ p["dense_1/kernel"] + p["dense_1/bias"])
+    return np.asarray(h @ p["dense_2/kernel"] + p["dense_2/bias"])
+
+
+def dense_shapes(*sizes: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for number, (k, n) in enumerate(itertools.pairwise(sizes), 1):
+        shapes |= {f"dense_{number}/kernel": (k, n), f"dense_{number}/bias": (n,)}
+    return shapes
+
+
+def two_layers(units: int) -> list[Layer]:
+    return [layers.Dense(7, "tanh"), layers.Dense(units)]
+
+
+STATISTICS = {"running_mean": (3,), "running_variance": (3,)}
+NORMALISED = {"gamma": (3,), "beta": (3,)}
+
+CASES = [
+    Case("dense", lambda: layers.Dense(3, "tanh"), (5,), (3,),
+         lambda x, p: np.tanh(x @ p["kernel"] + p["bias"]), parameters={"kernel": (5, 3), "bias": (3,)}),
+    Case("dense without bias, on steps", lambda: layers.Dense(3, use_bias=False), (2, 5), (2, 3),
+         lambda x, p: x @ p["kernel"], parameters={"kernel": (5, 3)}),
+    Case("dense with its own slopes", lambda: layers.Dense(3, "prelu"), (5,), (3,),
+         lambda x, p: prelu(x @ p["kernel"] + p["bias"], p["prelu/slope"]),
+         parameters={"kernel": (5, 3), "bias": (3,), "prelu/slope": (3,)}),
+    *(Case(f"activation {name}", lambda name=name: layers.Activation(name), (3, 5), (3, 5),
+           lambda x, p, f=f: f(x)) for name, f in ACTIVATIONS.items()),
+    Case("activation prelu", lambda: layers.Activation("prelu"), (2, 5), (2, 5),
+         lambda x, p: prelu(x, p["prelu/slope"]), parameters={"prelu/slope": (5,)}),
+    Case("prelu", lambda: layers.PReLU(init.constant(0.1)), (5,), (5,),
+         lambda x, p: prelu(x, p["slope"]), parameters={"slope": (5,)}),
+    Case("gaussian rbf", lambda: layers.GaussianRBF(0.7), (5,), (5,),
+         lambda x, p: np.exp(-((0.7 * x) ** 2))),
+    Case("gaussian rbf, trained", lambda: layers.GaussianRBF(0.7, trained=True), (5,), (5,),
+         lambda x, p: np.exp(-((p["epsilon"] * x) ** 2)), parameters={"epsilon": ()}),
+    Case("dropout", lambda: layers.Dropout(0.3), (3, 5), (3, 5), lambda x, p: x,
+         states={"counter": ()}, random=True),
+    Case("dropout of nothing", lambda: layers.Dropout(0.0), (5,), (5,), lambda x, p: x,
+         states={"counter": ()}),
+    Case("flatten", layers.Flatten, (2, 3, 5), (30,), lambda x, p: x.reshape(len(x), 30)),
+    Case("flatten of numbers", layers.Flatten, (), (1,), lambda x, p: x.reshape(len(x), 1)),
+    Case("reshape", lambda: layers.Reshape((3, 5)), (15,), (3, 5), lambda x, p: x.reshape(-1, 3, 5)),
+    Case("reshape, one size open", lambda: layers.Reshape([5, -1]), (2, 10), (5, 4),
+         lambda x, p: x.reshape(-1, 5, 4)),
+    Case("embedding", lambda: layers.Embedding(11, 3), (5,), (5, 3), lambda x, p: p["table"][x],
+         parameters={"table": (11, 3)}, integers=11),
+    Case("layer norm", layers.LayerNorm, (2, 3), (2, 3),
+         lambda x, p: normal(x, (2,), 1e-5) * p["gamma"] + p["beta"], parameters=NORMALISED),
+    Case("layer norm over two axes", lambda: layers.LayerNorm((1, -1), epsilon=0.1), (2, 3), (2, 3),
+         lambda x, p: normal(x, (1, 2), 0.1) * p["gamma"] + p["beta"],
+         parameters={"gamma": (2, 3), "beta": (2, 3)}),
+    Case("layer norm over an axis in the middle", lambda: layers.LayerNorm(1), (3, 5), (3, 5),
+         lambda x, p: normal(x, (1,), 1e-5) * p["gamma"][:, None] + p["beta"][:, None],
+         parameters=NORMALISED),
+    Case("batch norm", layers.BatchNorm, (3,), (3,), batch_norm, batch_norm_training,
+         parameters=NORMALISED, states=STATISTICS),
+    Case("batch norm of images", layers.BatchNorm, (2, 5, 3), (2, 5, 3), batch_norm, batch_norm_training,
+         parameters=NORMALISED, states=STATISTICS),
+    Case("sequential", lambda: layers.Sequential(two_layers(3)), (5,), (3,), two_dense,
+         parameters=dense_shapes(5, 7, 3)),
+    Case("sequential with states", lambda: layers.Sequential([layers.BatchNorm(), layers.Flatten()]),
+         (2, 3), (6,),
+         lambda x, p: batch_norm(x, {k.split("/")[1]: v for k, v in p.items()}).reshape(len(x), 6),
+         lambda x, p: batch_norm_training(x, {k.split("/")[1]: v for k, v in p.items()}).reshape(-1, 6),
+         parameters={f"batch_norm_1/{k}": v for k, v in NORMALISED.items()},
+         states={f"batch_norm_1/{k}": v for k, v in STATISTICS.items()}),
+    Case("residual", lambda: layers.Residual(two_layers(5)), (5,), (5,),
+         lambda x, p: two_dense(x, p) + x, parameters=dense_shapes(5, 7, 5)),
+    Case("residual with a projection", lambda: layers.Residual(two_layers(3), activation="softplus"),
+         (2, 5), (2, 3),
+         lambda x, p: np.log1p(np.exp(two_dense(x, p) + x @ p["dense_3/kernel"])),
+         parameters={**dense_shapes(5, 7, 3), "dense_3/kernel": (5, 3)}),
+    Case("residual with a given projection",
+         lambda: layers.Residual(layers.Dense(3, name="main"), layers.Dense(3, name="around")), (5,), (3,),
+         lambda x, p: x @ (p["main/kernel"] + p["around/kernel"]) + p["main/bias"] + p["around/bias"],
+         parameters={"main/kernel": (5, 3), "main/bias": (3,),
+                     "around/kernel": (5, 3), "around/bias": (3,)}),
+    Case("output", lambda: layers.Output(name="energy"), (5,), (5,), lambda x, p: x),
+]  # fmt: skip

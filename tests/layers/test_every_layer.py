@@ -1,0 +1,190 @@
+"""Every layer: values, dtypes, sizes, gradients, phases, parameters, and the way to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn import grad, layers, ops, placeholder
+from magmadnn.layers import Layer, Parameter
+from magmadnn.layers.activations import ACTIVATIONS as NAMED
+from magmadnn.tensor import Placeholder
+from magmadnn.training.codec import Custom, decode, encode
+from tests.layers.layer_cases import ACTIVATIONS, CASES, Array, Case
+
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+STEP = 2.0**-17
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+
+
+def placeholder_for(case: Case, dtype: str, batch: int | None = None) -> Placeholder:
+    return placeholder("x", (batch, *case.sample), "int64" if case.integers else dtype)
+
+
+def built(case: Case, dtype: str, batch: int | None = None) -> tuple[Layer, Placeholder, Any]:
+    """A layer that was called, with parameters that tell mistakes apart."""
+    layer = case.make()
+    if isinstance(layer, layers.Embedding):
+        layer.dtype = dtype
+    x = placeholder_for(case, dtype, batch)
+    y = layer(x)
+    rng = np.random.default_rng(5)
+    for p in layer.parameters():
+        if p.dtype.kind != "i":
+            p.assign(rng.uniform(0.3, 1.2, p.shape))
+    return layer, x, y
+
+
+def local(layer: Layer, p: Parameter) -> str:
+    """A parameter's name within the layer."""
+    return str(p.node.name).removeprefix(f"{layer.path}/")
+
+
+def values(layer: Layer) -> dict[str, Array]:
+    return {local(layer, p): np.asarray(p.value, np.float64) for p in layer.parameters()}
+
+
+@every_case
+@pytest.mark.parametrize("dtype", EPS)
+def test_values_of_any_batch_in_one_graph(case: Case, dtype: str) -> None:
+    layer, x, y = built(case, dtype)
+    parameters = values(layer)
+    assert y.shape == (x.shape[0], *case.result)
+    assert y.dtype.name == dtype
+    for batch in (1, 5, 7):
+        fed = case.draw(batch)
+        fed = fed if case.integers else fed.astype(y.dtype)
+        got = y.numpy({x: fed})
+        exact = fed if case.integers else fed.astype(np.float64)
+        expected = case.formula(exact, parameters)
+        assert got.shape == (batch, *case.result)
+        assert got.dtype == y.dtype
+        # sums of up to 15 products of order 1, in some ten operations
+        np.testing.assert_allclose(
+            got.astype(np.float64),
+            expected,
+            rtol=0,
+            atol=32 * EPS[dtype] * (1 + np.abs(expected).max()),
+        )
+
+
+@every_case
+def test_training(case: Case) -> None:
+    """What a layer gives in training; random ones have tests of their own."""
+    layer, x, y = built(case, "float64")
+    parameters = values(layer)
+    fed = case.draw(7)
+    got = np.asarray(y.eval({x: fed}, training=True))
+    if case.random:
+        assert got.shape == (7, *case.result)
+        return
+    expected = (case.training or case.formula)(fed, parameters)
+    np.testing.assert_allclose(
+        got, expected, rtol=0, atol=64 * EPS["float64"] * np.abs(expected).max()
+    )
+    if case.training:
+        assert not np.allclose(got, case.formula(fed, parameters))
+
+
+@every_case
+@pytest.mark.parametrize("training", [False, True], ids=["prediction", "training"])
+def test_gradients_agree_with_differences(case: Case, training: bool) -> None:
+    layer, x, y = built(case, "float64", batch=3)
+    fed = case.draw(3, seed=1)
+    weights = np.random.default_rng(6).uniform(0.5, 1.5, y.shape)
+    loss = ops.sum(y * weights)
+    trained = [p for p in layer.parameters() if p.trained]
+    start = {p: np.array(p.value) for p in layer.parameters()}
+
+    def value(at: Array) -> float:
+        for p, kept in start.items():  # a step moves states on: counters, statistics
+            if not p.trained:
+                p.assign(kept)
+        return float(loss.eval({x: at}, training=training))
+
+    def check(found: Array, numeric: Array) -> None:
+        # third derivatives are below 100; a sum of less than 100 terms of order 1 rounds
+        bound = 100 * STEP**2 + 64 * EPS["float64"] * (1 + abs(value(fed))) / STEP
+        np.testing.assert_allclose(found, numeric, rtol=0, atol=bound)
+
+    if not case.integers:
+        found = grad(loss, x, training=training).numpy({x: fed})
+        check(found, differences(lambda at: value(at), fed))
+    for p, g in zip(trained, grad(loss, trained, training=training), strict=True):
+        found = g.numpy({x: fed})
+
+        def moved(at: Array, p: Parameter = p) -> float:
+            p.assign(at)
+            return value(fed)
+
+        check(found, differences(moved, start[p]))
+        p.assign(start[p])
+
+
+def differences(function: Any, at: Array) -> Array:
+    """Central differences of a scalar function."""
+    slopes = np.empty(at.shape)
+    for place in np.ndindex(at.shape):
+        move = np.zeros(at.shape)
+        move[place] = STEP
+        slopes[place] = (function(at + move) - function(at - move)) / (2 * STEP)
+    return slopes
+
+
+@every_case
+def test_parameters_have_names_shapes_and_counts(case: Case) -> None:
+    layer, _, _ = built(case, "float32")
+    trained = {local(layer, p): p.value.shape for p in layer.parameters() if p.trained}
+    states = {local(layer, p): p.value.shape for p in layer.parameters() if not p.trained}
+    assert list(trained.items()) == list(case.parameters.items())
+    assert list(states.items()) == list(case.states.items())
+    count = sum(int(np.prod(shape)) for shape in case.parameters.values())
+    assert sum(np.asarray(p.value).size for p in layer.parameters() if p.trained) == count
+
+
+@every_case
+def test_a_second_call_shares_parameters(case: Case) -> None:
+    layer, x, y = built(case, "float64")
+    before = list(layer.parameters())
+    again = layer(x)
+    assert all(a is b for a, b in zip(before, layer.parameters(), strict=True))
+    fed = case.draw(5)
+    np.testing.assert_array_equal(again.numpy({x: fed}), y.numpy({x: fed}))
+
+
+@every_case
+def test_settings_survive_json(case: Case) -> None:
+    layer, x, y = built(case, "float64")  # calling a layer may complete its settings
+    for name, value in (("name", layer.name or "again"), ("trainable", False)):
+        setattr(layer, name, value)
+    copy = decode(json.loads(json.dumps(encode(layer))), Custom())
+    assert encode(copy) == encode(layer)
+    assert type(copy) is type(layer)
+    assert (copy.name, copy.trainable) == (layer.name, False)
+    y_copy = copy(x)
+    copied: Mapping[str, Parameter] = {local(copy, p): p for p in copy.parameters()}
+    for p in layer.parameters():
+        copied[local(layer, p)].assign(p.value)
+    fed = case.draw(5)
+    np.testing.assert_array_equal(y_copy.numpy({x: fed}), y.numpy({x: fed}))
+
+
+@every_case
+def test_it_can_be_shown(case: Case) -> None:
+    layer = case.make()
+    assert repr(layer).startswith(type(layer).__name__ + "(")
+    assert "object at" not in repr(layer)
+
+
+def test_every_layer_and_activation_is_tried() -> None:
+    public = {
+        c for c in vars(layers).values()
+        if isinstance(c, type) and issubclass(c, Layer) and c is not Layer
+    }  # fmt: skip
+    assert public == {type(case.make()) for case in CASES}
+    assert ACTIVATIONS.keys() == NAMED.keys()

@@ -1,0 +1,96 @@
+"""Running statistics of BatchNorm, constant samples, one sample, half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from magmadnn import layers, placeholder
+
+EPS = 2.0**-52
+
+
+def test_running_statistics_follow_the_batches_in_training_only() -> None:
+    layer = layers.BatchNorm(momentum=0.7)
+    x = placeholder("x", (None, 2, 3), "float64")
+    y = layer(x)
+    rng = np.random.default_rng(1)
+    mean, variance = np.zeros(3), np.ones(3)
+    for batch in (5, 7, 2):
+        fed = 3 + 2 * rng.normal(size=(batch, 2, 3))
+        y.eval({x: fed}, training=True)
+        mean = 0.7 * mean + 0.3 * fed.mean((0, 1))
+        variance = 0.7 * variance + 0.3 * fed.var((0, 1), ddof=1)
+        np.testing.assert_allclose(layer.running_mean.value, mean, rtol=16 * EPS)
+        np.testing.assert_allclose(layer.running_variance.value, variance, rtol=16 * EPS)
+        y.eval({x: 10 * fed})
+        np.testing.assert_allclose(layer.running_mean.value, mean, rtol=16 * EPS)
+
+
+def test_gamma_and_beta_are_trained_and_start_at_one_and_zero() -> None:
+    layer = layers.BatchNorm()
+    layer(placeholder("x", (None, 3)))
+    np.testing.assert_array_equal(layer.gamma.value, np.ones(3))
+    np.testing.assert_array_equal(layer.beta.value, np.zeros(3))
+    assert [p.trained for p in layer.parameters()] == [True, True, False, False]
+
+
+def test_prediction_comes_to_agree_with_training() -> None:
+    layer = layers.BatchNorm(momentum=0.5)
+    x = placeholder("x", (None, 3), "float64")
+    y = layer(x)
+    fed = np.random.default_rng(2).normal(2, 3, size=(50, 3))
+    for _ in range(60):  # 0.5**60 is below the rounding
+        trained = np.asarray(y.eval({x: fed}, training=True))
+    # prediction divides by the variance with n - 1 in place of n
+    scale = np.sqrt((fed.var(0) + 1e-5) / (fed.var(0, ddof=1) + 1e-5))
+    np.testing.assert_allclose(y.numpy({x: fed}), trained * scale, atol=64 * EPS)
+
+
+def test_a_batch_of_one_sample_keeps_statistics_finite() -> None:
+    layer = layers.BatchNorm()
+    x = placeholder("x", (None, 3))
+    y = layer(x)
+    out = np.asarray(y.eval({x: np.full((1, 3), 2.5)}, training=True))
+    np.testing.assert_array_equal(out, np.zeros((1, 3)))
+    np.testing.assert_allclose(layer.running_variance.value, np.full(3, 0.9), rtol=2.0**-22)
+
+
+def test_a_constant_sample_is_zero_not_nan() -> None:
+    x = placeholder("x", (None, 5))
+    y = layers.LayerNorm()(x)
+    np.testing.assert_array_equal(y.numpy({x: np.full((2, 5), 7.5)}), np.zeros((2, 5)))
+
+
+def test_layer_norm_does_not_mix_samples() -> None:
+    x = placeholder("x", (None, 5), "float64")
+    y = layers.LayerNorm()(x)
+    fed = np.random.default_rng(3).normal(size=(7, 5))
+    alone = [y.numpy({x: fed[i : i + 1]})[0] for i in range(7)]
+    np.testing.assert_array_equal(y.numpy({x: fed}), alone)
+
+
+@pytest.mark.parametrize("layer", [layers.BatchNorm(), layers.LayerNorm()], ids=["batch", "layer"])
+def test_half_precision_does_not_overflow(layer: layers.Layer) -> None:
+    x = placeholder("x", (None, 3), "float16")
+    y = layer(x)
+    fed = np.array([[3e4, -6e4, 1e4], [6e4, 2e4, -3e4]], np.float16)  # squares are beyond float16
+    out = np.asarray(y.eval({x: fed}, training=True))
+    assert out.dtype == np.float16
+    wide = fed.astype(np.float64)
+    axis = 0 if isinstance(layer, layers.BatchNorm) else 1
+    expected = (wide - wide.mean(axis, keepdims=True)) / wide.std(axis, keepdims=True)
+    np.testing.assert_allclose(out, expected, atol=2 * 2.0**-10)
+    assert all(p.dtype == np.float32 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_a_large_mean_does_not_spoil_the_variance(shift: float) -> None:
+    x = placeholder("x", (None, 3))
+    y = layers.BatchNorm()(x)
+    fed = (shift + np.random.default_rng(4).normal(size=(101, 3))).astype(np.float32)
+    out = np.asarray(y.eval({x: fed}, training=True))
+    wide = fed.astype(np.float64)
+    expected = (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 1e-5)
+    # the mean is rounded to float32: half a unit in the last place of the shift
+    np.testing.assert_allclose(out, expected, atol=8 * 2.0**-24 * (1 + shift) + 32 * 2.0**-23)

@@ -1,0 +1,211 @@
+"""Regularisers, layers of one's own, names, and mistakes with their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn import grad, init, layers, ops, placeholder
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    DTypeError,
+    GraphError,
+    MagmaDNNError,
+    ShapeError,
+    UnknownNameError,
+)
+from magmadnn.layers import Layer
+from magmadnn.tensor import variable
+
+# --- regularisers --------------------------------------------------------------------------------
+
+WEIGHT = np.random.default_rng(1).normal(size=(5, 3))
+
+
+@pytest.mark.parametrize(("regularizer", "value", "slope"), [
+    (layers.L1(0.3), 0.3 * np.abs(WEIGHT).sum(), 0.3 * np.sign(WEIGHT)),
+    (layers.L2(0.2), 0.2 * (WEIGHT**2).sum(), 0.4 * WEIGHT),
+    (layers.L1L2(0.3, 0.2), 0.3 * np.abs(WEIGHT).sum() + 0.2 * (WEIGHT**2).sum(),
+     0.3 * np.sign(WEIGHT) + 0.4 * WEIGHT),
+    (lambda w: ops.max(abs(w)), np.abs(WEIGHT).max(),
+     np.where(np.abs(WEIGHT) == np.abs(WEIGHT).max(), np.sign(WEIGHT), 0)),
+])  # fmt: skip
+def test_regularizers(regularizer: Any, value: float, slope: Any) -> None:
+    weight = variable("w", WEIGHT)
+    penalty = regularizer(weight)
+    assert penalty.shape == ()
+    assert float(penalty) == pytest.approx(value, rel=16 * 2.0**-52)
+    np.testing.assert_allclose(grad(penalty, weight).numpy(), slope, rtol=4 * 2.0**-52)
+
+
+@pytest.mark.parametrize(("make", "names"), [
+    (lambda r: layers.Dense(3, kernel_regularizer=r, bias_regularizer=r), ["kernel", "bias"]),
+    (lambda r: layers.PReLU(slope_regularizer=r), ["slope"]),
+    (lambda r: layers.LayerNorm(gamma_regularizer=r, beta_regularizer=r), ["gamma", "beta"]),
+    (lambda r: layers.BatchNorm(gamma_regularizer=r, beta_regularizer=r), ["gamma", "beta"]),
+])  # fmt: skip
+def test_any_weight_takes_a_regularizer(make: Callable[[Any], Layer], names: list[str]) -> None:
+    penalty = layers.L2(0.1)
+    layer = make(penalty)
+    layer(placeholder("x", (None, 5)))
+    assert [p.local for p in layer.parameters() if p.regularizer is penalty] == names
+
+
+def test_an_embedding_takes_a_regularizer() -> None:
+    layer = layers.Embedding(5, 3, table_regularizer=layers.L1())
+    layer(placeholder("x", (None,), "int64"))
+    assert [p.regularizer for p in layer.parameters()] == [layers.L1(0.01)]
+
+
+# --- layers of one's own -------------------------------------------------------------------------
+
+
+class Scale(Layer):
+    factor: float = 1.0
+
+    def build(self, x: Any) -> None:
+        self.gain = self.parameter("gain", x.shape[-1:], init.ones(), x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        return self.factor * self.gain * x
+
+
+def test_a_layer_of_ones_own() -> None:
+    layer = Scale(2.5, name="scale")
+    x = placeholder("x", (None, 3))
+    y = layer(x)
+    layer.gain.assign([1.0, 2.0, -1.0])
+    np.testing.assert_array_equal(y.numpy({x: np.ones((5, 3))}), np.tile([2.5, 5, -2.5], (5, 1)))
+    assert str(layer.gain.node.name) == "scale/gain"
+
+
+def test_a_function_or_a_layer_as_activation() -> None:
+    x = placeholder("x", (None, 3))
+    fed = np.random.default_rng(2).normal(size=(5, 3)).astype(np.float32)
+    shifted = layers.Activation(lambda v: ops.tanh(v) + 1)(x)
+    np.testing.assert_allclose(shifted.numpy({x: fed}), np.tanh(fed) + 1, rtol=2.0**-20)
+    dense = layers.Dense(3, activation=layers.GaussianRBF(0.5, trained=True))
+    dense(x)
+    dense.number_parts()
+    assert [str(p.node.name) for p in dense.parameters()] == [
+        "dense/kernel", "dense/bias", "dense/gaussian_rbf_1/epsilon",
+    ]  # fmt: skip
+
+
+def test_parts_are_numbered_so_that_they_start_differently() -> None:
+    layer = layers.Sequential([layers.Dense(5), layers.Dense(5)])
+    layer(placeholder("x", (None, 5)))
+    first, _, second, _ = layer.parameters()
+    assert [str(first.node.name), str(second.node.name)] == [
+        "sequential/dense_1/kernel", "sequential/dense_2/kernel",
+    ]  # fmt: skip
+    assert not np.array_equal(first.value, second.value)
+
+
+def test_composites_of_composites() -> None:
+    block = lambda: layers.Residual([layers.Dense(5, "relu"), layers.Dropout(0.2)])  # noqa: E731
+    net = layers.Sequential([block(), block(), layers.Dense(2)])
+    x = placeholder("x", (None, 5))
+    y = net(x)
+    assert y.shape == (x.shape[0], 2)
+    assert [str(p.node.name) for p in net.parameters()] == [
+        "sequential/residual_1/dense_1/kernel", "sequential/residual_1/dense_1/bias",
+        "sequential/residual_1/dropout_1/counter",
+        "sequential/residual_2/dense_1/kernel", "sequential/residual_2/dense_1/bias",
+        "sequential/residual_2/dropout_1/counter",
+        "sequential/dense_1/kernel", "sequential/dense_1/bias",
+    ]  # fmt: skip
+    net.trainable = False
+    assert not any(p.layer.is_trainable for p in net.parameters())
+
+
+def test_output_gives_its_name() -> None:
+    y = layers.Output(name="energy")(layers.Dense(1)(placeholder("x", (None, 5))))
+    assert y.node.origin.layer.label == "energy"
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+def on(layer: Layer, *shape: Any, dtype: str = "float32") -> Any:
+    return layer(placeholder("x", (None, *shape), dtype))
+
+
+MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
+    ("units", lambda: on(layers.Dense(-3, name="d"), 5), ArgumentError,
+     "d: units must be an integer of at least 1, got -3"),
+    ("activation", lambda: layers.Dense(3, "rleu"), UnknownNameError,
+     "activation 'rleu' is not known: did you mean 'relu'? known are "),
+    ("no activation", lambda: layers.Activation(3), ArgumentError,
+     "activation: expected a name or a function, got 3"),
+    ("epsilon of rbf", lambda: layers.GaussianRBF(-1.0), ArgumentError,
+     "gaussian_rbf: epsilon must be a finite number above 0, got -1.0"),
+    ("rate", lambda: layers.Dropout(1.0, name="drop"), ArgumentError,
+     "drop: rate must be a number of at least 0 and below 1, got 1.0"),
+    ("rate of text", lambda: layers.Dropout("0.5"), ArgumentError,
+     "dropout: rate must be a number of at least 0 and below 1, got '0.5'"),
+    ("reshape", lambda: on(layers.Reshape((4,), name="r"), 6), ShapeError,
+     "reshape: x (batch, 6) has 6*batch elements, which do not fit into (batch, 4) (in r)"),
+    ("two open sizes", lambda: layers.Reshape((-1, -1)), ArgumentError,
+     "reshape: shape must hold sizes of at least 1, one of them may be -1, got (-1, -1)"),
+    ("size of text", lambda: layers.Reshape(("a",)), ArgumentError,
+     "reshape: shape must hold integers, got ('a',)"),
+    ("count", lambda: on(layers.Embedding(0, 3), dtype="int64"), ArgumentError,
+     "embedding: count must be an integer of at least 1, got 0"),
+    ("real numbers", lambda: on(layers.Embedding(5, 3)), DTypeError,
+     'embedding: x must be integers, got float32; give the Input dtype="int64", or cast x'),
+    ("axis 0", lambda: on(layers.LayerNorm(0), 5), ArgumentError,
+     "layer_norm: axis must name axes of a sample, each once, got 0 for x (batch, 5); axis 0 is the batch"),
+    ("axis", lambda: on(layers.LayerNorm(2, name="ln"), 5), ShapeError,
+     "ln: there is no axis 2: x has 2 axes; use -2 to 1"),
+    ("epsilon", lambda: layers.LayerNorm(epsilon=0.0), ArgumentError,
+     "layer_norm: epsilon must be a finite number above 0, got 0.0"),
+    ("integers", lambda: on(layers.LayerNorm(), 5, dtype="int32"), DTypeError,
+     "layer_norm: x must be floating-point, got int32; cast it"),
+    ("unknown size", lambda: on(layers.LayerNorm(name="ln"), "time"), ShapeError,
+     "ln: parameter gamma needs known sizes, got (time,); declare them in Input"),
+    ("momentum", lambda: layers.BatchNorm(momentum=1.0), ArgumentError,
+     "batch_norm: momentum must be a number of at least 0 and below 1, got 1.0"),
+    ("features", lambda: on(layers.BatchNorm()), ShapeError,
+     "batch_norm: x must be (batch, ..., features), got (batch,)"),
+    ("no parts", lambda: layers.Sequential([]), ArgumentError,
+     "sequential: needs at least one layer, got an empty list"),
+    ("a part", lambda: layers.Residual([layers.Dense(3), "relu"]), ArgumentError,
+     ("residual: parts[1] must be a layer, got 'relu'; put a function into md.layers.Activation")),
+    ("around", lambda: on(layers.Residual(layers.Flatten(), name="skip"), 2, 3), ShapeError,
+     ("skip: parts turn x (batch, 2, 3) into (batch, 6), and only the last axis may change by itself; "
+      "give a layer that does the same as projection")),
+    ("projection", lambda: on(layers.Residual(layers.Dense(3), layers.Dense(2), name="skip"), 5),
+     ShapeError, "skip: projection gives (batch, 2), expected (batch, 3) as parts give"),
+    ("factor", lambda: layers.L2(-1.0), ArgumentError,
+     "L2: factor must be a finite number of at least 0, got -1.0"),
+    ("an array", lambda: layers.Dense(3)(np.ones((5, 3))), GraphError,
+     ("dense: expected an Operation, got ndarray; start from md.layers.Input, or wrap data with "
+      "md.variable")),
+    ("inside", lambda: on(layers.Sequential([layers.Flatten(), layers.Reshape((4,))], name="s"), 3),
+     ShapeError, ("reshape: x (batch, 3) has 3*batch elements, which do not fit into (batch, 4) "
+                  "(in s/reshape_1)")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES]
+)
+def test_mistakes(call: Callable[[], Any], kind: type[MagmaDNNError], text: str) -> None:
+    with pytest.raises(MagmaDNNError) as caught:
+        call()
+    message = str(caught.value)
+    assert caught.type is kind
+    assert message.startswith(text) if text.endswith(" ") else message == text
+    assert "\n" not in message
+
+
+def test_a_number_outside_an_embedding_is_found() -> None:
+    x = placeholder("x", (None,), "int64")
+    y = layers.Embedding(5, 3, name="words")(x)
+    with pytest.raises(DataError, match=r"index 5 at \(1,\) is outside 0 to 4 \(in words\)"):
+        y.eval({x: [0, 5]})

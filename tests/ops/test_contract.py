@@ -1,0 +1,108 @@
+"""The contract of every op, generated from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from magmadnn.errors import DTypeError
+from magmadnn.executor import Executable
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.op import Op
+from tests.ops.contract_cases import (
+    BUILT_IN,
+    EXACT,
+    FLOATS,
+    INTEGERS,
+    LAYOUTS,
+    REFUSED,
+    ROUNDINGS,
+    SUMS,
+    Case,
+    assert_matches,
+    bits,
+    cases,
+)
+
+Checked = Callable[[int], None]
+every_op = pytest.mark.parametrize("op", BUILT_IN.values(), ids=BUILT_IN)
+
+
+def test_every_op_says_how_exact_it_is() -> None:
+    assert {*ROUNDINGS, *EXACT, *SUMS, "prod"} == {*BUILT_IN}
+
+
+def on_graph(case: Case) -> tuple[Node, list[Node]]:
+    """The op on placeholders."""
+    inputs = [placeholder(f"x{i}", Spec(x.shape, x.dtype)) for i, x in enumerate(case.operands)]
+    return case.op(*case.listed(inputs), **case.attributes), inputs
+
+
+@every_op
+def test_result_equals_the_reference(op: Op, checked: Checked) -> None:
+    count = 0
+    for dtype in (*FLOATS, *INTEGERS):
+        if dtype in REFUSED.get(op.name, ()):
+            continue
+        for case in cases(op, dtype):
+            assert_matches(case, case.run())
+            count += 1
+    checked(count)
+
+
+@every_op
+def test_operands_stay_as_they_are(op: Op, checked: Checked) -> None:
+    count = 0
+    for dtype in FLOATS:
+        for case in cases(op, dtype):
+            before = [bits(x) for x in case.operands]
+            for x in case.operands:
+                x.setflags(write=False)
+            case.run()
+            assert [bits(x) for x in case.operands] == before
+            count += 1
+    checked(count)
+
+
+@every_op
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
+def test_layouts(op: Op, layout: Callable[..., np.ndarray], checked: Checked) -> None:
+    count = 0
+    for dtype in ("float64", "float32", "bfloat16"):
+        for case in cases(op, dtype):
+            odd = case._replace(operands=[layout(x) if x.ndim else x for x in case.operands])
+            assert_matches(odd, odd.run())
+            count += 1
+    checked(count)
+
+
+@every_op
+def test_graph_and_direct_computation_agree_bit_for_bit(op: Op, checked: Checked) -> None:
+    count = 0
+    for dtype in (*FLOATS, "int32", "uint8"):
+        for case in cases(op, dtype):
+            if dtype in REFUSED.get(op.name, ()):
+                continue
+            node, inputs = on_graph(case)
+            direct = case.run()
+            feeds = dict(zip(inputs, case.operands, strict=True))
+            # check: what is computed has the shape and dtype that the op said
+            (result,) = Executable([node], check=True).run(feeds)
+            assert (node.shape, node.dtype) == (direct.shape, direct.dtype), case
+            assert bits(result) == bits(direct), case
+            count += 2
+    checked(count)
+
+
+@every_op
+def test_refused_dtypes(op: Op, checked: Checked) -> None:
+    for dtype in REFUSED.get(op.name, ()):
+        for case in cases(op, dtype):
+            names = ", ".join(f"{op.args[i]} {x.dtype.name}" for i, x in enumerate(case.operands))
+            with pytest.raises(DTypeError) as info:
+                case.run()
+            assert str(info.value) == f"{op.name}: does not take {names}; cast to a type it takes"
+            checked(1)

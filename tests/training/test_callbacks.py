@@ -1,0 +1,215 @@
+"""Callbacks: early stopping, checkpoints and resuming, CSV, schedules, progress."""
+
+import csv
+import io
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
+from magmadnn.training.progress import Progress
+
+RNG = np.random.default_rng(6)
+X = RNG.normal(size=(67, 5)).astype(np.float32)
+Y = (X[:, 0] > X[:, 1]).astype(np.int64)
+
+
+def network(**changes):
+    return md.Model(
+        [
+            md.layers.Input((5,)),
+            md.layers.Dense(11, activation="relu"),
+            md.layers.BatchNorm(),
+            md.layers.Dropout(0.2),
+            md.layers.Dense(2),
+        ],
+        **{
+            "loss": "cross_entropy",
+            "optimizer": md.optim.Adam(0.01),
+            "metrics": ["accuracy"],
+            **changes,
+        },
+    )
+
+
+def values(model):
+    return [np.array(p.value.read()) for p in model.variables()]
+
+
+class StopAt(md.callbacks.Callback):
+    def __init__(self, steps):
+        self.steps = steps
+
+    def on_batch_end(self, fit):
+        if fit.steps == self.steps:
+            fit.stop("enough")
+
+
+class Scripted(md.callbacks.Callback):
+    """Puts given values into the history, to drive callbacks that look at it."""
+
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def on_epoch_end(self, fit):
+        fit.row["scripted_loss"] = self.values[fit.epoch - 1]
+
+
+@pytest.mark.parametrize("steps", range(1, 29, 4))
+def test_resuming_in_mid_epoch_is_bit_identical(tmp_path, steps):
+    whole = network()
+    expected = whole.fit(X, Y, batch_size=7, epochs=3, verbose=False)
+    broken = network()
+    first = md.callbacks.Checkpoint(tmp_path, every_steps=1)
+    stopped = broken.fit(
+        X, Y, batch_size=7, epochs=3, verbose=False, callbacks=[first, StopAt(steps)]
+    )
+    assert stopped.stopped == "enough"
+    resumed = network(seed=0)
+    history = resumed.fit(
+        X, Y, batch_size=7, epochs=3, verbose=False, callbacks=[md.callbacks.Checkpoint(tmp_path)]
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(values(whole), values(resumed), strict=True))
+    assert history["loss"] == expected["loss"] and history["accuracy"] == expected["accuracy"]
+
+
+def test_a_checkpoint_of_another_model_changes_nothing(tmp_path):
+    network().fit(X, Y, epochs=1, verbose=False, callbacks=[md.callbacks.Checkpoint(tmp_path)])
+    other = md.Model(
+        [md.layers.Input((5,)), md.layers.Dense(2)], loss="cross_entropy", optimizer="adam"
+    )
+    before = values(other)
+    with pytest.raises(CheckpointError, match="belong to another model"):
+        other.fit(X, Y, epochs=1, verbose=False, callbacks=[md.callbacks.Checkpoint(tmp_path)])
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(other), strict=True))
+
+
+def test_a_signal_saves_and_stops_at_the_next_step(tmp_path):
+    def send(fit):
+        if fit.steps == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    checkpoint = md.callbacks.Checkpoint(tmp_path)
+    sender = md.callbacks.LambdaCallback(on_batch_end=send)
+    history = network().fit(
+        X, Y, batch_size=7, epochs=2, verbose=False, callbacks=[sender, checkpoint]
+    )
+    assert checkpoint.interrupted_by == signal.SIGTERM
+    assert history.stopped == "signal 15"
+    assert checkpoint.store.latest().record["steps"] == 4
+
+
+def test_early_stopping_waits_and_gives_the_best_parameters_back():
+    kept = {}
+
+    def keep(fit):
+        kept[fit.epoch] = values(fit.model)
+
+    model = network()
+    history = model.fit(
+        X, Y, epochs=9, verbose=False,
+        callbacks=[
+            Scripted(3.0, 1.0, 2.0, 1.5, 1.2, 0.5, 0.4, 0.3, 0.2),
+            md.callbacks.LambdaCallback(on_epoch_end=keep),
+            md.callbacks.EarlyStopping("scripted_loss", patience=2, restore_best=True),
+        ],
+    )  # fmt: skip
+    assert len(history) == 5
+    assert history.stopped == "scripted_loss has not improved for 3 epochs; its best is 1"
+    assert all(np.array_equal(a, b) for a, b in zip(kept[2], values(model), strict=True))
+
+
+def test_early_stopping_with_restore_best_survives_a_resume(tmp_path):
+    def callbacks(*more):
+        return [
+            Scripted(1.0, 2.0, 3.0, 4.0, 5.0),
+            md.callbacks.EarlyStopping("scripted_loss", patience=3, restore_best=True),
+            md.callbacks.Checkpoint(tmp_path, monitor="loss"),
+            *more,
+        ]
+
+    whole = network()
+    plain = callbacks()[:2]
+    whole.fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=plain)
+    network().fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=callbacks(StopAt(20)))
+    resumed = network()
+    resumed.fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=callbacks())
+    assert all(np.array_equal(a, b) for a, b in zip(values(whole), values(resumed), strict=True))
+
+
+def test_rising_values_are_better_for_accuracy():
+    class Accuracy(Scripted):
+        def on_epoch_end(self, fit):
+            fit.row["accuracy"] = self.values[fit.epoch - 1]
+
+    history = network().fit(
+        X, Y, epochs=6, verbose=False,
+        callbacks=[
+            Accuracy(0.1, 0.2, 0.3, 0.2, 0.2, 0.2),
+            md.callbacks.EarlyStopping("accuracy", patience=1),
+        ],
+    )  # fmt: skip
+    assert len(history) == 5
+
+
+def test_csv_logger_and_history_files_keep_all_digits(tmp_path):
+    history = network().fit(
+        X, Y, epochs=3, verbose=False, callbacks=[md.callbacks.CSVLogger(tmp_path / "log.csv")]
+    )
+    history.to_csv(tmp_path / "history.csv")
+    for name in ("log.csv", "history.csv"):
+        with (tmp_path / name).open() as file:
+            rows = list(csv.DictReader(file))
+        assert [float(r["loss"]) for r in rows] == history["loss"]
+
+
+def test_schedule_sets_the_learning_rate_and_history_tells_it():
+    halving = md.callbacks.Schedule(lambda epoch: 0.1 / 2**epoch)
+    history = network().fit(X, Y, epochs=3, verbose=False, callbacks=[halving])
+    assert history["learning_rate"] == [0.1, 0.05, 0.025]
+
+
+def test_progress_in_a_log_has_a_line_for_each_epoch_and_no_control_characters():
+    output = io.StringIO()
+    network().fit(X, Y, epochs=2, verbose=False, callbacks=[Progress(output)])
+    lines = output.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[0].split()[:3] == ["epoch", "loss", "accuracy"]
+    assert "\r" not in output.getvalue() and "\x1b" not in output.getvalue()
+
+
+def test_progress_on_a_terminal_draws_a_bar():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    output = Terminal()
+    network().fit(X, Y, epochs=1, batch_size=7, verbose=False, callbacks=[Progress(output)])
+    assert "epoch 1" in output.getvalue() and "10/10" in output.getvalue()
+
+
+def test_history_plot_draws_a_panel_for_each_measure(tmp_path):
+    history = network().fit(X, Y, validation_split=0.2, epochs=2, verbose=False)
+    figure = history.plot(tmp_path / "curves.png")
+    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "text"),
+    [
+        (lambda: md.callbacks.EarlyStopping(patience=-1), ArgumentError, "patience must be at least 0"),
+        (lambda: md.callbacks.EarlyStopping(mode="mix"), UnknownNameError, "did you mean 'min'"),
+        (lambda: md.callbacks.Checkpoint("x", every_steps=0), ArgumentError, "every_steps must be above 0"),
+        (lambda: md.callbacks.LambdaCallback(on_epoch=print), UnknownNameError, "on_epoch_end"),
+        (lambda: network().fit(X, Y, verbose=False, callbacks=[md.callbacks.EarlyStopping("val_los")]),
+         UnknownNameError, "monitor 'val_los'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(act, error, text):
+    with pytest.raises(error, match=text):
+        act()

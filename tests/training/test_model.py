@@ -1,0 +1,275 @@
+"""Model: what it is made of, fit, evaluate and predict."""
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    DTypeError,
+    GraphError,
+    NumericError,
+    ShapeError,
+    UnknownNameError,
+)
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(103, 7)).astype(np.float32)
+Y = (X @ RNG.normal(size=(7, 3))).argmax(1)
+
+
+def network(*, seed=0, dropout=0.0, optimizer=None, metrics=("accuracy",), loss="cross_entropy"):
+    return md.Model(
+        [
+            md.layers.Input((7,)),
+            md.layers.Dense(13, activation="tanh"),
+            md.layers.Dropout(dropout),
+            md.layers.Dense(3),
+        ],
+        loss=loss,
+        optimizer=optimizer or md.optim.Adam(0.01),
+        metrics=list(metrics),
+        seed=seed,
+    )
+
+
+def values(model):
+    return [np.array(p.value.read()) for p in model.variables()]
+
+
+def same(a, b):
+    return all(np.array_equal(p, q) for p, q in zip(values(a), values(b), strict=True))
+
+
+def test_training_learns_and_history_has_a_row_for_each_epoch():
+    model = network()
+    history = model.fit(X, Y, batch_size=17, epochs=30, verbose=False)
+    assert len(history) == 30
+    assert history["loss"][-1] < 0.4 * history["loss"][0]
+    assert history["accuracy"][-1] > 0.9
+    assert model.evaluate(X, Y)["accuracy"] > 0.9
+
+
+def test_equal_seeds_give_equal_bits_and_other_seeds_do_not():
+    first, second, other = network(dropout=0.3), network(dropout=0.3), network(dropout=0.3, seed=1)
+    for model in (first, second, other):
+        model.fit(X, Y, batch_size=17, epochs=3, verbose=False)
+    assert same(first, second)
+    assert not same(first, other)
+
+
+def test_initial_values_follow_names_not_the_history_of_the_process():
+    md.layers.Dense(3)  # layers made before do not count
+    first, second = network(), network()
+    assert same(first, second)
+    assert [layer.label for layer in second.layers] == ["dense_1", "dropout_1", "dense_2"]
+    kernels = [p.value.read() for p in first.parameters() if p.local == "kernel"]
+    assert not np.array_equal(kernels[0][:3, :3], kernels[1][:3, :3])
+
+
+def test_the_last_partial_batch_is_used():
+    seen = []
+    model = network()
+    model.fit(
+        X, Y, batch_size=20, epochs=1, verbose=False,
+        callbacks=[md.callbacks.LambdaCallback(on_batch_end=lambda fit: seen.append(fit.totals.rows))],
+    )  # fmt: skip
+    assert seen == [20, 40, 60, 80, 100, 103]
+
+
+def test_evaluate_does_not_depend_on_the_batch_size():
+    model = network(dropout=0.5, metrics=["accuracy", "f1", "matthews_correlation"])
+    model.fit(X, Y, batch_size=17, epochs=2, verbose=False)
+    whole, parts = model.evaluate(X, Y), model.evaluate(X, Y, batch_size=11)
+    assert whole.keys() == parts.keys() == {"loss", "accuracy", "f1", "matthews_correlation"}
+    for name in whole:
+        # sums of 103 float32 losses in another order
+        assert whole[name] == pytest.approx(parts[name], rel=103 * float(np.finfo(np.float32).eps))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 103])
+def test_predict_takes_any_number_of_rows(rows):
+    model = network()
+    predicted = model.predict(X[:rows], batch_size=10)
+    assert predicted.shape == (rows, 3)
+    assert model.predict_class(X[:rows]).shape == (rows,)
+    assert predicted.dtype == np.float32
+
+
+def test_predict_class_and_probability_agree_with_the_logits():
+    model = network()
+    logits = model.predict(X).astype(np.float64)
+    expected = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(model.predict_probability(X), expected, rtol=1e-5)
+    np.testing.assert_array_equal(model.predict_class(X), logits.argmax(1))
+
+
+def test_sample_weights_are_repeats():
+    weights = RNG.integers(0, 4, len(X))
+    repeated = np.repeat(np.arange(len(X)), weights)
+    model, other = (network(optimizer=md.optim.SGD(0.1)) for _ in range(2))
+    whole = {"epochs": 3, "shuffle": False, "verbose": False, "batch_size": 1000}
+    model.fit(X, Y, sample_weight=weights, **whole)
+    other.fit(X[repeated], Y[repeated], **whole)
+    for a, b in zip(values(model), values(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+
+
+def test_class_weight_is_the_weight_of_each_sample():
+    weights = {0: 0.5, 1: 2.0, 2: 3.0}
+    model, other = network(), network()
+    model.fit(X, Y, class_weight=weights, epochs=2, verbose=False)
+    other.fit(X, Y, sample_weight=[weights[k] for k in Y.tolist()], epochs=2, verbose=False)
+    assert same(model, other)
+
+
+def test_validation_split_keeps_rows_back():
+    model = network()
+    history = model.fit(X, Y, validation_split=0.2, epochs=2, verbose=False)
+    assert {"val_loss", "val_accuracy"} <= set(history.columns)
+
+
+def test_frozen_layers_stay_as_they_are():
+    model = network()
+    before = values(model)
+    model.freeze("dense_1")
+    model.fit(X, Y, epochs=1, verbose=False)
+    after = values(model)
+    assert np.array_equal(before[0], after[0]) and np.array_equal(before[1], after[1])
+    assert not np.array_equal(before[-1], after[-1])
+    model.unfreeze()
+    assert len(model.parameters()) == 4
+
+
+def test_regularisers_are_part_of_the_loss():
+    def loss(strength):
+        model = md.Model(
+            [
+                md.layers.Input((7,)),
+                md.layers.Dense(3, kernel_regularizer=md.layers.L2(strength)),
+            ],
+            loss="cross_entropy",
+        )
+        kernel = model.parameters()[0].value.read().astype(np.float64)
+        return model.evaluate(X, Y)["loss"], (kernel**2).sum()
+
+    plain, squares = loss(0.0)
+    assert loss(0.25)[0] == pytest.approx(plain + 0.25 * squares, rel=1e-5)
+
+
+def test_several_inputs_and_outputs():
+    a, b = md.layers.Input((7,), name="a"), md.layers.Input((2,), name="b")
+    joined = md.ops.concat([md.layers.Dense(5, activation="relu")(a), b], axis=1)
+    classes = md.layers.Dense(3, name="classes")(joined)
+    number = md.layers.Dense(1, name="number")(joined)
+    model = md.Model(
+        inputs=[a, b], outputs=[classes, number], loss=["cross_entropy", "mse"], optimizer="adam"
+    )
+    extra = X[:, :2]
+    history = model.fit({"b": extra, "a": X}, [Y, X[:, :1]], epochs=5, verbose=False)
+    assert history["loss"][-1] < history["loss"][0]
+    first, second = model.predict([X, extra])
+    assert first.shape == (103, 3) and second.shape == (103, 1)
+
+
+def test_a_model_called_on_other_inputs_shares_its_parameters():
+    model = network()
+    x = md.placeholder("elsewhere", ("rows", 7))
+    y = model(x)
+    np.testing.assert_array_equal(y.eval({x: X}), model.predict(X))
+    np.testing.assert_array_equal(model(X[:5]).eval(), model.predict(X[:5]))
+
+
+def test_iterables_functions_and_generators_of_batches():
+    batches = [(X[k : k + 20], Y[k : k + 20]) for k in range(0, 100, 20)]
+    listed, made = network(), network()
+    listed.fit(batches, epochs=2, verbose=False)
+    made.fit(lambda: iter(batches), epochs=2, verbose=False)
+    assert same(listed, made)
+    with pytest.raises(DataError, match="used up in epoch 2; hand over a function"):
+        network().fit(iter(batches), epochs=2, verbose=False)
+
+
+def test_memory_maps_train_like_arrays(tmp_path):
+    for name, array in (("x", X), ("y", Y)):
+        np.save(tmp_path / f"{name}.npy", array)
+    mapped = [np.load(tmp_path / f"{n}.npy", mmap_mode="r") for n in ("x", "y")]
+    first, second = network(), network()
+    first.fit(X, Y, epochs=2, batch_size=17, verbose=False)
+    second.fit(*mapped, epochs=2, batch_size=17, verbose=False)
+    assert same(first, second)
+
+
+def test_nan_names_the_first_operation_and_layer_and_keeps_parameters():
+    model = network(optimizer=md.optim.SGD(0.1))
+    bad = np.array([1.0, np.nan, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], np.float32)
+    model.parameters()[1].assign(bad)
+    before = values(model)
+    with pytest.raises(NumericError, match="dense_1"):
+        model.fit(X, Y, epochs=1, verbose=False)
+    assert all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(before, values(model), strict=True)
+    )
+
+
+def test_custom_loss_and_metric_are_plain_functions():
+    def squared(predictions, targets):
+        return md.ops.mean((predictions - md.ops.one_hot(targets, 3)) ** 2)
+
+    def confidence(predictions, targets):
+        return md.ops.max(md.ops.softmax(predictions), axis=-1)
+
+    model = network(loss=squared, metrics=[confidence])
+    history = model.fit(X, Y, epochs=8, verbose=False)
+    assert history["loss"][-1] < history["loss"][0]
+    expected = model.predict_probability(X).max(1).mean()
+    assert model.evaluate(X, Y)["confidence"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_growing_batch_size():
+    sizes = []
+    network().fit(
+        X, Y, batch_size=lambda epoch: 10 * 2**epoch, epochs=3, verbose=False,
+        callbacks=[md.callbacks.LambdaCallback(on_epoch_end=lambda fit: sizes.append(fit.steps))],
+    )  # fmt: skip
+    assert sizes == [11, 11 + 6, 11 + 6 + 3]
+
+
+def test_summary_counts_parameters(capsys):
+    network().summary()
+    text = capsys.readouterr().out
+    assert "dense_1    Dense    (batch, 13)   104" in text
+    # 7 * 13 + 13 + 13 * 3 + 3
+    assert "146 parameters, 146 trained" in text
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "text"),
+    [
+        (lambda: md.Model([md.layers.Dense(3)]), ArgumentError, "Model: the first of the layers must be"),
+        (lambda: md.Model(), ArgumentError, "Model: give a list of layers, or inputs="),
+        (lambda: network().fit(X[:, :5], Y), ShapeError,
+         r"fit: input input expects samples of shape \(7,\), got \(5,\)"),
+        (lambda: network().fit(X, Y[:50]), ShapeError, "x.* has 103 rows but y has 50"),
+        (lambda: network().fit(X, Y + 1), DataError, r"has the label 3, outside the classes 0\.\.2"),
+        (lambda: network().fit(X, Y, epochs=-1), ArgumentError, "fit: epochs must be an integer"),
+        (lambda: network().fit(X, Y, batch_size=0), ArgumentError, "fit: batch_size must be .* got 0"),
+        (lambda: network().fit(X * np.nan, Y), DataError, "row 0, column 0 is nan"),
+        (lambda: network().fit(X.astype(complex), Y), DTypeError, "complex"),
+        (lambda: network().fit(X), ArgumentError, "y is missing"),
+        (lambda: network().layer("dens_1"), UnknownNameError, "did you mean 'dense_1'"),
+        (lambda: network(metrics=["acuracy"]).fit(X, Y), UnknownNameError, "did you mean 'accuracy'"),
+        (lambda: network(loss="crossentropy").fit(X, Y), UnknownNameError, "did you mean 'cross_entropy'"),
+        (lambda: md.Model([md.layers.Input((7,))], loss="mse", optimizer="adm"), UnknownNameError, "mean 'Adam'"),
+        (lambda: network().fit(X, Y, verbose="loud"), UnknownNameError, "verbose"),
+        (lambda: network().fit(X, Y, sample_weight=-np.ones(103)), DataError, "not negative"),
+        (lambda: network().fit(X, Y, class_weight={0: 1.0}), ArgumentError, "no weight for class 1"),
+        (lambda: md.Model(inputs=[md.layers.Input((7,))], outputs=md.layers.Input((2,), name="other")),
+         GraphError, "an output needs other, which is not among inputs"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(act, error, text):
+    with pytest.raises(error, match=text) as caught:
+        act()
+    assert "\n" not in str(caught.value)
