@@ -27,7 +27,7 @@ class _OwnStreams(Initializer):
 
 
 class Dropout(Layer):
-    """Training: x / (1 - rate), and 0 with probability rate. Prediction: x. The shape stays.
+    """Training: `x / (1 - rate)`, and 0 with probability rate. Prediction: x. The shape stays.
 
     Inverted dropout: Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov, JMLR 15 (2014), section 10.
     Masks depend on the model's seed, the layer's name, the number of steps taken and the element's place,

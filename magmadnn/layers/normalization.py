@@ -77,7 +77,7 @@ class LayerNorm(Layer):
     def forward(self, x: Operation) -> Operation:
         """The formula."""
         axes = self._axes(x)
-        aligned = tuple(n if axis in axes else 1 for axis, n in enumerate(x.shape))[axes[0] :]
+        aligned = tuple(n if axis in axes else 1 for axis, n in enumerate(x.shape))
         gamma, beta = (ops.reshape(p, aligned) for p in (self.gamma, self.beta))
         wide = ops.cast(x, self.wide) if x.dtype != self.wide else x
         centred = wide - ops.mean(wide, axes, keepdims=True)

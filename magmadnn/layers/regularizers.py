@@ -31,7 +31,7 @@ class _Factors:
 
 @dataclass(frozen=True)
 class L1(_Factors):
-    """factor * sum(|w|): makes weights that do not matter 0."""
+    """`factor * sum(|w|)`: makes weights that do not matter 0."""
 
     factor: float = 0.01
 
@@ -42,7 +42,7 @@ class L1(_Factors):
 
 @dataclass(frozen=True)
 class L2(_Factors):
-    """factor * sum(w**2), without 1/2: plain SGD shrinks w by 2 * learning_rate * factor a step."""
+    """`factor * sum(w**2)`, without 1/2: plain SGD shrinks w by 2 * learning_rate * factor a step."""
 
     factor: float = 0.01
 
@@ -53,7 +53,7 @@ class L2(_Factors):
 
 @dataclass(frozen=True)
 class L1L2(_Factors):
-    """l1 * sum(|w|) + l2 * sum(w**2)."""
+    """`l1 * sum(|w|) + l2 * sum(w**2)`."""
 
     l1: float = 0.01
     l2: float = 0.01

@@ -13,7 +13,7 @@ from .layer import Layer
 
 
 class Flatten(Layer):
-    """All axes of a sample in one, in row-major order: [batch, a, b, ...] -> [batch, a * b * ...]."""
+    """All axes of a sample in one, in row-major order: `[batch, a, b, ...] -> [batch, a * b * ...]`."""
 
     def forward(self, x: Operation) -> Operation:
         """The formula."""
@@ -22,7 +22,7 @@ class Flatten(Layer):
 
 
 class Reshape(Layer):
-    """Each sample in another shape, in row-major order: [batch, ...] -> [batch, *shape].
+    """Each sample in another shape, in row-major order: `[batch, ...] -> [batch, *shape]`.
 
     Attributes:
         shape: of one sample, without the batch; one size may be -1 and follows from the others.

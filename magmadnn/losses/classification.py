@@ -1,7 +1,7 @@
 """Losses for classes. Predictions are logits: what a network gives before softmax or sigmoid.
 
-The logarithm is taken together with the softmax or sigmoid, so no digits are lost and the papers' epsilon
-(Nichols et al., "MagmaDNN", 2019, eq. 10) is not needed.
+The logarithm is taken together with the softmax or sigmoid, so a probability near 0 costs what it should
+and the papers' epsilon (Nichols et al., "MagmaDNN", 2019, eq. 10) is not needed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .matching import floating, matched, mean_of_sample, with_shape
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """-sum_k w_k q_k log p_k, with p = softmax(logits) and q the smoothed target.
+    """`-sum_k w_k q_k log p_k`, with p = softmax(logits) and q the smoothed target.
 
-    Nichols et al., "MagmaDNN", 2019, eq. (9), with q_k = (1 - e) t_k + e / K: Szegedy, Vanhoucke, Ioffe,
+    Nichols et al., "MagmaDNN", 2019, eq. (9), with `q_k = (1 - e) t_k + e / K`: Szegedy, Vanhoucke, Ioffe,
     Shlens, Wojna, CVPR 2016, section 7. Predictions are [batch, ..., K]. Targets are class numbers
     [batch, ...] (integers; [batch, 1] for [batch, K] too), or probabilities [batch, ..., K] (one-hot, say).
     A sample's loss is the mean over the axes between batch and K.
 
     Called, it divides by the sum of the weights w of the samples' classes, as PyTorch does; for
-    probabilities by sum_k w_k t_k (PyTorch: by the number of samples), so both forms of a target agree.
+    probabilities by `sum_k w_k t_k` (PyTorch: by the number of samples), so both forms of a target agree.
 
     Attributes:
         label_smoothing: e, from 0 up to but not including 1.
@@ -133,10 +133,11 @@ def _weights_of_classes(weights: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy(Loss):
-    """mean(t * softplus(-z) + (1 - t) * softplus(z)) = -mean(t log p + (1 - t) log(1 - p)), p = sigmoid(z).
+    """`mean(t * softplus(-z) + (1 - t) * softplus(z))`.
 
-    Predictions are logits z [batch, ...], targets t of the same shape: 0 or 1, or probabilities. Outputs of
-    a sample are independent of each other; its loss is their mean.
+    That is `-mean(t log p + (1 - t) log(1 - p))` with p = sigmoid(z), without losing digits. Predictions are
+    logits z [batch, ...], targets t of the same shape: 0 or 1, or probabilities. Outputs of a sample are
+    independent of each other; its loss is their mean.
     """
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -148,7 +149,7 @@ class BinaryCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class Hinge(Loss):
-    """mean(max(0, 1 - s * z)), with s = 1 where the target is above 0, and -1 elsewhere.
+    """`mean(max(0, 1 - s * z))`, with s = 1 where the target is above 0, and -1 elsewhere.
 
     Predictions z [batch, ...]; targets of the same shape: 0 and 1, or -1 and 1. The loss of a support
     vector machine: Cortes, Vapnik, "Support-vector networks", Machine Learning 20 (1995).

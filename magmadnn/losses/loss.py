@@ -51,7 +51,7 @@ class Loss(ABC):
         return None
 
     def __call__(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
-        """sum(w * per_sample) / sum(w * divisor): a scalar.
+        """`sum(w * per_sample) / sum(w * divisor)`: a scalar.
 
         Args:
             predictions: floating-point [batch, ...].
@@ -69,7 +69,7 @@ class Loss(ABC):
 def weighted_mean(
     values: Value, weights: Value | None = None, divisor: Value | None = None
 ) -> Value:
-    """sum(w * values) / sum(w * divisor), and 0 where that divides by 0.
+    """`sum(w * values) / sum(w * divisor)`, and 0 where that divides by 0.
 
     So only the ratios of weights count, as in `numpy.average` and in PyTorch's class weights; Keras
     divides by the number of samples instead.

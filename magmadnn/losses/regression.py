@@ -23,7 +23,7 @@ def _residual(loss: Loss, predictions: Value, targets: Value) -> Value:
 
 @dataclass(frozen=True)
 class MeanSquaredError(Loss):
-    """mean(r**2)."""
+    """`mean(r**2)`."""
 
     names: ClassVar[tuple[str, ...]] = ("mean_squared_error", "mse")
 
@@ -34,7 +34,7 @@ class MeanSquaredError(Loss):
 
 @dataclass(frozen=True)
 class MeanAbsoluteError(Loss):
-    """mean(|r|); its gradient at r = 0 is 0."""
+    """`mean(|r|)`; its gradient at r = 0 is 0."""
 
     names: ClassVar[tuple[str, ...]] = ("mean_absolute_error", "mae")
 
@@ -45,7 +45,7 @@ class MeanAbsoluteError(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """The mean of r**2 / 2 where |r| <= delta, of delta * (|r| - delta / 2) elsewhere.
+    """The mean of `r**2 / 2` where `|r| <= delta`, of `delta * (|r| - delta / 2)` elsewhere.
 
     Huber, "Robust estimation of a location parameter", Ann. Math. Statist. 35 (1964).
 

@@ -133,7 +133,7 @@ class Sides:
         return self._host
 
     def forget(self, side: Side) -> None:
-        """All bytes are about to be overwritten on `side`: nothing needs to be copied there first."""
+        """Take `side` as valid, since all its bytes are overwritten there now."""
         self.settle()
         self.check_writable()
         if self.kind is Kind.MANAGED:

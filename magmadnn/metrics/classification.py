@@ -159,7 +159,7 @@ class _PerClass(_OfCounts):
 
 @dataclass(frozen=True)
 class Precision(_PerClass):
-    """both / predicted: how many of those predicted to be of a class are.
+    """`both / predicted`: how many of those predicted to be of a class are.
 
     Attributes:
         threshold: above which one output means class 1.
@@ -175,7 +175,7 @@ class Precision(_PerClass):
 
 @dataclass(frozen=True)
 class Recall(_PerClass):
-    """both / true: how many of those of a class are predicted to be. Attributes as for `Precision`."""
+    """`both / true`: how many of those of a class are predicted to be. Attributes as for `Precision`."""
 
     def parts(self, both: Sums, predicted: Sums, true: Sums) -> tuple[Sums, Sums]:
         """See the class."""
@@ -184,7 +184,7 @@ class Recall(_PerClass):
 
 @dataclass(frozen=True)
 class F1(_PerClass):
-    """2 * both / (predicted + true), the harmonic mean of precision and recall.
+    """`2 * both / (predicted + true)`, the harmonic mean of precision and recall.
 
     Van Rijsbergen, "Information Retrieval", 2nd ed. 1979, chapter 7. Attributes as for `Precision`.
     """
@@ -196,7 +196,7 @@ class F1(_PerClass):
 
 @dataclass(frozen=True)
 class MatthewsCorrelation(_OfCounts):
-    """(c n - sum(p t)) / sqrt((n**2 - sum(p**2)) (n**2 - sum(t**2))), for any number of classes.
+    """`(c n - sum(p t)) / sqrt((n**2 - sum(p**2)) (n**2 - sum(t**2)))`, for any number of classes.
 
     n samples, c of them right, p and t how often each class is predicted and is true. This is R_K of
     Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient",

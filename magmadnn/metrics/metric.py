@@ -79,7 +79,7 @@ class Average(Metric):
         """One number per sample: [batch]."""
 
     def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
-        """sum(w * value), sum(w)."""
+        """`sum(w * value), sum(w)`."""
         with scope(self.name):
             values = ops.cast(self.per_sample(predictions, targets), "float64")
             weights = weights_like(self.name, weights, values)

@@ -20,14 +20,14 @@ from .operands import class_numbers, weights_like, with_shape
 
 @dataclass(frozen=True)
 class AUC(Metric):
-    """P(score of a sample of class 1 > that of one of class 0) + P(equal) / 2.
+    """`P(a > b) + P(a = b) / 2`, for the scores a of class 1 and b of class 0.
 
     This is the area under the receiver operating characteristic: Hanley, McNeil, Radiology 143 (1982).
     Predictions are one logit [batch] or [batch, 1], or two [batch, 2], whose difference is the score. NaN
     where one of the classes does not occur, or a score is NaN.
 
     Scores are counted in a histogram, so memory does not grow with the data. Bins are even in
-    z / (1 + |z|), which keeps apart scores near 0 and far away. Scores of one bin count as equal, so the
+    `z / (1 + |z|)`, which keeps apart scores near 0 and far away. Scores of one bin count as equal, so the
     result is off by at most half the share of pairs (class 1, class 0) that fall into one bin.
 
     Attributes:

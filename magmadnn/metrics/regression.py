@@ -25,7 +25,7 @@ def _squares(metric: Metric, predictions: Value, targets: Value) -> Value:
 
 @dataclass(frozen=True)
 class MeanSquaredError(Average):
-    """mean(r**2) over all elements."""
+    """`mean(r**2)` over all elements."""
 
     names: ClassVar[tuple[str, ...]] = ("mse", "mean_squared_error")
 
@@ -36,12 +36,12 @@ class MeanSquaredError(Average):
 
 @dataclass(frozen=True)
 class RootMeanSquaredError(Average):
-    """sqrt(mean(r**2)) over all elements: an error in the targets' own unit."""
+    """`sqrt(mean(r**2))` over all elements: an error in the targets' own unit."""
 
     names: ClassVar[tuple[str, ...]] = ("rmse", "root_mean_squared_error")
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
-        """r**2; see `Average`."""
+        """`r**2`; see `Average`."""
         return _squares(self, predictions, targets)
 
     def result(self, sums: Sums) -> float | NDArray[Any]:
@@ -51,7 +51,7 @@ class RootMeanSquaredError(Average):
 
 @dataclass(frozen=True)
 class MeanAbsoluteError(Average):
-    """mean(|r|) over all elements."""
+    """`mean(|r|)` over all elements."""
 
     names: ClassVar[tuple[str, ...]] = ("mae", "mean_absolute_error")
 
@@ -63,17 +63,17 @@ class MeanAbsoluteError(Average):
 
 @dataclass(frozen=True)
 class R2(Metric):
-    """1 - sum(r**2) / sum((t - mean(t))**2): the share of the targets' variance that is explained.
+    """`1 - sum(r**2) / sum((t - mean(t))**2)`: the share of the targets' variance that is explained.
 
     The coefficient of determination. With several outputs per sample, the mean over outputs. Where
     all targets of an output are equal: 1 if they are met, else 0, as scikit-learn has it.
 
-    The second sum is taken as sum(t**2) - sum(t)**2 / n in float64, so targets whose spread is less than
+    The second sum is taken as `sum(t**2) - sum(t)**2 / n` in float64, so targets whose spread is less than
     1e-7 of their mean count as equal.
     """
 
     def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
-        """sum(w), and for each output sum(w * t), sum(w * t**2), sum(w * r**2)."""
+        """`sum(w)`, and for each output `sum(w * t), sum(w * t**2), sum(w * r**2)`."""
         predictions, targets = numbers(self.name, predictions, targets)
         batch, count = predictions.shape[0], product(predictions.shape[1:])
         if isinstance(count, Dim):

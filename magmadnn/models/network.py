@@ -19,7 +19,8 @@ class Preset:
         activation: of the hidden layers.
         dropout: share of each hidden layer's outputs that is dropped in training.
         optimizer: its name.
-        learning_rate: of the optimiser.
+        learning_rate: of the optimiser, at the first step.
+        cosine: whether it then falls to 0 along a cosine, which ends with the last epoch.
         weight_decay: of the optimiser; None: the optimiser's own default.
         batch_size: samples of a step.
         epochs: passes over the data.
@@ -33,6 +34,7 @@ class Preset:
     dropout: float = 0.0
     optimizer: str = "adam"
     learning_rate: float = 1e-3
+    cosine: bool = True
     weight_decay: float | None = None
     batch_size: int = 128
     epochs: int = 5

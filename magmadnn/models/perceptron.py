@@ -69,6 +69,7 @@ MLP = Network(
             about="images such as MNIST: at least 98 % of its test set in 5 epochs",
             hidden=(512, 512),
             dropout=0.2,
+            learning_rate=2e-3,
         ),
         "table": Preset(
             about="tables of some hundred to some ten thousand rows",
@@ -82,6 +83,7 @@ MLP = Network(
             activation="sigmoid",
             optimizer="sgd",
             learning_rate=0.05,
+            cosine=False,
             weight_decay=0.001,
             batch_size=100,
             validation_split=0.0,

@@ -2,24 +2,26 @@
 
 The formula is a Python function over scalars (`graph.scalar`): it computes with NumPy, and the emitters
 print it as vector code. Operands broadcast; the dtype is what the formula gives for those of its operands.
+Half-precision operands are computed with in float32, and the result is rounded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
 
 from magmadnn.errors import DTypeError
-from magmadnn.graph.op import Draw, DTypeRule, Op, OpKind, Sample
+from magmadnn.graph.op import Array, Draw, DTypeRule, Op, OpKind, Sample, promote
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
-from magmadnn.graph.spec import as_dtype
+from magmadnn.graph.spec import BFLOAT16, as_dtype
 
 from ._rewrites import Rewrite
 
 Formula = Callable[..., Any]
+HALF = (np.dtype(np.float16), BFLOAT16)
 
 
 def pointwise(
@@ -62,7 +64,7 @@ def pointwise(
         kind=OpKind.POINTWISE,
         shapes=elementwise,
         dtypes=dtype_of_formula(scalar),
-        numpy=scalar,
+        numpy=in_float32(scalar),
         vjp=vjp,
         reference=reference or scalar,
         samples=samples or default_samples(len(args)),
@@ -74,24 +76,45 @@ def pointwise(
     )
 
 
+def in_float32(scalar: Formula) -> Formula:
+    """The formula, computed in float32 where operands are of half precision, and so rounded once."""
+
+    @wraps(scalar)
+    def compute(*operands: Any, **attributes: Any) -> Any:
+        return scalar(*map(widened, operands), **attributes)
+
+    return compute
+
+
+def widened(x: Array) -> Array:
+    """An array of half precision in float32, any other as it is."""
+    return x.astype(np.float32) if x.dtype in HALF else x
+
+
 def dtype_of_formula(scalar: Formula) -> DTypeRule:
-    """The dtype rule that tries the formula on empty arrays."""
+    """The dtype rule that tries the formula on empty arrays.
+
+    NumPy's own rules do not know bfloat16 well (a Python float beside it gives float32), so that float16
+    stands in for it.
+    """
 
     @lru_cache(maxsize=1024, typed=True)  # typed: a slope of 1 and one of 1.0 give different dtypes
     def of(*dtypes: np.dtype[Any], **attributes: Any) -> np.dtype[Any]:
-        arrays = [np.empty(0, d) for d in dtypes]
-        return np.asarray(scalar(*arrays, **attributes)).dtype
+        tried = [np.dtype(np.float16) if d == BFLOAT16 else d for d in dtypes]
+        return np.asarray(scalar(*(np.empty(0, d) for d in tried), **attributes)).dtype
 
     def rule(
         words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
     ) -> np.dtype[Any]:
+        brain = BFLOAT16 in dtypes and promote(words, dtypes) == BFLOAT16
         try:
-            return as_dtype(of(*dtypes, **attributes))
+            result = as_dtype(of(*dtypes, **attributes))
         except (TypeError, DTypeError) as error:
             given = ", ".join(f"{words.operand(i)} {d.name}" for i, d in enumerate(dtypes))
             raise DTypeError(
                 f"{words.name}: does not take {given}; cast to a type it takes"
             ) from error
+        return BFLOAT16 if brain and result == np.float16 else result
 
     return rule
 

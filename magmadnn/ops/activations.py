@@ -20,7 +20,7 @@ from .elementary import erf, exp
 
 sigmoid = pointwise(
     "sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + s.exp(-1.0 * x)),
-    vjp=lambda g, y, x: g * y * (1 - y), reference=lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+    vjp=lambda g, y, x: g * y * (1 - y), reference=lambda x: np.exp(x) / (np.exp(x) + 1),
 )  # fmt: skip
 softsign = pointwise(
     "softsign", "x / (1 + |x|)", lambda x: x / (1 + s.maximum(x, -1.0 * x)),
@@ -62,8 +62,8 @@ prelu = pointwise(
 )  # fmt: skip
 elu = pointwise(
     "elu", "x where x > 0, alpha * (exp(x) - 1) elsewhere",
-    lambda x, alpha: s.where(s.greater(x, 0), x, alpha * s.expm1(s.minimum(x, 0))),
-    # minimum(x, 0) keeps exp from overflowing on the side that is not used
+    lambda x, alpha: s.where(s.greater(x, 0), x, alpha * s.expm1(s.minimum(x, 0.0))),
+    # minimum(x, 0.0) keeps exp from overflowing on the side that is not used
     vjp=lambda g, y, x, alpha: where(x > 0, g, g * (y + alpha)),
     reference=lambda x, alpha: np.where(x > 0, x, alpha * (np.exp(x) - 1)),
     attributes={"alpha": 1.0},
@@ -79,7 +79,7 @@ softplus = pointwise(
 swish = pointwise(
     "swish", "x * sigmoid(x)", lambda x: x / (1 + s.exp(-1.0 * x)),
     vjp=lambda g, y, x: g * (sigmoid(x) + y * (1 - sigmoid(x))),
-    reference=lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
+    reference=lambda x: x * np.exp(x) / (np.exp(x) + 1),
     notes="Ramachandran, Zoph, Le, arXiv:1710.05941, with beta = 1; also called SiLU.",
 )  # fmt: skip
 gelu = pointwise(

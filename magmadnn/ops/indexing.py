@@ -20,9 +20,10 @@ from magmadnn.graph.signature import (
     by_signature,
     shape_text,
 )
-from magmadnn.graph.spec import BFLOAT16, Spec, as_dtype
+from magmadnn.graph.spec import Spec, as_dtype
 
 from ._arguments import as_shape, dtype_of, ndim_of
+from ._pointwise import widened
 from .movement import expand_dims
 from .slicing import WHOLE, Entry, slice_
 
@@ -64,7 +65,8 @@ def _take_numpy(x: Array, indices: Array, axis: int) -> Array:
 
 def _take_reference(x: Array, indices: Array, axis: int = 0) -> Array:
     rows = np.moveaxis(x, axis, 0)
-    picked = np.array([rows[int(i)] for i in indices.flat]).reshape(*indices.shape, *rows.shape[1:])
+    picked = np.array([rows[int(i)] for i in indices.flat])
+    picked = picked.reshape((*indices.shape, *rows.shape[1:]))
     return np.moveaxis(picked, range(indices.ndim), range(axis, axis + indices.ndim))
 
 
@@ -118,8 +120,8 @@ def _scatter_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attribute
 def _scatter_numpy(x: Array, indices: Array, axis: int, count: int) -> Array:
     _check_range("scatter_add", indices, count)
     rows = np.moveaxis(x, range(axis, axis + indices.ndim), range(indices.ndim))
-    half = x.dtype in (np.float16, BFLOAT16)  # summed in float32
-    out = np.zeros((count, *rows.shape[indices.ndim :]), np.float32 if half else x.dtype)
+    rows = widened(rows)  # half precision is summed in float32
+    out = np.zeros((count, *rows.shape[indices.ndim :]), rows.dtype)
     np.add.at(out, indices, rows)
     return np.moveaxis(out, 0, axis)
 

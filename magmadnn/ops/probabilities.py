@@ -15,13 +15,14 @@ import numpy as np
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
-from magmadnn.graph.spec import BFLOAT16, is_floating
+from magmadnn.graph.spec import is_floating
 
 from ._arguments import dtype_of, ndim_of, words_of
+from ._pointwise import widened
 from .arithmetic import abs, cast, stop_gradient, where
 from .elementary import exp, log
 from .movement import squeeze
-from .reductions import axes_of, max, sum, widened
+from .reductions import axes_of, max, sum, with_digits
 
 
 def _axis(words: Any, specs: Any, axis: Any) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def _samples(draw: Draw) -> Iterable[Sample]:
 
 def _centred(x: Array, axis: int) -> Array:
     """X minus its largest along the axis, in float32 or float64."""
-    wide = x.astype(np.float32 if x.dtype in (np.float16, BFLOAT16, np.float32) else np.float64)
+    wide = widened(x) if is_floating(x.dtype) else x.astype(np.float64)
     largest = wide.max(axis=axis, keepdims=True, initial=-np.inf)
     return np.asarray(wide - largest)
 
@@ -93,7 +94,7 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     float64 for integers.
     """
     axes = axes_of(words_of("logsumexp"), axis, ndim_of(x))
-    x, back = widened(x if is_floating(dtype_of(x)) else cast(x, "float64"))
+    x, back = with_digits(x if is_floating(dtype_of(x)) else cast(x, "float64"))
     top = max(x, axes, keepdims=True)
     # an infinite largest stays where it is: inf - inf would be NaN
     top = stop_gradient(where(abs(top) < math.inf, top, 0))

@@ -36,15 +36,14 @@ from magmadnn.graph.signature import (
     by_signature,
     shape_text,
 )
-from magmadnn.graph.spec import BFLOAT16, Spec, is_floating
+from magmadnn.graph.spec import Spec, is_floating
 
 from ._arguments import dtype_of, ndim_of, shape_of, words_of
+from ._pointwise import HALF, widened
 from .arithmetic import cast, equal, where
 from .elementary import sqrt
 from .movement import broadcast_to, expand_dims, reshape, transpose
 from .slicing import flip
-
-_HALF = (np.dtype(np.float16), BFLOAT16)
 
 
 def axes_of(words: OpWords, axis: Any, ndim: int) -> tuple[int, ...]:
@@ -75,10 +74,6 @@ def _signature(x: int, axis: tuple[int, ...], keepdims: bool) -> str:
 def _with_axes(g: Any, x: Any, axis: tuple[int, ...]) -> Any:
     """A reduced value with its reduced axes back, as size 1."""
     return reshape(g, tuple(1 if i in axis else n for i, n in enumerate(x.shape)))
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(np.float32) if x.dtype in _HALF else x
 
 
 def _need_elements(words: OpWords, shape: Sequence[Any], axis: Sequence[int]) -> None:
@@ -195,7 +190,7 @@ def _prod_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> 
 sum = _reduction(
     "sum",
     "the sum of x over axes",
-    lambda x, axis, keepdims: _wide(x).sum(axis=axis, keepdims=keepdims),
+    lambda x, axis, keepdims: widened(x).sum(axis=axis, keepdims=keepdims),
     vjp=lambda g, y, x, axis, keepdims: broadcast_to(_with_axes(g, x, axis), x.shape),
     reference=math.fsum,
     dtypes=_sum_dtype,
@@ -203,7 +198,7 @@ sum = _reduction(
 prod = _reduction(
     "prod",
     "the product of x over axes",
-    lambda x, axis, keepdims: _wide(x).prod(axis=axis, keepdims=keepdims),
+    lambda x, axis, keepdims: widened(x).prod(axis=axis, keepdims=keepdims),
     vjp=_prod_vjp,
     reference=math.prod,
     dtypes=_sum_dtype,
@@ -297,7 +292,7 @@ cumsum: Op = Op(
     kind=OpKind.OTHER,
     shapes=lambda words, specs, attributes: specs[0].shape,
     dtypes=_sum_dtype,
-    numpy=lambda x, axis: np.cumsum(_wide(x), axis=axis),
+    numpy=lambda x, axis: np.cumsum(widened(x), axis=axis),
     vjp=lambda g, y, x, axis: flip(cumsum(flip(g, axis), axis), axis),
     reference=_cumsum_reference,
     samples=lambda draw: [
@@ -323,13 +318,13 @@ def _count(name: str, x: Any, axis: Any) -> Any:
     return float(count)
 
 
-def widened(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+def with_digits(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """X in float32 where it is of half precision, and what brings a result back to its dtype.
 
     Sums of squares and of many elements would be infinite in float16.
     """
     dtype = dtype_of(x)
-    if dtype in _HALF:
+    if dtype in HALF:
         return cast(x, np.float32), lambda y: cast(y, dtype)
     return x, lambda y: y
 
@@ -337,7 +332,7 @@ def widened(x: Any) -> tuple[Any, Callable[[Any], Any]]:
 @public
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The arithmetic mean over axes; float64 for integers."""
-    x, back = widened(x)
+    x, back = with_digits(x)
     count = _count("mean", x, axis)
     return back(sum(x, axis, keepdims) / count)
 
@@ -345,7 +340,7 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 @public
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     """The variance over axes: the mean of `(x - mean)**2`, over n - ddof elements."""
-    x, back = widened(x)
+    x, back = with_digits(x)
     count = _count("var", x, axis) - float(ddof)
     centred = x - mean(x, axis, keepdims=True)
     return back(sum(centred * centred, axis, keepdims) / count)
@@ -355,7 +350,7 @@ def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
 def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     """The standard deviation over axes: the square root of `var`; its gradient at 0 is NaN."""
     axes_of(words_of("std"), axis, ndim_of(x))
-    x, back = widened(x)
+    x, back = with_digits(x)
     return back(sqrt(var(x, axis, keepdims, ddof)))
 
 
@@ -363,7 +358,7 @@ def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
 def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN."""
     axes_of(words_of("norm"), axis, ndim_of(x))
-    x, back = widened(x)
+    x, back = with_digits(x)
     return back(sqrt(sum(x * x, axis, keepdims)))
 
 

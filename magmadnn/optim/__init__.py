@@ -7,6 +7,7 @@ from .named import AdaGrad as AdaGrad
 from .named import Adam as Adam
 from .named import AdamW as AdamW
 from .named import RMSProp as RMSProp
+from .optimizer import Chain as Chain
 from .optimizer import Optimizer as Optimizer
 from .optimizer import by_name as by_name
 from .optimizer import chain as chain
@@ -43,6 +44,7 @@ __all__ = [
     "Adam",
     "AdamMoments",
     "AdamW",
+    "Chain",
     "ClipNorm",
     "ClipValue",
     "LayerNormRatio",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from magmadnn.errors import CheckpointError
 from magmadnn.executor import Executable
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step
@@ -180,6 +181,8 @@ class Fit:
         return State(
             tensors=tensors,
             record={
+                "seed": self.model.seed,
+                "batch_size": self.current_batch_size,
                 "epoch": self.epoch,
                 "batch": self.batch,
                 "steps": self.steps,
@@ -194,8 +197,9 @@ class Fit:
         """Go on from `state()`; nothing is changed if it does not fit.
 
         Raises:
-            CheckpointError: if it belongs to another model or optimiser.
+            CheckpointError: if it belongs to another model or optimiser, or to another order of batches.
         """
+        self._check_order(state.record)
         self.model.check(_part(state.tensors, "model/"))
         self.step.load_state(_part(state.tensors, "optimizer/"))
         self.model.assign(_part(state.tensors, "model/"))
@@ -209,6 +213,19 @@ class Fit:
             if key in record["callbacks"]:
                 kept = _part(state.tensors, f"callbacks/{key}/")
                 callback.restore(record["callbacks"][key], kept)
+
+    def _check_order(self, record: Mapping[str, Any]) -> None:
+        """Seed and, within an epoch, batch size say which samples come next."""
+        own = {"seed": self.model.seed}
+        if record["batch"]:
+            size = self.batch_size
+            own["batch_size"] = size if isinstance(size, int) else int(size(record["epoch"]))
+        for name, value in own.items():
+            if record[name] != value:
+                raise CheckpointError(
+                    f"checkpoint: was saved with {name} {record[name]}, this training has {value}; "
+                    "give the same, or another folder"
+                )
 
     def _named_callbacks(self) -> list[tuple[str, Callback]]:
         """Callbacks by class and number among those of the class, which is their name in checkpoints."""

@@ -11,6 +11,7 @@ from magmadnn.errors import CheckpointError
 from .architecture import build, describe
 from .checkpoint import State, load_state, save_state
 from .codec import Custom, decode, encode
+from .durable import folder_names
 
 if TYPE_CHECKING:
     from .model import Model
@@ -97,5 +98,6 @@ def load(folder: str | Path, custom: Iterable[Any] = ()) -> Model:
         CheckpointError: if it is damaged, foreign, or needs something that is not in `custom`.
         FileError: if it cannot be read.
     """
-    inner = Path(folder) / "model"
-    return load_model(inner if inner.is_dir() else folder, custom)[0]
+    outer = Path(folder)
+    inside = outer.is_dir() and "model" in folder_names(outer)
+    return load_model(outer / "model" if inside else outer, custom)[0]

@@ -38,7 +38,7 @@ def test_regularizers(regularizer: Any, value: float, slope: Any) -> None:
     weight = variable("w", WEIGHT)
     penalty = regularizer(weight)
     assert penalty.shape == ()
-    assert float(penalty) == pytest.approx(value, rel=16 * 2.0**-52)
+    assert float(penalty) == pytest.approx(value, rel=16 * 2.0**-52, abs=0)
     np.testing.assert_allclose(grad(penalty, weight).numpy(), slope, rtol=4 * 2.0**-52)
 
 

@@ -129,9 +129,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     programs: list[Any] = []
     original = evaluate.compile_program
 
-    def counting(program: Any) -> Any:
+    def counting(program: Any, **options: Any) -> Any:
         programs.append(program)
-        return original(program)
+        return original(program, **options)
 
     monkeypatch.setattr(evaluate, "compile_program", counting)
     return programs

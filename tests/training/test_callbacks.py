@@ -213,3 +213,21 @@ def test_history_plot_draws_a_panel_for_each_measure(tmp_path):
 def test_mistakes_are_named(act, error, text):
     with pytest.raises(error, match=text):
         act()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch_size": 9}, "was saved with batch_size 7, this training has 9"),
+        ({"seed": 1}, "was saved with seed 0, this training has 1"),
+    ],
+)
+def test_a_resume_with_another_order_of_batches_is_refused(tmp_path, change, text):
+    steps = [md.callbacks.Checkpoint(tmp_path, every_steps=1), StopAt(3)]
+    network().fit(X, Y, batch_size=7, epochs=1, verbose=False, callbacks=steps)
+    other = network(seed=change.get("seed", 0))
+    with pytest.raises(CheckpointError, match=text):
+        other.fit(
+            X, Y, batch_size=change.get("batch_size", 7), epochs=1, verbose=False,
+            callbacks=[md.callbacks.Checkpoint(tmp_path)],
+        )  # fmt: skip

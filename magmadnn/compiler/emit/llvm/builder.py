@@ -515,6 +515,47 @@ class Code:
             code.give_back()
         self.ir.call(callee, values)
 
+    def call_address(
+        self, address: Value, result: Any, *operands: Value | Array, variadic: bool = False
+    ) -> Value:
+        """A call of the C function at `address`."""
+        values = [x.base if isinstance(x, Array) else x.ir for x in operands]
+        fixed = [value.type for value in (values[:1] if variadic else values)]
+        kind = ir.FunctionType(result, fixed, var_arg=variadic)
+        target = self.ir.inttoptr(address.ir, kind.as_pointer())
+        return Value(self, self.ir.call(target, values))
+
+    # ------------------------------------------------------------------ between threads
+
+    def atomic_load(self, array: Array, index: Number = 0) -> Value:
+        """What another thread stored, and with it all that it wrote before."""
+        load = self.ir.load_atomic(
+            array.address(index), "seq_cst", item_bytes(array.item), typ=array.item
+        )
+        return Value(self, load)
+
+    def atomic_store(self, array: Array, value: Number, index: Number = 0) -> None:
+        """Store, after all writes before."""
+        lifted = self.lift(value, array.item)
+        self.ir.store_atomic(lifted.ir, array.address(index), "seq_cst", item_bytes(array.item))
+
+    def atomic_add(self, array: Array, value: Number, index: Number = 0) -> Value:
+        """Add to an integer in one step; gives what was there."""
+        lifted = self.lift(value, array.item)
+        return Value(self, self.ir.atomic_rmw("add", array.address(index), lifted.ir, "seq_cst"))
+
+    def pause(self) -> None:
+        """A hint that the thread is waiting in a loop."""
+        triple = str(self.function.module.triple)
+        if triple.startswith("x86_64"):
+            self.intrinsic("llvm.x86.sse2.pause", VOID, [])
+        elif triple.startswith(("aarch64", "arm64")):
+            self.intrinsic("llvm.aarch64.hint", VOID, [ir.Constant(I32, 1)])
+
+    def clock(self) -> Value:
+        """A counter of the CPU that rises steadily."""
+        return self.intrinsic("llvm.readcyclecounter", I64, [])
+
     def give_back(self) -> None:
         """Return from the function."""
         self.ir.ret_void()

@@ -178,7 +178,8 @@ def _divided(code: Code, a: Value, b: Value) -> tuple[Value, Value]:
     other_side = rest.differs(0.0) & ((b < 0.0) ^ (rest < 0.0))
     modulo = code.select(other_side, rest + b, rest)
     modulo = code.select(rest.equals(0.0), code.call_like("llvm.copysign", rest, b), modulo)
-    quotient = (a - modulo) / b
+    quotient = (a - rest) / b
+    quotient = code.select(other_side, quotient - 1.0, quotient)
     floor = code.call_like("llvm.floor", quotient)
     floor = code.select(quotient - floor > 0.5, floor + 1.0, floor)
     floor = code.select(quotient.equals(0.0), code.call_like("llvm.copysign", quotient, a / b), floor)

@@ -25,7 +25,7 @@ from .target import Target
 
 _PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
 
-_COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
 _NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 
@@ -184,7 +184,7 @@ class _Walk:
     def _start(self, reduction: Reduction) -> None:
         array, count = self.partial[reduction], _partials(reduction)
         kind = vector(ITEMS[reduction.dtype], count)
-        array.put(0, self.code.lift(_neutral(reduction), kind))
+        array.put(0, self.code.lift(neutral(reduction), kind))
 
     def _add(self, reduction: Reduction, column: Value, value: Value, mask: Value | None) -> None:
         """Combine a vector with the partial results of its columns."""
@@ -192,9 +192,9 @@ class _Walk:
         kind = vector(ITEMS[reduction.dtype], lanes)
         value = code.lift(value, kind)
         if mask is not None:
-            value = code.select(mask, value, code.lift(_neutral(reduction), kind))
+            value = code.select(mask, value, code.lift(neutral(reduction), kind))
         at = (column - self.column0) & (_partials(reduction) - 1)
-        array.put(at, PRIMITIVES[_COMBINE[reduction.kind]](code, array.vector(at, lanes), value))
+        array.put(at, PRIMITIVES[COMBINE[reduction.kind]](code, array.vector(at, lanes), value))
 
     def _total(self, reduction: Reduction) -> Value:
         """The partial results halved until one is left."""
@@ -208,7 +208,7 @@ def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
         count //= 2
         low = code.shuffle(values, values, range(count))
         high = code.shuffle(values, values, range(count, 2 * count))
-        values = PRIMITIVES[_COMBINE[kind]](code, low, high)
+        values = PRIMITIVES[COMBINE[kind]](code, low, high)
     return code.lane(values, 0)
 
 
@@ -216,7 +216,7 @@ def _partials(reduction: Reduction) -> int:
     return _PARTIAL_BYTES // item_bytes(ITEMS[reduction.dtype])
 
 
-def _neutral(reduction: Reduction) -> float | int:
+def neutral(reduction: Reduction) -> float | int:
     """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
     item = ITEMS[reduction.dtype]
     if is_float(item) or reduction.kind == "sum":

@@ -1,0 +1,172 @@
+"""The files that commands write: results, curves, the model; and files that the user names."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magmadnn.data import Dataset
+from magmadnn.errors import CheckpointError, FileError, MissingExtraError
+from magmadnn.training import History, Model
+from magmadnn.training.checkpoint import parameters_sha256
+from magmadnn.training.disk import worded
+from magmadnn.training.durable import read_file, write_file
+from magmadnn.training.plain_json import JSON_BYTES
+from magmadnn.training.saving import save_model
+
+from .console import Console
+from .settings import Settings
+from .units import figures
+
+RESULT = "result.json"
+MODEL = "model"
+
+
+def write_output(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file that the user named; a device or pipe is written to, never replaced.
+
+    Raises:
+        FileError: if it cannot be written.
+    """
+    target = Path(path).expanduser()
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        with worded("cannot write", target), target.open("wb") as file:
+            file.write(data)
+    else:
+        write_file(target, data)
+
+
+def write_json(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
+    """Write a result that the user asked for.
+
+    Raises:
+        FileError: if it cannot be written.
+    """
+    write_output(path, as_json(result))
+
+
+def as_json(result: Mapping[str, Any]) -> bytes:
+    """A result as JSON: one name on a line; NaN and infinities, which JSON lacks, become null."""
+    plain = {
+        k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in result.items()
+    }
+    return (json.dumps(plain, indent=1, allow_nan=False) + "\n").encode()
+
+
+def check_place(option: str, path: str | None) -> None:
+    """See whether a file can be written, before work begins that would be lost otherwise.
+
+    Raises:
+        FileError: if it is a folder, or the nearest folder above it that exists cannot be written.
+    """
+    if path is None:
+        return
+    target = Path(path).expanduser().absolute()
+    if target.is_dir():
+        raise FileError(f"{option} {path}: expected the name of a file, got a folder")
+    above = next(p for p in target.parents if p.exists() or p.is_symlink())
+    if not above.is_dir():
+        raise FileError(f"{option} {path}: {above} is a file, not a folder; choose another path")
+    if not os.access(above, os.W_OK):
+        raise FileError(
+            f"{option} {path}: the folder {above} cannot be written; choose another one, or change "
+            "its permissions"
+        )
+
+
+def write_results(
+    folder: Path,
+    model: Model,
+    data: Dataset,
+    history: History,
+    settings: Settings,
+    say: Console,
+) -> dict[str, Any]:
+    """Everything that a finished training leaves; the result comes last, so it means all is there.
+
+    Raises:
+        FileError: if a file cannot be written.
+    """
+    save_model(model, folder / MODEL, extra={"preparation": data.preparation.to_json()})
+    history.to_csv(folder / "history.csv")
+    history.to_json(folder / "history.json")
+    _draw(history, folder / "curves.png", say)
+    result = _result(model, data, history, settings)
+    write_file(folder / RESULT, as_json(result))
+    return result
+
+
+def _draw(history: History, path: Path, say: Console) -> None:
+    """The curves, or one line that says why there are none."""
+    import logging
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it announces building its font cache
+    picture = io.BytesIO()
+    try:
+        history.plot().savefig(picture, format="png", dpi=120)
+    except MissingExtraError as error:
+        say(f"no {path.name}: {error}")
+        return
+    write_file(path, picture.getvalue())
+
+
+def _result(model: Model, data: Dataset, history: History, settings: Settings) -> dict[str, Any]:
+    found = figures(model, data.preparation, *data.test(), data.y_test)
+    seconds = sum(row["seconds"] for row in history)
+    samples = sum(row["samples_per_second"] * row["seconds"] for row in history)
+    return {
+        **{f"test_{name}": value for name, value in found.items()},
+        "train_seconds": seconds,
+        "samples_per_second": samples / seconds,
+        "epochs": len(history),
+        "parameters": sum(prod(p.shape) for p in model.parameters()),
+        "seed": settings.seed,
+        "device": "cpu",
+        "parameters_sha256": parameters_sha256(
+            (str(p.node.name), np.asarray(p.value.read())) for p in model.parameters()
+        ),
+    }
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run; None if it is not finished.
+
+    Raises:
+        CheckpointError: if it is damaged.
+    """
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    try:
+        result = json.loads(read_file(path, JSON_BYTES))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path}: is damaged ({error}); remove it, and --resume makes it anew"
+        ) from error
+    if not isinstance(result, dict):
+        raise CheckpointError(f"{path}: is damaged; remove it, and --resume makes it anew")
+    return result
+
+
+def say_result(result: Mapping[str, Any], say: Console) -> None:
+    """Print what was found on the test rows."""
+    shown = [f"{name} {_figure(name, value)}" for name, value in result.items() if "test_" in name]
+    say(", ".join(shown))
+    if "train_seconds" in result:
+        say(
+            f"{result['epochs']} epochs in {result['train_seconds']:.1f} s, "
+            f"{result['samples_per_second']:,.0f} samples a second"
+        )
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "is not a number"
+    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.6g}"

@@ -1,0 +1,148 @@
+"""What a training is told: the arguments, completed by a preset, as `run.json` keeps them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, cast
+
+from magmadnn.data._find import places_of
+from magmadnn.data.idx import has_idx_files
+from magmadnn.data.table import Missing
+from magmadnn.data.targets import Task
+from magmadnn.errors import ArgumentError, CheckpointError
+from magmadnn.models import by_name
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a training.
+
+    Attributes:
+        model: name of the network.
+        data: what `magmadnn.data.load` takes; paths are absolute.
+        target: name or number of a table's target column.
+        task: "classification" or "regression"; None: told from the target.
+        missing: what is done with missing values of a table.
+        test_split: share of the rows that is the test set, where data has none of its own.
+        device: auto or cpu.
+        seed: of initial values, order, dropout and splits.
+        checkpoint_every: steps; None: each epoch and each minute.
+        json: where the result is written too; absolute.
+        preset: its name.
+        hidden: this and the next: see `magmadnn.models.Preset`.
+        lr: its learning_rate.
+        data_folder: where MNIST was found.
+        data_sha256: of the training rows, so that a run does not go on with other data.
+    """
+
+    model: str
+    data: str
+    target: str
+    task: Task | None
+    missing: Missing | None
+    test_split: float
+    device: str
+    seed: int
+    checkpoint_every: int | None
+    json: str | None
+    preset: str
+    hidden: tuple[int, ...]
+    activation: str
+    optimizer: str
+    lr: float
+    weight_decay: float | None
+    batch_size: int
+    epochs: int
+    validation_split: float
+    dropout: float
+    cosine: bool
+    data_folder: str | None = None
+    data_sha256: str = ""
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, input_shape: Sequence[int] = ()) -> Settings:
+        """The settings that arguments ask for, over those of a preset, over defaults.
+
+        Args:
+            arguments: of the command; None where one was not given.
+            input_shape: of the data, which chooses the preset where none was named.
+
+        Raises:
+            UnknownNameError: for a model or a preset that is not known.
+        """
+        given = {k: v for k, v in vars(arguments).items() if v is not None}
+        network = by_name(given.get("model", "mlp"))
+        name = given.get("preset", network.default_preset(input_shape))
+        preset = network.preset(name)
+        values: dict[str, Any] = {f.name: None for f in fields(cls) if f.default is MISSING}
+        values |= {"model": network.name, "data": "mnist", "target": "-1", "test_split": 0.2}
+        values |= {"device": "auto", "seed": 0, "preset": name, "lr": preset.learning_rate}
+        values |= {k: v for k, v in vars(preset).items() if k in values}
+        if given.get("optimizer", preset.optimizer) != preset.optimizer:
+            values["weight_decay"] = None  # the preset's was meant for its own optimiser
+        values |= {k: v for k, v in given.items() if k in values}
+        values["data"] = absolute_data(values["data"])
+        if values["json"] is not None:
+            values["json"] = str(Path(values["json"]).expanduser().absolute())
+        return cls(**values)
+
+    def record(self) -> dict[str, Any]:
+        """Plain data for `run.json`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], folder: str) -> Settings:
+        """The settings that `record` gave.
+
+        Raises:
+            CheckpointError: if it is something else.
+        """
+        names = {f.name for f in fields(cls)}
+        if wrong := names.symmetric_difference(record):
+            raise CheckpointError(
+                f"{folder}: run.json is not of a training of this version: argument {min(wrong)!r} "
+                "is missing or not known"
+            )
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        return cls(**cast("dict[str, Any]", values))
+
+    def check_same(self, arguments: argparse.Namespace) -> None:
+        """Arguments beside --resume may repeat what the run was started with.
+
+        Raises:
+            ArgumentError: if one says something else.
+        """
+        for name, value in vars(arguments).items():
+            if (
+                value is None
+                or name in ("resume", "out", "quiet", "json")
+                or name not in vars(self)
+            ):
+                continue
+            own = getattr(self, name)
+            if (absolute_data(value) if name == "data" else value) != own:
+                option = "MODEL" if name == "model" else "--" + name.replace("_", "-")
+                raise ArgumentError(
+                    f"{option} {_shown(value)} contradicts {_shown(own)} of the run in {arguments.resume}; "
+                    "leave it out, or start a new run with another --out"
+                )
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def absolute_data(data: str) -> str:
+    """What names the data, such that it holds in any working folder; `mnist` stays a name."""
+    return data if data == "mnist" else os.path.abspath(Path(data).expanduser())
+
+
+def mnist_folder() -> str | None:
+    """Where MNIST lies; None if it is not found."""
+    places = places_of("mnist", None)
+    return next((str(p.absolute()) for p in places if p.is_dir() and has_idx_files(p)), None)

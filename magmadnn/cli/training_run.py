@@ -1,0 +1,267 @@
+"""A training from the command line: its folder, its data and model, and how it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magmadnn import optim
+from magmadnn.backends import cuda
+from magmadnn.data import Dataset, load, target_kind
+from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
+from magmadnn.models import by_name
+from magmadnn.training import Model
+from magmadnn.training.callbacks import Callback, Checkpoint
+from magmadnn.training.fit import Fit
+from magmadnn.training.progress import Progress
+from magmadnn.training.run_folder import create_run, read_run
+from magmadnn.training.summary import summary_text
+
+from .console import Console
+from .outputs import check_place, read_result, say_result, write_json, write_results
+from .settings import Settings, mnist_folder
+from .units import OwnUnits
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        folder: where everything goes.
+        settings: complete.
+        data: training and test rows.
+        model: with initial parameters.
+        say: prints a line, or does not.
+    """
+
+    folder: Path
+    settings: Settings
+    data: Dataset
+    model: Model
+    say: Console
+
+
+def start_run(arguments: argparse.Namespace, say: Console) -> int:
+    """A new run; returns the exit code.
+
+    Raises:
+        MagmaDNNError: if something is wrong with settings, data or the folder.
+    """
+    settings = Settings.of(arguments)
+    out = None if arguments.out is None else Path(arguments.out).expanduser()
+    _check_device(settings.device)
+    check_place("--json", settings.json)
+    if out is not None:
+        _check_new(out)
+    data = _load(settings, settings.data, say)
+    settings = replace(
+        Settings.of(arguments, data.preparation.input_shape),
+        data_sha256=_fingerprint(data),
+        data_folder=mnist_folder() if settings.data == "mnist" else None,
+    )
+    model = _build(settings, data)
+    folder = _create(settings, out)
+    return _train(Run(folder, settings, data, model, say))
+
+
+def resume_run(arguments: argparse.Namespace, say: Console) -> int:
+    """Go on with the run in a folder; returns the exit code. A finished one only gives its result again.
+
+    Raises:
+        MagmaDNNError: if there is no such run, arguments contradict its own, or it cannot go on.
+    """
+    folder = Path(arguments.resume).expanduser()
+    settings = Settings.from_record(read_run(folder), arguments.resume)
+    settings.check_same(arguments)
+    if arguments.out is not None and Path(arguments.out).resolve() != folder.resolve():
+        raise ArgumentError(
+            f"--out {arguments.out} contradicts --resume {arguments.resume}: a run stays in its folder; "
+            "leave --out out"
+        )
+    path = arguments.json or settings.json
+    check_place("--json", path)
+    settings = replace(settings, json=path)
+    result = read_result(folder)
+    if result is not None:
+        say(f"{folder}: this run is finished; nothing is trained")
+        say_result(result, say)
+        if path is not None:
+            write_json(path, result)
+        return 0
+    _check_device(settings.device)
+    data = _load(settings, settings.data_folder or settings.data, say)
+    if _fingerprint(data) != settings.data_sha256:
+        raise DataError(
+            f"{settings.data_folder or settings.data}: the training rows are not those that the run in "
+            f"{folder} was started with; restore the data, or start a new run"
+        )
+    return _train(Run(folder, settings, data, _build(settings, data), say))
+
+
+def _check_device(device: str) -> None:
+    """Training is on the CPU in this version, whatever there is."""
+    if device != "cuda":
+        return
+    found, reason = cuda.available()
+    if not found:
+        raise DeviceError(f"--device cuda: {reason}; use --device cpu")
+    raise DeviceError(
+        "--device cuda: there is a GPU, but this version trains on the CPU; use --device cpu"
+    )
+
+
+def _check_new(folder: Path) -> None:
+    """Refuse a folder in use before data is read, which may take long; `create_run` decides."""
+    if folder.is_dir() and (held := sorted(p.name for p in folder.iterdir())):
+        raise FileError(
+            f"--out {folder}: expected a new or empty folder, got one that holds {held[0]!r}; "
+            "give another --out, or go on with the run there by --resume"
+        )
+    check_place("--out", str(folder / "run.json"))
+
+
+def _create(settings: Settings, out: Path | None) -> Path:
+    """The folder, with its arguments inside."""
+    if out is not None:
+        create_run(out, settings.record())
+        return out
+    base = f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}-{settings.model}"
+    number = 1
+    while True:  # another run may have begun in this second
+        folder = Path(base if number == 1 else f"{base}-{number}")
+        try:
+            create_run(folder, settings.record())
+            return folder
+        except FileError:
+            if not folder.exists():
+                raise
+            number += 1
+
+
+def _load(settings: Settings, source: str, say: Console) -> Dataset:
+    data = load(
+        source,
+        target=settings.target,
+        missing=settings.missing,
+        test_split=settings.test_split,
+        seed=settings.seed,
+        task=settings.task,
+    )
+    say(data.description)
+    say(f"{data.preparation.task}, since {_reason(settings, data)}; --task says otherwise")
+    return data
+
+
+def _reason(settings: Settings, data: Dataset) -> str:
+    """Why the target is taken for classes or for quantities."""
+    preparation = data.preparation
+    if settings.task is not None:
+        return "--task says so"
+    if preparation.schema is not None and preparation.schema.target_is_text:
+        return "the target is text"
+    target = np.concatenate([data.y_train, data.y_test])
+    distinct = len(np.unique(target))
+    if preparation.task == "classification":
+        if data.y_train.dtype.kind in "US" or target_kind(target) != "classification":
+            return "this kind of data has classes"
+        return f"the target has {distinct} whole values in {len(target):,} rows"
+    if target.ndim > 1:
+        return f"the target has {target.shape[1]} columns"
+    if (target == np.floor(target)).all():
+        return f"the target has {distinct:,} different values in {len(target):,} rows"
+    return "the target has values that are not whole"
+
+
+def _fingerprint(data: Dataset) -> str:
+    digest = hashlib.sha256()
+    for array in (data.x_train, data.y_train):
+        digest.update(f"{array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _steps(settings: Settings, rows: int) -> int:
+    """How many steps the whole training has."""
+    held = settings.validation_split
+    kept = rows - min(max(round(rows * held), 1), rows - 1) if held else rows
+    return settings.epochs * -(-kept // settings.batch_size)
+
+
+def _build(settings: Settings, data: Dataset) -> Model:
+    """The model that settings and data ask for."""
+    preparation = data.preparation
+    classes = len(preparation.classes)
+    layers = by_name(settings.model).build(
+        preparation.input_shape,
+        classes or int(np.prod(preparation.target_shape)),
+        hidden=settings.hidden,
+        activation=settings.activation,
+        dropout=settings.dropout,
+    )
+    rate: Any = settings.lr
+    if settings.cosine:
+        rate = optim.cosine(settings.lr, _steps(settings, len(data.x_train)))
+    decay = {} if settings.weight_decay is None else {"weight_decay": settings.weight_decay}
+    return Model(
+        layers,
+        loss="cross_entropy" if classes else "mse",
+        optimizer=optim.by_name(settings.optimizer, learning_rate=rate, **decay),
+        metrics=["accuracy"] if classes else ["rmse", "r2"],
+        seed=settings.seed,
+    )
+
+
+class _HistoryFiles(Callback):
+    """Keeps history.csv and history.json up to date."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """Write both anew."""
+        fit.history.to_csv(self.folder / "history.csv")
+        fit.history.to_json(self.folder / "history.json")
+
+
+def _train(run: Run) -> int:
+    """Train from the last checkpoint, if there is one, and write what comes of it."""
+    settings, say = run.settings, run.say
+    network = by_name(settings.model)
+    preset = network.preset(settings.preset)
+    say(f"\n{settings.model}, preset {settings.preset}, seed {settings.seed}, on the cpu\n")
+    say(summary_text(run.model) + "\n")
+    if preset.note:
+        say(f"note: {preset.note}")
+    say(f"output in {run.folder}")
+    checkpoint = Checkpoint(run.folder, every_steps=settings.checkpoint_every)
+    progress: list[Callback] = [] if say.quiet else [Progress()]
+    history = run.model.fit(
+        *run.data.train(),
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        validation_split=settings.validation_split,
+        callbacks=[
+            OwnUnits(run.data.preparation),
+            *progress,
+            _HistoryFiles(run.folder),
+            checkpoint,
+        ],
+        verbose=False,
+    )
+    if checkpoint.interrupted_by is not None:
+        name = signal.Signals(checkpoint.interrupted_by).name
+        say(f"{name}: the state is saved; go on with: magmadnn train --resume {run.folder}")
+        return 128 + checkpoint.interrupted_by
+    result = write_results(run.folder, run.model, run.data, history, settings, say)
+    say_result(result, say)
+    if settings.json is not None:
+        write_json(settings.json, result)
+    return 0

@@ -1,0 +1,120 @@
+"""Fused kernels that reduce over the rows of matrices: bias gradients, batch statistics.
+
+Every column is reduced by itself: rows are combined in order within blocks of 64, and the blocks' results
+in order after that. Columns may be cut into tiles anywhere; neither that nor vector width nor threads
+change a bit. Formulas of the results follow, such as a mean or the update of a bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .builder import Code, Value, Variable, vector
+from .formulas import ITEMS, PRIMITIVES, Formula, Writer
+from .kernel import Frame
+from .operands import Matrix, Operand, Result, all_slots, lanes_for
+from .rows import COMBINE, Reduction, neutral
+from .target import Target
+
+_BLOCK = 64  # rows whose results are combined before they join the total
+_UNROLL = 4  # vectors of columns side by side, to have independent sums
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A kernel that reduces the rows `row0` to `row1` of its operands, for columns of a tile.
+
+    Slots: `row0, row1, column0, column1`, then those of operands and results. The rows must be all rows.
+    Leaves beside arguments and constants: `("rows",)`, their number as a float, and in the results
+    `("value", name)`, a reduction.
+
+    Attributes:
+        operands: what formulas read; those of results only `row` and `scalar` ones.
+        reduce: what is reduced over the rows.
+        store: results [columns].
+        dtype: of numbers that only constants make.
+    """
+
+    operands: tuple[Operand, ...]
+    reduce: tuple[Reduction, ...]
+    store: tuple[Result, ...]
+    dtype: str = "float32"
+
+    @property
+    def parts(self) -> list[Operand | Result]:
+        """Everything that has memory."""
+        return [*self.operands, *self.store]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots."""
+        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        lanes = lanes_for(target.vector_bytes, self.parts)
+        strip = _Strip(self, code, frame, lanes)
+        column0, column1 = frame.integer("column0"), frame.integer("column1")
+        wide, count = _UNROLL * lanes, column1 - column0
+        whole = column0 + (count - count % wide)
+        with code.loop(column0, whole, wide) as column:
+            strip.write([(column + u * lanes, None) for u in range(_UNROLL)])
+        with code.loop(whole, column1, lanes) as column:
+            strip.write([(column, code.first(column1 - column, lanes))])
+
+
+class _Strip:
+    """Writes the reduction of some vectors of columns over all rows."""
+
+    def __init__(self, kernel: Columns, code: Code, frame: Frame, lanes: int) -> None:
+        self.kernel, self.code, self.lanes = kernel, code, lanes
+        self.row0, self.row1 = frame.integer("row0"), frame.integer("row1")
+        self.item = ITEMS[kernel.dtype]
+        self.matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
+
+    def write(self, places: list[tuple[Value, Value | None]]) -> None:
+        """Reduce the vectors at `places` (first column and mask), and store the results."""
+        code = self.code
+        keys = [(reduction, u) for reduction in self.kernel.reduce for u in range(len(places))]
+        totals = {key: self._fresh(key[0]) for key in keys}
+        parts = {key: self._fresh(key[0]) for key in keys}
+        with code.loop(self.row0, self.row1, _BLOCK) as first:
+            for key in keys:
+                parts[key].value = self._start(key[0])
+            with code.loop(first, code.smaller(first + _BLOCK, self.row1)) as row:
+                for u, (column, mask) in enumerate(places):
+                    writer = self._writer(row, column, mask, {})
+                    for reduction in self.kernel.reduce:
+                        self._join(reduction, parts[reduction, u], writer.write(reduction.formula))
+            for key in keys:
+                self._join(key[0], totals[key], parts[key].value)
+        for u, (column, mask) in enumerate(places):
+            numbers = {r.name: totals[r, u].value for r in self.kernel.reduce}
+            writer = self._writer(self.row0, column, mask, numbers)
+            for result in self.kernel.store:
+                value = code.lift(writer.write(result.formula), vector(self.item, self.lanes))
+                self.matrices[result].store(self.row0, column, value, mask)
+
+    def _writer(
+        self, row: Value, column: Value, mask: Value | None, numbers: dict[str, Value]
+    ) -> Writer:
+        def leaf(formula: Formula) -> Value:
+            if formula == ("rows",):
+                return self.code.convert(self.row1 - self.row0, self.item)
+            if formula[0] == "value":
+                return numbers[formula[1]]
+            operand = self.kernel.operands[formula[1]]
+            return self.matrices[operand].load(row, column, self.lanes, mask)
+
+        return Writer(self.code, leaf, vector(self.item, self.lanes))
+
+    def _start(self, reduction: Reduction) -> Value:
+        kind = vector(ITEMS[reduction.dtype], self.lanes)
+        return self.code.lift(neutral(reduction), kind)
+
+    def _fresh(self, reduction: Reduction) -> Variable:
+        return self.code.variable(self._start(reduction))
+
+    def _join(self, reduction: Reduction, total: Variable, value: Value) -> None:
+        value = self.code.lift(value, vector(ITEMS[reduction.dtype], self.lanes))
+        total.value = PRIMITIVES[COMBINE[reduction.kind]](self.code, total.value, value)
