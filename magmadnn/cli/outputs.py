@@ -68,9 +68,18 @@ def check_place(option: str, path: str | None) -> None:
     """
     if path is None:
         return
-    target = Path(path).expanduser().absolute()
-    if target.is_dir():
+    if Path(path).expanduser().is_dir():
         raise FileError(f"{option} {path}: expected the name of a file, got a folder")
+    check_above(option, path)
+
+
+def check_above(option: str, path: str) -> None:
+    """See whether the nearest folder above `path` that exists can be written.
+
+    Raises:
+        FileError: if it cannot, or is a file.
+    """
+    target = Path(path).expanduser().absolute()
     above = next(p for p in target.parents if p.exists() or p.is_symlink())
     if not above.is_dir():
         raise FileError(f"{option} {path}: {above} is a file, not a folder; choose another path")

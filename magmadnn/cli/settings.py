@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -139,7 +138,7 @@ def _shown(value: Any) -> str:
 
 def absolute_data(data: str) -> str:
     """What names the data, such that it holds in any working folder; `mnist` stays a name."""
-    return data if data == "mnist" else os.path.abspath(Path(data).expanduser())
+    return data if data == "mnist" else str(Path(data).expanduser().absolute())
 
 
 def mnist_folder() -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from magmadnn.data.targets import TASKS
 from magmadnn.errors import ArgumentError
@@ -16,36 +17,95 @@ from .console import Console
 from .training_run import resume_run, start_run
 
 
+def _optimizer(text: str) -> str:
+    try:
+        optimizer_by_name(text)
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text.lower()
+
+
+Option = tuple[str, Callable[[str], Any], str, str]  # name, reader, what stands for its value, help
+
+_DATA: tuple[Option, ...] = (
+    (
+        "--data",
+        str,
+        "DATA",
+        "mnist (default); a folder with IDX files or CIFAR-10 batches; a table as text; an .npz",
+    ),
+    (
+        "--target",
+        str,
+        "COLUMN",
+        "of a table: its name, or its number from 0, or from the end if negative (default: -1)",
+    ),
+    (
+        "--task",
+        one_of("task", TASKS),
+        "TASK",
+        "classification or regression (default: told from the target)",
+    ),
+    (
+        "--missing",
+        one_of("way", ("mean", "drop")),
+        "mean|drop",
+        "fill missing values with the mean, or leave their rows out (default: they are an error)",
+    ),
+    (
+        "--validation-split",
+        SHARE_OR_0,
+        "X",
+        "share of the training rows kept back to validate after each epoch (default: the preset's)",
+    ),
+    (
+        "--test-split",
+        SHARE,
+        "X",
+        "share of the rows that is the test set, where data has none of its own (default: 0.2)",
+    ),
+)
+_NETWORK: tuple[Option, ...] = (
+    ("--preset", str, "NAME", "all of the following at once; see below"),
+    ("--hidden", sizes, "528,528,528", "sizes of the hidden layers"),
+    ("--activation", one_of("activation", ACTIVATIONS), "NAME", "of the hidden layers"),
+    ("--optimizer", _optimizer, "NAME", "sgd, adam, adamw, rmsprop, adagrad, lars or lamb"),
+    ("--lr", RATE, "X", "learning rate of the first step"),
+    ("--weight-decay", AT_LEAST_0, "X", "of the optimiser"),
+    ("--batch-size", whole(1), "N", "samples of a step"),
+    ("--epochs", whole(1), "N", "passes over the training rows"),
+)
+_RUN: tuple[Option, ...] = (
+    (
+        "--device",
+        one_of("device", ("auto", "cpu", "cuda")),
+        "auto|cpu|cuda",
+        "where to compute; this version trains on the CPU (default: auto)",
+    ),
+    ("--seed", whole(0), "N", "of initial values, order, dropout and splits (default: 0)"),
+    ("--out", str, "DIR", "new folder for the run (default: runs/<time>-<model>)"),
+    ("--checkpoint-every", whole(1), "N", "steps (default: each epoch and each minute)"),
+    ("--resume", str, "DIR", "go on with the run in DIR; nothing else is needed"),
+    ("--json", str, "FILE", "write the result to FILE too"),
+)
+_GROUPS = {
+    "data": _DATA,
+    "network and training (defaults: the preset's)": _NETWORK,
+    "run": _RUN,
+}
+
+
 def parser() -> Parser:
     """The arguments of the command."""
     made = Parser(
         "train", "Train a network, and keep all that comes of it in a folder.", _presets()
     )
     made.add_argument("model", nargs="?", metavar="MODEL", help="network (default: mlp)")
-    add = made.add_argument_group("data").add_argument
-    add("--data", metavar="DATA", help="mnist (default); a folder with IDX files or CIFAR-10 batches; a table in a text file; an .npz file")  # fmt: skip
-    add("--target", metavar="COLUMN", help="of a table: name or number from 0, or from the end if negative (default: -1)")  # fmt: skip
-    add("--task", type=one_of("task", TASKS), metavar="TASK", help="classification or regression (default: told from the target)")  # fmt: skip
-    add("--missing", type=one_of("way", ("mean", "drop")), metavar="mean|drop", help="missing values: fill in the mean, or leave out the row (default: an error)")  # fmt: skip
-    add("--validation-split", type=SHARE_OR_0, metavar="X", help="share of the training rows kept back to validate after each epoch")  # fmt: skip
-    add("--test-split", type=SHARE, metavar="X", help="share of the rows kept back for the test, where data has no test set (default: 0.2)")  # fmt: skip
-    add = made.add_argument_group("network and training (defaults: the preset's)").add_argument
-    add("--preset", metavar="NAME", help="all of the following at once; see below")
-    add("--hidden", type=sizes, metavar="528,528,528", help="sizes of the hidden layers")
-    add("--activation", type=one_of("activation", ACTIVATIONS), metavar="NAME", help="of the hidden layers")  # fmt: skip
-    add("--optimizer", type=_optimizer, metavar="NAME", help="sgd, adam, adamw, rmsprop, adagrad, lars, lamb")  # fmt: skip
-    add("--lr", type=RATE, metavar="X", help="learning rate at the first step")
-    add("--weight-decay", type=AT_LEAST_0, metavar="X", help="of the optimiser")
-    add("--batch-size", type=whole(1), metavar="N", help="samples of a step")
-    add("--epochs", type=whole(1), metavar="N", help="passes over the training rows")
-    add("--device", type=one_of("device", ("auto", "cpu", "cuda")), metavar="auto|cpu|cuda", help="where to compute (default: auto)")  # fmt: skip
-    add("--seed", type=whole(0), metavar="N", help="of initial values, order, dropout and splits (default: 0)")  # fmt: skip
-    add = made.add_argument_group("output").add_argument
-    add("--out", metavar="DIR", help="new folder for the run (default: runs/<time>-<model>)")
-    add("--checkpoint-every", type=whole(1), metavar="N", help="steps (default: each epoch and each minute)")  # fmt: skip
-    add("--resume", metavar="DIR", help="go on with the run in DIR, with the arguments it was started with")  # fmt: skip
-    add("--json", metavar="FILE", help="write the result to FILE too")
-    add("--quiet", action="store_true", help="print nothing but errors")
+    for title, options in _GROUPS.items():
+        group = made.add_argument_group(title)
+        for name, reader, metavar, about in options:
+            group.add_argument(name, type=reader, metavar=metavar, help=about)
+    made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return made
 
 
@@ -58,14 +118,6 @@ def run(argv: Sequence[str]) -> int:
     arguments = parser().read(argv)
     say = Console(arguments.quiet)
     return start_run(arguments, say) if arguments.resume is None else resume_run(arguments, say)
-
-
-def _optimizer(text: str) -> str:
-    try:
-        optimizer_by_name(text)
-    except ArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text.lower()
 
 
 def _presets() -> str:

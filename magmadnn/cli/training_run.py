@@ -14,7 +14,7 @@ import numpy as np
 
 from magmadnn import optim
 from magmadnn.backends import cuda
-from magmadnn.data import Dataset, load, target_kind
+from magmadnn.data import Dataset, load
 from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
 from magmadnn.models import by_name
 from magmadnn.training import Model
@@ -25,7 +25,7 @@ from magmadnn.training.run_folder import create_run, read_run
 from magmadnn.training.summary import summary_text
 
 from .console import Console
-from .outputs import check_place, read_result, say_result, write_json, write_results
+from .outputs import check_above, check_place, read_result, say_result, write_json, write_results
 from .settings import Settings, mnist_folder
 from .units import OwnUnits
 
@@ -125,7 +125,9 @@ def _check_new(folder: Path) -> None:
             f"--out {folder}: expected a new or empty folder, got one that holds {held[0]!r}; "
             "give another --out, or go on with the run there by --resume"
         )
-    check_place("--out", str(folder / "run.json"))
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"--out {folder}: expected a new or empty folder, got a file")
+    check_above("--out", str(folder))
 
 
 def _create(settings: Settings, out: Path | None) -> Path:
@@ -156,7 +158,7 @@ def _load(settings: Settings, source: str, say: Console) -> Dataset:
         task=settings.task,
     )
     say(data.description)
-    say(f"{data.preparation.task}, since {_reason(settings, data)}; --task says otherwise")
+    say(f"{data.preparation.task}, since {_reason(settings, data)} (--task chooses)")
     return data
 
 
@@ -167,11 +169,11 @@ def _reason(settings: Settings, data: Dataset) -> str:
         return "--task says so"
     if preparation.schema is not None and preparation.schema.target_is_text:
         return "the target is text"
+    if settings.data == "mnist" or Path(settings.data).is_dir():
+        return "such data has classes"
     target = np.concatenate([data.y_train, data.y_test])
     distinct = len(np.unique(target))
     if preparation.task == "classification":
-        if data.y_train.dtype.kind in "US" or target_kind(target) != "classification":
-            return "this kind of data has classes"
         return f"the target has {distinct} whole values in {len(target):,} rows"
     if target.ndim > 1:
         return f"the target has {target.shape[1]} columns"

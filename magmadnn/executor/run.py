@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.compiler.plan import Plan, Step
 from magmadnn.errors import GraphError, NumericError
-from magmadnn.graph.dim import bind_shape, substitute
+from magmadnn.graph.dim import bind_shape, bind_value
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, Node, naming_scope
 from magmadnn.graph.op import Array, OpKind
 from magmadnn.graph.spec import Spec, is_floating
@@ -108,7 +108,7 @@ def _leaf(node: Node, fed: Mapping[Node, Array], sizes: Mapping[str, int]) -> Ar
 def _call(step: Step, operands: list[Array], sizes: Mapping[str, int], float64: bool) -> Array:
     node, attributes, dtype = step.node, step.node.attributes, step.node.dtype
     if step.symbolic:
-        attributes = {k: substitute(v, sizes) for k, v in attributes.items()}
+        attributes = {k: bind_value(v, sizes) for k, v in attributes.items()}
     # random numbers of another dtype would be other numbers
     wide = float64 and is_floating(dtype)
     if wide and step.op.kind is not OpKind.RANDOM:

@@ -186,13 +186,18 @@ def bind_shape(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(d.bind(sizes) if isinstance(d, Dim) else d for d in shape)
 
 
+def bind_value(value: Any, sizes: Mapping[str, int]) -> Any:
+    """`value`, an attribute of a node, once every symbol has a size."""
+    if isinstance(value, Dim):
+        return value.bind(sizes)
+    return tuple(bind_value(v, sizes) for v in value) if isinstance(value, tuple) else value
+
+
 def substitute(value: Any, sizes: Mapping[str, Size]) -> Any:
     """`value`, an attribute of a node, with the symbols of its dimensions replaced."""
     if isinstance(value, Dim):
         return value.substitute(sizes)
-    if isinstance(value, tuple):
-        return tuple(substitute(v, sizes) for v in value)
-    return value
+    return tuple(substitute(v, sizes) for v in value) if isinstance(value, tuple) else value
 
 
 def dims_of(value: Any) -> Iterator[Dim]:

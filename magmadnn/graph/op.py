@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
 
+from .dim import dims_of
 from .operators import FUNCTIONS
 from .signature import Attributes, OpWords, ShapeRule
 from .spec import Spec, as_dtype
@@ -94,6 +95,8 @@ class Op:
             promotion.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
             `rewrite(node)` gives the new node, or None where it does not apply.
+        decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
+            made of pointwise ones and reductions.
         notes: more for the documentation: source, special values.
     """
 
@@ -113,6 +116,7 @@ class Op:
     contracts: str | None = None
     integers: tuple[str, ...] = ()
     rewrites: tuple[Callable[..., Any], ...] = ()
+    decompose: Callable[..., Any] | None = None
     notes: str = ""
 
     def __post_init__(self) -> None:
@@ -133,7 +137,9 @@ class Op:
         operands, attributes = self.bind(args, attributes)
         handler = max((type(x) for x in operands), key=_priority)
         if _priority(handler) < 0:
-            return self.compute(as_arrays(self.words, operands), attributes)
+            if not any(dims_of(tuple(attributes.values()))):
+                return self.compute(as_arrays(self.words, operands), attributes)
+            from .node import Node as handler  # sizes that are not known yet need a graph
         return handler.__magmadnn_apply__(self, operands, attributes)
 
     def bind(
@@ -161,6 +167,8 @@ class Op:
         name = self.words.name
         given = dict(zip(self.attributes, extra, strict=False))
         for key in named:
+            if not self.attributes:
+                raise ArgumentError(f"{name}: takes no {key}, only {', '.join(self.args)}")
             if key not in self.attributes:
                 raise UnknownNameError.of(f"{name}: attribute", key, self.attributes)
             if key in given:

@@ -7,10 +7,13 @@ integer (an axis of that size).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from magmadnn.errors import ShapeError
 
@@ -115,6 +118,7 @@ def broadcast(
     """The shape that numbered shapes broadcast to, by NumPy's rule; a symbol fits itself and 1."""
     result: list[Size] = []
     owner: list[int] = []
+    behind = {number: specs[number].ndim - len(shape) for number, shape in shapes}
     for number, shape in shapes:
         for back in range(1, len(shape) + 1):
             size = shape[-back]
@@ -124,10 +128,11 @@ def broadcast(
             elif result[-back] == 1:
                 result[-back], owner[-back] = size, number
             elif size not in (1, result[-back]):
+                first, axis = (-back - behind[n] for n in (owner[-back], number))
                 raise ShapeError(
-                    f"{words.name}: axis {-back} is {result[-back]} in {words.operand(owner[-back])} "
-                    f"but {size} in {words.operand(number)}; make them equal, or one of them 1: "
-                    f"{words.shapes(specs)}"
+                    f"{words.name}: axis {first} is {result[-back]} in {words.operand(owner[-back])} "
+                    f"but {f'axis {axis} is ' * (axis != first)}{size} in {words.operand(number)}; "
+                    f"make them equal, or one of them 1: {words.shapes(specs)}"
                 )
     return tuple(result)
 
@@ -157,13 +162,24 @@ def axes_text(count: int) -> str:
     return f"{count} {'axis' if count == 1 else 'axes'}"
 
 
+def is_integer(value: object) -> bool:
+    """Whether a value counts: an integer of Python or NumPy, no truth value."""
+    if isinstance(value, (bool, np.bool_)):
+        return False
+    try:
+        operator.index(value)  # type: ignore[arg-type]  # a TypeError is an answer
+    except TypeError:
+        return False
+    return True
+
+
 def axis_number(words: OpWords, axis: Any, ndim: int) -> int:
     """`axis` counted from the front.
 
     Raises:
         ShapeError: if there is no such axis.
     """
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    if not is_integer(axis):
         raise ShapeError(f"{words.name}: axis must be an integer, got {axis!r}")
     if not -ndim <= axis < ndim:
         has = f"has {axes_text(ndim)}; use {-ndim} to {ndim - 1}" if ndim else "is a scalar"

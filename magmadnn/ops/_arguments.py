@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ShapeError
+from magmadnn.errors import DTypeError, ShapeError
 from magmadnn.graph.dim import Dim, Shape
-from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.signature import Attributes, OpWords, is_integer
 from magmadnn.graph.spec import as_dtype
 
 
@@ -39,6 +39,18 @@ def words_of(name: str, *args: str) -> OpWords:
     return OpWords(name, args or ("x",), "")
 
 
+def dtype_attribute(words: OpWords, dtype: object) -> np.dtype[Any]:
+    """An attribute that names a dtype.
+
+    Raises:
+        DTypeError: if there is no such dtype.
+    """
+    try:
+        return as_dtype(dtype)
+    except DTypeError as error:
+        raise DTypeError(f"{words.name}: {error}") from error
+
+
 def as_shape(words: OpWords, shape: Any, *, free: bool = False) -> Shape:
     """A shape from a tuple, a list or one size.
 
@@ -54,7 +66,7 @@ def as_shape(words: OpWords, shape: Any, *, free: bool = False) -> Shape:
     for size in sizes:
         if isinstance(size, Dim):
             continue
-        if isinstance(size, bool) or not hasattr(size, "__index__"):
+        if not is_integer(size):
             raise ShapeError(f"{words.name}: a shape holds integers, got {size!r} in {shape!r}")
         if size < (-1 if free else 0):
             raise ShapeError(f"{words.name}: sizes must not be negative, got {shape!r}")

@@ -15,9 +15,9 @@ import numpy as np
 from magmadnn.graph import scalar as s
 from magmadnn.graph.op import Draw, Op, Sample
 from magmadnn.graph.operators import public
-from magmadnn.graph.spec import as_dtype, is_floating
+from magmadnn.graph.spec import is_floating
 
-from ._arguments import dtype_of
+from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
 from ._rewrites import drop_neutral, drop_pair, drop_unchanged
 from .elementary import log
@@ -233,7 +233,7 @@ cast: Op = pointwise(
         for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "bool")
     ],
     attributes={"dtype": "float32"},
-    canonical=lambda words, specs, dtype: {"dtype": as_dtype(dtype)},
+    canonical=lambda words, specs, dtype: {"dtype": dtype_attribute(words, dtype)},
     rewrites=(drop_unchanged,),
     notes="Gradients go back in the dtype of x.",
 )  # fmt: skip

@@ -19,6 +19,7 @@ from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, by_signature
 from magmadnn.graph.spec import BFLOAT16, Spec
 
+from .arithmetic import add
 from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes
 
 # --- matmul ---------------------------------------------------------------------------------------
@@ -244,6 +245,8 @@ def einsum(subscripts: str, *xs: Any) -> Any:
         raise ArgumentError(
             f"einsum: the first argument must be text, got {type(subscripts).__name__}"
         )
+    if not xs:
+        raise ArgumentError("einsum: the operands are missing; give them after the subscripts")
     return _einsum(subscripts, xs)
 
 
@@ -251,4 +254,4 @@ def einsum(subscripts: str, *xs: Any) -> Any:
 def linear(x: Any, w: Any, b: Any = None) -> Any:
     """`x @ w + b`: x [..., k], w [k, n], b [n] -> [..., n]."""
     y = matmul(x, w)
-    return y if b is None else y + b
+    return y if b is None else add(y, b)

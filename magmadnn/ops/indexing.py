@@ -18,13 +18,16 @@ from magmadnn.graph.signature import (
     axis_number,
     broadcast,
     by_signature,
+    is_integer,
     shape_text,
 )
-from magmadnn.graph.spec import Spec, as_dtype
+from magmadnn.graph.spec import Spec, is_floating
 
-from ._arguments import as_shape, dtype_of, ndim_of
+from ._arguments import as_shape, dtype_attribute, dtype_of, ndim_of
 from ._pointwise import widened
+from .arithmetic import cast, equal, logical_or, where
 from .movement import expand_dims
+from .reductions import sum
 from .slicing import WHOLE, Entry, slice_
 
 
@@ -186,7 +189,7 @@ def _one_hot_canonical(
     words: OpWords, specs: Sequence[Spec], depth: Any, dtype: Any
 ) -> dict[str, Any]:
     (size,) = as_shape(words, (depth,))
-    return {"depth": size, "dtype": as_dtype(dtype)}
+    return {"depth": size, "dtype": dtype_attribute(words, dtype)}
 
 
 def _one_hot_samples(draw: Draw) -> list[Sample]:
@@ -194,6 +197,13 @@ def _one_hot_samples(draw: Draw) -> list[Sample]:
         Sample((draw.integers(7, low=0, high=5),), {"depth": 5}),
         Sample((draw.integers(3, 2, low=0, high=3),), {"depth": 3, "dtype": "float64"}),
     ]
+
+
+def _one_hot_nodes(indices: Any, depth: Any, dtype: Any) -> Any:
+    """The same in other ops, for a known depth; an index outside gives zeros."""
+    if isinstance(depth, Dim):
+        return None
+    return cast(equal(expand_dims(indices, -1), np.arange(depth)), dtype)
 
 
 one_hot = Op(
@@ -210,6 +220,7 @@ one_hot = Op(
     attributes={"depth": REQUIRED, "dtype": "float32"},
     integers=("indices",),
     canonical=_one_hot_canonical,
+    decompose=_one_hot_nodes,
     notes="indices [any] of 0 ... depth - 1 -> [any, depth]. An index outside is a DataError.",
 )
 
@@ -233,6 +244,19 @@ def _take_class_numpy(x: Array, classes: Array) -> Array:
     return np.asarray(np.take_along_axis(x, places, -1)[..., 0])
 
 
+def _take_class_nodes(x: Any, classes: Any) -> Any:
+    """The same in other ops, for a known number of classes; a class outside gives NaN.
+
+    (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
+    """
+    count = x.shape[-1]
+    if isinstance(count, Dim) or classes.shape != x.shape[:-1] or not is_floating(x.dtype):
+        return None
+    here = equal(expand_dims(classes, -1), np.arange(count))
+    found = sum(where(here, x, 0), axis=-1)
+    return where(logical_or(classes < 0, classes >= count), np.nan, found)
+
+
 take_class = Op(
     name="take_class",
     args=("x", "classes"),
@@ -250,6 +274,7 @@ take_class = Op(
         Sample((draw(5, 7), draw.integers(5, low=0, high=7))),
         Sample((draw(2, 3, 5), draw.integers(3, low=0, high=5))),
     ],
+    decompose=_take_class_nodes,
     notes="x [..., k], classes [...] of 0 ... k - 1 -> [...]. An index outside is a DataError.",
 )  # fmt: skip
 
@@ -300,16 +325,17 @@ def _rows(x: Any, indices: Any) -> Any:
 def _entry(item: Any) -> Entry:
     """One index as `slice_` takes it."""
     if not isinstance(item, slice):
-        if not _is_count(item):
+        if not is_integer(item):
+            got = "an array" if hasattr(item, "shape") else repr(item)
             raise ArgumentError(
-                f"getitem: an index is an integer, a slice, None or ..., got {item!r}; "
+                f"getitem: an index is an integer, a slice, None or ..., got {got}; "
                 "masks are taken of a Tensor, or written with where"
             )
         return ("int", int(item))
     if item == slice(None):
         return WHOLE
     for bound in (item.start, item.stop, item.step):
-        if not (bound is None or isinstance(bound, Dim) or _is_count(bound)):
+        if not (bound is None or isinstance(bound, Dim) or is_integer(bound)):
             raise ArgumentError(f"getitem: a slice is made of integers, got {bound!r}")
     if item.step == 0:
         raise ArgumentError("getitem: the step of a slice must not be 0")
@@ -317,7 +343,3 @@ def _entry(item: Any) -> Entry:
         b if b is None or isinstance(b, Dim) else int(b) for b in (item.start, item.stop, item.step)
     )
     return ("slice", start, stop, 1 if step is None else step)
-
-
-def _is_count(item: Any) -> bool:
-    return hasattr(item, "__index__") and not isinstance(item, (bool, np.bool_))

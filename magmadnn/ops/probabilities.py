@@ -19,7 +19,7 @@ from magmadnn.graph.spec import is_floating
 
 from ._arguments import dtype_of, ndim_of, words_of
 from ._pointwise import widened
-from .arithmetic import abs, cast, stop_gradient, where
+from .arithmetic import abs, add, cast, less, stop_gradient, subtract, where
 from .elementary import exp, log
 from .movement import squeeze
 from .reductions import axes_of, max, sum, with_digits
@@ -52,6 +52,22 @@ def _log_softmax_numpy(x: Array, axis: int) -> Array:
     return np.asarray(c - np.log(np.exp(c).sum(axis=axis, keepdims=True)))
 
 
+def _centred_nodes(x: Any, axis: int) -> Any:
+    """`_centred` in ops."""
+    wide = x if x.dtype.kind == "f" and x.dtype.itemsize >= 4 else cast(x, "float64")
+    return wide - max(wide, axis, keepdims=True)
+
+
+def _softmax_nodes(x: Any, axis: int) -> Any:
+    e = exp(_centred_nodes(x, axis))
+    return e / sum(e, axis, keepdims=True)
+
+
+def _log_softmax_nodes(x: Any, axis: int) -> Any:
+    c = _centred_nodes(x, axis)
+    return c - log(sum(exp(c), axis, keepdims=True))
+
+
 softmax = Op(
     name="softmax",
     args=("x",),
@@ -70,6 +86,7 @@ softmax = Op(
     samples=_samples,
     attributes={"axis": -1},
     canonical=_axis,
+    decompose=_softmax_nodes,
 )
 log_softmax = Op(
     name="log_softmax",
@@ -84,6 +101,7 @@ log_softmax = Op(
     samples=_samples,
     attributes={"axis": -1},
     canonical=_axis,
+    decompose=_log_softmax_nodes,
 )
 
 
@@ -97,6 +115,6 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     x, back = with_digits(x if is_floating(dtype_of(x)) else cast(x, "float64"))
     top = max(x, axes, keepdims=True)
     # an infinite largest stays where it is: inf - inf would be NaN
-    top = stop_gradient(where(abs(top) < math.inf, top, 0))
-    total = log(sum(exp(x - top), axes, keepdims=True)) + top
+    top = stop_gradient(where(less(abs(top), math.inf), top, 0))
+    total = add(log(sum(exp(subtract(x, top)), axes, keepdims=True)), top)
     return back(total if keepdims else squeeze(total, axes))

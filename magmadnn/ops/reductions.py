@@ -40,7 +40,7 @@ from magmadnn.graph.spec import Spec, is_floating
 
 from ._arguments import dtype_of, ndim_of, shape_of, words_of
 from ._pointwise import HALF, widened
-from .arithmetic import cast, equal, where
+from .arithmetic import cast, divide, equal, square, subtract, where
 from .elementary import sqrt
 from .movement import broadcast_to, expand_dims, reshape, transpose
 from .slicing import flip
@@ -306,6 +306,7 @@ cumsum: Op = Op(
 
 
 # --- built from them ------------------------------------------------------------------------------
+# Of ops, not operators: arrays would follow NumPy's operators then, with other dtypes and with warnings.
 
 
 def _count(name: str, x: Any, axis: Any) -> Any:
@@ -334,7 +335,7 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The arithmetic mean over axes; float64 for integers."""
     x, back = with_digits(x)
     count = _count("mean", x, axis)
-    return back(sum(x, axis, keepdims) / count)
+    return back(divide(sum(x, axis, keepdims), count))
 
 
 @public
@@ -342,8 +343,8 @@ def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
     """The variance over axes: the mean of `(x - mean)**2`, over n - ddof elements."""
     x, back = with_digits(x)
     count = _count("var", x, axis) - float(ddof)
-    centred = x - mean(x, axis, keepdims=True)
-    return back(sum(centred * centred, axis, keepdims) / count)
+    centred = subtract(x, mean(x, axis, keepdims=True))
+    return back(divide(sum(square(centred), axis, keepdims), count))
 
 
 @public
@@ -359,7 +360,7 @@ def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN."""
     axes_of(words_of("norm"), axis, ndim_of(x))
     x, back = with_digits(x)
-    return back(sqrt(sum(x * x, axis, keepdims)))
+    return back(sqrt(sum(square(x), axis, keepdims)))
 
 
 @public

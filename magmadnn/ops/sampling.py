@@ -14,12 +14,12 @@ import numpy as np
 from magmadnn.errors import ArgumentError, DTypeError
 from magmadnn.graph.op import REQUIRED, Array, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import Attributes, OpWords, by_signature
+from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer
 from magmadnn.graph.spec import Spec, as_dtype, is_floating
 
 from . import philox
-from ._arguments import as_shape, shape_of
-from .arithmetic import where
+from ._arguments import as_shape, dtype_attribute, shape_of
+from .arithmetic import greater_equal, multiply, where
 
 _ONE_COUNTER = by_signature("->")  # the counter has no axes
 
@@ -27,10 +27,10 @@ _ONE_COUNTER = by_signature("->")  # the counter has no axes
 def _canonical(
     words: OpWords, specs: Sequence[Spec], shape: Any, dtype: Any, seed: Any
 ) -> dict[str, Any]:
-    dtype = as_dtype(dtype)
+    dtype = dtype_attribute(words, dtype)
     if not is_floating(dtype):
         raise DTypeError(f"{words.name}: dtype must be a floating-point type, got {dtype.name}")
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+    if not is_integer(seed):
         raise ArgumentError(f"{words.name}: seed must be an integer, got {seed!r}")
     return {"shape": as_shape(words, shape), "dtype": dtype, "seed": int(seed)}
 
@@ -109,5 +109,5 @@ def dropout(x: Any, rate: float, counter: Any, *, seed: int = 0) -> Any:
     """
     if not 0 <= rate < 1:
         raise ArgumentError(f"dropout: rate must be at least 0 and below 1, got {rate}")
-    kept = random_uniform(counter, shape_of(x), "float32", seed) >= rate
-    return where(kept, x * (1.0 / (1.0 - rate)), 0)
+    drawn = random_uniform(counter, shape_of(x), "float32", seed)
+    return where(greater_equal(drawn, rate), multiply(x, 1.0 / (1.0 - rate)), 0)

@@ -16,7 +16,14 @@ from magmadnn.graph.dim import Dim, Shape, Size, divide
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import Attributes, OpWords, axes_text, axis_number, shape_text
+from magmadnn.graph.signature import (
+    Attributes,
+    OpWords,
+    axes_text,
+    axis_number,
+    is_integer,
+    shape_text,
+)
 from magmadnn.graph.spec import Spec
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
@@ -204,7 +211,7 @@ def split(x: Any, parts: int, axis: int = 0) -> list[Any]:
     """
     shape = shape_of(x)
     at = axis_number(words_of("split"), axis, len(shape))
-    if isinstance(parts, bool) or not hasattr(parts, "__index__") or parts < 1:
+    if not is_integer(parts) or parts < 1:
         raise ArgumentError(f"split: parts must be an integer from 1, got {parts!r}")
     try:
         size = divide(shape[at], int(parts))
@@ -245,7 +252,7 @@ def _pad_canonical(
     whole = [
         isinstance(pair, (list, tuple))
         and len(pair) == 2
-        and all(hasattr(w, "__index__") and not isinstance(w, bool) and w >= 0 for w in pair)
+        and all(is_integer(w) and w >= 0 for w in pair)
         for pair in pairs
     ]
     if len(pairs) != ndim or not all(whole):
@@ -260,6 +267,13 @@ def _pad_canonical(
     return {"widths": tuple((int(a), int(b)) for a, b in pairs), "value": value}
 
 
+def _pad_numpy(x: Array, widths: Any, value: Any) -> Array:
+    shape = [n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)]
+    out = np.full(shape, value, x.dtype)
+    out[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, widths, strict=True))] = x
+    return out
+
+
 def _pad_vjp(g: Any, y: Any, x: Any, widths: Any, value: float) -> Any:
     index = tuple(
         ("slice", before, n + before, 1) for (before, _), n in zip(widths, x.shape, strict=True)
@@ -268,9 +282,7 @@ def _pad_vjp(g: Any, y: Any, x: Any, widths: Any, value: float) -> Any:
 
 
 def _pad_reference(x: Array, widths: Any, value: float = 0.0) -> Array:
-    out = np.full([n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)], float(value))
-    out[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, widths, strict=True))] = x
-    return out
+    return np.pad(x, widths, constant_values=value) if widths else x
 
 
 pad = Op(
@@ -282,7 +294,7 @@ pad = Op(
         n + (a + b) for n, (a, b) in zip(specs[0].shape, attributes["widths"], strict=True)
     ),
     dtypes=first_dtype,
-    numpy=lambda x, widths, value: np.pad(x, widths, constant_values=value),
+    numpy=_pad_numpy,
     vjp=_pad_vjp,
     reference=_pad_reference,
     samples=lambda draw: [

@@ -34,7 +34,7 @@ from .records import ABOVE_0, AT_LEAST_0, FRACTION, Setting
 class SGD(Optimizer):
     """w -= learning_rate * v, where v = momentum * v + g (Nesterov's: g + momentum * v in place of v).
 
-    Robbins, Monro, Ann. Math. Stat. 22 (1951), eq. (8); Polyak (1964), eq. (9); Sutskever, Martens, Dahl,
+    Robbins, Monro, Ann. Math. Stat. 22 (1951); Polyak, USSR Comp. Math. 4 (1964); Sutskever, Martens, Dahl,
     Hinton, ICML 2013, eq. (1)-(4). As PyTorch's SGD. The original's factor (1 - momentum) on g is left out.
 
     Args:

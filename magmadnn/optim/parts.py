@@ -128,7 +128,7 @@ class ClipNorm(Transform):
         squares = [ops.sum(g * g) for g in gradients]
         norm = ops.sqrt(sum(squares[1:], squares[0]))
         limit = settings["clip_norm"]
-        factor = ops.where(norm > limit, limit / norm, 1.0)
+        factor = limit / ops.maximum(norm, limit)
         return [g * ops.cast(factor, g.dtype) for g in gradients], [{} for _ in gradients]
 
 
@@ -156,7 +156,7 @@ class WeightDecay(Part):
 class Momentum(Part):
     """velocity = momentum * velocity + g; gives velocity, or g + momentum * velocity for Nesterov's.
 
-    Polyak, USSR Comp. Math. 4 (1964), eq. (9); Sutskever, Martens, Dahl, Hinton, ICML 2013, eq. (1)-(4),
+    Polyak, USSR Comp. Math. 4 (1964); Sutskever, Martens, Dahl, Hinton, ICML 2013, eq. (1)-(4),
     in PyTorch's form: the learning rate is outside of the velocity, and Nesterov's look-ahead is expressed
     in the parameters that are kept.
     """
@@ -285,8 +285,9 @@ class LayerRate(Part):
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
         decay, of_w, of_g = settings["weight_decay"], ops.norm(w), ops.norm(g)
-        rate = settings["trust_coefficient"] * of_w / (of_g + decay * of_w)
-        return _where_positive(of_w, of_g, rate) * (g + decay * w), {}
+        both = ops.logical_and(of_w > 0, of_g > 0)
+        rate = _ratio(settings["trust_coefficient"] * of_w, of_g + decay * of_w, both)
+        return rate * (g + decay * w), {}
 
 
 @dataclass(frozen=True)
@@ -301,12 +302,12 @@ class LayerNormRatio(Part):
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
         of_w, of_g = ops.norm(w), ops.norm(g)
-        return _where_positive(of_w, of_g, of_w / of_g) * g, {}
+        return _ratio(of_w, of_g, ops.logical_and(of_w > 0, of_g > 0)) * g, {}
 
 
-def _where_positive(a: Any, b: Any, value: Any) -> Any:
-    """The value where both a and b are above 0, 1 elsewhere."""
-    return ops.where(ops.logical_and(a > 0, b > 0), value, 1.0)
+def _ratio(top: Any, bottom: Any, condition: Any) -> Any:
+    """top / bottom where the condition holds, 1 elsewhere; nothing is ever divided by 0."""
+    return ops.where(condition, top, 1.0) / ops.where(condition, bottom, 1.0)
 
 
 def used(part: Any, value: Any, *more: Any) -> tuple[Transform, ...]:

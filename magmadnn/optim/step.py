@@ -37,12 +37,13 @@ class Step:
     def __init__(
         self, optimizer: Optimizer, loss: Any, parameters: Any, outputs: Sequence[Any] = ()
     ) -> None:
-        where, parts = f"{type(optimizer).__name__}.step", optimizer.parts()
+        name, parts = type(optimizer).__name__, optimizer.parts()
+        where = f"{name}.step"
         nodes = nodes_of_parameters(where, parameters)
         roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
         self.optimizer = optimizer
         self._settings = Settings(optimizer, parts)
-        update = Update(where, parts, self._settings.scalars, roots, nodes)
+        update = Update(name, parts, self._settings.scalars, roots, nodes)
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = update.slots

@@ -15,7 +15,7 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.gradient import gradient
-from magmadnn.graph.node import VARIABLE, Updated, resolve_phase, topological
+from magmadnn.graph.node import VARIABLE, Updated, resolve_phase, scope, topological
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
@@ -92,7 +92,7 @@ def nodes_of_outputs(where: str, outputs: Sequence[Any]) -> list[Node]:
 
 
 class Update:
-    """The graph of one step.
+    """The graph of one step; `name` is the optimiser's, for errors and as the scope of its nodes.
 
     Attributes:
         outputs: the loss and further outputs, in the training phase.
@@ -104,12 +104,13 @@ class Update:
 
     def __init__(
         self,
-        where: str,
+        name: str,
         parts: Sequence[Transform],
         scalars: Sequence[Mapping[str, Scalar]],
         roots: Sequence[Node],
         parameters: Sequence[Node],
     ) -> None:
+        where = f"{name}.step"
         self.outputs, own = resolve_phase(roots, training=True)
         reached = {n for n in topological(self.outputs[:1]) if n.op is VARIABLE}
         keys = dict(zip(parameters, _keys(parameters), strict=True))
@@ -128,13 +129,18 @@ class Update:
         self.count = Variable("count", Tensor.wrap(np.zeros((), np.int64)))
         self.updates: list[Updated] = []
         self._prefixes = [keys[p] for p in self.parameters]
-        self._build(where, parts, scalars)
+        found = gradient(self.outputs[0], self.parameters, training=True)
+        with scope(name):
+            self._build(where, parts, scalars, found)
         self.updates += own
 
     def _build(
-        self, where: str, parts: Sequence[Transform], scalars: Sequence[Mapping[str, Scalar]]
+        self,
+        where: str,
+        parts: Sequence[Transform],
+        scalars: Sequence[Mapping[str, Scalar]],
+        found: Sequence[Node],
     ) -> None:
-        found = gradient(self.outputs[0], self.parameters, training=True)
         wide = [_compute_dtype(p.dtype) for p in self.parameters]
         weights = [_cast(Operation(p), d) for p, d in zip(self.parameters, wide, strict=True)]
         steps = [_cast(Operation(g), d) for g, d in zip(found, wide, strict=True)]

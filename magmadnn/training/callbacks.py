@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
 from magmadnn.graph.op import Array
@@ -18,7 +18,13 @@ from .signals import StopRequest
 
 
 class Callback:
-    """Base of callbacks; override the hooks that you need. Each gets the running `Fit`."""
+    """Base of callbacks; override the hooks that you need. Each gets the running `Fit`.
+
+    Attributes:
+        comes_last: whether it is called after the others, wherever it stands among them.
+    """
+
+    comes_last: ClassVar[bool] = False
 
     def on_train_begin(self, fit: Fit) -> None:
         """Before the first step."""
@@ -159,6 +165,10 @@ class Checkpoint(Callback):
     Raises:
         ArgumentError: if every_steps or every_seconds is not above 0.
     """
+
+    comes_last = (
+        True  # what EarlyStopping counts at the end of an epoch belongs to that epoch's checkpoint
+    )
 
     def __init__(
         self,

@@ -92,7 +92,9 @@ class Fit:
     ) -> None:
         self.model, self.objective, self.step, self.source = model, objective, step, source
         self.batch_size, self.epochs = batch_size, epochs
-        self.validation, self.callbacks = validation, list(callbacks)
+        self.validation = validation
+        # Those that save come last, so that they save what the others did at the same event.
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
         self.epoch, self.batch, self.steps = initial_epoch, 0, 0
         self.history = History()
         self.last_loss = float("nan")
@@ -187,6 +189,7 @@ class Fit:
                 "batch": self.batch,
                 "steps": self.steps,
                 "seconds": self._seconds,
+                "stopped": self._stop,
                 "totals": self.totals.state(),
                 "history": self.history.rows,
                 "callbacks": {key: c.state() for key, c in self._named_callbacks()},
@@ -197,15 +200,21 @@ class Fit:
         """Go on from `state()`; nothing is changed if it does not fit.
 
         Raises:
-            CheckpointError: if it belongs to another model or optimiser, or to another order of batches.
+            CheckpointError: if it belongs to another model or optimiser, to another order of batches, or to
+                no training.
         """
+        if missing := _PROGRESS - set(state.record):
+            raise CheckpointError(
+                f"checkpoint: expected one of a training, but {min(missing)!r} is missing; give another "
+                "folder"
+            )
         self._check_order(state.record)
         self.model.check(_part(state.tensors, "model/"))
         self.step.load_state(_part(state.tensors, "optimizer/"))
         self.model.assign(_part(state.tensors, "model/"))
         record = state.record
         self.epoch, self.batch, self.steps = record["epoch"], record["batch"], record["steps"]
-        self._seconds = record["seconds"]
+        self._seconds, self._stop = record["seconds"], record["stopped"]
         self.history.rows = list(record["history"])
         if self.batch:
             self.totals.restore(record["totals"])
@@ -236,6 +245,11 @@ class Fit:
             named.append((f"{kind}-{seen[kind]}", callback))
             seen[kind] += 1
         return named
+
+
+_PROGRESS = frozenset(
+    "seed batch_size epoch batch steps seconds stopped totals history callbacks".split()
+)
 
 
 def _part(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import tracemalloc
 
@@ -161,6 +162,7 @@ def test_a_forked_child_can_allocate_while_the_parent_holds_the_lock() -> None:
     with POOLS[HOST]._lock:
         child = os.fork()
         if child == 0:
+            signal.alarm(20)  # a child that waits for the lock would wait for ever
             os._exit(0 if MemoryManager(10, kind=HOST).get(3) == 0 else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -23,7 +23,7 @@ def sgd(
     ws: Weights, gradients: Gradients, steps: int, *, rate: Any, momentum: float = 0.0,
     nesterov: bool = False, weight_decay: float = 0.0,
 ) -> Iterator[Weights]:  # fmt: skip
-    """Robbins, Monro (1951), eq. (8); Polyak (1964), eq. (9); Sutskever et al. (2013), eq. (3)-(4).
+    """Robbins, Monro (1951); Polyak (1964); Sutskever et al. (2013), eq. (1)-(4).
 
     Nesterov's method looks ahead: the gradient is taken at w + mu * u, where u is the last move. What an
     implementation keeps is the point looked at, so here both are followed. That needs a constant rate.

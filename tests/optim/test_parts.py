@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from magmadnn import ops, optim
-from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, ShapeError
-from magmadnn.tensor import variable
+from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, NumericError, ShapeError
+from magmadnn.executor import FiniteWatch
+from magmadnn.tensor import placeholder, variable
 
 
 def moved(optimizer: optim.Optimizer, *gradients: Any, start: float = 0.0) -> list[Any]:
@@ -103,6 +104,29 @@ def test_a_parameter_that_begins_at_zero_moves(rule: Any) -> None:
 def test_a_parameter_without_gradient_stays(rule: Any) -> None:
     (w,) = moved(rule(0.5, weight_decay=0.0), np.zeros(3), start=0.7)
     np.testing.assert_array_equal(w, np.full(3, 0.7))
+
+
+@pytest.mark.parametrize("g", [0.0, 3.0])
+@pytest.mark.parametrize("start", [0.0, 0.7])
+@pytest.mark.parametrize(
+    "optimizer",
+    [optim.LARS(weight_decay=0.0), optim.LAMB(weight_decay=0.0), optim.SGD(clip_norm=1.0)],
+    ids=lambda o: type(o).__name__,
+)
+def test_nothing_on_the_way_is_nan(optimizer: optim.Optimizer, g: float, start: float) -> None:
+    # Not even where it is thrown away: whoever looks for the first NaN would find it there.
+    w = variable("w", np.full(3, start))
+    optimizer.step(ops.sum(w * g), [w]).run(watch=FiniteWatch())
+
+
+def test_nodes_of_the_update_bear_the_name_of_the_optimiser() -> None:
+    w = variable("w", np.ones(3))
+    x = placeholder("x", (3,), "float64")
+    step = optim.Adam().step(ops.sum(w * x), [w])
+    with pytest.raises(NumericError, match="multiply in Adam: the result has infinity"):
+        step.run({x: np.full(3, 1e200)}, guard=True)
+    assert step.count == 0
+    np.testing.assert_array_equal(w.numpy(), np.ones(3))
 
 
 # --- chains ------------------------------------------------------------------------------------

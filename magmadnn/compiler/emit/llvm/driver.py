@@ -103,6 +103,8 @@ class Driver:
 
     def run(self, first_batch: int, batches: int) -> None:
         """Run the program for `batches` batches from number `first_batch` on."""
+        if batches <= 0 or not self._kept:
+            return  # a slice without a barrier would let the caller run ahead of the workers
         with self._lock:
             self._control[Control.FIRST_BATCH] = first_batch
             self._control[Control.BATCHES] = batches

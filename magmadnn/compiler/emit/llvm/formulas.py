@@ -96,9 +96,7 @@ def _together(code: Code, operands: tuple[Any, ...]) -> list[Value]:
         widest = I64
     vectors = [x.type for x in values if x.type != item_type(x.type)]
     kind = like(vectors[0], widest) if vectors else widest
-    return [
-        code.lift(cast(code, x, widest) if isinstance(x, Value) else x, kind) for x in operands
-    ]
+    return [code.lift(cast(code, x, widest) if isinstance(x, Value) else x, kind) for x in operands]
 
 
 def _numbers(emit: Emitter) -> Emitter:
@@ -182,7 +180,9 @@ def _divided(code: Code, a: Value, b: Value) -> tuple[Value, Value]:
     quotient = code.select(other_side, quotient - 1.0, quotient)
     floor = code.call_like("llvm.floor", quotient)
     floor = code.select(quotient - floor > 0.5, floor + 1.0, floor)
-    floor = code.select(quotient.equals(0.0), code.call_like("llvm.copysign", quotient, a / b), floor)
+    floor = code.select(
+        quotient.equals(0.0), code.call_like("llvm.copysign", quotient, a / b), floor
+    )
     by_zero = b.equals(0.0)
     return code.select(by_zero, a / b, floor), code.select(by_zero, math.nan, modulo)
 

@@ -193,13 +193,13 @@ class Nest:
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
         copy, stride = self.scratch["block"], a_panel_stride(self.tile, self.max_depth)
         cut = self.blocking
-        pays = block.j1 - block.j0 >= (
-            cut.pack_a_columns if self.transpose_a else cut.pack_a_rows
-        )
+        pays = block.j1 - block.j0 >= (cut.pack_a_columns if self.transpose_a else cut.pack_a_rows)
         with code.when(pays):
             if self.transpose_a:
                 lanes = self.tile.lanes
-                self._pack(pack_a_columns, stride, rows, lanes)(source, step, block.depth, copy, count)
+                self._pack(pack_a_columns, stride, rows, lanes)(
+                    source, step, block.depth, copy, count
+                )
             else:
                 self._pack(pack_a_rows, stride, rows)(source, row, block.depth, copy, count)
         return PanelOfA(
@@ -275,9 +275,7 @@ class Nest:
             sums = Side(kept, code.integer(self.blocking.columns), self.one)
             scale = Scale(block.last, c, self.ldc, *self.factors)
         unroll = self.blocking.unroll
-        write_panel(
-            code, tile, unroll, rows, block.depth, a, b, sums, block.resume, ahead, scale
-        )
+        write_panel(code, tile, unroll, rows, block.depth, a, b, sums, block.resume, ahead, scale)
         if self.epilogue:
             with code.when(block.last), code.loop(block.i0, block.i1) as i:
                 for x in range(tile.width):
@@ -297,9 +295,7 @@ class Nest:
             narrower = tile.columns
             with code.when(fits):
                 b = self._edge_side_b(block, j, width)
-                write_panel(
-                    code, tile, 1, rows, block.depth, a, b, sums, block.resume, None, None
-                )
+                write_panel(code, tile, 1, rows, block.depth, a, b, sums, block.resume, None, None)
         with code.when(block.last), code.loop(block.i0, block.i1) as i:
             with code.loop(j, block.j1, largest.lanes) as column:
                 mask = code.first(block.j1 - column, largest.lanes)

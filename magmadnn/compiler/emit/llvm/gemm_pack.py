@@ -176,6 +176,8 @@ def _interleaved(code: Code, a: Value, b: Value, word: int, chunk: int) -> list[
 
     def order(first: int) -> list[int]:
         starts = [c for w in range(first, lanes, word) for c in range(w, w + half, chunk)]
-        return [x for c in starts for x in (*range(c, c + chunk), *range(lanes + c, lanes + c + chunk))]
+        return [
+            x for c in starts for x in (*range(c, c + chunk), *range(lanes + c, lanes + c + chunk))
+        ]
 
     return [code.shuffle(a, b, order(0)), code.shuffle(a, b, order(half))]

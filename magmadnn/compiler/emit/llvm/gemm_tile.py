@@ -112,7 +112,13 @@ def write_tile(
 
 
 def _write_products(
-    code: Code, tile: Tile, unroll: int, depth: Value, a: Side, b: Side, totals: list[list[Variable]]
+    code: Code,
+    tile: Tile,
+    unroll: int,
+    depth: Value,
+    a: Side,
+    b: Side,
+    totals: list[list[Variable]],
 ) -> None:
     """The loop over k."""
     rows_of_a = [a.start.at(a.row * i) for i in range(tile.rows)]

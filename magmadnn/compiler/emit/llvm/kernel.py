@@ -16,7 +16,7 @@ piece of work run on any threads in any order.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from magmadnn.errors import ArgumentError
 
 from .builder import I8, I64, POINTER, VOID, Array, Code, Value
+from .cache import Cache, key_of
 from .target import Library, Target, host, object_code
 
 _NAME = "kernel"
@@ -132,19 +133,39 @@ class Loaded:
         """Run the kernel on an argument block; the interpreter lock is free meanwhile."""
         self._call(arguments.ctypes.data, scratch.ctypes.data, batch)
 
+    def prepared(
+        self, arguments: NDArray[np.int64], scratch: NDArray[np.uint8]
+    ) -> Callable[[], None]:
+        """A call of the kernel on one argument block, which may change between calls."""
+        call = self._call
+        at, space = arguments.ctypes.data, scratch.ctypes.data
+
+        def run(_keep: object = (arguments, scratch, self)) -> None:
+            call(at, space, 0)
+
+        return run
+
 
 _loaded: dict[tuple[Kernel, Target], Loaded] = {}
 
 
-def load(kernels: Sequence[Kernel], target: Target | None = None) -> list[Loaded]:
+def load(
+    kernels: Sequence[Kernel], target: Target | None = None, cache: Cache | None = None
+) -> list[Loaded]:
     """`kernels` compiled for `target` (the host) and loaded, each once per process.
 
-    Kernels that are asked for together compile faster than one by one.
+    Kernels that are asked for together compile faster than one by one: they share their parts. Their
+    object code is taken from `cache` where it is there, one entry for those compiled together.
     """
     made_for = target or host()
     missing = [k for k in dict.fromkeys(kernels) if (k, made_for) not in _loaded]
     if missing:
-        library = Library(object_code(llvm_text(missing, made_for), made_for))
+
+        def compiled() -> bytes:
+            return object_code(llvm_text(missing, made_for), made_for)
+
+        code = cache.code(key_of(repr(missing), made_for), compiled) if cache else compiled()
+        library = Library(code)
         for number, kernel in enumerate(missing):
             _loaded[kernel, made_for] = Loaded(library, symbol(number))
     return [_loaded[kernel, made_for] for kernel in kernels]

@@ -13,7 +13,9 @@ from magmadnn.compiler.emit.llvm.target import Target, host
 
 # The host's instructions with other vector widths: LLVM splits what the registers cannot hold, so the
 # code paths of AVX-512 and NEON run, and must give the same bits, on any machine.
-WIDTHS = [replace(host(), vector_bytes=b, vector_registers=r) for b, r in ((16, 32), (32, 16), (64, 32))]
+WIDTHS = [
+    replace(host(), vector_bytes=b, vector_registers=r) for b, r in ((16, 32), (32, 16), (64, 32))
+]
 
 
 def call(made: Any, target: Target, scratch_bytes: int = 64, batch: int = 0, **slots: Any) -> None:
@@ -54,6 +56,8 @@ def gemm(
     return c
 
 
-def matrix(rng: np.random.Generator, rows: int, columns: int, dtype: str, spare: int = 0) -> np.ndarray:
+def matrix(
+    rng: np.random.Generator, rows: int, columns: int, dtype: str, spare: int = 0
+) -> np.ndarray:
     """Random elements of both signs, in rows `columns + spare` elements apart."""
     return rng.standard_normal((rows, columns + spare)).astype(dtype)[:, :columns]

@@ -105,6 +105,17 @@ def test_every_task_runs_once_per_batch(threads):
     np.testing.assert_array_equal(numbers, np.repeat(expected[:, None], 8, axis=1))
 
 
+def test_empty_slices_do_not_confuse_the_workers():
+    driver, numbers = counting(3, 4)
+    with driver:
+        for _ in range(200):
+            driver.run(0, 0)
+            driver.run(0, 1)
+    assert (numbers[-1] == 200).all()
+    with Driver([[]], 2) as driver:
+        driver.run(0, 7)
+
+
 def test_ticks():
     driver, _ = counting(2, 4, timed=True)
     with driver:
@@ -128,7 +139,12 @@ def test_waiting_workers_do_not_use_a_core():
 def test_more_threads_than_cores_beside_a_busy_one():
     """Crowded threads still get through: a phase costs no more than some turns of the scheduler."""
     done = threading.Event()
-    busy = threading.Thread(target=lambda: [None for _ in iter(done.is_set, True)])
+
+    def work() -> None:
+        while not done.is_set():
+            pass
+
+    busy = threading.Thread(target=work)
     busy.start()
     try:
         driver, numbers = counting(2 * (os.cpu_count() or 1), 8)
@@ -169,7 +185,12 @@ def test_other_machines(cpu, futex):
 
 @pytest.mark.parametrize(
     ("source", "goal", "columns"),
-    [("float32", "float32", 37), ("uint8", "float32", 50), ("int64", "int64", 1), ("bool", "bool", 9)],
+    [
+        ("float32", "float32", 37),
+        ("uint8", "float32", 50),
+        ("int64", "int64", 1),
+        ("bool", "bool", 9),
+    ],
 )
 def test_gather(source, goal, columns):
     rng = np.random.default_rng(2)

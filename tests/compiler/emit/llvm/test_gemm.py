@@ -33,7 +33,9 @@ def operands(made: Gemm, m: int, n: int, k: int, seed: int, spare: int = 0):
 
 def truth(made: Gemm, a, b, c, alpha=1.0, beta=0.0):
     """The product in float64 and a bound on the error of one chain of FMAs per element."""
-    a, b = (x.astype("f8") for x in (a.T if made.transpose_a else a, b.T if made.transpose_b else b))
+    a, b = (
+        x.astype("f8") for x in (a.T if made.transpose_a else a, b.T if made.transpose_b else b)
+    )
     unit = np.finfo(made.dtype).eps / 2
     k = a.shape[1]
     bound = abs(alpha) * (k + 3) * unit * (abs(a) @ abs(b)) + 3 * unit * abs(beta * c.astype("f8"))
@@ -123,9 +125,7 @@ def test_cuts_do_not_change_bits(ta, tb, scaled):
     first = result(plain)
     cuts = [(0, 31, 67), (0, 6, 7, 48, 67)], [(0, 149), (0, 16, 17, 100, 149)]
     for rows, columns in itertools.product(*cuts):
-        tiles = [
-            (*i, *j) for i in itertools.pairwise(rows) for j in itertools.pairwise(columns)
-        ]
+        tiles = [(*i, *j) for i in itertools.pairwise(rows) for j in itertools.pairwise(columns)]
         np.testing.assert_array_equal(result(plain, tiles=tiles), first)
     for blocking in (SMALL, PLAIN):
         np.testing.assert_array_equal(result(replace(plain, blocking=blocking)), first)

@@ -65,7 +65,9 @@ def _log(code: Code, x: Value) -> Pair:
     s = f / base
     s_low = (code.fma(-s, base, f) - s * base_error) / base
     z, z_low = _product(code, (s, s_low), (s, s_low))
-    cubic = _product(code, (z, z_low), (code.lift(_TWO_THIRDS[0], x.type), code.lift(_TWO_THIRDS[1], x.type)))
+    cubic = _product(
+        code, (z, z_low), (code.lift(_TWO_THIRDS[0], x.type), code.lift(_TWO_THIRDS[1], x.type))
+    )
     factor = _sum(code, cubic[0], cubic[1] + z * z * polynomial(code, z, _TAIL))
     factor = _sum(code, code.lift(2.0, x.type), factor[0], factor[1])
     fraction = _product(code, factor, (s, s_low))

@@ -134,5 +134,7 @@ def _write_far(code: Code, x: Array, r: Array, n: Array) -> None:
     angle = angle * scale
     r[0] = code.select(bits < 0, -angle, angle)  # so far for |x|
     r[0] = code.select(negative, -r[0], r[0])
-    quarter = code.narrowed(product.shift_right(126), I64) + code.select(negative, 1, code.integer(0))
+    quarter = code.narrowed(product.shift_right(126), I64) + code.select(
+        negative, 1, code.integer(0)
+    )
     n[0] = code.select(bits < 0, -quarter, quarter)

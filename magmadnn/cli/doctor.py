@@ -1,0 +1,95 @@
+"""magmadnn doctor: what this machine has, and what is missing and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from magmadnn.backends import cuda
+from magmadnn.data._find import places_of
+
+from . import machine
+from .arguments import Parser
+from .settings import mnist_folder
+
+Facts = Iterator[tuple[str, str]]
+
+# Library -> what it is for and the extra that brings it.
+_EXTRAS = {
+    "matplotlib": ("curves of a training", "plot"),
+    "tensorboardX": ("histories for TensorBoard", "tensorboard"),
+    "cupy": ("memory on NVIDIA GPUs", "cuda13"),
+}
+
+
+def parser() -> Parser:
+    """The arguments of the command."""
+    return Parser(
+        "doctor", "Print what this machine has, and what is missing and why. Exits with 0."
+    )
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print; returns the exit code."""
+    parser().read(argv)
+    for title, facts in SECTIONS.items():
+        print(title)
+        for name, value in facts():
+            print(f"  {name.ljust(18)} {value}")
+    return 0
+
+
+def _system() -> Facts:
+    import magmadnn
+
+    yield "magmadnn", magmadnn.__version__
+    yield "Python", machine.python_words()
+    yield "system", machine.system_words()
+
+
+def _processor() -> Facts:
+    yield "CPU", machine.cpu_model()
+    yield "features", machine.cpu_features()
+    yield "cores", machine.cores_words()
+    yield "memory", machine.memory_words()
+
+
+def _libraries() -> Facts:
+    yield "NumPy", machine.numpy_words()
+    yield "scipy-openblas64", machine.openblas_words()
+    for name in ("llvmlite", "ml_dtypes", "safetensors", "rich"):
+        yield name, machine.library_words(name)
+
+
+def _extras() -> Facts:
+    for name, (purpose, extra) in _EXTRAS.items():
+        found = machine.library_words(name)
+        missing = found == machine.NOT_INSTALLED
+        way_out = f" ({purpose}): pip install 'magmadnn[{extra}]'" if missing else ""
+        yield name, found + way_out
+
+
+def _device() -> Facts:
+    found, reason = cuda.available()
+    yield "NVIDIA GPU", reason if found else f"none can be used: {reason}"
+    yield "driver", machine.driver_words()
+
+
+def _files() -> Facts:
+    folder = mnist_folder()
+    looked = ", ".join(map(str, places_of("mnist", None)))
+    yield "MNIST", folder or f"not found; looked in {looked}; set MAGMADNN_DATA to its folder"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "magmadnn"
+    yield "cache", machine.folder_words(cache)
+    yield "runs", machine.folder_words(Path("runs").absolute())
+
+
+SECTIONS: dict[str, Callable[[], Facts]] = {
+    "magmadnn": _system,
+    "processor": _processor,
+    "libraries": _libraries,
+    "extras": _extras,
+    "GPU": _device,
+    "files": _files,
+}

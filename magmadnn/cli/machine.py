@@ -1,0 +1,151 @@
+"""Facts about this machine in words; what cannot be found out says so instead of failing."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cpu.host import total_bytes
+
+NOT_INSTALLED = "not installed"
+_UNKNOWN = "cannot be found out"
+_VECTOR = ("avx", "fma", "amx", "f16c", "sse4", "vnni")
+
+
+def python_words() -> str:
+    """Version, kind and place of the interpreter."""
+    kind = platform.python_implementation()
+    return f"{platform.python_version()} ({kind}), {sys.executable}"
+
+
+def system_words() -> str:
+    """Operating system and kind of processor."""
+    name = ""
+    if hasattr(platform, "freedesktop_os_release"):
+        try:
+            name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+        except OSError:  # there is no such file, for instance on macOS
+            name = ""
+    kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return f"{name}, {kernel}" if name else kernel
+
+
+def cpu_model() -> str:
+    """The name that the processor gives itself."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)
+            return done.stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            return platform.processor() or _UNKNOWN
+    return platform.processor() or _UNKNOWN
+
+
+def cpu_features() -> str:
+    """Vector extensions that the system lists; where it does not, those that NumPy found."""
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("flags"):
+            flags = line.partition(":")[2].split()
+            return " ".join(flag for flag in flags if flag.startswith(_VECTOR)) or _UNKNOWN
+    config: Any = np.show_config(mode="dicts")
+    found = config.get("SIMD Extensions", {})
+    return " ".join([*found.get("baseline", ()), *found.get("found", ())]) or _UNKNOWN
+
+
+def cores_words() -> str:
+    """Hardware threads, those that this process may use, and cores."""
+    threads = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+    socket, cores = "", set()
+    for line in _lines("/proc/cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() == "physical id":
+            socket = value.strip()
+        elif name.strip() == "core id":
+            cores.add((socket, value.strip()))
+    words = f"{threads} threads, {usable} for this process"
+    return f"{len(cores)} cores, {words}" if cores else words
+
+
+def memory_words() -> str:
+    """All memory, and what is free for programs."""
+    free = ""
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            free = f", {int(line.split()[1]) / 2**20:.1f} GiB available"
+    return f"{total_bytes() / 2**30:.1f} GiB{free}"
+
+
+def numpy_words() -> str:
+    """Version, and the BLAS that it was built with."""
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return (
+        f"{np.__version__}, BLAS {blas.get('name', 'unknown')} {blas.get('version', '')}".rstrip()
+    )
+
+
+def openblas_words() -> str:
+    """Version and configuration of scipy-openblas64, the core type that it chose included."""
+    try:
+        import scipy_openblas64
+
+        return str(scipy_openblas64.get_openblas_config()).strip()
+    except ModuleNotFoundError:
+        return NOT_INSTALLED
+    except (ImportError, OSError, AttributeError) as error:
+        return f"cannot be loaded: {_one_line(error)}"
+
+
+def library_words(name: str) -> str:
+    """The version of a library, or why it cannot be used."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        return NOT_INSTALLED if error.name == name else f"cannot be loaded: {_one_line(error)}"
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"cannot be loaded: {_one_line(error)}"
+    if version := getattr(module, "__version__", None):
+        return str(version)
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "there, version unknown"
+
+
+def driver_words() -> str:
+    """The NVIDIA driver's version."""
+    lines = _lines("/proc/driver/nvidia/version")
+    return lines[0].partition(":")[2].strip() if lines else "none found"
+
+
+def folder_words(folder: Path) -> str:
+    """Whether a folder can be written, or made."""
+    above = next(p for p in (folder, *folder.parents) if p.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        return f"{folder}: cannot be written, because {above} cannot"
+    return f"{folder}: {'can be written' if above == folder else 'can be made when it is needed'}"
+
+
+def _lines(path: str) -> list[str]:
+    """The lines of a file of the system; none where it is not there."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

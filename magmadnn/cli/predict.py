@@ -1,0 +1,72 @@
+"""magmadnn predict: what a trained network says about rows, as a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from magmadnn.data import Preparation, load_for
+from magmadnn.training import Model
+
+from .arguments import Parser
+from .console import Console
+from .outputs import check_place, write_output
+from .trained import open_trained
+from .units import Array, values
+
+
+def parser() -> Parser:
+    """The arguments of the command."""
+    made = Parser(
+        "predict",
+        "Write what a trained network predicts to a CSV file, one line for each row of the data: the\n"
+        "class and the probability of each class, or the value in the target's own units.",
+    )
+    made.add_argument("folder", metavar="DIR", help="output folder of magmadnn train")
+    made.add_argument("--data", metavar="DATA", required=True, help="as for magmadnn train")
+    made.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
+    made.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    return made
+
+
+def run(argv: Sequence[str]) -> int:
+    """Predict; returns the exit code.
+
+    Raises:
+        MagmaDNNError: if there is no such model, or the data does not fit it.
+    """
+    arguments = parser().read(argv)
+    say = Console(arguments.quiet)
+    check_place("--out", arguments.out)
+    model, preparation = open_trained(arguments.folder)
+    rows = load_for(preparation, arguments.data, with_target=False)
+    say(rows.description)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(_lines(model, preparation, rows.x))
+    write_output(arguments.out, text.getvalue().encode())
+    say(f"{len(rows.x):,} predictions in {arguments.out}")
+    return 0
+
+
+def _lines(model: Model, preparation: Preparation, x: Array) -> Iterator[Sequence[Any]]:
+    """The header, then the cells of each row."""
+    if preparation.task == "regression":
+        found = values(model, preparation, x).reshape(len(x), -1)
+        yield _names(preparation, found.shape[1])
+        yield from found.tolist()
+        return
+    probabilities = model.predict_probability(x)
+    names = preparation.restore_target(probabilities.argmax(axis=-1))
+    yield ["class", *(f"p_{name}" for name in preparation.classes)]
+    for name, row in zip(names.tolist(), probabilities.tolist(), strict=True):
+        yield [name, *(f"{p:.9g}" for p in row)]  # 9 digits hold a float32
+
+
+def _names(preparation: Preparation, count: int) -> list[str]:
+    """Names of predicted quantities: the target column's, where there is one."""
+    schema = preparation.schema
+    if schema is not None and schema.target is not None:
+        return [schema.target]
+    return ["value"] if count == 1 else [f"value_{k}" for k in range(count)]

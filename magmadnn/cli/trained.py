@@ -1,0 +1,38 @@
+"""Opening what a training left: the model and the preparation of its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from magmadnn.data import Preparation
+from magmadnn.errors import CheckpointError, FileError
+from magmadnn.training import Model
+from magmadnn.training.run_folder import RUN
+from magmadnn.training.saving import load_model
+
+from .outputs import MODEL
+
+
+def open_trained(name: str) -> tuple[Model, Preparation]:
+    """The model of a run, or of the folder `model` inside, and the preparation of its training data.
+
+    Raises:
+        FileError: there is no such folder.
+        CheckpointError: it holds something else, is damaged, or its training has not finished.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise FileError(f"{name}: expected the output folder of a training, which is not there")
+    inner = folder / MODEL
+    if not inner.is_dir() and (folder / RUN).exists():
+        raise CheckpointError(
+            f"{name}: this training has not finished, so there is no model yet; go on with it: "
+            f"magmadnn train --resume {name}"
+        )
+    model, extra = load_model(inner if inner.is_dir() else folder)
+    if "preparation" not in extra:
+        raise CheckpointError(
+            f"{name}: holds a model without the preparation of its data, so it was not saved by "
+            "magmadnn train; use it from Python: md.load"
+        )
+    return model, Preparation.from_json(extra["preparation"])

@@ -1,0 +1,128 @@
+"""How values lie in memory, found out without running anything.
+
+A movement op (reshape, transpose, broadcast, slice) mostly gives a view: other strides over the same
+memory. Whether it does, and which, NumPy itself tells: the op's NumPy function is applied to arrays of
+stand-in sizes that nobody reads. A symbolic size gets a prime of its own, so that what holds for the
+stand-ins holds for all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.dim import Dim, bind_shape, substitute
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array, Op, OpKind
+
+_PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
+
+FULL, ROW, COLUMN, SCALAR = "full", "row", "column", "scalar"
+
+
+class Layouts:
+    """Stand-in arrays for all nodes of a program.
+
+    Attributes:
+        arrays: a stand-in for each node.
+        bases: the node whose memory a node's value lies in; itself where it has memory of its own.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.arrays: dict[Node, Array] = {}
+        self.bases: dict[Node, Node] = {}
+        self._sizes: dict[str, int] = {}
+        for node in nodes:
+            self._place(node)
+
+    def _place(self, node: Node) -> None:
+        for size in node.shape:
+            for symbol in sorted(size.symbols if isinstance(size, Dim) else ()):
+                self._sizes.setdefault(symbol, _PRIMES[len(self._sizes) % len(_PRIMES)])
+        view = self._view(node)
+        if view is None:
+            self.arrays[node] = np.empty(bind_shape(node.shape, self._sizes), node.dtype)
+            self.bases[node] = node
+        else:
+            self.arrays[node] = view
+            self.bases[node] = self.bases[node.inputs[0]]
+
+    def _view(self, node: Node) -> Array | None:
+        """The view that a movement gives of its operand; None where it copies or is no movement."""
+        if not isinstance(node.op, Op) or node.op.kind is not OpKind.MOVEMENT:
+            return None
+        if len(node.inputs) != 1:
+            return None
+        source = self.arrays[node.inputs[0]]
+        attributes = {k: substitute(v, self._sizes) for k, v in node.attributes.items()}
+        result = np.asarray(node.op.numpy(source, **attributes))
+        same_memory = result.size and source.size and np.may_share_memory(result, source)
+        return result if same_memory and result.dtype == source.dtype else None
+
+    def is_view(self, node: Node) -> bool:
+        """Whether the node is other strides over memory that another node owns."""
+        return self.bases[node] is not node
+
+    def is_whole(self, node: Node) -> bool:
+        """Whether the node's value is its base's memory, element by element, maybe in another shape."""
+        array, base = self.arrays[node], self.arrays[self.bases[node]]
+        return array.size == base.size and array.flags.c_contiguous
+
+    def spread(self, node: Node, rows: tuple[Any, ...], columns: Any) -> str | None:
+        """How a value spreads over the matrix [rows, columns] that its shape broadcasts to.
+
+        Args:
+            node: the value.
+            rows: the leading axes of the matrix.
+            columns: the last axis; 1 and no rows for a scalar.
+
+        Returns:
+            `full`, `row`, `column` or `scalar`; None if it is laid out in no such way.
+        """
+        domain, array = bind_shape((*rows, columns), self._sizes), self.arrays[node]
+        while array.ndim > len(domain) and array.shape[0] == 1:
+            array = array[0]
+        try:
+            return spread_of(np.broadcast_to(array, domain))
+        except ValueError:
+            return None
+
+    def is_number(self, node: Node, rows: tuple[Any, ...]) -> bool:
+        """Whether a value of shape [rows] or [rows, 1], or a scalar, can be read row by row."""
+        array = self.arrays[node]
+        if node.shape == rows and array.ndim:
+            array = array[..., None]
+        domain = bind_shape((*rows, 1), self._sizes)
+        try:
+            return spread_of(np.broadcast_to(array, domain)) in (COLUMN, SCALAR)
+        except ValueError:
+            return False
+
+
+def spread_of(seen: Array) -> str | None:
+    """How an array over [..., columns] repeats itself; None if a kernel cannot walk it."""
+    long = [(s, n) for s, n in zip(seen.strides, seen.shape, strict=True) if n > 1]
+    if all(stride == 0 for stride, _ in long):
+        return SCALAR
+    *leading, (last, columns) = zip(seen.strides, seen.shape, strict=True)
+    leading = [(s, n) for s, n in leading if n > 1]
+    if (last == 0 or columns == 1) and _is_packed(leading, seen.itemsize):
+        return COLUMN
+    if last != seen.itemsize:
+        return None
+    if not leading:
+        return FULL
+    if all(stride == 0 for stride, _ in leading):
+        return ROW
+    return FULL if _is_packed(leading, leading[-1][0]) else None
+
+
+def _is_packed(axes: list[tuple[int, int]], step: int) -> bool:
+    """Whether axes with (stride, size) are one axis with stride `step`."""
+    for stride, size in reversed(axes):
+        if stride != step:
+            return False
+        step *= size
+    return True

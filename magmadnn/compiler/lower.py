@@ -1,0 +1,297 @@
+"""From a region to a kernel: which formulas it computes, what it reads and what it stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.node import CONSTANT, Node
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.scalar import trace
+from magmadnn.graph.spec import is_floating
+
+from .emit.llvm.columns import Columns
+from .emit.llvm.epilogue import Finish
+from .emit.llvm.formulas import ITEMS, PRIMITIVES, Formula, frozen
+from .emit.llvm.gemm import Gemm
+from .emit.llvm.kernel import Kernel
+from .emit.llvm.operands import Operand, Result
+from .emit.llvm.rows import Reduction, Rows, Stage
+from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
+from .regions import Region, RegionKind
+
+_LEAVES = ("argument", "constant")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A kernel, and which values its slots mean.
+
+    Attributes:
+        kernel: what is compiled.
+        reads: (slot, node, spread) of what is read.
+        writes: (slot, node, spread) of what is stored.
+    """
+
+    kernel: Kernel
+    reads: tuple[tuple[str, Node, str], ...]
+    writes: tuple[tuple[str, Node, str], ...]
+
+
+def compilable(node: Node) -> bool:
+    """Whether compiled code can do a node: it knows its dtypes and every primitive of its formula."""
+    op = node.op
+    if not isinstance(op, Op) or any(n.dtype.name not in ITEMS for n in (node, *node.inputs)):
+        return False
+    if op.kind is OpKind.POINTWISE:
+        return op.scalar is not None and _known(formula_of(node)) and _one_type(node)
+    floats = is_floating(node.dtype) and node.inputs[0].dtype == node.dtype
+    return floats and op.kind in (OpKind.REDUCTION, OpKind.CONTRACTION)
+
+
+def _known(formula: Formula) -> bool:
+    name, *args = formula
+    if name in _LEAVES:
+        return name == "argument" or isinstance(args[0], (bool, int, float))
+    if name == "cast":
+        return args[1] in ITEMS and _known(args[0])
+    return name in PRIMITIVES and all(map(_known, args))
+
+
+def _one_type(node: Node) -> bool:
+    """Whether numbers that meet in the formula have one dtype, as vector code wants it."""
+    formula = formula_of(node)
+    if formula[0] == "cast" and formula[1][0] == "argument":
+        return True
+    numbers = {i.dtype for i in node.inputs if i.dtype != np.bool_}
+    return len(numbers) <= 1 and (node.dtype == np.bool_ or not numbers or numbers == {node.dtype})
+
+
+def formula_of(node: Node) -> Formula:
+    """The formula of a pointwise node over its operands."""
+    assert isinstance(node.op, Op) and node.op.scalar is not None
+    return frozen(trace(node.op.scalar, len(node.inputs), **node.attributes))
+
+
+def substituted(formula: Formula, operands: list[Formula]) -> Formula:
+    """The formula with operands in place of its arguments."""
+    name, *args = formula
+    if name == "argument":
+        return operands[args[0]]
+    if name == "constant":
+        return formula
+    return (name, *(substituted(a, operands) if isinstance(a, tuple) else a for a in args))
+
+
+class _Formulas:
+    """Formulas of the nodes of a region, over the region's operands."""
+
+    def __init__(self, region: Region, layouts: Layouts) -> None:
+        self.region, self.layouts = region, layouts
+        self.members = set(region.nodes)
+        self.operands: list[Operand] = []
+        self.reads: list[tuple[str, Node, str]] = []
+        self._numbers: dict[tuple[Node, str], int] = {}
+        self._known: dict[Node, Formula] = {}
+
+    def define(self, node: Node, formula: Formula) -> None:
+        """Use `formula` wherever `node` is read."""
+        self._known[node] = formula
+
+    def of(self, node: Node) -> Formula:
+        """The formula of a pointwise member."""
+        if node not in self._known:
+            operands = [self.read(i, node) for i in node.inputs]
+            self._known[node] = substituted(formula_of(node), operands)
+        return self._known[node]
+
+    def read(self, operand: Node, reader: Node) -> Formula:
+        """What a member reads: another member's formula, a constant, or memory."""
+        base = self.layouts.bases[operand]
+        if base in self.members:
+            return self.of(base)
+        if base.op is CONSTANT and base.value.size == 1:
+            return ("constant", base.value.item())
+        return self.operand(operand, self._spread(operand, reader))
+
+    def operand(self, node: Node, spread: str) -> Formula:
+        """Memory that the kernel reads."""
+        key = (node, spread)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.operands)
+            name = f"x{len(self.operands)}"
+            self.operands.append(Operand(name, node.dtype.name, spread))
+            self.reads.append((name, node, spread))
+        return ("argument", self._numbers[key])
+
+    def _spread(self, operand: Node, reader: Node) -> str:
+        region = self.region
+        if reader in region.numbers and reader.op.kind is not OpKind.REDUCTION:  # type: ignore[union-attr]
+            return COLUMN if operand.shape and self.layouts.arrays[operand].size > 1 else SCALAR
+        spread = self.layouts.spread(operand, *region.domain)
+        assert spread is not None
+        if region.kind is RegionKind.COLUMNS and spread == FULL:
+            return ROW
+        return spread
+
+
+def lower(region: Region, layouts: Layouts, needed: Iterable[Node]) -> Lowered:
+    """The kernel of a region.
+
+    Args:
+        region: not a call.
+        layouts: how values lie in memory.
+        needed: members whose values are read elsewhere.
+    """
+    lowering = {
+        RegionKind.ROWS: _lower_rows,
+        RegionKind.COLUMNS: _lower_columns,
+        RegionKind.GEMM: _lower_gemm,
+    }[region.kind]
+    return lowering(region, layouts, [n for n in region.nodes if n in set(needed)])
+
+
+def _dtype(region: Region) -> str:
+    """The dtype of numbers that only constants make."""
+    wide = any(n.dtype == np.float64 for n in region.nodes)
+    return "float64" if wide else "float32"
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+class _RowStages:
+    """When each member of a region of rows is computed.
+
+    An element that needs no reduction is of stage 0; a reduction is known after the stage in which its
+    elements are; and so on.
+    """
+
+    def __init__(self, region: Region, formulas: _Formulas) -> None:
+        self.region, self.formulas = region, formulas
+        self.stage: dict[Node, int] = {}  # of elements and of reductions: in which walk
+        self.known: dict[Node, int] = {}  # of numbers: from which stage on
+        for node in region.nodes:
+            self._place(node)
+
+    def _place(self, node: Node) -> None:
+        bases = [self.formulas.layouts.bases[i] for i in node.inputs]
+        first = max(
+            [0]
+            + [self.known[b] for b in bases if b in self.known]
+            + [self.stage[b] for b in bases if b in self.stage and b not in self.known]
+        )
+        if self.is_reduction(node):
+            self.stage[node], self.known[node] = first, first + 1
+        elif node in self.region.numbers:
+            self.known[node] = first
+        else:
+            self.stage[node] = first
+
+    def is_reduction(self, node: Node) -> bool:
+        """Whether the node reduces a row."""
+        return isinstance(node.op, Op) and node.op.kind is OpKind.REDUCTION
+
+    @property
+    def count(self) -> int:
+        """How many stages there are."""
+        last = [*self.stage.values(), *(k - 1 for k in self.known.values()), 0]
+        return max(last) + 1
+
+
+def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    stages = _RowStages(region, formulas)
+    reduce: list[list[Reduction]] = [[] for _ in range(stages.count)]
+    then: list[list[tuple[str, Formula]]] = [[] for _ in range(stages.count)]
+    for number, node in enumerate(region.nodes):
+        name = f"v{number}"
+        if stages.is_reduction(node):
+            source = formulas.read(node.inputs[0], node)
+            combine = node.op.contracts  # type: ignore[union-attr]  # reductions are ops
+            made = Reduction(name, str(combine), source, node.dtype.name)
+            reduce[stages.stage[node]].append(made)
+            formulas.define(node, ("value", name))
+        elif node in region.numbers:
+            then[stages.known[node] - 1].append((name, formulas.of(node)))
+            formulas.define(node, ("value", name))
+    store: list[list[Result]] = [[] for _ in range(stages.count)]
+    store_row: list[list[Result]] = [[] for _ in range(stages.count)]
+    writes = []
+    for number, node in enumerate(needed):
+        name, formula = f"y{number}", formulas.of(node)
+        if node in region.numbers:
+            result = Result(name, node.dtype.name, formula, COLUMN)
+            store_row[stages.known[node] - 1].append(result)
+        else:
+            result = Result(name, node.dtype.name, formula)
+            store[stages.stage[node]].append(result)
+        writes.append((name, node, result.spread))
+    kernel = Rows(
+        tuple(formulas.operands),
+        tuple(
+            Stage(tuple(r), tuple(s), tuple(t), tuple(w))
+            for r, s, t, w in zip(reduce, store, then, store_row, strict=True)
+        ),
+        _dtype(region),
+    )
+    return Lowered(kernel, tuple(formulas.reads), tuple(writes))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    first, *rest = region.nodes
+    source = formulas.operand(first.inputs[0], FULL)
+    formulas.define(first, ("value", "total"))
+    results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
+    kernel = Columns(
+        tuple(formulas.operands),
+        (Reduction("total", "sum", source, first.dtype.name),),
+        tuple(results),
+        _dtype(region),
+    )
+    writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
+    return Lowered(kernel, tuple(formulas.reads), writes)
+
+
+# --- matrix products ------------------------------------------------------------------------------
+
+
+def _lower_gemm(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    product = next(
+        n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.CONTRACTION
+    )
+    formulas.define(product, ("product",))
+    # the product's own memory takes a value of its dtype: the last one that is needed, or the bare product
+    main = next((n for n in reversed(needed) if n.dtype == product.dtype), product)
+    others = [n for n in needed if n is not main]
+    results = [Result(f"y{i}", n.dtype.name, formulas.of(n)) for i, n in enumerate(others)]
+    formula = formulas.of(main)
+    plain = formula == ("product",) and not results
+    finish = None if plain else Finish(tuple(formulas.operands), tuple(results), formula)
+    a, b = product.inputs
+    kernel = Gemm(
+        product.dtype.name,
+        transpose_a=_is_transposed(layouts, a),
+        transpose_b=_is_transposed(layouts, b),
+        scaled=False,
+        epilogue=finish,
+    )
+    reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
+    writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))
+    return Lowered(kernel, reads, (*writes, ("c", main, FULL)))
+
+
+def _is_transposed(layouts: Layouts, node: Node) -> bool:
+    """Whether a matrix lies in memory column by column."""
+    array = layouts.arrays[node]
+    return bool(array.strides[0] == array.itemsize and array.strides[1] != array.itemsize)
+
+

@@ -1,0 +1,181 @@
+"""A NativePlan: the kernels that a program became, in running order, and where values lie.
+
+Sizes need not be known: a plan is laid out in memory once for each set of sizes that it is run with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.graph.program import Program
+
+from .layout import Layouts
+from .lower import Lowered, compilable, lower
+from .passes.decompose import decompose
+from .passes.fuse import fuse
+from .passes.simplify import simplify
+from .regions import Region, RegionKind
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One step of a plan.
+
+    Attributes:
+        region: what is computed.
+        needed: those of its nodes that are stored.
+        lowered: the kernel; None where NumPy does it.
+    """
+
+    region: Region
+    needed: tuple[Node, ...]
+    lowered: Lowered | None
+
+    def __str__(self) -> str:
+        way = "numpy" if self.lowered is None else type(self.lowered.kernel).__name__.lower()
+        shape = ", ".join(map(str, (*self.region.rows, self.region.columns)))
+        scope = next((n.scope for n in self.region.nodes if n.scope), "")
+        names = " ".join(n.label for n in self.region.nodes)
+        return f"{way} [{shape}] {names}{f'  # {scope}' if scope else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class NativePlan:
+    """A compiled program.
+
+    Attributes:
+        program: what was compiled, after all passes.
+        work: steps in running order.
+        layouts: how values lie in memory.
+        in_place: values that are written straight into the variable that they update.
+    """
+
+    program: Program
+    work: tuple[Work, ...]
+    layouts: Layouts
+    in_place: dict[Node, Node] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> int:
+        """How many steps are compiled kernels."""
+        return sum(work.lowered is not None for work in self.work)
+
+    def __str__(self) -> str:
+        lines = [str(work) for work in self.work]
+        lines += [
+            f"{t.name} := {v.label}{' (in place)' if v in self.in_place else ''}"
+            for t, v in self.program.updates
+        ]
+        lines.append(f"# {self.kernels} kernels, {len(self.work) - self.kernels} calls")
+        return "\n".join(lines)
+
+
+def native_plan(program: Program) -> NativePlan:
+    """The native plan of a program."""
+    program = simplify(decompose(simplify(program)))
+    regions, layouts = fuse(program, compilable)
+    needed = _needed(program, regions, layouts)
+    regions, in_place = _updated_in_place(program, regions, layouts)
+    work = []
+    for region in regions:
+        stored = tuple(n for n in region.nodes if n in needed)
+        called = region.kind is RegionKind.CALL
+        lowered = None if called else lower(region, layouts, stored)
+        work.append(Work(region, stored, lowered))
+    return NativePlan(program, tuple(work), layouts, in_place)
+
+
+def _needed(program: Program, regions: list[Region], layouts: Layouts) -> set[Node]:
+    """Nodes whose values are read by other regions, or at the end."""
+    home = {node: region for region in regions for node in region.nodes}
+    needed = {layouts.bases[root] for root in program.roots}
+    for region in regions:
+        for node in region.nodes:
+            for operand in node.inputs:
+                base = layouts.bases[operand]
+                if home.get(base) is not region:
+                    needed.add(base)
+    return needed
+
+
+# --- updates in place -----------------------------------------------------------------------------
+
+
+def _updated_in_place(
+    program: Program, regions: list[Region], layouts: Layouts
+) -> tuple[list[Region], dict[Node, Node]]:
+    """Which new values are written straight into their variables, and an order in which that is right.
+
+    A region that writes a variable comes after every other region that reads it. Inside it, the variable
+    may be read element by element only, in the walk that also writes it.
+    """
+    home = {node: region for region in regions for node in region.nodes}
+    position = {region: k for k, region in enumerate(regions)}
+    before: dict[Region, set[Region]] = {r: set() for r in regions}
+    for region in regions:
+        for node in region.nodes:
+            for operand in node.inputs:
+                other = home.get(layouts.bases[operand])
+                if other is not None and other is not region:
+                    before[region].add(other)
+    kept = {layouts.bases[out] for out in program.outputs}
+    chosen: dict[Node, Node] = {}
+    for target, value in program.updates:
+        region = home.get(value)
+        if region is None or region.kind is RegionKind.CALL or not _may_alias(
+            target, value, region, layouts, kept, program
+        ):
+            continue
+        readers = {
+            r
+            for r in regions
+            if r is not region and any(layouts.bases[i] is target for n in r.nodes for i in n.inputs)
+        }
+        trial = {**before, region: before[region] | readers}
+        if _sorted(trial, position) is not None:
+            before = trial
+            chosen[value] = target
+    ordered = _sorted(before, position)
+    assert ordered is not None
+    return ordered, chosen
+
+
+def _may_alias(
+    target: Node,
+    value: Node,
+    region: Region,
+    layouts: Layouts,
+    kept: set[Node],
+    program: Program,
+) -> bool:
+    """Whether `value` may be written over `target` by the region that computes it."""
+    if target.op is not VARIABLE or target in kept or value in kept:
+        return False
+    if region.kind is RegionKind.GEMM or region.numbers:
+        return False  # sums wait in the result's memory; walks before the last would read what is new
+    if sum(v is value for _, v in program.updates) > 1:
+        return False
+    others = {layouts.bases[v] for t, v in program.updates if v is not value}
+    if target in others:
+        return False
+    own = [i for n in region.nodes for i in n.inputs if layouts.bases[i] is target]
+    return all(layouts.is_whole(i) and i.shape == value.shape for i in own)
+
+
+def _sorted(before: dict[Region, set[Region]], position: dict[Region, int]) -> list[Region] | None:
+    """Regions after those before them, otherwise in their old order; None if that is a circle."""
+    left = {region: set(needs) for region, needs in before.items()}
+    ordered: list[Region] = []
+    ready = sorted((r for r, needs in left.items() if not needs), key=lambda r: position[r])
+    while ready:
+        region = ready.pop(0)
+        ordered.append(region)
+        del left[region]
+        for other, needs in left.items():
+            if region in needs:
+                needs.remove(region)
+                if not needs:
+                    ready.append(other)
+        ready.sort(key=lambda r: position[r])
+    return None if left else ordered

@@ -1,0 +1,273 @@
+"""fuse: the nodes of a program become regions, each of which will be one kernel.
+
+Nodes are taken in order. A pointwise node joins the regions of its operands where they walk over the same
+matrix, and two regions become one where a node needs both. A reduction over the last axis joins the region
+of its operand; one over the leading axes begins a region of columns; a matrix product begins a region that
+takes in what is done to its elements. Views belong to no region. What compiled code cannot do is a call
+of the op's NumPy function.
+
+Regions never form a cycle: before one grows, it is made sure that nothing outside lies on a way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from magmadnn.compiler.layout import FULL, Layouts
+from magmadnn.compiler.regions import Region, RegionKind, matrix_of
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.program import Program
+
+_MOST_OPERANDS = 14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
+_COMBINED = ("sum", "max", "min")
+
+
+class Fusion:
+    """Regions in the making.
+
+    Attributes:
+        layouts: how values lie in memory.
+        of: the region of each node that is computed.
+    """
+
+    def __init__(self, program: Program, compilable: Callable[[Node], bool]) -> None:
+        self.layouts = Layouts(program.nodes())
+        self.of: dict[Node, Region] = {}
+        self._compilable = compilable
+        self._nodes = program.nodes()
+        for node in self._nodes:
+            if isinstance(node.op, Op) and not self.layouts.is_view(node):
+                self._take(node)
+
+    def _take(self, node: Node) -> None:
+        kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
+        if not self._compilable(node):
+            self._begin(RegionKind.CALL, node)
+        elif kind is OpKind.POINTWISE:
+            self._take_pointwise(node)
+        elif kind is OpKind.REDUCTION:
+            self._take_reduction(node)
+        elif kind is OpKind.CONTRACTION and self._is_gemm(node):
+            self._begin(RegionKind.GEMM, node)
+        else:
+            self._begin(RegionKind.CALL, node)
+
+    def _begin(self, kind: RegionKind, node: Node, shape: Any = None) -> Region:
+        rows, columns = matrix_of(node.shape if shape is None else shape)
+        region = Region(kind, rows, columns, [node])
+        self.of[node] = region
+        return region
+
+    # --- pointwise --------------------------------------------------------------------------------
+
+    def _take_pointwise(self, node: Node) -> None:
+        candidates = self._producers(node)
+        joined: Region | None = None
+        for region in candidates:
+            if joined is None:
+                if self._fits(node, region):
+                    self._join(node, region)
+                    joined = region
+            elif region is not joined and self._can_merge(joined, region):
+                joined = self._merge(joined, region)
+        if joined is None:
+            region = self._begin(RegionKind.ROWS, node)
+            if not self._readable(node, region):
+                region.kind = RegionKind.CALL
+
+    def _producers(self, node: Node) -> list[Region]:
+        """The regions of a node's operands, latest first, each once."""
+        bases = [self.layouts.bases[i] for i in node.inputs]
+        found = dict.fromkeys(self.of[b] for b in reversed(bases) if b in self.of)
+        # a region that walks over this very matrix before one to which the node is a number of a row
+        return sorted(found, key=lambda r: r.domain != matrix_of(node.shape))
+
+    def _fits(self, node: Node, region: Region) -> bool:
+        """Whether `node` can be computed in `region`."""
+        if region.kind is RegionKind.CALL:
+            return False
+        if not self._is_element(node, region) and not self._is_number(node, region):
+            return False
+        if not self._readable(node, region) or self._comes_between(node, region):
+            return False
+        return len(self._streams([*region.nodes, node], region)) < _MOST_OPERANDS
+
+    def _is_element(self, node: Node, region: Region) -> bool:
+        """Whether the node has a value for each element of the region's matrix."""
+        rows, columns = matrix_of(node.shape)
+        if region.kind is RegionKind.COLUMNS:
+            return columns == region.columns and all(size == 1 for size in rows)
+        return (rows, columns) == region.domain
+
+    def _is_number(self, node: Node, region: Region) -> bool:
+        """Whether the node has a value for each row of the region's matrix, made from its reductions."""
+        shapes = (region.rows, (*region.rows, 1))
+        if region.kind is not RegionKind.ROWS or node.shape not in shapes:
+            return False
+        return any(self.layouts.bases[i] in region.numbers for i in node.inputs)
+
+    def _readable(self, node: Node, region: Region) -> bool:
+        """Whether the kernel can walk over every operand of the node."""
+        element = self._is_element(node, region)
+        return all(self._reads(i, element, region) for i in node.inputs)
+
+    def _reads(self, operand: Node, by_element: bool, region: Region) -> bool:
+        base = self.layouts.bases[operand]
+        if self.of.get(base) is region:  # a value that the kernel has in a register
+            if not self.layouts.is_whole(operand):
+                return False
+            if base in region.numbers and region.kind is RegionKind.ROWS:
+                own = operand.shape == (*region.rows, 1) or not operand.shape
+                return own or (not by_element and operand.shape == region.rows)
+            return by_element and self._is_element(operand, region)
+        if not by_element:
+            return self.layouts.is_number(operand, region.rows)
+        return self.layouts.spread(operand, region.rows, region.columns) is not None
+
+    def _join(self, node: Node, region: Region) -> None:
+        region.nodes.append(node)
+        if not self._is_element(node, region):
+            region.numbers.add(node)
+        self.of[node] = region
+
+    # --- reductions and contractions --------------------------------------------------------------
+
+    def _take_reduction(self, node: Node) -> None:
+        op, source = node.op, node.inputs[0]
+        axis = node.attributes.get("axis")
+        combined = isinstance(op, Op) and op.contracts in _COMBINED
+        if not combined or not isinstance(axis, tuple) or not axis or source.ndim == 0:
+            self._begin(RegionKind.CALL, node)
+        elif axis == (source.ndim - 1,):
+            self._take_row_reduction(node, source)
+        elif axis == tuple(range(source.ndim - 1)) and op.contracts == "sum":
+            region = Region(RegionKind.COLUMNS, (), source.shape[-1], [node])
+            spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
+            if spread != FULL:
+                region.kind = RegionKind.CALL
+            self.of[node] = region
+        else:
+            self._begin(RegionKind.CALL, node)
+
+    def _take_row_reduction(self, node: Node, source: Node) -> None:
+        base = self.layouts.bases[source]
+        region = self.of.get(base)
+        fits = (
+            region is not None
+            and region.kind is RegionKind.ROWS
+            and region.domain == matrix_of(source.shape)
+            and base not in region.numbers
+            and self.layouts.is_whole(source)
+        )
+        if region is None or not fits:
+            rows, columns = matrix_of(source.shape)
+            region = Region(RegionKind.ROWS, rows, columns)
+            if self.layouts.spread(source, rows, columns) is None:
+                region.kind = RegionKind.CALL
+        region.nodes.append(node)
+        region.numbers.add(node)
+        self.of[node] = region
+
+    def _is_gemm(self, node: Node) -> bool:
+        """Whether both operands are matrices whose rows or columns lie one after the other."""
+        if len(node.inputs) != 2 or node.ndim != 2 or any(i.ndim != 2 for i in node.inputs):
+            return False
+        floats = {i.dtype for i in node.inputs} == {node.dtype}
+        return floats and all(is_gemm_operand(self.layouts.arrays[i]) for i in node.inputs)
+
+    # --- merging ----------------------------------------------------------------------------------
+
+    def _can_merge(self, one: Region, other: Region) -> bool:
+        kinds = {one.kind, other.kind}
+        if one.domain != other.domain or RegionKind.CALL in kinds:
+            return False
+        if kinds == {RegionKind.GEMM} or RegionKind.COLUMNS in kinds:
+            return False
+        if RegionKind.GEMM in kinds and (one.numbers or other.numbers):
+            return False
+        together = [*one.nodes, *other.nodes]
+        if len(self._streams(together, one)) > _MOST_OPERANDS:
+            return False
+        inside = {one, other}
+        return not any(
+            self._reaches(outside, inside)
+            for region in inside
+            for outside in self._dependencies(region) - inside
+        )
+
+    def _merge(self, one: Region, other: Region) -> Region:
+        gemm = RegionKind.GEMM in (one.kind, other.kind)
+        merged = Region(RegionKind.GEMM if gemm else RegionKind.ROWS, one.rows, one.columns)
+        members = {*one.nodes, *other.nodes}
+        merged.nodes = [n for n in self._nodes if n in members]
+        merged.numbers = one.numbers | other.numbers
+        for node in merged.nodes:
+            self.of[node] = merged
+        return merged
+
+    def _comes_between(self, node: Node, region: Region) -> bool:
+        """Whether an operand outside of the region depends on it."""
+        bases = [self.layouts.bases[i] for i in node.inputs]
+        outside = {self.of[b] for b in bases if b in self.of} - {region}
+        return any(self._reaches(r, {region}) for r in outside)
+
+    def _dependencies(self, region: Region) -> set[Region]:
+        bases = {self.layouts.bases[i] for n in region.nodes for i in n.inputs}
+        return {self.of[b] for b in bases if b in self.of} - {region}
+
+    def _reaches(self, start: Region, targets: set[Region]) -> bool:
+        """Whether `start` needs one of `targets`, directly or through others."""
+        seen, stack = {start}, [start]
+        while stack:
+            for region in self._dependencies(stack.pop()):
+                if region in targets:
+                    return True
+                if region not in seen:
+                    seen.add(region)
+                    stack.append(region)
+        return False
+
+    def _streams(self, nodes: list[Node], region: Region) -> set[Node]:
+        """The arrays as large as the matrix that a kernel of these nodes would read from outside."""
+        members = set(nodes)
+        bases = {self.layouts.bases[i] for n in nodes for i in n.inputs} - members
+        return {b for b in bases if matrix_of(b.shape) == region.domain}
+
+
+def is_gemm_operand(array: Any) -> bool:
+    """Whether the rows or the columns of a matrix are contiguous."""
+    rows, columns = array.strides
+    return array.itemsize in (rows, columns) and min(rows, columns) > 0
+
+
+def fuse(program: Program, compilable: Callable[[Node], bool]) -> tuple[list[Region], Layouts]:
+    """The regions of a program in an order in which they can run, and how its values lie in memory.
+
+    Args:
+        program: what is compiled.
+        compilable: whether compiled code can do a node: its dtypes and its formula are known.
+    """
+    fusion = Fusion(program, compilable)
+    ordered: list[Region] = []
+    placed: set[Region] = set()
+    for node in program.nodes():
+        if node in fusion.of:
+            _place(fusion.of[node], fusion, placed, ordered)
+    return ordered, fusion.layouts
+
+
+def _place(region: Region, fusion: Fusion, placed: set[Region], ordered: list[Region]) -> None:
+    """Put a region after all that it needs."""
+    stack = [(region, False)]
+    while stack:
+        one, ready = stack.pop()
+        if ready:
+            ordered.append(one)
+        elif one not in placed:
+            placed.add(one)
+            stack.append((one, True))
+            needed = fusion._dependencies(one)
+            order = sorted(needed, key=lambda r: fusion._nodes.index(r.nodes[0]), reverse=True)
+            stack.extend((r, False) for r in order if r not in placed)

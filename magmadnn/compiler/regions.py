@@ -1,0 +1,51 @@
+"""Regions: groups of nodes that become one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from magmadnn.graph.node import Node
+
+
+class RegionKind(Enum):
+    """What kind of kernel a region becomes."""
+
+    ROWS = "rows"  # walks over the rows of a matrix: pointwise chains, reductions over the last axis
+    COLUMNS = "columns"  # reduces over the leading axes
+    GEMM = "gemm"  # a contraction, and what is done to its elements
+    CALL = "call"  # the NumPy function of one op
+
+
+@dataclass(eq=False)
+class Region:
+    """Nodes that are computed together.
+
+    Attributes:
+        kind: what it becomes.
+        rows: leading axes of the matrix that the kernel walks over,
+        columns: and its last axis.
+        nodes: in order of computation.
+        numbers: those of the nodes that are one value for each row (or all of a column region's).
+    """
+
+    kind: RegionKind
+    rows: tuple[Any, ...]
+    columns: Any
+    nodes: list[Node] = field(default_factory=list)
+    numbers: set[Node] = field(default_factory=set)
+
+    @property
+    def domain(self) -> tuple[tuple[Any, ...], Any]:
+        """The matrix: regions of one domain may become one."""
+        return (self.rows, self.columns)
+
+    def __str__(self) -> str:
+        shape = ", ".join(map(str, (*self.rows, self.columns)))
+        return f"{self.kind.value}[{shape}] {' '.join(n.label for n in self.nodes)}"
+
+
+def matrix_of(shape: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """The leading axes and the last axis of a shape; a scalar is a matrix of one element."""
+    return (shape[:-1], shape[-1]) if shape else ((), 1)

@@ -1,0 +1,171 @@
+"""The cache of object code: hits, damage, privacy, bounded size, many writers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magmadnn.compiler.emit.llvm import kernel
+from magmadnn.compiler.emit.llvm.cache import Cache, default_folder, key_of
+from magmadnn.compiler.emit.llvm.operands import Operand, Result
+from magmadnn.compiler.emit.llvm.rows import pointwise
+from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.errors import FileError
+
+
+def refuse() -> bytes:
+    raise AssertionError("made again")
+
+
+def entry(cache: Cache) -> Path:
+    (path,) = cache.folder.iterdir()
+    return path
+
+
+def test_made_once(tmp_path):
+    cache = Cache(tmp_path / "a" / "b")
+    assert cache.code("k", lambda: b"code") == b"code"
+    assert Cache(tmp_path / "a" / "b").code("k", refuse) == b"code"
+    assert cache.size() > 4
+    cache.clear()
+    assert cache.code("k", lambda: b"other") == b"other"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
+def test_damaged_entries_are_made_again(tmp_path, damage):
+    cache = Cache(tmp_path / "c")
+    cache.code("k", lambda: b"the code of a kernel")
+    raw = entry(cache).read_bytes()
+    broken = {
+        "cut": raw[:-3],
+        "flip": raw[:-1] + bytes([raw[-1] ^ 1]),
+        "empty": b"",
+        "foreign": b"x" * 200,
+    }[damage]
+    entry(cache).write_bytes(broken)
+    assert cache.code("k", lambda: b"fresh") == b"fresh"
+    assert cache.code("k", refuse) == b"fresh"
+
+
+def test_folder_is_private(tmp_path):
+    folder = tmp_path / "mine"
+    Cache(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(FileError, match="others may write"):
+        Cache(folder)
+
+
+def test_folder_of_somebody_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(FileError, match="belongs to user"):
+        Cache(tmp_path)
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FileError, match="cannot make the folder"):
+        Cache(tmp_path / "file" / "kernels")
+
+
+def test_least_recently_used_goes_first(tmp_path):
+    cache = Cache(tmp_path / "c", limit_bytes=500)
+    for age, name in enumerate("abc"):
+        cache.code(name, lambda: b"x" * 100)
+        os.utime(cache.folder / f"{name}.object", ns=(age * 10**9, age * 10**9))
+    cache.code("a", refuse)  # now the one used last
+    cache.code("d", lambda: b"x" * 100)
+    cache.code("a", refuse)
+    assert cache.code("b", lambda: b"again") == b"again"
+    assert cache.size() <= 500
+
+
+def test_a_folder_without_room_does_no_harm(tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "c")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    assert cache.code("k", lambda: b"code") == b"code"
+    assert not list(cache.folder.iterdir())
+
+
+def test_many_writers(tmp_path):
+    """Threads that make and read the same entries, small enough a folder that they remove them too."""
+    wrong = []
+
+    def use(seed: int) -> None:
+        cache = Cache(tmp_path / "c", limit_bytes=600)
+        for i in np.random.default_rng(seed).integers(0, 8, 200):
+            code = bytes([i]) * 100
+            if cache.code(str(i), lambda code=code: code) != code:
+                wrong.append(i)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert not list((tmp_path / "c").glob("*.part"))
+
+
+def test_key_says_everything():
+    keys = {
+        key_of("a", host()),
+        key_of("b", host()),
+        key_of("a", replace(host(), features="+avx2")),
+        key_of("a", replace(host(), vector_bytes=8)),
+    }
+    assert len(keys) == 4
+    assert key_of("a", host()) in keys
+
+
+def test_default_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "magmadnn" / "kernels"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_folder() == tmp_path / "home" / ".cache" / "magmadnn" / "kernels"
+
+
+def test_kernels_come_from_the_cache(tmp_path, monkeypatch):
+    """A kernel compiled once is loaded, without LLVM's compiler, and computes the same."""
+    made = pointwise((Operand("x", "float32"),), Result("y", "float32", ("exp", ("argument", 0))))
+    cache = Cache(tmp_path / "c")
+    results = []
+    for _ in range(2):
+        monkeypatch.setattr(kernel, "_loaded", {})
+        x, y = np.linspace(-1, 1, 13, dtype="f4")[None], np.empty((1, 13), "f4")
+        arguments = kernel.block(
+            made, row0=0, row1=1, column0=0, column1=13, x=x, x_row=13, y=y, y_row=13
+        )
+        kernel.load([made], cache=cache)[0](arguments, kernel.scratch(64))
+        results.append(y)
+        monkeypatch.setattr(kernel, "object_code", lambda *_: refuse())
+    np.testing.assert_array_equal(*results)
+
+
+def test_keys_agree_between_processes():
+    """The name of an entry does not depend on the process that asks."""
+    program = (
+        "from magmadnn.compiler.emit.llvm.cache import key_of\n"
+        "from magmadnn.compiler.emit.llvm.gemm import Gemm\n"
+        "from magmadnn.compiler.emit.llvm.target import host\n"
+        "print(key_of(repr(Gemm('float32')), host()))"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1
