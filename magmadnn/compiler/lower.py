@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,20 +138,23 @@ class _Formulas:
         return spread
 
 
-def lower(region: Region, layouts: Layouts, needed: Iterable[Node]) -> Lowered:
+def lower(
+    region: Region, layouts: Layouts, needed: Iterable[Node], in_place: Container[Node] = ()
+) -> Lowered:
     """The kernel of a region.
 
     Args:
         region: not a call.
         layouts: how values lie in memory.
         needed: members whose values are read elsewhere.
+        in_place: members that are stored over what the kernel reads.
     """
-    lowering = {
-        RegionKind.ROWS: _lower_rows,
-        RegionKind.COLUMNS: _lower_columns,
-        RegionKind.GEMM: _lower_gemm,
-    }[region.kind]
-    return lowering(region, layouts, [n for n in region.nodes if n in set(needed)])
+    stored = [n for n in region.nodes if n in set(needed)]
+    if region.kind is RegionKind.ROWS:
+        return _lower_rows(region, layouts, stored)
+    if region.kind is RegionKind.COLUMNS:
+        return _lower_columns(region, layouts, stored)
+    return _lower_gemm(region, layouts, stored, in_place)
 
 
 def _dtype(region: Region) -> str:
@@ -263,14 +266,28 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
 # --- matrix products ------------------------------------------------------------------------------
 
 
-def _lower_gemm(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+def product_of(region: Region) -> Node:
+    """The contraction of a region of a matrix product."""
+    return next(n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.CONTRACTION)
+
+
+def main_result(region: Region, needed: Iterable[Node], in_place: Container[Node]) -> Node:
+    """The node that the product's own memory holds at the end.
+
+    While the kernel runs that memory holds sums, so it must not be what the kernel reads. Where every
+    needed value of the product's dtype is stored in place, it is the bare product.
+    """
+    product = product_of(region)
+    free = [n for n in needed if n.dtype == product.dtype and n not in in_place]
+    return free[-1] if free else product
+
+
+def _lower_gemm(
+    region: Region, layouts: Layouts, needed: list[Node], in_place: Container[Node]
+) -> Lowered:
     formulas = _Formulas(region, layouts)
-    product = next(
-        n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.CONTRACTION
-    )
+    product, main = product_of(region), main_result(region, needed, in_place)
     formulas.define(product, ("product",))
-    # the product's own memory takes a value of its dtype: the last one that is needed, or the bare product
-    main = next((n for n in reversed(needed) if n.dtype == product.dtype), product)
     others = [n for n in needed if n is not main]
     results = [Result(f"y{i}", n.dtype.name, formulas.of(n)) for i, n in enumerate(others)]
     formula = formulas.of(main)
@@ -281,7 +298,6 @@ def _lower_gemm(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
         product.dtype.name,
         transpose_a=_is_transposed(layouts, a),
         transpose_b=_is_transposed(layouts, b),
-        scaled=False,
         epilogue=finish,
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)

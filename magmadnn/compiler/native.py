@@ -5,13 +5,13 @@ Sizes need not be known: a plan is laid out in memory once for each set of sizes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.program import Program
 
 from .layout import Layouts
-from .lower import Lowered, compilable, lower
+from .lower import Lowered, compilable, lower, main_result, product_of
 from .passes.decompose import decompose
 from .passes.fuse import fuse
 from .passes.simplify import simplify
@@ -49,12 +49,14 @@ class NativePlan:
         work: steps in running order.
         layouts: how values lie in memory.
         in_place: values that are written straight into the variable that they update.
+        checked: how many steps compute the outputs; no variable is written before they are done.
     """
 
     program: Program
     work: tuple[Work, ...]
     layouts: Layouts
-    in_place: dict[Node, Node] = field(default_factory=dict)
+    in_place: dict[Node, Node]
+    checked: int
 
     @property
     def kernels(self) -> int:
@@ -63,6 +65,7 @@ class NativePlan:
 
     def __str__(self) -> str:
         lines = [str(work) for work in self.work]
+        lines.insert(self.checked, "# outputs are known")
         lines += [
             f"{t.name} := {v.label}{' (in place)' if v in self.in_place else ''}"
             for t, v in self.program.updates
@@ -76,14 +79,17 @@ def native_plan(program: Program) -> NativePlan:
     program = simplify(decompose(simplify(program)))
     regions, layouts = fuse(program, compilable)
     needed = _needed(program, regions, layouts)
-    regions, in_place = _updated_in_place(program, regions, layouts)
+    early = _for_outputs(program, regions, layouts)
+    regions, in_place = _updated_in_place(program, regions, layouts, early)
     work = []
     for region in regions:
         stored = tuple(n for n in region.nodes if n in needed)
+        if region.kind is RegionKind.GEMM and main_result(region, stored, in_place) not in stored:
+            stored = (product_of(region), *stored)
         called = region.kind is RegionKind.CALL
-        lowered = None if called else lower(region, layouts, stored)
+        lowered = None if called else lower(region, layouts, stored, in_place)
         work.append(Work(region, stored, lowered))
-    return NativePlan(program, tuple(work), layouts, in_place)
+    return NativePlan(program, tuple(work), layouts, in_place, len(early))
 
 
 def _needed(program: Program, regions: list[Region], layouts: Layouts) -> set[Node]:
@@ -99,33 +105,57 @@ def _needed(program: Program, regions: list[Region], layouts: Layouts) -> set[No
     return needed
 
 
+def _for_outputs(
+    program: Program, regions: list[Region], layouts: Layouts
+) -> set[Region]:
+    """The regions that the outputs need."""
+    before = _before(regions, layouts)
+    home = {node: region for region in regions for node in region.nodes}
+    stack = [home[b] for out in program.outputs if (b := layouts.bases[out]) in home]
+    found = set(stack)
+    while stack:
+        fresh = before[stack.pop()] - found
+        found |= fresh
+        stack.extend(fresh)
+    return found
+
+
+def _before(regions: list[Region], layouts: Layouts) -> dict[Region, set[Region]]:
+    """The regions that each region reads from."""
+    home = {node: region for region in regions for node in region.nodes}
+    return {
+        region: {
+            home[base]
+            for node in region.nodes
+            for operand in node.inputs
+            if (base := layouts.bases[operand]) in home and home[base] is not region
+        }
+        for region in regions
+    }
+
+
 # --- updates in place -----------------------------------------------------------------------------
 
 
 def _updated_in_place(
-    program: Program, regions: list[Region], layouts: Layouts
+    program: Program, regions: list[Region], layouts: Layouts, early: set[Region]
 ) -> tuple[list[Region], dict[Node, Node]]:
     """Which new values are written straight into their variables, and an order in which that is right.
 
-    A region that writes a variable comes after every other region that reads it. Inside it, the variable
-    may be read element by element only, in the walk that also writes it.
+    Regions that outputs need come first, and write no variable. A region that does comes after every other
+    region that reads it. Inside it, the variable may be read element by element only, in the walk that
+    also writes it.
     """
     home = {node: region for region in regions for node in region.nodes}
-    position = {region: k for k, region in enumerate(regions)}
-    before: dict[Region, set[Region]] = {r: set() for r in regions}
-    for region in regions:
-        for node in region.nodes:
-            for operand in node.inputs:
-                other = home.get(layouts.bases[operand])
-                if other is not None and other is not region:
-                    before[region].add(other)
+    position = {region: (region not in early, k) for k, region in enumerate(regions)}
+    before = _before(regions, layouts)
     kept = {layouts.bases[out] for out in program.outputs}
     chosen: dict[Node, Node] = {}
     for target, value in program.updates:
         region = home.get(value)
-        if region is None or region.kind is RegionKind.CALL or not _may_alias(
-            target, value, region, layouts, kept, program
-        ):
+        if region is None or region.kind is RegionKind.CALL or region in early:
+            continue
+        if not _may_alias(target, value, region, layouts, kept, program):
             continue
         readers = {
             r
@@ -152,8 +182,8 @@ def _may_alias(
     """Whether `value` may be written over `target` by the region that computes it."""
     if target.op is not VARIABLE or target in kept or value in kept:
         return False
-    if region.kind is RegionKind.GEMM or region.numbers:
-        return False  # sums wait in the result's memory; walks before the last would read what is new
+    if region.numbers:
+        return False  # a walk over a row after the one that stores would read what is new
     if sum(v is value for _, v in program.updates) > 1:
         return False
     others = {layouts.bases[v] for t, v in program.updates if v is not value}
@@ -163,7 +193,9 @@ def _may_alias(
     return all(layouts.is_whole(i) and i.shape == value.shape for i in own)
 
 
-def _sorted(before: dict[Region, set[Region]], position: dict[Region, int]) -> list[Region] | None:
+def _sorted(
+    before: dict[Region, set[Region]], position: dict[Region, tuple[bool, int]]
+) -> list[Region] | None:
     """Regions after those before them, otherwise in their old order; None if that is a circle."""
     left = {region: set(needs) for region, needs in before.items()}
     ordered: list[Region] = []

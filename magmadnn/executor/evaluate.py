@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler import Plan, compile_program
+from magmadnn.errors import UnknownNameError
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 
+from .binding import bind
 from .run import Watch, run
+
+if TYPE_CHECKING:
+    from .native import NativeRunner
+
+
+EXECUTORS = ("native", "reference")
 
 
 class Executable:
@@ -20,7 +28,11 @@ class Executable:
         outputs: what a run gives.
         updates: (variable, its new value): written when everything is computed.
         training: the phase (dropout, batch statistics).
+        executor: "native" runs compiled kernels, "reference" NumPy, op by op.
         check: verify the graph after each pass, and each value against its shape and dtype; for tests.
+
+    Raises:
+        UnknownNameError: if there is no such executor.
     """
 
     def __init__(
@@ -29,26 +41,51 @@ class Executable:
         updates: Sequence[Updated] = (),
         *,
         training: bool = False,
+        executor: str = "reference",
         check: bool = False,
     ) -> None:
+        if executor not in EXECUTORS:
+            raise UnknownNameError.of("executor", executor, EXECUTORS)
         self.program = Program.of(outputs, updates, training=training)
+        self.executor = executor
         self._check = check
         self._plan: Plan | None = None
+        self._native: NativeRunner | None = None
 
     @property
     def plan(self) -> Plan:
-        """The compiled plan."""
+        """The plan that NumPy runs."""
         if self._plan is None:
             self._plan = compile_program(self.program, check=self._check)
         return self._plan
+
+    @property
+    def native(self) -> NativeRunner:
+        """The compiled kernels and the memory that they run in."""
+        if self._native is None:
+            from magmadnn.compiler.native import native_plan
+
+            from .native import NativeRunner
+
+            self._native = NativeRunner(native_plan(self.program))
+        return self._native
 
     def run(
         self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False
     ) -> list[Array]:
         """One run: outputs as arrays; updated variables have their new values afterwards.
 
+        Args:
+            feeds: arrays for the placeholders.
+            watch: called with every value; the reference executor computes then.
+            guard: look whether the outputs are finite before any variable is written.
+
         Raises:
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
-            NumericError: with `guard`, if NaN or infinity appears; nothing is updated then.
+            NumericError: with `guard`, if NaN or infinity appears, naming where; nothing is updated then.
         """
+        if self.executor == "native" and watch is None:
+            outputs = self.native.run(*bind(self.plan, feeds), guard=guard)
+            if outputs is not None:
+                return outputs
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)

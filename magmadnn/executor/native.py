@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT, load
+from magmadnn.compiler.lower import product_of
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import Region
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
+
+from .run import is_finite
 
 _LAYOUTS_KEPT = 8  # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 
@@ -167,34 +170,40 @@ class Instance:
         if region.kind.value == "columns":
             values["row1"] = self.arrays[first.inputs[0]].size // max(columns, 1)
         if "k" in slots:
-            product = next(n for n in region.nodes if len(n.inputs) == 2 and n.op.contracts)  # type: ignore[union-attr]
-            values["k"] = self.arrays[product.inputs[0]].shape[1]
+            values["k"] = self.arrays[product_of(region).inputs[0]].shape[1]
         return values
 
     # --- running ----------------------------------------------------------------------------------
 
-    def run(self, fed: Mapping[Node, Array]) -> None:
-        """Compute everything; values that are not updated in place still have to be written."""
+    def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
+        """The outputs, as arrays of their own, after every variable got its new value.
+
+        With `guard`, None where an output is NaN or infinite; no variable is changed then.
+        """
         held = {}
         for node, array in fed.items():
             held[node] = self.arrays[node] = np.ascontiguousarray(array)
         for block, slot, node, offset in self._patches:
             block[slot] = held[node].ctypes.data + offset
-        for action in self._actions:
+        for action in self._actions[: self.plan.checked]:
             action()
+        outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
+        if guard and not all(map(is_finite, outputs)):
+            return None
+        for action in self._actions[self.plan.checked :]:
+            action()
+        self._write()
+        return outputs
 
-    def finish(self) -> list[Array]:
-        """The outputs as arrays of their own, once all variables have their new values."""
-        program = self.plan.program
-        outputs = [np.array(self._current(node)) for node in program.outputs]
+    def _write(self) -> None:
+        """Give variables the new values that do not lie in their memory already."""
         fresh = [
             (target, np.array(self._current(value)))
-            for target, value in program.updates
+            for target, value in self.plan.program.updates
             if value not in self.plan.in_place
         ]
         for target, value in fresh:
             np.copyto(_memory(target), value)
-        return outputs
 
 
 def _memory(node: Node) -> Array:
@@ -260,8 +269,8 @@ class NativeRunner:
         self._instances.move_to_end(key)
         return self._instances[key]
 
-    def run(self, fed: Mapping[Node, Array], sizes: Mapping[str, int]) -> list[Array]:
-        """One run."""
-        instance = self.instance(sizes)
-        instance.run(fed)
-        return instance.finish()
+    def run(
+        self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
+    ) -> list[Array] | None:
+        """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
+        return self.instance(sizes).run(fed, guard)

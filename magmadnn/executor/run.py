@@ -67,7 +67,7 @@ def run(
     own = _Owner(leaves)
     outputs = [own(values[slot]) for slot in plan.outputs]
     fresh = [(node, own(values[slot])) for node, slot in plan.updates]
-    if guard and not all(map(_is_finite, [*outputs, *(value for _, value in fresh)])):
+    if guard and not all(map(is_finite, [*outputs, *(value for _, value in fresh)])):
         run(plan, feeds, watch=FiniteWatch(), float64=float64)  # raises at the first bad step
         raise NumericError("NaN or infinity was fed, or stands in a variable")
     for node, value in fresh:
@@ -75,7 +75,8 @@ def run(
     return outputs
 
 
-def _is_finite(value: Array) -> bool:
+def is_finite(value: Array) -> bool:
+    """Whether an array holds no NaN and no infinity."""
     return not is_floating(value.dtype) or bool(np.isfinite(value).all())
 
 

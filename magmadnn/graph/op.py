@@ -216,7 +216,7 @@ class Op:
         """The NumPy forward; special values come out as values, not as warnings."""
         with np.errstate(all="ignore"):
             result = np.asarray(self.numpy(*arrays, **settled))
-        return result if result.dtype == dtype else result.astype(dtype)
+            return result if result.dtype == dtype else result.astype(dtype)
 
 
 class _Required:

@@ -331,14 +331,14 @@ def _adopted(array: ArrayLike) -> MemoryManager:
     return MemoryManager.adopt(np.ascontiguousarray(array), Kind.HOST)
 
 
-def _count(name: str, value: object) -> int:
+def _count(name: str, value: Any) -> int:
     """An argument that counts something.
 
     Raises:
         ArgumentError: if it is no integer of at least 0.
     """
     try:
-        number = -1 if isinstance(value, (bool, np.bool)) else operator.index(value)  # type: ignore[arg-type]  # a TypeError is an answer
+        number = -1 if isinstance(value, (bool, np.bool)) else operator.index(value)
     except TypeError:
         number = -1
     if number < 0:

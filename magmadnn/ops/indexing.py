@@ -200,10 +200,15 @@ def _one_hot_samples(draw: Draw) -> list[Sample]:
 
 
 def _one_hot_nodes(indices: Any, depth: Any, dtype: Any) -> Any:
-    """The same in other ops, for a known depth; an index outside gives zeros."""
-    if isinstance(depth, Dim):
+    """The same in other ops, for a known depth and real numbers; an index outside gives NaN.
+
+    (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
+    """
+    if isinstance(depth, Dim) or not is_floating(dtype):
         return None
-    return cast(equal(expand_dims(indices, -1), np.arange(depth)), dtype)
+    rows = expand_dims(indices, -1)
+    hot = cast(equal(rows, np.arange(depth)), dtype)
+    return where(logical_or(rows < 0, rows >= depth), np.nan, hot)
 
 
 one_hot = Op(
@@ -296,7 +301,7 @@ def getitem(x: Any, index: Any) -> Any:
     if len(entries) == 1 and _is_array(entries[0]):
         return _rows(x, entries[0])
     ndim = ndim_of(x)
-    used = sum(e is not None and e is not ... for e in entries)
+    used = len([e for e in entries if e is not None and e is not ...])
     if used > ndim:
         raise IndexOutOfRangeError(f"getitem: {used} indices for x, which has {axes_text(ndim)}")
     at = next((k for k, e in enumerate(entries) if e is ...), len(entries))

@@ -7,11 +7,12 @@ log_softmax   x - logsumexp(x): no logarithm of a number near 0 is ever taken
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+from magmadnn.graph.dim import Dim
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
@@ -52,20 +53,29 @@ def _log_softmax_numpy(x: Array, axis: int) -> Array:
     return np.asarray(c - np.log(np.exp(c).sum(axis=axis, keepdims=True)))
 
 
-def _centred_nodes(x: Any, axis: int) -> Any:
-    """`_centred` in ops."""
-    wide = x if x.dtype.kind == "f" and x.dtype.itemsize >= 4 else cast(x, "float64")
-    return wide - max(wide, axis, keepdims=True)
+def _centred_nodes(x: Any, axis: int) -> tuple[Any, Callable[[Any], Any]]:
+    """`_centred` in ops, and what brings a result back to the dtype of the op."""
+    wide, back = with_digits(x if is_floating(x.dtype) else cast(x, "float64"))
+    return wide - max(wide, axis, keepdims=True), back
+
+
+def _may_be_empty(x: Any, axis: int) -> bool:
+    return isinstance(x.shape[axis], Dim) or x.shape[axis] == 0
 
 
 def _softmax_nodes(x: Any, axis: int) -> Any:
-    e = exp(_centred_nodes(x, axis))
-    return e / sum(e, axis, keepdims=True)
+    if _may_be_empty(x, axis):
+        return None
+    c, back = _centred_nodes(x, axis)
+    e = exp(c)
+    return back(e / sum(e, axis, keepdims=True))
 
 
 def _log_softmax_nodes(x: Any, axis: int) -> Any:
-    c = _centred_nodes(x, axis)
-    return c - log(sum(exp(c), axis, keepdims=True))
+    if _may_be_empty(x, axis):
+        return None
+    c, back = _centred_nodes(x, axis)
+    return back(c - log(sum(exp(c), axis, keepdims=True)))
 
 
 softmax = Op(

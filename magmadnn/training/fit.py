@@ -189,7 +189,8 @@ class Fit:
                 "batch": self.batch,
                 "steps": self.steps,
                 "seconds": self._seconds,
-                "stopped": self._stop,
+                # At the end of an epoch training stops for good; within one it is interrupted.
+                "stopped": None if self.batch else self._stop,
                 "totals": self.totals.state(),
                 "history": self.history.rows,
                 "callbacks": {key: c.state() for key, c in self._named_callbacks()},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.backends import cuda
-from magmadnn.backends.cuda.protocol import DeviceMemory
+from magmadnn.backends.cuda.protocol import DeviceMemory, fill_by_doubling
 from magmadnn.backends.cuda.simulated import SimulatedDevice, simulated_devices
 from magmadnn.errors import DeviceError
 
@@ -73,6 +73,13 @@ def test_fill(device: DeviceMemory, pattern: bytes, count: int) -> None:
     expected = pattern * count + b"\xee" * (1000 - len(pattern) * count)
     assert fetched(device, block, 1000).tobytes() == expected
     device.free(block)
+
+
+def test_fill_by_doubling_takes_few_copies(simulated: SimulatedDevice) -> None:
+    block = simulated.allocate(4000)
+    fill_by_doubling(simulated, block, b"\1\2\3\4", 4000)
+    assert simulated.counts.on_device == 10, "1000 elements: 1, 2, 4, ... 512 and the rest"
+    simulated.free(block)
 
 
 def test_copies_in_the_background_have_arrived_after_wait(device: DeviceMemory) -> None:

@@ -106,3 +106,26 @@ def test_refused_dtypes(op: Op, checked: Checked) -> None:
                 case.run()
             assert str(info.value) == f"{op.name}: does not take {names}; cast to a type it takes"
             checked(1)
+
+
+DECOMPOSED = {name: op for name, op in BUILT_IN.items() if op.decompose is not None}
+
+
+@pytest.mark.parametrize("op", DECOMPOSED.values(), ids=DECOMPOSED)
+def test_other_ops_of_equal_value(op: Op, checked: Checked) -> None:
+    """What `decompose` makes is the same value, where it makes anything."""
+    count = 0
+    for dtype in (*FLOATS, "int32", "uint8"):
+        for case in cases(op, dtype):
+            node, inputs = on_graph(case)
+            assert op.decompose is not None
+            made = op.decompose(*node.inputs, **node.attributes)
+            if made is None:
+                continue
+            assert made.op is not op
+            assert made.spec == node.spec
+            feeds = dict(zip(inputs, case.operands, strict=True))
+            assert_matches(case, Executable([made], check=True).run(feeds)[0])
+            count += 2
+    assert count
+    checked(count)

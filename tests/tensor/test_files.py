@@ -188,13 +188,14 @@ def test_npz_never_unpickles(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_npz_damage_is_one_clear_error(tmp_path: Path) -> None:
-    """Every byte flipped, and every length cut: an error of ours, or the values, never wrong ones."""
+@pytest.mark.parametrize("savez", [np.savez, np.savez_compressed])
+def test_npz_damage_is_one_clear_error(tmp_path: Path, savez: Any) -> None:
+    """Every byte flipped, and many lengths cut: an error of ours, or the values; never wrong ones."""
     path, values = tmp_path / "t.npz", np.arange(5.0)
-    save_npz({"x": values}, path)
+    savez(path, x=values)
     whole = path.read_bytes()
     damaged = [whole[:n] for n in range(0, len(whole), 7)]
-    damaged += [whole[:i] + bytes([whole[i] ^ 0x41]) + whole[i + 1 :] for i in range(len(whole))]
+    damaged += [whole[:i] + bytes([b ^ 0x41]) + whole[i + 1 :] for i, b in enumerate(whole)]
     refused = 0
     for data in damaged:
         path.write_bytes(data)
@@ -206,7 +207,10 @@ def test_npz_damage_is_one_clear_error(tmp_path: Path) -> None:
             continue
         assert all(np.array_equal(t, values) for t in loaded.values())
     assert refused > 0.6 * len(damaged)
-    np.save(tmp_path / "single.npy", values)
+
+
+def test_npy_is_no_npz(tmp_path: Path) -> None:
+    np.save(tmp_path / "single.npy", np.arange(5.0))
     with pytest.raises(errors.DataError, match="no npz file"):
         load_npz(tmp_path / "single.npy")
 

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.lib.array_utils import byte_bounds
 
 from magmadnn import errors
 from magmadnn.backends.cuda.simulated import simulated_devices
@@ -62,6 +63,7 @@ def test_arrays_of_all_layouts_share_memory(take: Any) -> None:
     if given.size:
         assert np.shares_memory(t.read(), given)
         assert t.memory.host()[t.offset] == given.flat[0]
+        assert byte_bounds(t.memory.host()) == byte_bounds(given), "all of it and nothing beside"
     if given.size and given.flags.writeable:
         t[...] = -1
         assert np.all(given == -1)

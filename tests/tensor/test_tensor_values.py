@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import magmadnn.ops  # noqa: F401  # the ops behind operators
-from magmadnn import errors, memory
+from magmadnn import errors, memory, ops
 from magmadnn.backends.cuda.simulated import SimulatedDevice, simulated_devices
 from magmadnn.memory import CUDA_MANAGED, DEVICE, DTYPES, HOST, MANAGED, Kind
 from magmadnn.tensor import Tensor, init
@@ -126,7 +125,14 @@ def test_numbers_and_arrays_on_either_side_give_tensors() -> None:
 
 def test_results_do_not_change_with_their_operands() -> None:
     t = asarray(numbers(3, 4))
-    results = [+(t * 1), t.sum(), t.astype("float32"), t[[0, 1]]]
+    results = [
+        t * 1,
+        t.sum(),
+        t.astype("float32"),
+        t[[0, 1]],
+        ops.transpose(t),
+        ops.reshape(t, (12,)),
+    ]
     copies = [r.tolist() for r in results]
     t[...] = -1
     assert [r.tolist() for r in results] == copies

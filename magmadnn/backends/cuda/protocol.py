@@ -1,4 +1,4 @@
-"""What a device's memory must be able to do: the calls, on addresses and bytes."""
+"""What a device's memory must be able to do: ten calls on addresses and bytes."""
 
 from __future__ import annotations
 

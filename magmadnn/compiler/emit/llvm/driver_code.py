@@ -187,6 +187,6 @@ class _Threads:
 
     def _futex(self, word: Array, operation: int, value: Value) -> None:
         code = self.code
-        numbers = [code.integer(self.number), word, code.integer(operation), value]
+        call, what, nothing = (code.integer(x) for x in (self.number, operation, 0))
         sleep = self.control[Control.SLEEP]
-        code.call_address(sleep, I64, *numbers, code.integer(0), variadic=True)
+        code.call_address(sleep, I64, call, word, what, value, nothing, variadic=True)

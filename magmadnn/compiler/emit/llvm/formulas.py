@@ -26,10 +26,11 @@ ITEMS = {"bool": I1, "uint8": I8, "int32": I32, "int64": I64, "float32": F32, "f
 
 
 def frozen(expression: Any) -> Formula:
-    """The formula of a tree of nodes with `name` and `args`; other things stay as they are."""
-    if not hasattr(expression, "args"):
-        return expression  # type: ignore[no-any-return]  # a leaf's own value
-    return (expression.name, *(frozen(arg) for arg in expression.args))
+    """The formula of a tree of nodes with `name` and `args`; the values in leaves stay as they are."""
+    return (
+        expression.name,
+        *(frozen(arg) if hasattr(arg, "args") else arg for arg in expression.args),
+    )
 
 
 class Writer:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .builder import FLOATS, Code, item_bytes
-from .gemm_loops import Blocking, a_panel_stride, Epilogue, Nest, default_blocking
+from .gemm_loops import Blocking, Epilogue, Nest, a_panel_stride, default_blocking
 from .gemm_tile import largest_tile
 from .kernel import ALIGNMENT, Frame
 from .target import Target

@@ -221,5 +221,5 @@ def neutral(reduction: Reduction) -> float | int:
     item = ITEMS[reduction.dtype]
     if is_float(item) or reduction.kind == "sum":
         return _NEUTRAL[reduction.kind] if is_float(item) else 0
-    end = 2 ** (item.width - 1)
+    end = 1 << (int(item.width) - 1)
     return -end if reduction.kind == "max" else end - 1

@@ -11,7 +11,6 @@ import weakref
 
 import numpy as np
 import pytest
-from tests.compiler.emit.llvm.llvm_calls import call
 
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.driver_code import driver_text
@@ -22,6 +21,7 @@ from magmadnn.compiler.emit.llvm.operands import Operand, Result
 from magmadnn.compiler.emit.llvm.rows import pointwise
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
 from magmadnn.errors import ArgumentError
+from tests.compiler.emit.llvm.llvm_calls import call
 
 
 def dot_chain(threads: int, batches: int, **options) -> np.ndarray:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
 from magmadnn.compiler.emit.llvm.columns import Columns
 from magmadnn.compiler.emit.llvm.formulas import PRIMITIVES, frozen
@@ -16,6 +15,7 @@ from magmadnn.compiler.emit.llvm.operands import Operand, Result
 from magmadnn.compiler.emit.llvm.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.errors import DTypeError
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
 X, Y = ("argument", 0), ("argument", 1)
 F4 = "float32"

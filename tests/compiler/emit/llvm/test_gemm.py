@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm, matrix
 
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
 from magmadnn.compiler.emit.llvm.gemm import Gemm
 from magmadnn.compiler.emit.llvm.gemm_loops import Blocking, Place
 from magmadnn.compiler.emit.llvm.kernel import Frame, llvm_text
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm, matrix
 
 DTYPES = ("float32", "float64")
 BOTH = list(itertools.product((False, True), repeat=2))

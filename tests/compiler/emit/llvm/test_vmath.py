@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import mpmath
 import numpy as np
 import pytest
-from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
 from magmadnn.compiler.emit.llvm.builder import FLOATS, Code, item_bytes
 from magmadnn.compiler.emit.llvm.kernel import Frame
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.vmath import FUNCTIONS, MAX_ULP
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
 DTYPES = ("float32", "float64")
 UNARY = [name for name in FUNCTIONS if name != "power"]

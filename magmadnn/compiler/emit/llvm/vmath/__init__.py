@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..builder import Value
+from magmadnn.compiler.emit.llvm.builder import Value
+
 from .exponential import exp, expm1
 from .logarithm import log, log1p
 from .power import power

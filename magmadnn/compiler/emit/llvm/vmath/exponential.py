@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..builder import Code, Value
+from magmadnn.compiler.emit.llvm.builder import Code, Value
+
 from .floats import by_layout, limited, polynomial, power_of_two, rounded, scaled
 
 LOG2_E = 1.0 / math.log(2.0)

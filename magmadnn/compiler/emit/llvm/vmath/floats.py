@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..builder import F32, F64, I32, I64, Code, Number, Value, item_type
+from magmadnn.compiler.emit.llvm.builder import F32, F64, I32, I64, Code, Number, Value, item_type
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ..builder import F32, Code, Value, item_type
+from magmadnn.compiler.emit.llvm.builder import F32, Code, Value, item_type
+
 from .exponential import LN2_64
 from .floats import layout_of, polynomial
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from ..builder import F32, F64, Code, Value, item_type
+from magmadnn.compiler.emit.llvm.builder import F32, F64, Code, Value, item_type
+
 from .exponential import LN2_64, exp, exp_of_sum
 from .floats import limited, magnitude, polynomial
 from .logarithm import log, split

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..builder import Code, Value
+from magmadnn.compiler.emit.llvm.builder import Code, Value
+
 from .exponential import exp
 from .floats import by_layout, limited, magnitude, polynomial, with_sign
 

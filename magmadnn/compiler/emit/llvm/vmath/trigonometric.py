@@ -13,7 +13,8 @@ import math
 
 from llvmlite import ir
 
-from ..builder import F32, F64, I64, Array, Code, Value, item_type, vector
+from magmadnn.compiler.emit.llvm.builder import F32, F64, I64, Array, Code, Value, item_type
+
 from .floats import magnitude, polynomial, rounded
 
 _LIMIT = 2.0**20
