@@ -9,6 +9,7 @@ from typing import Protocol
 from magmadnn.errors import ArgumentError, UnknownNameError
 
 from .arguments import Parser
+from .console import version
 
 COMMANDS = {
     "train": "train a network on data",
@@ -38,9 +39,7 @@ def run_command(argv: Sequence[str]) -> int:
         print(usage())
         return 0
     if name == "--version":
-        import magmadnn
-
-        print(f"magmadnn {magmadnn.__version__}")
+        print(f"magmadnn {version()}")
         return 0
     if not name:
         raise ArgumentError(f"a command is missing: give one of {', '.join(COMMANDS)}, or --help")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 
 class Console:
     """Prints lines at once, or nothing.
@@ -17,3 +20,9 @@ class Console:
         """Print a line."""
         if not self.quiet:
             print(text, flush=True)
+
+
+def version() -> str:
+    """The version of magmadnn, which is loaded by now: nothing here imports from so far above."""
+    package: Any = sys.modules[__name__.partition(".")[0]]
+    return str(package.__version__)

@@ -11,6 +11,7 @@ from magmadnn.data._find import places_of
 
 from . import machine
 from .arguments import Parser
+from .console import version
 from .settings import mnist_folder
 
 Facts = Iterator[tuple[str, str]]
@@ -41,9 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _system() -> Facts:
-    import magmadnn
-
-    yield "magmadnn", magmadnn.__version__
+    yield "magmadnn", version()
     yield "Python", machine.python_words()
     yield "system", machine.system_words()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -247,15 +246,20 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
 # --- columns --------------------------------------------------------------------------------------
 
 
+def reduced_by(region: Region) -> Node:
+    """The reduction of a region of columns."""
+    return next(n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.REDUCTION)
+
+
 def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
     formulas = _Formulas(region, layouts)
-    first, *rest = region.nodes
-    source = formulas.operand(first.inputs[0], FULL)
-    formulas.define(first, ("value", "total"))
+    total = reduced_by(region)
+    source = formulas.operand(total.inputs[0], FULL)
+    formulas.define(total, ("value", "total"))
     results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
     kernel = Columns(
         tuple(formulas.operands),
-        (Reduction("total", "sum", source, first.dtype.name),),
+        (Reduction("total", "sum", source, total.dtype.name),),
         tuple(results),
         _dtype(region),
     )
@@ -309,5 +313,3 @@ def _is_transposed(layouts: Layouts, node: Node) -> bool:
     """Whether a matrix lies in memory column by column."""
     array = layouts.arrays[node]
     return bool(array.strides[0] == array.itemsize and array.strides[1] != array.itemsize)
-
-

@@ -105,9 +105,7 @@ def _needed(program: Program, regions: list[Region], layouts: Layouts) -> set[No
     return needed
 
 
-def _for_outputs(
-    program: Program, regions: list[Region], layouts: Layouts
-) -> set[Region]:
+def _for_outputs(program: Program, regions: list[Region], layouts: Layouts) -> set[Region]:
     """The regions that the outputs need."""
     before = _before(regions, layouts)
     home = {node: region for region in regions for node in region.nodes}
@@ -160,7 +158,8 @@ def _updated_in_place(
         readers = {
             r
             for r in regions
-            if r is not region and any(layouts.bases[i] is target for n in r.nodes for i in n.inputs)
+            if r is not region
+            and any(layouts.bases[i] is target for n in r.nodes for i in n.inputs)
         }
         trial = {**before, region: before[region] | readers}
         if _sorted(trial, position) is not None:

@@ -12,7 +12,9 @@ from magmadnn.graph.node import Node
 class RegionKind(Enum):
     """What kind of kernel a region becomes."""
 
-    ROWS = "rows"  # walks over the rows of a matrix: pointwise chains, reductions over the last axis
+    ROWS = (
+        "rows"  # walks over the rows of a matrix: pointwise chains, reductions over the last axis
+    )
     COLUMNS = "columns"  # reduces over the leading axes
     GEMM = "gemm"  # a contraction, and what is done to its elements
     CALL = "call"  # the NumPy function of one op

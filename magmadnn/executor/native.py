@@ -9,16 +9,18 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT, load
-from magmadnn.compiler.lower import product_of
+from magmadnn.compiler.lower import product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
-from magmadnn.compiler.regions import Region
+from magmadnn.compiler.regions import Region, RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 
 from .run import is_finite
 
-_LAYOUTS_KEPT = 8  # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
+_LAYOUTS_KEPT = (
+    8  # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
+)
 
 Action = Callable[[], None]
 Patch = tuple[Any, int, Node, int]  # argument block, slot, placeholder, offset in bytes
@@ -112,8 +114,7 @@ class Instance:
         block = self._block(work)
         size = getattr(kernel, "scratch_bytes", None)
         space = aligned(size(_target()) if size else 0)
-        run = loaded.prepared(block, space)
-        return run
+        return loaded.prepared(block, space)
 
     def _call(self, node: Node) -> Action:
         """The op's NumPy function; its operands are looked up at each run, since feeds change."""
@@ -163,12 +164,11 @@ class Instance:
 
     def _extent(self, region: Region, slots: tuple[str, ...]) -> dict[str, int]:
         """Rows, columns and depth of the kernel's matrix."""
-        first = region.nodes[0]
         rows = int(np.prod(bind_shape(region.rows, self.sizes), dtype=np.int64))
         (columns,) = bind_shape((region.columns,), self.sizes)
         values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
-        if region.kind.value == "columns":
-            values["row1"] = self.arrays[first.inputs[0]].size // max(columns, 1)
+        if region.kind is RegionKind.COLUMNS:
+            values["row1"] = self.arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
         if "k" in slots:
             values["k"] = self.arrays[product_of(region).inputs[0]].shape[1]
         return values

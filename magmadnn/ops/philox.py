@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from magmadnn.memory.dtypes import BFLOAT16
+
 _ROUNDS = 10
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio and sqrt(3) - 1, as 32-bit fractions
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _BLOCK = 1 << 16  # blocks of four worked on at a time, so that the temporaries stay in cache
+
+_DIGITS = {np.dtype(np.float32): 24, np.dtype(np.float16): 11, BFLOAT16: 8}
 
 Words = NDArray[np.uint32]
 
@@ -71,12 +75,16 @@ def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
 def uniform(
     seed: int, stream: int, count: int, dtype: DTypeLike = np.float64, start: int = 0
 ) -> NDArray[Any]:
-    """Uniform numbers in [0, 1): 24 random bits for float32 and smaller, 53 for float64."""
+    """Uniform numbers in [0, 1): as many random bits as the dtype has digits, so that none rounds to 1.
+
+    53 bits for float64, 24 for float32, 11 for float16, 8 for bfloat16.
+    """
     if np.dtype(dtype) == np.float64:
         words = random_bits(seed, stream, 2 * count, 2 * start).reshape(count, 2).astype(np.uint64)
         return ((words[:, 0] << _HALF | words[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    bits = random_bits(seed, stream, count, start) >> np.uint32(8)
-    return (bits.astype(np.float32) * np.float32(2.0**-24)).astype(dtype)
+    digits = _DIGITS[np.dtype(dtype)]
+    bits = random_bits(seed, stream, count, start) >> np.uint32(32 - digits)
+    return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)
 
 
 def normal(seed: int, stream: int, count: int) -> NDArray[np.float64]:

@@ -28,7 +28,12 @@ class Optimizer(Record, ABC, family="optimiser"):
         """The parts in order; what comes out of the last one is subtracted from the parameters."""
 
     def step(
-        self, loss: Operation, parameters: Sequence[Operation], *, outputs: Sequence[Operation] = ()
+        self,
+        loss: Operation,
+        parameters: Sequence[Operation],
+        *,
+        outputs: Sequence[Operation] = (),
+        executor: str = "native",
     ) -> Step:
         """The training step that lowers `loss`.
 
@@ -36,12 +41,13 @@ class Optimizer(Record, ABC, family="optimiser"):
             loss: a scalar; computed as in training (dropout, batch statistics).
             parameters: variables to update. One that the loss does not depend on is left as it is.
             outputs: more to compute in the same run.
+            executor: "native" for compiled kernels, "reference" for NumPy, op by op.
 
         Raises:
             GraphError, ShapeError, DTypeError, ArgumentError: if the loss is no scalar or does not depend
                 on any parameter, or if parameters are not floating-point variables, each given once.
         """
-        return Step(self, loss, parameters, outputs)
+        return Step(self, loss, parameters, outputs, executor)
 
     def minimize(
         self,

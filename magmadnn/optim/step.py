@@ -35,7 +35,12 @@ class Step:
     """
 
     def __init__(
-        self, optimizer: Optimizer, loss: Any, parameters: Any, outputs: Sequence[Any] = ()
+        self,
+        optimizer: Optimizer,
+        loss: Any,
+        parameters: Any,
+        outputs: Sequence[Any] = (),
+        executor: str = "native",
     ) -> None:
         name, parts = type(optimizer).__name__, optimizer.parts()
         where = f"{name}.step"
@@ -48,7 +53,9 @@ class Step:
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = update.slots
         self._count = update.count
-        self._executable = Executable(update.outputs, update.updates, training=True)
+        self._executable = Executable(
+            update.outputs, update.updates, training=True, executor=executor
+        )
 
     def __call__(self, feeds: Feeds | None = None) -> Tensor:
         """Do one step and give the loss, as it was before the update.

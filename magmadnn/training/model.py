@@ -43,6 +43,7 @@ class Model:
         optimizer: an optimiser of `md.optim`, or its name.
         metrics: names, Metrics or functions of (predictions, targets).
         seed: of initial values, dropout and shuffling.
+        executor: "native" for compiled kernels, "reference" for NumPy, op by op.
 
     Raises:
         ArgumentError, GraphError: if there is no Input, or outputs do not follow from the inputs.
@@ -58,6 +59,7 @@ class Model:
         optimizer: Optimizer | str | None = None,
         metrics: Sequence[Any] = (),
         seed: int = 0,
+        executor: str = "native",
     ) -> None:
         if (layers is None) == (inputs is None or outputs is None):
             raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
@@ -67,6 +69,7 @@ class Model:
         self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
         self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
+        self.executor = executor
         self.optimizer = None if optimizer is None else optim.of(optimizer)
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)
@@ -324,7 +327,7 @@ class Model:
         key = (*_looks(sample.targets), sample.weights is not None)
         if self._evaluation is None or self._evaluation[0] != key:
             objective = Objective(self, sample.targets, sample.weights is not None)
-            executable = Executable([o.node for o in objective.outputs])
+            executable = Executable([o.node for o in objective.outputs], executor=self.executor)
             self._evaluation = (key, objective, executable)
         _, objective, executable = self._evaluation
         return run_once(self, objective, executable, source.epoch(0, batch_size, 0))
@@ -337,7 +340,7 @@ class Model:
         _at_least("predict: batch_size", batch_size, 1)
         arrays = inputs_for(self.inputs, x, "predict")
         if self._prediction is None:
-            self._prediction = Executable([o.node for o in self.outputs])
+            self._prediction = Executable([o.node for o in self.outputs], executor=self.executor)
         rows = len(arrays[0])
         pieces = [
             self._prediction.run(

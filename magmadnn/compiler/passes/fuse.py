@@ -20,7 +20,9 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
-_MOST_OPERANDS = 14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
+_MOST_OPERANDS = (
+    14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
+)
 _COMBINED = ("sum", "max", "min")
 
 
@@ -135,14 +137,17 @@ class Fusion:
     # --- reductions and contractions --------------------------------------------------------------
 
     def _take_reduction(self, node: Node) -> None:
-        op, source = node.op, node.inputs[0]
-        axis = node.attributes.get("axis")
-        combined = isinstance(op, Op) and op.contracts in _COMBINED
-        if not combined or not isinstance(axis, tuple) or not axis or source.ndim == 0:
+        source, axis = node.inputs[0], node.attributes.get("axis")
+        if (
+            _combines(node) not in _COMBINED
+            or not isinstance(axis, tuple)
+            or not axis
+            or source.ndim == 0
+        ):
             self._begin(RegionKind.CALL, node)
         elif axis == (source.ndim - 1,):
             self._take_row_reduction(node, source)
-        elif axis == tuple(range(source.ndim - 1)) and op.contracts == "sum":
+        elif axis == tuple(range(source.ndim - 1)) and _combines(node) == "sum":
             region = Region(RegionKind.COLUMNS, (), source.shape[-1], [node])
             spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
             if spread != FULL:
@@ -180,12 +185,12 @@ class Fusion:
     # --- merging ----------------------------------------------------------------------------------
 
     def _can_merge(self, one: Region, other: Region) -> bool:
-        kinds = {one.kind, other.kind}
+        kinds = [one.kind, other.kind]
         if one.domain != other.domain or RegionKind.CALL in kinds:
             return False
-        if kinds == {RegionKind.GEMM} or RegionKind.COLUMNS in kinds:
+        if RegionKind.ROWS not in kinds:
             return False
-        if RegionKind.GEMM in kinds and (one.numbers or other.numbers):
+        if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
             return False
         together = [*one.nodes, *other.nodes]
         if len(self._streams(together, one)) > _MOST_OPERANDS:
@@ -198,8 +203,8 @@ class Fusion:
         )
 
     def _merge(self, one: Region, other: Region) -> Region:
-        gemm = RegionKind.GEMM in (one.kind, other.kind)
-        merged = Region(RegionKind.GEMM if gemm else RegionKind.ROWS, one.rows, one.columns)
+        special = other if one.kind is RegionKind.ROWS else one
+        merged = Region(special.kind, one.rows, one.columns)
         members = {*one.nodes, *other.nodes}
         merged.nodes = [n for n in self._nodes if n in members]
         merged.numbers = one.numbers | other.numbers
@@ -234,6 +239,11 @@ class Fusion:
         members = set(nodes)
         bases = {self.layouts.bases[i] for n in nodes for i in n.inputs} - members
         return {b for b in bases if matrix_of(b.shape) == region.domain}
+
+
+def _combines(node: Node) -> str | None:
+    """How a reduction combines elements."""
+    return node.op.contracts if isinstance(node.op, Op) else None
 
 
 def is_gemm_operand(array: Any) -> bool:

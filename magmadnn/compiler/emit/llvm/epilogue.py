@@ -32,7 +32,8 @@ class Finish:
 
     def write(self, code: Code, frame: Frame, value: Value, place: Place) -> Value:
         """The vector to store in place of `value`."""
-        matrices = {part: Matrix(code, frame, part) for part in (*self.operands, *self.results)}
+        parts: list[Operand | Result] = [*self.operands, *self.results]
+        matrices = {part: Matrix(code, frame, part) for part in parts}
 
         def leaf(formula: Formula) -> Value:
             if formula == ("product",):

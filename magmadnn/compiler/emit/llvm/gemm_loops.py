@@ -65,8 +65,8 @@ class Blocking:
     each other's way in caches and page tables.
 
     Attributes:
-        depth: steps of k in a block.
-        rows: rows of C in a block, a multiple of the tile's rows.
+        depth: steps of k in a block, about.
+        rows: rows of C in a block at most, a multiple of the tile's rows.
         columns: columns of C in a block where sums wait in scratch memory for a further block of k.
         pack_a_rows: copy blocks of A for so many columns of C.
         pack_a_columns: the same where A is stored transposed.
@@ -84,11 +84,11 @@ class Blocking:
     pack_b_rows: int = 160
     pack_b_colliding_rows: int = 24
     group: int = 8
-    unroll: int = 1
+    unroll: int = 4
 
     def max_depth(self, scaled: bool) -> int:
-        """The most steps of k in a block."""
-        return 2 * self.depth if scaled else self.depth
+        """The most steps of k in a block: blocks are even, and the last would be half as deep."""
+        return 2 * self.depth if scaled else self.depth + self.depth // 2 + 1
 
 
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
@@ -115,6 +115,12 @@ class _Block:
     depth: Value
     resume: Value
     last: Value
+
+
+def _even_part(code: Code, total: Value, parts: Value) -> Value:
+    """`total` divided into `parts` parts (at least one), rounded up, and at least 1."""
+    parts = code.larger(parts, 1)
+    return code.larger((total + parts - 1) // parts, 1)
 
 
 class Nest:
@@ -146,29 +152,29 @@ class Nest:
         row0, row1, column0, column1, k = (
             self.frame.integer(x) for x in ("row0", "row1", "column0", "column1", "k")
         )
-        rows, columns, steps = self._block_sizes(k, column1 - column0)
+        rows, columns, steps = self._block_sizes(row1 - row0, column1 - column0, k)
         with code.loop(row0, row1, rows) as i0, code.loop(column0, column1, columns) as j0:
             i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
             with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
                 depth, last = code.smaller(k - p0, steps), p0 + steps >= k
                 self._block(_Block(i0, i1, j0, j1, p0, depth, p0 > 0, last))
 
-    def _block_sizes(self, k: Value, columns: Value) -> tuple[Value, Value, Value]:
-        """Rows, columns and steps of k in a block.
+    def _block_sizes(self, rows: Value, columns: Value, k: Value) -> tuple[Value, Value, Value]:
+        """Rows, columns and steps of k in a block: even parts near the blocking's sizes.
 
         With alpha and beta, sums that wait for a further block of k need scratch memory. So k is cut
         later there, at twice the depth with half the rows, and then the columns are cut too.
         """
-        code, cut = self.code, self.blocking
-        if not self.factors:
-            return code.integer(cut.rows), code.larger(columns, 1), code.integer(cut.depth)
-        deep = (k > cut.depth) & (k <= 2 * cut.depth)
-        half = max(1, cut.rows // 2 // self.tile.rows) * self.tile.rows
-        return (
-            code.select(deep, half, code.integer(cut.rows)),
-            code.select(k > 2 * cut.depth, cut.columns, code.larger(columns, 1)),
-            code.select(deep, 2 * cut.depth, code.integer(cut.depth)),
-        )
+        code, cut, high = self.code, self.blocking, self.tile.rows
+        steps = _even_part(code, k, (k + cut.depth // 2) // cut.depth)
+        most, wide = code.integer(cut.rows), code.larger(columns, 1)
+        if self.factors:
+            deep = (k > steps) & (k <= 2 * cut.depth)
+            steps = code.select(deep, k, steps)
+            most = code.select(deep, max(1, cut.rows // 2 // high) * high, most)
+            wide = code.select(k > steps, cut.columns, wide)
+        part = _even_part(code, rows, (rows + most - 1) // most)
+        return (part + high - 1) // high * high, wide, steps
 
     def _block(self, block: _Block) -> None:
         """One block of k for one block of C."""
