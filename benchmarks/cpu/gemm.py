@@ -169,7 +169,9 @@ def main() -> None:
     options = parser.parse_args()
     library = openblas()
     print(f"{host().cpu}, {options.dtype}, one core\n")
-    print("| m x k x n | GFLOP/s | of peak | OpenBLAS | of peak | ratio |\n|---|---|---|---|---|---|")
+    print(
+        "| m x k x n | GFLOP/s | of peak | OpenBLAS | of peak | ratio |\n|---|---|---|---|---|---|"
+    )
     for shape in SHAPES:
         print(measured(shape, options.dtype, library, options.seconds), flush=True)
 

@@ -87,19 +87,19 @@ class Record:
     family: ClassVar[str] = ""  # what errors call it
 
     def __init_subclass__(cls, family: str = "", abstract: bool = False) -> None:
-        """Make a class known by its name, unless it is a base class."""
+        """Make a class known by its name, unless it is a base class; a later one of that name counts.
+
+        Raises:
+            ArgumentError: for the name of one of ours: "adam" always means Adam.
+        """
         if family:
             cls.family = family
         if family or abstract or cls.__name__.startswith("_"):
             return
         key = cls.__name__.lower()
-        other = _RECORDS.get(key)
-        if other is not None and (other.__module__, other.__qualname__) != (
-            cls.__module__,
-            cls.__qualname__,
-        ):
+        if key in _RECORDS and _ours(_RECORDS[key]) and not _ours(cls):
             raise ArgumentError(
-                f"{cls.family} {cls.__name__}: this name is taken by one of {other.__module__}; "
+                f"{cls.family} {cls.__name__}: md.optim.{_RECORDS[key].__name__} has this name; "
                 "give yours another"
             )
         _RECORDS[key] = cls
@@ -130,6 +130,10 @@ class Record:
         cls = type(self).__name__
         values = {f.name: _plain(getattr(self, f.name), f"{cls}: {f.name}") for f in fields(self)}
         return {"name": cls, **values}
+
+
+def _ours(cls: type[Record]) -> bool:
+    return cls.__module__.startswith("magmadnn.")
 
 
 def _hint(value: Any) -> str:

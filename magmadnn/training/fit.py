@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError
+from magmadnn.errors import CheckpointError, NumericError
 from magmadnn.executor import Executable
 from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
 from magmadnn.optim import Step
 
 from .checkpoint import State
@@ -148,7 +149,21 @@ class Fit:
                 return
         self._finish_epoch()
 
+    def check_finite(self) -> None:
+        """Look whether parameters and states are finite: at each epoch's end, and before they are saved.
+
+        Raises:
+            NumericError: naming the first that is not.
+        """
+        for name, value in self.model.values().items():
+            if is_floating(value.dtype) and not np.isfinite(value).all():
+                raise NumericError(
+                    f"{name} has NaN or infinity after step {self.steps}; lower the learning rate, "
+                    "clip gradients, or look for bad data"
+                )
+
     def _finish_epoch(self) -> None:
+        self.check_finite()
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
         seconds = max(self._seconds, 1e-9)
         if self.validation is not None:
@@ -174,6 +189,7 @@ class Fit:
 
     def state(self) -> State:
         """Everything that the next step depends on."""
+        self.check_finite()
         tensors = {f"model/{name}": value for name, value in self.model.values().items()}
         for name, slot in self.step.state().items():
             tensors[f"optimizer/{name}"] = np.array(slot.read())

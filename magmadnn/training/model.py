@@ -224,8 +224,9 @@ class Model:
 
         Raises:
             ShapeError, DTypeError, DataError: if data does not fit, naming where.
-            NumericError: if the loss or a parameter becomes NaN or infinite, naming the first operation
-                and layer; parameters are then those before that step.
+            NumericError: if the loss becomes NaN or infinite, naming the first operation and layer;
+                parameters are then those before that step. What a step makes of parameters is looked at
+                when an epoch ends and before a checkpoint is written.
         """
         _at_least("fit: epochs", epochs, 0)
         if isinstance(batch_size, int):
@@ -389,10 +390,13 @@ def _chained(layers: Sequence[Any]) -> tuple[Placeholder, Operation]:
     """Input and output of layers in a row."""
     if not layers or not isinstance(layers[0], Placeholder):
         raise ArgumentError("Model: the first of the layers must be md.layers.Input(shape)")
-    x: Operation = layers[0]
-    for layer in layers[1:]:
+    following = list(layers[1:])
+    for layer in following:
         if not isinstance(layer, Layer):
             raise ArgumentError(f"Model: expected layers, got {layer!r}; wrap it in a Layer")
+    number_layers(list(dict.fromkeys(following)))  # first, so that errors tell which layer it is
+    x: Operation = layers[0]
+    for layer in following:
         x = layer(x)
     return layers[0], x
 

@@ -120,13 +120,26 @@ def test_mistakes_in_names(make: Any, error: type[ArgumentError], text: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_is_given_once() -> None:
+def test_our_names_are_not_taken() -> None:
     with pytest.raises(ArgumentError) as caught:
         type("adam", (optim.Part,), {})
-    text = (
-        "optimiser part adam: this name is taken by one of magmadnn.optim.named; give yours another"
-    )
+    text = "optimiser part adam: md.optim.Adam has this name; give yours another"
     assert str(caught.value) == text
+
+
+def test_own_names_are_taken_by_the_latest() -> None:
+    def define(default: float) -> type[optim.Optimizer]:
+        @dataclasses.dataclass(frozen=True)
+        class Plain(optim.Optimizer):
+            learning_rate: float = default
+
+            def parts(self) -> tuple[optim.Transform, ...]:
+                return (optim.LearningRate(self.learning_rate),)
+
+        return Plain
+
+    first, second = define(0.1), define(0.2)  # as when a cell of a notebook is run again
+    assert optim.by_name("plain") == second() != first()
 
 
 # --- wrong settings: each setting of each optimiser, each mistake ------------------------------

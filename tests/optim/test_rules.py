@@ -71,10 +71,19 @@ CASES: list[tuple[str, Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "rate", "settings"), CASES)
-def test_rule_is_that_of_the_paper(name: str, rate: Any, settings: dict[str, Any]) -> None:
+RUNS = [
+    *((*case, "reference") for case in CASES),
+    *((*case, "native") for case in CASES if callable(case[1])),
+]
+
+
+@pytest.mark.parametrize(("name", "rate", "settings", "executor"), RUNS)
+def test_rule_is_that_of_the_paper(
+    name: str, rate: Any, settings: dict[str, Any], executor: str
+) -> None:
     x, target, loss, ws = problem()
-    step = optim.by_name(name, learning_rate=rate, **settings).step(loss, ws)
+    optimizer = optim.by_name(name, learning_rate=rate, **settings)
+    step = optimizer.step(loss, ws, executor=executor)
     rule = RULES[name](
         START, gradients, STEPS, rate=rate if callable(rate) else constant(rate), **settings
     )
@@ -90,6 +99,7 @@ def test_rule_is_that_of_the_paper(name: str, rate: Any, settings: dict[str, Any
 def test_defaults_of_the_rules_are_those_of_the_formulas() -> None:
     # The cases without settings compare them only if the formulas are asked with none.
     assert {name for name, _, settings in CASES if not settings} == set(RULES)
+    assert {name for name, _, _, executor in RUNS if executor == "native"} == set(RULES)
 
 
 STORED = json.loads((DATA / "optim_torch.json").read_text(encoding="utf-8"))

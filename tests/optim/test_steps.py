@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops, optim
+from magmadnn.compiler import native
 from magmadnn.errors import (
     ArgumentError,
     CheckpointError,
@@ -124,32 +125,39 @@ def test_adversaries_share_a_graph_and_train_their_own_variables() -> None:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """All programs that are compiled from now on."""
-    programs: list[Any] = []
-    original = evaluate.compile_program
+def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """All programs that are compiled from now on, by what compiles them."""
+    programs: dict[str, list[Any]] = {"reference": [], "native": []}
 
-    def counting(program: Any, **options: Any) -> Any:
-        programs.append(program)
-        return original(program, **options)
+    def count(module: Any, function: str, kind: str) -> None:
+        original = getattr(module, function)
 
-    monkeypatch.setattr(evaluate, "compile_program", counting)
+        def counting(program: Any, *args: Any, **options: Any) -> Any:
+            programs[kind].append(program)
+            return original(program, *args, **options)
+
+        monkeypatch.setattr(module, function, counting)
+
+    count(evaluate, "compile_program", "reference")
+    count(native, "native_plan", "native")
     return programs
 
 
+@pytest.mark.parametrize("executor", ["native", "reference"])
 @pytest.mark.parametrize("optimizer", ALL, ids=lambda o: type(o).__name__)
-def test_one_compilation_for_all_settings(optimizer: Optimizer, compiled: list[Any]) -> None:
+def test_one_compilation_for_all_settings(
+    optimizer: Optimizer, executor: str, compiled: dict[str, list[Any]]
+) -> None:
     x, loss, ws = network()
-    step = optimizer.step(loss, ws)
+    step = optimizer.step(loss, ws, executor=executor)
     for t, batch in enumerate(BATCHES):
         changed = {k: v * 0.99 for k, v in step.settings.items()}
         step.set(**changed)
         assert step.settings == changed
         step({x: batch[: 1 + t % 5]})
-    assert len(compiled) == 1
-    constants = [
-        float(n.value) for n in compiled[0].nodes() if n.op is nodes.CONSTANT and not n.shape
-    ]
+    assert len(compiled[executor]) == 1
+    program = compiled[executor][0]
+    constants = [float(n.value) for n in program.nodes() if n.op is nodes.CONSTANT and not n.shape]
     own = [v for v in optimizer.config().values() if isinstance(v, float) and v]
     assert own
     assert not set(own) & set(constants)  # they are inputs

@@ -1,5 +1,8 @@
 """Model: what it is made of, fit, evaluate and predict."""
 
+import gc
+import sys
+
 import numpy as np
 import pytest
 
@@ -275,3 +278,36 @@ def test_mistakes_are_named(act, error, text):
     with pytest.raises(error, match=text) as caught:
         act()
     assert "\n" not in str(caught.value)
+
+
+def test_parameters_that_overflow_are_noticed_and_not_saved(tmp_path):
+    class Explode(md.callbacks.Callback):
+        def on_batch_end(self, fit):
+            fit.model.parameters()[0].assign(np.full((7, 13), np.inf))
+
+    checkpoint = md.callbacks.Checkpoint(tmp_path, every_steps=1)
+    with pytest.raises(NumericError, match="dense_1/kernel has NaN or infinity after step 1"):
+        network().fit(X, Y, epochs=1, verbose=False, callbacks=[Explode(), checkpoint])
+    assert checkpoint.store.latest() is None
+
+
+def test_layers_are_numbered_before_errors_need_their_names():
+    layers = [md.layers.Input((7,)), md.layers.Dense(3), md.layers.Reshape((2, 2))]
+    with pytest.raises(ShapeError, match="reshape_1"):
+        md.Model(layers)
+
+
+def test_10000_steps_do_not_leak():
+    x = md.placeholder("x", (None, 5))
+    w = md.variable("w", (5, 3), md.init.glorot_uniform())
+    step = md.optim.SGD(0.01, momentum=0.9).step(md.ops.mean((x @ w) ** 2), [w])
+    batch = X[:16, :5]
+
+    def blocks_after(steps):
+        for _ in range(steps):
+            step({x: batch})
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = blocks_after(1_000)  # caches and free lists are full now
+    assert blocks_after(10_000) - before < 1_000  # one forgotten object a step would be 10,000

@@ -8,7 +8,6 @@ The workers are Python threads that enter native code once and stay there withou
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import threading
 import weakref
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError
 
+from .cache import Cache, key_of
 from .driver_code import LINE, RUN, TASK_WORDS, WORK, Control, can_use_futex, driver_text
 from .kernel import Loaded, scratch
 from .target import Library, host, object_code
@@ -44,9 +44,20 @@ class Task:
     arguments: NDArray[np.int64]
 
 
-@functools.cache
-def _library(futex: bool, timed: bool) -> Library:
-    return Library(object_code(driver_text(host(), futex, timed), host()))
+_libraries: dict[tuple[bool, bool], Library] = {}
+
+
+def _library(futex: bool, timed: bool, cache: Cache | None) -> Library:
+    """The native code, once per process."""
+    if (futex, timed) not in _libraries:
+
+        def compiled() -> bytes:
+            return object_code(driver_text(host(), futex, timed), host())
+
+        key = key_of(f"driver futex={futex} timed={timed}", host())
+        code = cache.code(key, compiled) if cache else compiled()
+        _libraries[futex, timed] = Library(code)
+    return _libraries[futex, timed]
 
 
 class Driver:
@@ -58,6 +69,7 @@ class Driver:
         scratch_bytes: scratch memory of each thread: the most that any of the kernels needs.
         timed: whether to count the CPU's ticks and the calls of each task.
         futex: whether waiting threads sleep in a futex; None: where the system has it.
+        cache: where object code is kept between processes.
 
     Raises:
         ArgumentError: fewer than one thread.
@@ -70,11 +82,12 @@ class Driver:
         scratch_bytes: int = 0,
         timed: bool = False,
         futex: bool | None = None,
+        cache: Cache | None = None,
     ) -> None:
         if threads < 1:
             raise ArgumentError(f"driver: threads must be at least 1, got {threads}")
         futex = can_use_futex(host()) if futex is None else futex
-        library = _library(futex, timed)
+        library = _library(futex, timed, cache)
         self._kept = [task for phase in phases for task in phase]
         self._phases, self._tasks = _tables(phases)
         self._control = _shared(int(Control.WORDS))

@@ -21,6 +21,7 @@ from .kernel import Frame
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
+_TILES_TO_ASK = 8  # fewer would ask for so much at a time that they wait for it themselves
 _PAGE_BYTES = 4096  # rows that lie multiples of this apart share the sets of the first-level cache
 
 
@@ -84,7 +85,7 @@ class Blocking:
     pack_b_rows: int = 160
     pack_b_colliding_rows: int = 24
     group: int = 8
-    unroll: int = 4
+    unroll: int = 1
 
     def max_depth(self, scaled: bool) -> int:
         """The most steps of k in a block: blocks are even, and the last would be half as deep."""
@@ -95,7 +96,10 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     """A block of A fills half of the second-level cache, a panel of B half of the first-level one."""
     depth = max(256, target.l1_bytes // 2 // (tile.columns * item))
     rows = max(1, target.l2_bytes // 2 // (depth * item) // tile.rows) * tile.rows
-    return Blocking(depth, rows)
+    # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
+    # so far up that registers run out.
+    unroll = 4 if target.triple.startswith("x86_64") else 1
+    return Blocking(depth, rows, unroll=unroll)
 
 
 def a_panel_stride(tile: Tile, depth: int) -> int:
@@ -257,14 +261,16 @@ class Nest:
         return lambda *operands: self.code.subroutine(name, body, *operands)
 
     def _ahead(self, block: _Block, j: Value) -> Ahead:
-        """What the panel after the one at column j will read."""
+        """What the panel after the one at column j will read; nothing if few tiles had to ask for it."""
         code, wide, lanes = self.code, self.tile.columns, self.tile.lanes
+        few = block.i1 - block.i0 < _TILES_TO_ASK * self.tile.rows
         if self.transpose_b:
             start = self.b.at((j + wide) * self.ldb + block.p0)
-            lines = block.depth // lanes * wide
+            lines = code.select(few, 0, block.depth // lanes * wide)
             return Ahead(start, lines, code.integer(wide), code.integer(lanes), self.ldb)
         start = self.b.at(block.p0 * self.ldb + j + wide)
-        lines = code.select(self._copies_b(block), 0, block.depth * self.tile.width)
+        none = few | self._copies_b(block)
+        lines = code.select(none, 0, block.depth * self.tile.width)
         width = code.integer(self.tile.width)
         return Ahead(start, lines, width, self.ldb, code.integer(lanes))
 

@@ -1,0 +1,241 @@
+"""Going on with a training: the same parameters as without the break, whatever the break was."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from magmadnn.training.checkpoint import CheckpointStore
+
+# 276 rows to train on: 35 steps an epoch, the last of 4 rows. The preset has dropout and a falling rate.
+TRAINING = ("--hidden", "13,11", "--batch-size", "8", "--epochs", "3", "--checkpoint-every", "5")
+LONGER = (*TRAINING[:-4], "--epochs", "9", "--checkpoint-every", "3")
+
+
+def sha256(folder: Path) -> str:
+    digest = json.loads((folder / "result.json").read_text())["parameters_sha256"]
+    assert len(digest) == 64
+    return digest
+
+
+@pytest.fixture
+def unbroken(command, images, tmp_path) -> str:
+    """The hash of the parameters after a training without a break."""
+    assert command("train", "--data", images, *TRAINING, "--out", "unbroken", "--quiet").code == 0
+    return sha256(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("step", [1, 5, 23, 35, 36, 104])
+def test_a_break_in_this_process(
+    command, images, tmp_path, unbroken, interrupt, goes_on, step: int
+) -> None:
+    interrupt(step)
+    assert command("train", "--data", images, *TRAINING, "--out", "run").code == 130
+    assert not (tmp_path / "run" / "result.json").exists()
+    goes_on()
+    assert command("train", "--resume", "run", "--quiet").code == 0
+    assert sha256(tmp_path / "run") == unbroken
+    whole, broken = ((tmp_path / name / "history.json") for name in ("unbroken", "run"))
+    for one, other in zip(*(json.loads(p.read_text())["rows"] for p in (whole, broken)), strict=True):
+        timed = {"seconds", "samples_per_second"}
+        assert {k: v for k, v in one.items() if k not in timed} == {
+            k: v for k, v in other.items() if k not in timed
+        }
+
+
+def test_before_the_first_checkpoint_it_starts_at_step_0(
+    command, images, tmp_path, unbroken, interrupt, goes_on
+) -> None:
+    interrupt(3)
+    assert command("train", "--data", images, *TRAINING, "--out", "run").code == 130
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["run.json"]
+    goes_on()
+    assert command("train", "--resume", "run", "--quiet").code == 0
+    assert sha256(tmp_path / "run") == unbroken
+
+
+def test_a_finished_run_trains_nothing_and_gives_its_result_again(
+    command, images, tmp_path, monkeypatch
+) -> None:
+    command("train", "--data", images, *TRAINING, "--out", "run", "--json", "r.json", "--quiet")
+    first = (tmp_path / "r.json").read_bytes()
+    (tmp_path / "r.json").unlink()
+    shutil.rmtree(images)  # nothing of it is needed any more
+    monkeypatch.setattr("magmadnn.training.Model.fit", None)
+    done = command("train", "--resume", "run")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == "run: this run is finished; nothing is trained"
+    assert (tmp_path / "r.json").read_bytes() == first
+    assert command("train", "--resume", "run", "--json", "other.json", "--quiet").code == 0
+    assert (tmp_path / "other.json").read_bytes() == first
+
+
+def test_the_time_of_training_survives(
+    command, images, tmp_path, interrupt, goes_on, monkeypatch
+) -> None:
+    interrupt(50)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    store = CheckpointStore(tmp_path / "run")
+    record = store.latest().record
+    spent = record["history"][0]["seconds"] + record["seconds"]
+    assert record["batch"] == 15 and record["seconds"] > 0
+    goes_on()
+    command("train", "--resume", "run", "--quiet")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["train_seconds"] > spent
+    assert result["samples_per_second"] == pytest.approx(3 * 276 / result["train_seconds"], rel=1e-9)
+
+
+def test_arguments_may_repeat_but_not_contradict(
+    command, images, tmp_path, interrupt, goes_on
+) -> None:
+    interrupt(20)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    for option, value, own in (
+        ("--epochs", "4", "3"),
+        ("--hidden", "13,12", "13,11"),
+        ("--data", "mnist", str(images)),
+        ("--preset", "paper", "image"),
+    ):
+        done = command("train", "--resume", "run", option, value)
+        assert (done.code, done.out) == (2, "")
+        assert done.err == (
+            f"magmadnn: error: {option} {value} contradicts {own} of the run in run; leave it out, or "
+            "start a new run with another --out\n"
+        )
+    again = ("--data", images, *TRAINING, "--out", "run", "--quiet")
+    assert command("train", "mlp", "--resume", "run", *again).code == 0
+
+
+def test_other_data_is_refused(command, images, tmp_path, interrupt, goes_on) -> None:
+    interrupt(20)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    labels = images / "train-labels-idx1-ubyte"
+    changed = bytearray(labels.read_bytes())
+    changed[-1] ^= 1
+    labels.write_bytes(changed)
+    done = command("train", "--resume", "run", "--quiet")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"magmadnn: error: {images}: the training rows are not those that the run in run was started "
+        "with; restore the data, or start a new run\n"
+    )
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 16
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+@pytest.mark.parametrize("file", ["tensors.safetensors", "record.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_passed_over(
+    command, images, tmp_path, unbroken, interrupt, goes_on, damage: Callable, file: str
+) -> None:
+    interrupt(23)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    folders = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert [f.name for f in folders] == ["step-00000015", "step-00000020"]
+    damage(folders[1] / file)
+    done = command("train", "--resume", "run", "--quiet")
+    assert done.code == 0
+    first, second = done.err.splitlines()
+    assert first.startswith("note: the checkpoint of step 20 is passed over: ")
+    assert second == "note: using the checkpoint of step 15"
+    assert sha256(tmp_path / "run") == unbroken
+
+
+def test_without_a_whole_checkpoint_there_is_one_error(
+    command, images, tmp_path, interrupt, goes_on
+) -> None:
+    interrupt(23)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    for folder in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        flip(folder / "tensors.safetensors")
+    done = command("train", "--resume", "run", "--quiet")
+    assert done.code == 2
+    errors = [line for line in done.err.splitlines() if not line.startswith("note: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith("magmadnn: error: no checkpoint is whole: ")
+
+
+def wait_for(condition: Callable[[], bool], process) -> None:
+    """Until it holds or the process has ended."""
+    while process.poll() is None and not condition():
+        time.sleep(0.002)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals there")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_save_and_exit(start, command, images, tmp_path, number: int, code: int) -> None:
+    options = ("--hidden", "13,11", "--batch-size", "8", "--epochs", "12", "--checkpoint-every", "40")
+    assert command("train", "--data", images, *options, "--out", "whole", "--quiet").code == 0
+    process = start("train", "--data", images, *options, "--out", "run")
+    wait_for((tmp_path / "run" / "checkpoints" / "latest.json").exists, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, "")
+    name = signal.Signals(number).name
+    assert out.splitlines()[-1] == (
+        f"{name}: the state is saved; go on with: magmadnn train --resume run"
+    )
+    assert command("train", "--resume", "run", "--quiet").code == 0
+    assert sha256(tmp_path / "run") == sha256(tmp_path / "whole")
+
+
+def kill_and_resume(start, folder: Path, moments: random.Random, kills: int) -> int:
+    """Kill a training and resume it, again and again; returns how often it was killed."""
+    done = 0
+    while not (folder / "result.json").exists():
+        process = start("train", "--resume", folder, "--quiet")
+        latest = folder / "checkpoints" / "latest.json"
+        before = latest.stat().st_mtime_ns if latest.exists() else 0
+        if done < kills:
+            # Once it has begun, so that a kill in the imports does not use up all moments.
+            wait_for(lambda: latest.exists() and latest.stat().st_mtime_ns != before, process)
+            time.sleep(moments.uniform(0, 0.12))
+            if process.poll() is None:
+                process.kill()
+                done += 1
+        _, err = process.communicate(timeout=120)
+        assert process.returncode in (0, -signal.SIGKILL), err
+        assert "error" not in err and "Traceback" not in err
+    return done
+
+
+def killed_trainings(start, command, images, tmp_path, interrupt, goes_on, kills: int) -> None:
+    assert command("train", "--data", images, *LONGER, "--out", "whole", "--quiet").code == 0
+    moments, number, done = random.Random(2026), 0, 0
+    while done < kills:
+        name, number = f"run{number}", number + 1
+        interrupt(1)
+        assert command("train", "--data", images, *LONGER, "--out", name).code == 130
+        goes_on()
+        done += kill_and_resume(start, tmp_path / name, moments, kills - done)
+        assert sha256(tmp_path / name) == sha256(tmp_path / "whole")
+
+
+def test_kill_9_at_random_moments(start, command, images, tmp_path, interrupt, goes_on) -> None:
+    killed_trainings(start, command, images, tmp_path, interrupt, goes_on, kills=6)
+
+
+@pytest.mark.long
+def test_kill_9_at_50_random_moments(start, command, images, tmp_path, interrupt, goes_on) -> None:
+    killed_trainings(start, command, images, tmp_path, interrupt, goes_on, kills=50)
