@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 _here = Path(__file__).resolve().parent
 _project = tomllib.loads((_here.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -31,12 +34,52 @@ myst_heading_anchors = 3
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
+# Types that are written out in full would hide the names of the arguments.
+autodoc_type_aliases = {
+    name: name
+    for name in (
+        "ActivationLike", "Array", "ArrayLike", "BatchSize", "DTypeLike", "Feeds", "LossLike",
+        "MetricLike", "NDArray", "PathLike", "Regularizer", "Setting", "Shape", "Targets", "Value",
+    )
+}  # fmt: skip
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 90
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_custom_sections = [("Attributes", "params_style")]  # a list, like parameters
 
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
+
+
+def skip_member(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out methods that only do what the base class says: a layer's formula, a loss's terms."""
+    owner, _, method = getattr(obj, "__qualname__", "").rpartition(".")
+    repeated = (inspect.getdoc(obj) or "").startswith("See `")
+    if owner and (repeated or (method in ("build", "forward") and owner != "Layer")):
+        return True
+    return None
+
+
+def shorten_signature(
+    app: Any,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    result: str | None,
+) -> tuple[str | None, str | None]:
+    """Write `Array` where Sphinx has `TypeAliasForwardRef('Array')`, as it does within other types."""
+    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+    return signature and alias.sub(r"\1", signature), result and alias.sub(r"\1", result)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-skip-member", skip_member)
+    app.connect("autodoc-process-signature", shorten_signature)

@@ -26,11 +26,13 @@ class Work:
         region: what is computed.
         needed: those of its nodes that are stored.
         lowered: the kernel; None where NumPy does it.
+        phase: steps of one phase do not depend on each other, and come after those of earlier phases.
     """
 
     region: Region
     needed: tuple[Node, ...]
     lowered: Lowered | None
+    phase: int
 
     def __str__(self) -> str:
         way = "numpy" if self.lowered is None else type(self.lowered.kernel).__name__.lower()
@@ -49,7 +51,7 @@ class NativePlan:
         work: steps in running order.
         layouts: how values lie in memory.
         in_place: values that are written straight into the variable that they update.
-        checked: how many steps compute the outputs; no variable is written before they are done.
+        checked: the phase before which all outputs are computed; no variable is written earlier.
     """
 
     program: Program
@@ -64,8 +66,8 @@ class NativePlan:
         return sum(work.lowered is not None for work in self.work)
 
     def __str__(self) -> str:
-        lines = [str(work) for work in self.work]
-        lines.insert(self.checked, "# outputs are known")
+        lines = [f"{work.phase:3} {work}" for work in self.work]
+        lines.insert(sum(w.phase < self.checked for w in self.work), "    # outputs are known")
         lines += [
             f"{t.name} := {v.label}{' (in place)' if v in self.in_place else ''}"
             for t, v in self.program.updates
@@ -80,16 +82,31 @@ def native_plan(program: Program) -> NativePlan:
     regions, layouts = fuse(program, compilable)
     needed = _needed(program, regions, layouts)
     early = _for_outputs(program, regions, layouts)
-    regions, in_place = _updated_in_place(program, regions, layouts, early)
+    before, in_place = _updated_in_place(program, regions, layouts, early)
+    phases = _phases(regions, before, early)
     work = []
-    for region in regions:
+    for region in sorted(regions, key=lambda r: phases[r]):
         stored = tuple(n for n in region.nodes if n in needed)
         if region.kind is RegionKind.GEMM and main_result(region, stored, in_place) not in stored:
             stored = (product_of(region), *stored)
         called = region.kind is RegionKind.CALL
         lowered = None if called else lower(region, layouts, stored, in_place)
-        work.append(Work(region, stored, lowered))
-    return NativePlan(program, tuple(work), layouts, in_place, len(early))
+        work.append(Work(region, stored, lowered, phases[region]))
+    checked = max((phases[r] for r in early), default=-1) + 1
+    return NativePlan(program, tuple(work), layouts, in_place, checked)
+
+
+def _phases(
+    regions: list[Region], before: dict[Region, set[Region]], early: set[Region]
+) -> dict[Region, int]:
+    """The earliest phase of each region; those that outputs need come before all others."""
+    phases: dict[Region, int] = {}
+    ordered = _sorted(before, {r: (r not in early, k) for k, r in enumerate(regions)})
+    assert ordered is not None
+    for region in ordered:
+        first = 0 if region in early else max((phases[r] for r in early), default=-1) + 1
+        phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
+    return phases
 
 
 def _needed(program: Program, regions: list[Region], layouts: Layouts) -> set[Node]:
@@ -137,8 +154,8 @@ def _before(regions: list[Region], layouts: Layouts) -> dict[Region, set[Region]
 
 def _updated_in_place(
     program: Program, regions: list[Region], layouts: Layouts, early: set[Region]
-) -> tuple[list[Region], dict[Node, Node]]:
-    """Which new values are written straight into their variables, and an order in which that is right.
+) -> tuple[dict[Region, set[Region]], dict[Node, Node]]:
+    """What comes before each region, and which new values are written straight into their variables.
 
     Regions that outputs need come first, and write no variable. A region that does comes after every other
     region that reads it. Inside it, the variable may be read element by element only, in the walk that
@@ -165,9 +182,7 @@ def _updated_in_place(
         if _sorted(trial, position) is not None:
             before = trial
             chosen[value] = target
-    ordered = _sorted(before, position)
-    assert ordered is not None
-    return ordered, chosen
+    return before, chosen
 
 
 def _may_alias(

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT, load
-from magmadnn.compiler.lower import product_of, reduced_by
-from magmadnn.compiler.native import NativePlan, Work
-from magmadnn.compiler.regions import Region, RegionKind
+from magmadnn.compiler.emit.llvm.driver import Driver, Task
+from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT
+from magmadnn.compiler.native import NativePlan
+from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 
 from .run import is_finite
+from .tasks import Patch, Tasks, kernel_cache
 
 _LAYOUTS_KEPT = (
     8  # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 )
 
 Action = Callable[[], None]
-Patch = tuple[Any, int, Node, int]  # argument block, slot, placeholder, offset in bytes
 
 
 class Instance:
@@ -33,14 +33,13 @@ class Instance:
         arrays: the array of each value that has memory, or is a view of it.
     """
 
-    def __init__(self, plan: NativePlan, sizes: Mapping[str, int]) -> None:
+    def __init__(self, plan: NativePlan, sizes: Mapping[str, int], threads: int = 1) -> None:
         self.plan, self.sizes = plan, dict(sizes)
         self.arrays: dict[Node, Array] = {}
         self._patches: list[Patch] = []
-        self._called: list[Node] = []  # placeholders that calls of NumPy read
         self.nbytes = 0
         self._lay_out()
-        self._actions = [self._action(work) for work in plan.work]
+        self._actions = self._prepare(threads)
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -66,7 +65,8 @@ class Instance:
         last = self._last_use()
         taken: list[tuple[int, int, int]] = []  # start, end, last use
         places: dict[Node, tuple[int, int]] = {}
-        for number, work in enumerate(self.plan.work):
+        for work in self.plan.work:
+            number = work.phase
             taken = [t for t in taken if t[2] >= number]
             for node in work.needed:
                 if node in self.plan.in_place:
@@ -80,12 +80,12 @@ class Instance:
         return places
 
     def _last_use(self) -> dict[Node, int]:
-        """The number of the last step that reads each stored value."""
+        """The last phase that reads each stored value."""
         bases, last = self.plan.layouts.bases, {}
-        for number, work in enumerate(self.plan.work):
+        for work in self.plan.work:  # in the order of phases
             for node in work.region.nodes:
                 for operand in node.inputs:
-                    last[bases[operand]] = number
+                    last[bases[operand]] = work.phase
         for root in self.plan.program.roots:
             last[bases[root]] = len(self.plan.work)
         return last
@@ -106,15 +106,36 @@ class Instance:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _action(self, work: Work) -> Action:
-        if work.lowered is None:
-            return self._call(work.region.nodes[0])
-        kernel = work.lowered.kernel
-        loaded = load([kernel])[0]
-        block = self._block(work)
-        size = getattr(kernel, "scratch_bytes", None)
-        space = aligned(size(_target()) if size else 0)
-        return loaded.prepared(block, space)
+    def _prepare(self, threads: int) -> list[tuple[int, Action]]:
+        """What is done in order, with the phase after which it is done: runs of tasks, and calls."""
+        tasks = Tasks(self.plan, self.arrays, self.sizes, threads)
+        phases: dict[int, list[Task]] = {}
+        calls: dict[int, list[Action]] = {}
+        for work in self.plan.work:
+            if work.lowered is None:
+                calls.setdefault(work.phase, []).append(self._call(work.region.nodes[0]))
+            else:
+                phases.setdefault(work.phase, []).extend(tasks.of(work))
+        self._patches = tasks.patches
+        actions: list[tuple[int, Action]] = []
+        waiting: list[list[Task]] = []
+        for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
+            if phase in phases:
+                waiting.append(phases[phase])
+            if phase in calls or phase + 1 == self.plan.checked:
+                actions += self._driven(waiting, phase, threads, tasks.scratch_bytes)
+                actions += [(phase, call) for call in calls.get(phase, [])]
+                waiting = []
+        last = max((w.phase for w in self.plan.work), default=-1)
+        return actions + self._driven(waiting, last, threads, tasks.scratch_bytes)
+
+    def _driven(
+        self, phases: list[list[Task]], last: int, threads: int, scratch_bytes: int
+    ) -> list[tuple[int, Action]]:
+        if not phases:
+            return []
+        driver = Driver(phases, threads, scratch_bytes, cache=kernel_cache())
+        return [(last, lambda: driver.run(0, 1))]
 
     def _call(self, node: Node) -> Action:
         """The op's NumPy function; its operands are looked up at each run, since feeds change."""
@@ -138,41 +159,6 @@ class Instance:
             return np.asarray(node.op.numpy(self._current(node.inputs[0]), **attributes))
         return self.arrays[node]
 
-    def _block(self, work: Work) -> Array:
-        """The argument block of a kernel."""
-        lowered = work.lowered
-        assert lowered is not None
-        slots = lowered.kernel.slots
-        values = self._extent(work.region, slots)
-        pointers: dict[str, Node] = {}
-        for slot, node, spread in (*lowered.reads, *lowered.writes):
-            array = self.arrays[node]
-            pointers[slot] = node
-            values[slot] = array.ctypes.data
-            if f"{slot}_row" in slots:
-                values[f"{slot}_row"] = _row_stride(array)
-            if slot in ("a", "b", "c") and f"ld{slot}" in slots:
-                values[f"ld{slot}"] = _leading(array)
-            del spread
-        block = np.array([values[slot] for slot in slots], np.int64)
-        for slot, node in pointers.items():
-            base = self.plan.layouts.bases[node]
-            if base.op is PLACEHOLDER:
-                offset = self.arrays[node].ctypes.data - self.arrays[base].ctypes.data
-                self._patches.append((block, slots.index(slot), base, offset))
-        return block
-
-    def _extent(self, region: Region, slots: tuple[str, ...]) -> dict[str, int]:
-        """Rows, columns and depth of the kernel's matrix."""
-        rows = int(np.prod(bind_shape(region.rows, self.sizes), dtype=np.int64))
-        (columns,) = bind_shape((region.columns,), self.sizes)
-        values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
-        if region.kind is RegionKind.COLUMNS:
-            values["row1"] = self.arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
-        if "k" in slots:
-            values["k"] = self.arrays[product_of(region).inputs[0]].shape[1]
-        return values
-
     # --- running ----------------------------------------------------------------------------------
 
     def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
@@ -183,15 +169,17 @@ class Instance:
         held = {}
         for node, array in fed.items():
             held[node] = self.arrays[node] = np.ascontiguousarray(array)
-        for block, slot, node, offset in self._patches:
-            block[slot] = held[node].ctypes.data + offset
-        for action in self._actions[: self.plan.checked]:
-            action()
+        for patch in self._patches:
+            patch.block[patch.slot] = held[patch.placeholder].ctypes.data + patch.offset
+        for phase, action in self._actions:
+            if phase < self.plan.checked:
+                action()
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None
-        for action in self._actions[self.plan.checked :]:
-            action()
+        for phase, action in self._actions:
+            if phase >= self.plan.checked:
+                action()
         self._write()
         return outputs
 
@@ -214,12 +202,6 @@ def _memory(node: Node) -> Array:
     return array
 
 
-def _target() -> Any:
-    from magmadnn.compiler.emit.llvm.target import host
-
-    return host()
-
-
 def aligned(nbytes: int) -> Array:
     """Bytes whose address is a multiple of what kernels expect."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -237,19 +219,37 @@ def _first_gap(taken: list[tuple[int, int, int]], size: int) -> int:
     return at
 
 
-def _row_stride(array: Array) -> int:
-    """Elements from one row to the next of a matrix whose leading axes are packed."""
-    if array.ndim < 2:
-        return array.size
-    return array.strides[-2] // array.itemsize
+_threads: list[int] = []
 
 
-def _leading(array: Array) -> int:
-    """The leading dimension of a matrix that is stored by rows or by columns."""
-    rows, columns = array.strides
-    if rows == array.itemsize and columns != array.itemsize:
-        return columns // array.itemsize
-    return rows // array.itemsize
+def set_threads(count: int) -> None:
+    """How many threads programs that are laid out from now on run on; results do not depend on it.
+
+    Raises:
+        ArgumentError: if it is below 1.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"set_threads: count must be an integer of at least 1, got {count!r}")
+    _threads[:] = [count]
+
+
+def threads() -> int:
+    """The number that was set; else MAGMADNN_NUM_THREADS; else one for each core."""
+    if not _threads:
+        text = os.environ.get("MAGMADNN_NUM_THREADS", "")
+        if text and not (text.isdigit() and int(text) > 0):
+            raise ArgumentError(
+                f"MAGMADNN_NUM_THREADS must be an integer of at least 1, got {text!r}"
+            )
+        _threads[:] = [int(text) if text else _cores()]
+    return _threads[0]
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class NativeRunner:
@@ -263,7 +263,7 @@ class NativeRunner:
         """The layout for these sizes."""
         key = tuple(sorted(sizes.items()))
         if key not in self._instances:
-            self._instances[key] = Instance(self.plan, sizes)
+            self._instances[key] = Instance(self.plan, sizes, threads())
             if len(self._instances) > _LAYOUTS_KEPT:
                 self._instances.popitem(last=False)
         self._instances.move_to_end(key)

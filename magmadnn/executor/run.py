@@ -48,6 +48,22 @@ def run(
         NumericError: if `guard` finds NaN or infinity, naming the operation that made it first; every
             variable keeps its value.
     """
+    values, leaves = _compute(plan, feeds, watch, float64, check)
+    own = _Owner(leaves)
+    outputs = [own(values[slot]) for slot in plan.outputs]
+    fresh = [(node, own(values[slot])) for node, slot in plan.updates]
+    if guard and not all(map(is_finite, [*outputs, *(value for _, value in fresh)])):
+        _compute(plan, feeds, FiniteWatch(), float64)  # raises at the first bad step
+        raise NumericError("NaN or infinity was fed, or stands in a variable or a constant")
+    for node, value in fresh:
+        node.value.write(value.astype(node.dtype, copy=False))
+    return outputs
+
+
+def _compute(
+    plan: Plan, feeds: Mapping[Node, Any], watch: Watch | None, float64: bool, check: bool = False
+) -> tuple[list[Any], set[int]]:
+    """The slots when all steps are done, and the ids of the leaves' arrays; nothing is written."""
     fed, sizes = bind(plan, feeds)
     values: list[Any] = [None] * plan.slots
     for slot, node in plan.leaves:
@@ -64,15 +80,7 @@ def run(
         values[step.output] = value
         if watch is not None:
             watch(step.node, value, operands)
-    own = _Owner(leaves)
-    outputs = [own(values[slot]) for slot in plan.outputs]
-    fresh = [(node, own(values[slot])) for node, slot in plan.updates]
-    if guard and not all(map(is_finite, [*outputs, *(value for _, value in fresh)])):
-        run(plan, feeds, watch=FiniteWatch(), float64=float64)  # raises at the first bad step
-        raise NumericError("NaN or infinity was fed, or stands in a variable")
-    for node, value in fresh:
-        node.value.write(value.astype(node.dtype, copy=False))
-    return outputs
+    return values, leaves
 
 
 def is_finite(value: Array) -> bool:

@@ -91,7 +91,7 @@ class BatchNorm(Layer):
     """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, per feature; the shape stays.
 
     Ioffe, Szegedy, "Batch normalization", ICML 2015, algorithms 1 and 2: x [batch, ..., k] has k features.
-    Training takes mean and variance over the batch and all axes between; prediction uses running ones:
+    Training takes mean and variance over the batch and all axes between; prediction uses running ones::
 
         running = momentum * running + (1 - momentum) * of the batch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -32,6 +33,18 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading matplotlib takes longer than these trainings; the tests that want it `draw`."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+@pytest.fixture
+def draw(monkeypatch: pytest.MonkeyPatch, nothing_is_drawn: None) -> None:
+    """Curves are drawn after all."""
+    monkeypatch.delitem(sys.modules, "matplotlib.figure")
+
+
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Runs a command in this process."""
@@ -45,20 +58,21 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     return run
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "MPLBACKEND": "Agg"}
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen]:
-    """Starts a command in a process of its own; it is gone after the test."""
+    """Starts a command in a process of its own, without matplotlib; it is gone after the test."""
     running: list[subprocess.Popen] = []
+    absent = tmp_path / "absent" / "matplotlib"
+    absent.mkdir(parents=True)
+    (absent / "__init__.py").write_text("raise ImportError\n")
+    path = os.pathsep.join([str(absent.parent), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
 
     def run(*arguments: object, **options: object) -> subprocess.Popen:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [sys.executable, "-m", "magmadnn", *map(str, arguments)]
         running.append(
-            subprocess.Popen(command, cwd=tmp_path, env=environment(), **{**pipes, **options})
+            subprocess.Popen(command, cwd=tmp_path, env=environment, **{**pipes, **options})
         )
         return running[-1]
 
@@ -71,11 +85,10 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen]:
                 pipe.close()
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """A folder with IDX files: 307 and 61 images of 5 x 7 in four classes."""
-    folder = tmp_path / "images"
-    folder.mkdir()
+@pytest.fixture(scope="session")
+def image_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with IDX files: 307 and 61 images of 5 x 7 in four classes; not to be changed."""
+    folder = tmp_path_factory.mktemp("images")
     random = np.random.default_rng(17)
     for part, rows in (("train", 307), ("t10k", 61)):
         labels = random.integers(0, 4, rows).astype(np.uint8)
@@ -86,6 +99,12 @@ def images(tmp_path: Path) -> Path:
             head = struct.pack(f">{1 + array.ndim}I", magic, *array.shape)
             (folder / f"{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
     return folder
+
+
+@pytest.fixture
+def images(tmp_path: Path, image_files: Path) -> Path:
+    """A copy of `image_files` in the test's folder."""
+    return Path(shutil.copytree(image_files, tmp_path / "images"))
 
 
 def write_table(path: Path, target: str, rows: list[tuple[float, ...]], values: list[str]) -> Path:

@@ -79,7 +79,8 @@ def neutral(rng: np.random.Generator, a: Node, b: Node) -> Node | None:
     zero, one = np.float32(0), np.float32(1)
     forms: list[Callable[[], Node]] = [
         lambda: a * one, lambda: one * a, lambda: a / one, lambda: a + -zero, lambda: a + zero,
-        lambda: a - zero, lambda: a - -zero, lambda: -(-a), lambda: ops.cast(a, "float32"),
+        lambda: a - zero, lambda: a - -zero, lambda: ops.negative(ops.negative(a)),
+        lambda: ops.cast(a, "float32"),
         lambda: ops.reshape(a, a.shape), lambda: ops.broadcast_to(a, a.shape), lambda: a[...],
         lambda: ops.stop_gradient(a), lambda: a * np.ones(a.shape, np.float32),
         lambda: ops.transpose(ops.transpose(a)), lambda: ops.reshape(ops.reshape(a, (-1,)), a.shape),

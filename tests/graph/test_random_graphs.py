@@ -58,7 +58,7 @@ def test_simplified_graphs_give_the_same_bits(first: int) -> None:
         for node, a, b in zip(nodes, expected, got, strict=True):
             assert same_bits(a, b), describe(seed, node, "changed by simplify")
         removed += len(plan_of(before).steps) - len(plan_of(after).steps)
-    assert removed > 5 * CHUNK  # it did something
+    assert removed > 3 * CHUNK  # it did something
 
 
 @pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
@@ -100,7 +100,7 @@ def test_a_wrong_rewrite_is_found_and_shown_in_small_form() -> None:
     # x + 0.0 is x, but for x = -0.0
     object.__setattr__(ops.add, "rewrites", (_rewrites.drop_neutral(0.0),))
     try:
-        with pytest.raises(AssertionError, match=r"seed \d+: changed by simplify\n%0 = "):
+        with pytest.raises(AssertionError, match=r"seed \d+: changed by simplify\n *%0 = "):
             for first in range(0, GRAPHS, CHUNK):
                 test_simplified_graphs_give_the_same_bits(first)
     finally:

@@ -273,8 +273,8 @@ def test_a_schedule_that_gives_nonsense_is_named() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ALL, ids=lambda o: type(o).__name__)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_going_on_from_a_state_is_bit_identical(optimizer: Optimizer, dtype: str) -> None:
+def test_going_on_from_a_state_is_bit_identical(optimizer: Optimizer) -> None:
+    dtype = "float32"
     x, loss, ws = network(dtype)
     step = optimizer.step(loss, ws)
     batches = BATCHES.astype(dtype)

@@ -102,9 +102,9 @@ class Code(Threads):
         slot.type = POINTER  # llvmlite gives what it allocates a typed pointer still
         return Array(self, slot, item)
 
-    def prefetch(self, array: Array, index: Number, write: bool = False) -> None:
-        """A hint that the cache line of `array[index]` will be read (or written) soon."""
-        hints = [ir.Constant(I32, number) for number in (int(write), 3 if write else 2, 1)]
+    def prefetch(self, array: Array, index: Number) -> None:
+        """A hint that the cache line of `array[index]` will be written soon."""
+        hints = [ir.Constant(I32, number) for number in (1, 3, 1)]  # write, keep, data
         self.intrinsic("llvm.prefetch.p0", VOID, [array.address(index), *hints])
 
     def variable(self, start: Value) -> Variable:

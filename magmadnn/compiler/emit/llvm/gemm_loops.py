@@ -15,14 +15,13 @@ from .gemm_pack import (
     pack_b_edge,
     pack_b_rows,
 )
-from .gemm_panel import Ahead, PanelOfA, write_panel
+from .gemm_panel import PanelOfA, write_panel
 from .gemm_tile import Scale, Side, Tile
 from .kernel import Frame
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
-_TILES_TO_ASK = 8  # fewer would ask for so much at a time that they wait for it themselves
-_PAGE_BYTES = 4096  # rows that lie multiples of this apart share the sets of the first-level cache
+_PAGE_BYTES = 4096  # rows that lie multiples of half of this apart share a few sets of the caches
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Blocking:
         pack_a_rows: copy blocks of A for so many columns of C.
         pack_a_columns: the same where A is stored transposed.
         pack_b_rows: copy panels of B for so many rows of C. (Where B is stored transposed: always.)
-        pack_b_colliding_rows: the same where rows of B lie whole pages apart.
+        pack_b_colliding_rows: the same where rows of B lie half pages apart, at least two.
         group: panels of B copied at a time, so that rows of B are read in longer pieces.
         unroll: steps of k written out in the tile's loop.
     """
@@ -82,9 +81,9 @@ class Blocking:
     columns: int = 1024
     pack_a_rows: int = 1024
     pack_a_columns: int = 64
-    pack_b_rows: int = 160
+    pack_b_rows: int = 512
     pack_b_colliding_rows: int = 24
-    group: int = 8
+    group: int = 16
     unroll: int = 1
 
     def max_depth(self, scaled: bool) -> int:
@@ -93,9 +92,9 @@ class Blocking:
 
 
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
-    """A block of A fills half of the second-level cache, a panel of B half of the first-level one."""
+    """A block of A fills most of the second-level cache, a panel of B half of the first-level one."""
     depth = max(256, target.l1_bytes // 2 // (tile.columns * item))
-    rows = max(1, target.l2_bytes // 2 // (depth * item) // tile.rows) * tile.rows
+    rows = max(1, target.l2_bytes * 3 // 4 // (depth * item) // tile.rows) * tile.rows
     # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
     # so far up that registers run out.
     unroll = 4 if target.triple.startswith("x86_64") else 1
@@ -242,7 +241,8 @@ class Nest:
     def _copies_b(self, block: _Block) -> Value:
         """Whether panels of B, not stored transposed, are copied."""
         rows, stride = block.i1 - block.i0, self.ldb * item_bytes(self.b.item)
-        collide = (stride % _PAGE_BYTES).equals(0) & (rows >= self.blocking.pack_b_colliding_rows)
+        apart = (stride >= _PAGE_BYTES) & (stride % (_PAGE_BYTES // 2)).equals(0)
+        collide = apart & (rows >= self.blocking.pack_b_colliding_rows)
         return collide | (rows >= self.blocking.pack_b_rows)
 
     def _edge_side_b(self, block: _Block, j: Value, width: int) -> Side:
@@ -260,26 +260,12 @@ class Nest:
         body = functools.partial(write, *sizes)
         return lambda *operands: self.code.subroutine(name, body, *operands)
 
-    def _ahead(self, block: _Block, j: Value) -> Ahead:
-        """What the panel after the one at column j will read; nothing if few tiles had to ask for it."""
-        code, wide, lanes = self.code, self.tile.columns, self.tile.lanes
-        few = block.i1 - block.i0 < _TILES_TO_ASK * self.tile.rows
-        if self.transpose_b:
-            start = self.b.at((j + wide) * self.ldb + block.p0)
-            lines = code.select(few, 0, block.depth // lanes * wide)
-            return Ahead(start, lines, code.integer(wide), code.integer(lanes), self.ldb)
-        start = self.b.at(block.p0 * self.ldb + j + wide)
-        none = few | self._copies_b(block)
-        lines = code.select(none, 0, block.depth * self.tile.width)
-        width = code.integer(self.tile.width)
-        return Ahead(start, lines, width, self.ldb, code.integer(lanes))
-
     # ------------------------------------------------------------------ panels
 
     def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value) -> None:
         """All tiles of one panel, and the epilogue on it after the last block of k."""
         code, tile = self.code, self.tile
-        rows, ahead = block.i1 - block.i0, self._ahead(block, j)
+        rows = block.i1 - block.i0
         c = self.c.at(block.i0 * self.ldc + j)
         sums, scale = Side(c, self.ldc, self.one), None
         if self.factors:
@@ -287,7 +273,7 @@ class Nest:
             sums = Side(kept, code.integer(self.blocking.columns), self.one)
             scale = Scale(block.last, c, self.ldc, *self.factors)
         unroll = self.blocking.unroll
-        write_panel(code, tile, unroll, rows, block.depth, a, b, sums, block.resume, ahead, scale)
+        write_panel(code, tile, unroll, rows, block.depth, a, b, sums, block.resume, scale)
         if self.epilogue:
             with code.when(block.last), code.loop(block.i0, block.i1) as i:
                 for x in range(tile.width):
@@ -307,7 +293,7 @@ class Nest:
             narrower = tile.columns
             with code.when(fits):
                 b = self._edge_side_b(block, j, width)
-                write_panel(code, tile, 1, rows, block.depth, a, b, sums, block.resume, None, None)
+                write_panel(code, tile, 1, rows, block.depth, a, b, sums, block.resume, None)
         with code.when(block.last), code.loop(block.i0, block.i1) as i:
             with code.loop(j, block.j1, largest.lanes) as column:
                 mask = code.first(block.j1 - column, largest.lanes)

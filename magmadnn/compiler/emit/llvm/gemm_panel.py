@@ -31,20 +31,6 @@ class PanelOfA:
         return Side(self.start.at(at), self.row, self.step)
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """The part of B that the next panel needs: `lines` cache lines, which tiles ask for beforehand.
-
-    Line q begins at `start[q // group * far + q % group * near]`.
-    """
-
-    start: Array
-    lines: Value
-    group: Value
-    far: Value
-    near: Value
-
-
 def write_panel(
     code: Code,
     tile: Tile,
@@ -55,11 +41,10 @@ def write_panel(
     b: Side,
     sums: Side,
     resume: Value,
-    ahead: Ahead | None,
     scale: Scale | None,
 ) -> None:
     """Cover `rows` rows with tiles, the highest first; a subroutine that kernels share."""
-    key = _key(tile, b, unroll, scale) + ("_ahead" if ahead else "")
+    key = _key(tile, b, unroll, scale)
 
     def write(code: Code, rows: Value, *others: Any) -> None:
         done = code.variable(code.integer(0))
@@ -69,7 +54,7 @@ def write_panel(
                 _write_row(code, tile, shape, unroll, rows, i, *others)
                 done.value = i + height
 
-    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, resume, ahead, scale)
+    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, resume, scale)
 
 
 def _write_row(
@@ -84,22 +69,17 @@ def _write_row(
     b: Side,
     sums: Side,
     resume: Value,
-    ahead: Ahead | None,
     scale: Scale | None,
 ) -> None:
-    """The tile at row `i`, after hints of what it and the next panel will need."""
+    """The tile at row `i`, after hints that its part of C will be written."""
     here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
     if scale is not None:
         scale = Scale(scale.last, scale.c.at(i * scale.row), scale.row, scale.alpha, scale.beta)
-    if tile == largest and ahead is not None:
+    if tile == largest:
         c, row = (scale.c, scale.row) if scale else (here.start, here.row)
         for x in range(tile.rows):
-            code.prefetch(c, row * x, write=True)
-            code.prefetch(c, row * x + (tile.columns - 1), write=True)
-        share = ahead.lines // code.larger(rows // tile.rows, 1) + 1
-        first = i // tile.rows * share
-        with code.loop(first, code.smaller(first + share, ahead.lines)) as q:
-            code.prefetch(ahead.start, q // ahead.group * ahead.far + q % ahead.group * ahead.near)
+            code.prefetch(c, row * x)
+            code.prefetch(c, row * x + (tile.columns - 1))
     left = a.tile(i, largest.rows)
     steps = unroll if tile == largest else 1
     name = f"tile_{_key(tile, b, steps, scale)}"

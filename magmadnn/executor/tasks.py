@@ -1,0 +1,146 @@
+"""The tasks of a plan: argument blocks over laid-out memory, cut into tiles for threads.
+
+What a kernel computes does not depend on how its matrix is cut, so neither do results depend on the number
+of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from magmadnn.compiler.emit.llvm.cache import Cache
+from magmadnn.compiler.emit.llvm.driver import Task
+from magmadnn.compiler.emit.llvm.kernel import Loaded, load
+from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.lower import Lowered, product_of, reduced_by
+from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.compiler.regions import Region, RegionKind
+from magmadnn.errors import FileError
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import PLACEHOLDER, Node
+from magmadnn.graph.op import Array
+
+_LEAST_WORK = (
+    60_000  # multiply-adds or elements of a tile: below, a thread costs more than it gains
+)
+_ROW_STEP = 12  # rows of a tile are a multiple of what kernels take at a time
+_COLUMN_STEP = 64
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An address in an argument block that follows what is fed."""
+
+    block: Array
+    slot: int
+    placeholder: Node
+    offset: int  # bytes
+
+
+class Tasks:
+    """Makes the tasks of a plan for given arrays.
+
+    Attributes:
+        patches: addresses to be set before each run.
+        scratch_bytes: what each thread needs.
+    """
+
+    def __init__(
+        self,
+        plan: NativePlan,
+        arrays: Mapping[Node, Array],
+        sizes: Mapping[str, int],
+        threads: int,
+    ) -> None:
+        self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
+        self.patches: list[Patch] = []
+        self.scratch_bytes = 0
+        compiled = [w.lowered.kernel for w in plan.work if w.lowered is not None]
+        load(compiled, cache=kernel_cache())
+
+    def of(self, work: Work) -> list[Task]:
+        """The tasks of one step."""
+        assert work.lowered is not None
+        kernel = work.lowered.kernel
+        (loaded,) = load([kernel])
+        needed = getattr(kernel, "scratch_bytes", None)
+        if needed is not None:
+            self.scratch_bytes = max(self.scratch_bytes, needed(host()))
+        values = self._values(work.lowered, work.region)
+        return [
+            self._task(loaded, work.lowered, {**values, **t}) for t in self._tiles(work, values)
+        ]
+
+    def _task(self, loaded: Loaded, lowered: Lowered, values: Mapping[str, int]) -> Task:
+        slots = lowered.kernel.slots
+        block = np.array([values[slot] for slot in slots], np.int64)
+        for slot, node, _ in lowered.reads:
+            base = self.plan.layouts.bases[node]
+            if base.op is PLACEHOLDER:
+                offset = self.arrays[node].ctypes.data - self.arrays[base].ctypes.data
+                self.patches.append(Patch(block, slots.index(slot), base, offset))
+        return Task(loaded, block)
+
+    def _values(self, lowered: Lowered, region: Region) -> dict[str, int]:
+        """All slots of a kernel for its whole matrix."""
+        slots = lowered.kernel.slots
+        rows = int(np.prod(bind_shape(region.rows, self.sizes), dtype=np.int64))
+        (columns,) = bind_shape((region.columns,), self.sizes)
+        values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+        if region.kind is RegionKind.COLUMNS:
+            values["row1"] = self.arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
+        if region.kind is RegionKind.GEMM:
+            values["k"] = self.arrays[product_of(region).inputs[0]].shape[1]
+        for slot, node, _ in (*lowered.reads, *lowered.writes):
+            array = self.arrays[node]
+            values[slot] = array.ctypes.data
+            if f"{slot}_row" in slots:
+                values[f"{slot}_row"] = _row_stride(array)
+            if f"ld{slot}" in slots:
+                values[f"ld{slot}"] = _leading(array)
+        return values
+
+    def _tiles(self, work: Work, values: Mapping[str, int]) -> list[dict[str, int]]:
+        """The parts of the matrix that threads take one by one."""
+        rows, columns = values["row1"], values["column1"]
+        cost = rows * columns * values.get("k", 1)
+        pieces = min(2 * self.threads, cost // _LEAST_WORK)
+        if self.threads == 1 or pieces < 2:
+            return [{}]
+        by_row = rows >= columns or bool(work.region.numbers)
+        if work.region.kind is RegionKind.COLUMNS:
+            by_row = False
+        length, step = (rows, _ROW_STEP) if by_row else (columns, _COLUMN_STEP)
+        size = -(-length // (pieces * step)) * step
+        name = "row" if by_row else "column"
+        return [
+            {f"{name}0": start, f"{name}1": min(start + size, length)}
+            for start in range(0, length, size)
+        ]
+
+
+def kernel_cache() -> Cache | None:
+    """The folder of compiled kernels; None where it cannot be used safely."""
+    try:
+        return Cache()
+    except FileError:
+        return None
+
+
+def _row_stride(array: Any) -> int:
+    """Elements from one row to the next of a matrix whose leading axes are packed."""
+    if array.ndim < 2:
+        return int(array.size)
+    return int(array.strides[-2] // array.itemsize)
+
+
+def _leading(array: Any) -> int:
+    """The leading dimension of a matrix that is stored by rows or by columns."""
+    rows, columns = array.strides
+    if rows == array.itemsize and columns != array.itemsize:
+        return int(columns // array.itemsize)
+    return int(rows // array.itemsize)
