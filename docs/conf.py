@@ -40,7 +40,7 @@ autodoc_type_aliases = {
     name: name
     for name in (
         "ActivationLike", "Array", "ArrayLike", "BatchSize", "DTypeLike", "Feeds", "LossLike",
-        "MetricLike", "NDArray", "PathLike", "Regularizer", "Setting", "Shape", "Targets", "Value",
+        "MetricLike", "NDArray", "PathLike", "Regularizer", "Shape", "Targets", "Value",
     )
 }  # fmt: skip
 python_use_unqualified_type_names = True
@@ -74,9 +74,13 @@ def shorten_signature(
     signature: str | None,
     result: str | None,
 ) -> tuple[str | None, str | None]:
-    """Write `Array` where Sphinx has `TypeAliasForwardRef('Array')`, as it does within other types."""
+    """Write `Array` for `TypeAliasForwardRef('Array')`, and for `<factory>` what can be parsed."""
     alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
-    return signature and alias.sub(r"\1", signature), result and alias.sub(r"\1", result)
+
+    def shortened(text: str) -> str:
+        return alias.sub(r"\1", text.replace("<factory>", "..."))
+
+    return signature and shortened(signature), result and shortened(result)
 
 
 def setup(app: Any) -> None:

@@ -107,6 +107,34 @@ def test_docstrings(name: str) -> None:
         check(example)
 
 
+PUBLIC_MODULES = {
+    "magmadnn": "magmadnn",
+    "magmadnn.data": "data",
+    "magmadnn.errors": "errors",
+    "magmadnn.graph": "graph",
+    "magmadnn.layers": "layers",
+    "magmadnn.losses": "losses",
+    "magmadnn.memory": "memory",
+    "magmadnn.metrics": "metrics",
+    "magmadnn.models": "models",
+    "magmadnn.ops": "ops",
+    "magmadnn.optim": "optim",
+    "magmadnn.tensor": "tensor",
+    "magmadnn.training": "training",
+}
+
+
+@pytest.mark.parametrize(("module", "page"), PUBLIC_MODULES.items())
+def test_every_public_name_is_in_the_reference(module: str, page: str) -> None:
+    text = (ROOT / "docs/reference" / f"{page}.md").read_text(encoding="utf-8")
+    if module == "magmadnn.optim":  # one module, two pages
+        text += (ROOT / "docs/reference/schedules.md").read_text(encoding="utf-8")
+    if re.search(rf"automodule:: {re.escape(module)}$(?!\n +:no-members:)", text, re.MULTILINE):
+        return  # all of them
+    names = importlib.import_module(module).__all__
+    assert not [name for name in names if not re.search(rf"[:`.]{name}\b", text)]
+
+
 @pytest.mark.parametrize(
     ("block", "message"),
     [

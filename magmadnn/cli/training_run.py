@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import signal
 import time
 from dataclasses import dataclass, replace
@@ -149,14 +150,17 @@ def _create(settings: Settings, out: Path | None) -> Path:
 
 
 def _load(settings: Settings, source: str, say: Console) -> Dataset:
-    data = load(
-        source,
-        target=settings.target,
-        missing=settings.missing,
-        test_split=settings.test_split,
-        seed=settings.seed,
-        task=settings.task,
-    )
+    try:
+        data = load(
+            source,
+            target=settings.target,
+            missing=settings.missing,
+            test_split=settings.test_split,
+            seed=settings.seed,
+            task=settings.task,
+        )
+    except DataError as error:  # the way out as it is typed here
+        raise type(error)(re.sub(r'missing="(\w+)"', r"--missing \1", str(error))) from error
     say(data.description)
     say(f"{data.preparation.task}, since {_reason(settings, data)} (--task chooses)")
     return data

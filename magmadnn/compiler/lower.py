@@ -47,8 +47,11 @@ def compilable(node: Node) -> bool:
         return False
     if op.kind is OpKind.POINTWISE:
         return op.scalar is not None and _known(formula_of(node)) and _one_type(node)
-    floats = is_floating(node.dtype) and node.inputs[0].dtype == node.dtype
-    return floats and op.kind in (OpKind.REDUCTION, OpKind.CONTRACTION)
+    if any(i.dtype != node.dtype for i in node.inputs):
+        return False
+    if op.kind is OpKind.REDUCTION:
+        return is_floating(node.dtype) or node.dtype == np.int64
+    return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
 
 
 def _known(formula: Formula) -> bool:

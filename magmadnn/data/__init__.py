@@ -1,4 +1,4 @@
-"""Data sets, readers, preparation, batches and prefetching; see README.md for the reading order."""
+"""Data sets, readers, preparation, batches and prefetching."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Column:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs it becomes: its own, or `name=category` for each category."""
+        """Names of the inputs that it becomes, its own or `name=category` for each category."""
         if self.categories is None:
             return (self.name,)
         return tuple(f"{self.name}={category}" for category in self.categories)

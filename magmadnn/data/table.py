@@ -52,7 +52,7 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the inputs: the column's, or `column=category`."""
+        """Names of the inputs, each that of its column, or `column=category`."""
         return self.schema.inputs
 
     @property

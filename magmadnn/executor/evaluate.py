@@ -70,6 +70,10 @@ class Executable:
             self._native = NativeRunner(native_plan(self.program))
         return self._native
 
+    def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
+        """The sizes of symbolic dimensions for these feeds."""
+        return bind(self.plan, feeds)[1]
+
     def run(
         self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False
     ) -> list[Array]:

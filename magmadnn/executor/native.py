@@ -19,9 +19,8 @@ from magmadnn.graph.op import Array, Op
 from .run import is_finite
 from .tasks import Patch, Tasks, kernel_cache
 
-_LAYOUTS_KEPT = (
-    8  # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
-)
+# sets of sizes whose memory is kept: whole and partial batch, validation, prediction
+_LAYOUTS_KEPT = 8
 
 Action = Callable[[], None]
 
@@ -33,13 +32,20 @@ class Instance:
         arrays: the array of each value that has memory, or is a view of it.
     """
 
-    def __init__(self, plan: NativePlan, sizes: Mapping[str, int], threads: int = 1) -> None:
+    def __init__(
+        self,
+        plan: NativePlan,
+        sizes: Mapping[str, int],
+        threads: int = 1,
+        *,
+        prepared: bool = True,
+    ) -> None:
         self.plan, self.sizes = plan, dict(sizes)
         self.arrays: dict[Node, Array] = {}
         self._patches: list[Patch] = []
         self.nbytes = 0
         self._lay_out()
-        self._actions = self._prepare(threads)
+        self._actions = self._prepare(threads) if prepared else []
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -52,7 +58,7 @@ class Instance:
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
                     self.arrays[node] = self._view(node)
             elif node in self.plan.in_place:
-                self.arrays[node] = _memory(self.plan.in_place[node])
+                self.arrays[node] = variable_memory(self.plan.in_place[node])
             elif node in places:
                 shape = bind_shape(node.shape, self.sizes)
                 start, size = places[node]
@@ -92,11 +98,11 @@ class Instance:
 
     def _leaf(self, node: Node) -> Array:
         if node.op is VARIABLE:
-            return _memory(node)
+            return variable_memory(node)
         if node.op is SIZE:
             return np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype)
         if node.op is CONSTANT:
-            return np.ascontiguousarray(node.value)
+            return np.asarray(node.value, order="C")
         return np.empty(bind_shape(node.shape, self.sizes), node.dtype)  # replaced at each run
 
     def _view(self, node: Node) -> Array:
@@ -168,7 +174,7 @@ class Instance:
         """
         held = {}
         for node, array in fed.items():
-            held[node] = self.arrays[node] = np.ascontiguousarray(array)
+            held[node] = self.arrays[node] = _contiguous(array)
         for patch in self._patches:
             patch.block[patch.slot] = held[patch.placeholder].ctypes.data + patch.offset
         for phase, action in self._actions:
@@ -191,15 +197,22 @@ class Instance:
             if value not in self.plan.in_place
         ]
         for target, value in fresh:
-            np.copyto(_memory(target), value)
+            np.copyto(variable_memory(target), value)
 
 
-def _memory(node: Node) -> Array:
+def variable_memory(node: Node) -> Array:
     """The memory of a variable on the host, to be written."""
     storage = node.value
     tensor = getattr(storage, "tensor", storage)
     array: Array = tensor.numpy()
     return array
+
+
+def _contiguous(array: Array) -> Array:
+    """The array as kernels read it: row by row, at an address that fits its elements."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.require(array, requirements=("C", "ALIGNED"))
 
 
 def aligned(nbytes: int) -> Array:
@@ -257,13 +270,14 @@ class NativeRunner:
 
     def __init__(self, plan: NativePlan) -> None:
         self.plan = plan
+        self.threads = threads()
         self._instances: OrderedDict[tuple[tuple[str, int], ...], Instance] = OrderedDict()
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The layout for these sizes."""
         key = tuple(sorted(sizes.items()))
         if key not in self._instances:
-            self._instances[key] = Instance(self.plan, sizes, threads())
+            self._instances[key] = Instance(self.plan, sizes, self.threads)
             if len(self._instances) > _LAYOUTS_KEPT:
                 self._instances.popitem(last=False)
         self._instances.move_to_end(key)

@@ -133,9 +133,10 @@ def kernel_cache() -> Cache | None:
 
 def _row_stride(array: Any) -> int:
     """Elements from one row to the next of a matrix whose leading axes are packed."""
-    if array.ndim < 2:
-        return int(array.size)
-    return int(array.strides[-2] // array.itemsize)
+    for stride, size in zip(array.strides[-2::-1], array.shape[-2::-1], strict=True):
+        if size > 1:  # the stride of a single row says nothing
+            return int(stride // array.itemsize)
+    return 0
 
 
 def _leading(array: Any) -> int:

@@ -68,7 +68,8 @@ def gradient(
     if seed is None:
         seed = constant(np.ones((), y.dtype))
     (y, seed, *targets), _ = resolve_phase([y, seed, *xs], training)
-    adjoints = _sweep(y, set(targets), _parts[0].cast(seed, y.dtype))
+    seed = seed if seed.dtype == y.dtype else _parts[0].cast(seed, y.dtype)
+    adjoints = _sweep(y, set(targets), seed)
     return [adjoints[x] if x in adjoints else _zeros(x) for x in targets]
 
 
@@ -139,9 +140,10 @@ def _fit(part: Node, operand: Node) -> Node:
         for axis, size in enumerate(part.shape)
         if axis < extra or (operand.shape[axis - extra] == 1 and size != 1)
     )
+    inner = any(axis >= extra for axis in stretched)
     if stretched:
-        part = _parts[0].sum(part, axis=stretched, keepdims=True)
-    if extra > 0:
+        part = _parts[0].sum(part, axis=stretched, keepdims=inner)
+    if inner and extra > 0:
         part = _parts[0].reshape(part, part.shape[extra:])
     if part.shape != operand.shape:
         part = _parts[0].broadcast_to(part, operand.shape)

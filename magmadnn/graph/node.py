@@ -99,7 +99,7 @@ class Node(Operators):
 
     @property
     def scope(self) -> str:
-        """Where the node belongs, as its scopes are called now: `encoder/dense_1`."""
+        """Where the node belongs, for instance in `encoder/dense_1`, as its scopes are called now."""
         return "/".join(map(str, self.path))
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from magmadnn.graph.spec import Spec
 
 from ._arguments import as_shape, first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged
+from .arithmetic import equal, where
 from .slicing import along, slice_
 
 
@@ -83,7 +84,7 @@ reshape: Op = _movement(
 
 @public
 def flatten(x: Any) -> Any:
-    """X [n, ...] -> [n, everything else].
+    """`x` [n, ...] -> [n, everything else].
 
     Raises:
         ShapeError: if x is a scalar.
@@ -150,7 +151,7 @@ transpose: Op = _movement(
 
 @public
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
-    """X with two axes exchanged."""
+    """`x` with two axes exchanged."""
     order = list(range(ndim_of(x)))
     a, b = (axis_number(words_of("swapaxes"), axis, len(order)) for axis in (axis1, axis2))
     order[a], order[b] = order[b], order[a]
@@ -159,7 +160,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 
 @public
 def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """X with one axis moved to another place, the others in their order."""
+    """`x` with one axis moved to another place, the others in their order."""
     ndim = ndim_of(x)
     a, b = (axis_number(words_of("moveaxis"), axis, ndim) for axis in (source, destination))
     order = [i for i in range(ndim) if i != a]
@@ -169,7 +170,7 @@ def moveaxis(x: Any, source: int, destination: int) -> Any:
 
 @public
 def expand_dims(x: Any, axis: int = 0) -> Any:
-    """X with a new axis of size 1 at `axis` of the result."""
+    """`x` with a new axis of size 1 at `axis` of the result."""
     shape = list(shape_of(x))
     at = axis_number(words_of("expand_dims", "the result"), axis, len(shape) + 1)
     shape.insert(at, 1)
@@ -178,7 +179,7 @@ def expand_dims(x: Any, axis: int = 0) -> Any:
 
 @public
 def squeeze(x: Any, axis: Any = None) -> Any:
-    """X without its axes of size 1, or without those that `axis` names.
+    """`x` without its axes of size 1, or without those that `axis` names.
 
     Raises:
         ShapeError: if a named axis is longer than 1.
@@ -242,7 +243,7 @@ def expand(x: Any, shape: Any) -> Any:
 
 @public
 def tile(x: Any, repeats: Any) -> Any:
-    """X repeated `repeats[i]` times along axis i; one number for each axis."""
+    """`x` repeated `repeats[i]` times along axis i; one number for each axis."""
     shape = shape_of(x)
     counts = as_shape(words_of("tile"), repeats)
     if len(counts) != len(shape):
@@ -307,6 +308,19 @@ def _concat_reference(*xs: Array, axis: int = 0) -> Array:
     return out
 
 
+def _concat_nodes(*xs: Any, axis: int) -> Any:
+    """The same in a pointwise op, for a few single numbers."""
+    if len(xs) > _MOST_SINGLES or any(x.shape != (1,) for x in xs):
+        return None
+    place, result = np.arange(len(xs)), xs[-1]
+    for number, x in reversed(list(enumerate(xs[:-1]))):
+        result = where(equal(place, number), x, result)
+    return result
+
+
+_MOST_SINGLES = 8  # numbers that are worth choosing among, instead of copying each
+
+
 concat = _movement(
     name="concat",
     args=("*xs",),
@@ -324,6 +338,7 @@ concat = _movement(
     attributes={"axis": 0},
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},
     rewrites=(_concat_alone,),
+    decompose=_concat_nodes,
 )
 
 

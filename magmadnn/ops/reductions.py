@@ -40,7 +40,16 @@ from magmadnn.graph.spec import Spec, is_floating
 
 from ._arguments import dtype_of, ndim_of, shape_of, words_of
 from ._pointwise import HALF, widened
-from .arithmetic import cast, divide, equal, square, subtract, where
+from .arithmetic import (
+    cast,
+    divide,
+    equal,
+    isnan,
+    logical_or,
+    square,
+    subtract,
+    where,
+)
 from .elementary import sqrt
 from .movement import broadcast_to, expand_dims, reshape, transpose
 from .slicing import flip
@@ -153,6 +162,11 @@ def _by_slices(combine: Callable[..., float], x: Array, axis: Any, keepdims: boo
 # --- primitives -----------------------------------------------------------------------------------
 
 
+def _sum_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    leading = axis == tuple(range(len(axis)))  # a broadcast puts these back by itself
+    return broadcast_to(g if keepdims or leading else _with_axes(g, x, axis), x.shape)
+
+
 def _extreme(name: str, compute: Callable[..., Array]) -> Callable[..., Array]:
     words = words_of(name)
 
@@ -191,7 +205,7 @@ sum = _reduction(
     "sum",
     "the sum of x over axes",
     lambda x, axis, keepdims: widened(x).sum(axis=axis, keepdims=keepdims),
-    vjp=lambda g, y, x, axis, keepdims: broadcast_to(_with_axes(g, x, axis), x.shape),
+    vjp=_sum_vjp,
     reference=math.fsum,
     dtypes=_sum_dtype,
 )
@@ -232,7 +246,27 @@ def _arg_canonical(
     return {"axis": axes, "keepdims": bool(keepdims)}
 
 
-def _arg(name: str, formula: str, compute: Callable[..., Array], best: Callable[..., Any]) -> Op:
+def _arg_nodes(best: Op) -> Callable[..., Any]:
+    """argmax or argmin along one axis of known size in other ops: the least place of a best or NaN."""
+
+    def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        if axis != (x.ndim - 1,) or isinstance(x.shape[-1], Dim):
+            return None
+        count = x.shape[-1]
+        here = equal(x, best(x, axis=-1, keepdims=True))
+        here = logical_or(here, isnan(x)) if is_floating(x.dtype) else here
+        return min(where(here, np.arange(count), count), axis=-1, keepdims=keepdims)
+
+    return decompose
+
+
+def _arg(
+    name: str,
+    formula: str,
+    compute: Callable[..., Array],
+    best: Callable[..., Any],
+    extreme: Op,
+) -> Op:
     words = words_of(name)
 
     def numpy(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -260,15 +294,16 @@ def _arg(name: str, formula: str, compute: Callable[..., Array], best: Callable[
         ],
         attributes={"axis": None, "keepdims": False},
         canonical=_arg_canonical,
+        decompose=_arg_nodes(extreme),
         notes="The first of equal ones; the first NaN if there is one.",
     )
 
 
 argmax = _arg(
-    "argmax", "the place of the largest of x along an axis", np.argmax, lambda v: sorted(v)[-1]
+    "argmax", "the place of the largest of x along an axis", np.argmax, lambda v: sorted(v)[-1], max
 )
 argmin = _arg(
-    "argmin", "the place of the smallest of x along an axis", np.argmin, lambda v: sorted(v)[0]
+    "argmin", "the place of the smallest of x along an axis", np.argmin, lambda v: sorted(v)[0], min
 )
 
 

@@ -196,7 +196,7 @@ _unslice: Op = Op(
 
 @public
 def flip(x: Any, axis: int) -> Any:
-    """X in reverse order along an axis."""
+    """`x` in reverse order along an axis."""
     ndim = ndim_of(x)
     at = axis_number(words_of("flip"), axis, ndim)
     return slice_(x, index=along(ndim, at, ("slice", None, None, -1)))
@@ -204,7 +204,7 @@ def flip(x: Any, axis: int) -> Any:
 
 @public
 def split(x: Any, parts: int, axis: int = 0) -> list[Any]:
-    """X cut into equal parts along an axis.
+    """`x` cut into equal parts along an axis.
 
     Raises:
         ShapeError: if the axis does not divide into so many parts.

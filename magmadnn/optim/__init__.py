@@ -34,6 +34,7 @@ from .schedules import per_epoch as per_epoch
 from .schedules import piecewise as piecewise
 from .schedules import step_decay as step_decay
 from .schedules import warm_up as warm_up
+from .slices import StepSlices as StepSlices
 from .step import Step as Step
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "RootSum",
     "Schedule",
     "Step",
+    "StepSlices",
     "Transform",
     "WeightDecay",
     "by_name",

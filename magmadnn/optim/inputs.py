@@ -75,6 +75,12 @@ class Settings:
             values[name] = entry.allowed.check(where, name, value, why)
         return values
 
+    @property
+    def fixed(self) -> bool:
+        """Whether all settings are numbers, the same for every step."""
+        sources = [self.overrides.get(k, entry.own) for k, entry in self._inputs.items()]
+        return not any(map(callable, sources))
+
     def feeds(self, step: int) -> dict[Node, float]:
         """What to feed for the step after `step` steps."""
         return {self._inputs[name].node: value for name, value in self.values(step).items()}

@@ -17,6 +17,7 @@ from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .inputs import Settings
 from .records import Setting
+from .slices import StepSlices
 from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 
 if TYPE_CHECKING:
@@ -81,6 +82,20 @@ class Step:
         fed = as_feeds(feeds)
         fed.update(self._settings.feeds(self.count))
         return self._executable.run(fed, watch=watch, guard=guard)
+
+    def slices(self, data: Mapping[Any, Array], batch_size: int) -> StepSlices | None:
+        """This step for many batches in one call, over rows of arrays in memory.
+
+        Args:
+            data: an array of rows for each placeholder.
+            batch_size: rows of a batch.
+
+        Returns:
+            None where a part of the step has to run in Python.
+        """
+        if self._executable.executor != "native":
+            return None
+        return StepSlices.made(self, self._executable, self._settings, data, batch_size)
 
     @property
     def count(self) -> int:

@@ -35,6 +35,14 @@ class Callback:
     def on_batch_end(self, fit: Fit) -> None:
         """After each step; `fit.last_loss` is its loss."""
 
+    def batches(self, fit: Fit) -> int | None:
+        """How many batches may run before `on_batch_end` must be called; None for any number.
+
+        Here: each single one, for callbacks that look at batches at all.
+        """
+        looks = type(self).on_batch_end is not Callback.on_batch_end or "on_batch_end" in vars(self)
+        return 1 if looks else None
+
     def on_epoch_end(self, fit: Fit) -> None:
         """After validation; `fit.row` holds the epoch's figures."""
 
@@ -204,6 +212,10 @@ class Checkpoint(Callback):
         if self._signals is not None:
             self._signals.__enter__()
         self._saved_at = time.monotonic()
+
+    def batches(self, fit: Fit) -> int | None:
+        """Up to the next save by number of steps; time and signals can wait for a slice."""
+        return None if self.every_steps is None else self.every_steps - fit.steps % self.every_steps
 
     def on_batch_end(self, fit: Fit) -> None:
         """Save when it is time, or when a signal came."""

@@ -13,18 +13,19 @@ from magmadnn.errors import CheckpointError, NumericError
 from magmadnn.executor import Executable
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
-from magmadnn.optim import Step
+from magmadnn.optim import Step, StepSlices
 
 from .checkpoint import State
 from .history import History, Row
 from .objective import Objective
-from .sources import Batch, Source
+from .sources import ArraySource, Batch, Source
 
 if TYPE_CHECKING:
     from .callbacks import Callback
     from .model import Model
 
 BatchSize = int | Callable[[int], int]
+_SLICE_SECONDS = 0.1
 
 
 class Totals:
@@ -46,6 +47,15 @@ class Totals:
         old = self.sums or [np.zeros_like(s, np.float64) for s in sums]
         self.sums = [a + b for a, b in zip(old, sums, strict=True)]
 
+    def add_all(self, rows: int, losses: Array, sums: Sequence[Array]) -> None:
+        """Add batches of so many rows each, in their order: the same bits as one by one."""
+        count = len(losses)
+        self.rows += rows * count
+        self.weight += float(rows) * count
+        self.loss = _added(self.loss, float(rows) * losses.astype(np.float64))
+        old = self.sums or [np.zeros_like(s[0], np.float64) for s in sums]
+        self.sums = [_added(a, s) for a, s in zip(old, sums, strict=True)]
+
     def results(self) -> dict[str, Any]:
         """Mean loss and metrics."""
         return {"loss": self.loss / (self.weight or 1.0), **self.objective.results(self.sums)}
@@ -59,6 +69,11 @@ class Totals:
         """Go on from `state()`."""
         self.rows, self.weight, self.loss = state["rows"], state["weight"], state["loss"]
         self.sums = [np.asarray(s, np.float64) for s in state["sums"]]
+
+
+def _added(start: Any, terms: Array) -> Any:
+    """start + terms[0] + terms[1] + ..., from the left."""
+    return np.add.accumulate(np.concatenate([np.asarray(start, np.float64)[None], terms]))[-1]
 
 
 class Fit:
@@ -103,6 +118,7 @@ class Fit:
         self.totals = Totals(objective)
         self._seconds = 0.0  # of the current epoch, before a resume
         self._stop: str | None = None
+        self._made_slices: dict[int, StepSlices | None] = {}
 
     def stop(self, reason: str) -> None:
         """End training after the current batch; `history.stopped` gets the reason."""
@@ -137,6 +153,9 @@ class Fit:
     def _run_epoch(self) -> None:
         started = time.perf_counter() - self._seconds
         self._call("on_epoch_begin")
+        self._run_slices(started)
+        if self._stop is not None:
+            return
         for batch in self.source.epoch(self.epoch, self.current_batch_size, self.batch):
             loss, *sums = self.step.run(self._feeds(batch), guard=True)
             self.totals.add(batch, loss, sums)
@@ -148,6 +167,49 @@ class Fit:
             if self._stop is not None:
                 return
         self._finish_epoch()
+
+    def _run_slices(self, started: float) -> None:
+        """As many whole batches of this epoch as can run in slices; the rest runs one by one.
+
+        A slice takes about a tenth of a second, so that progress, signals and callbacks have their turn.
+        """
+        slices, size = self._slices(), self.current_batch_size
+        if slices is None or not isinstance(self.source, ArraySource):
+            return
+        order = self.source.order(self.epoch)
+        whole, seconds = len(order) // size, _SLICE_SECONDS / 8
+        while self.batch < whole and self._stop is None:
+            limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
+            wanted = max(int(_SLICE_SECONDS / seconds), 1)
+            count = min(wanted, whole - self.batch, slices.longest, *limits)
+            begun = time.perf_counter()
+            rows = order[self.batch * size : (self.batch + count) * size]
+            found = slices.run(rows, count)
+            if found is None:
+                return  # one by one, these batches tell what is wrong
+            seconds = max((time.perf_counter() - begun) / count, 1e-7)
+            loss, *sums = found
+            self.totals.add_all(size, loss, sums)
+            self.last_loss = float(loss[-1])
+            self.batch += count
+            self.steps += count
+            self._seconds = time.perf_counter() - started
+            self._call("on_batch_end")
+
+    def _slices(self) -> StepSlices | None:
+        """The step as slices over the source's arrays; made once for each batch size."""
+        size = self.current_batch_size
+        if not isinstance(self.source, ArraySource) or not self.source.in_memory:
+            return None
+        if self.source.arrays[2] or any(c.batches(self) == 1 for c in self.callbacks):
+            return None
+        if size not in self._made_slices:
+            inputs, targets, _ = self.source.arrays
+            data = dict(zip(self.model.inputs, inputs, strict=True))
+            data |= dict(zip(self.objective.targets, targets, strict=True))
+            enough = (self.source.rows or 0) >= size
+            self._made_slices[size] = self.step.slices(data, size) if enough else None
+        return self._made_slices[size]
 
     def check_finite(self) -> None:
         """Look whether parameters and states are finite: at each epoch's end, and before they are saved.

@@ -231,6 +231,10 @@ class Model:
         _at_least("fit: epochs", epochs, 0)
         if isinstance(batch_size, int):
             _at_least("fit: batch_size", batch_size, 1)
+        if not 0 <= validation_split < 1:
+            raise ArgumentError(
+                f"fit: validation_split must be at least 0 and below 1, got {validation_split!r}"
+            )
         if y is None:
             if validation_split or sample_weight is not None or class_weight is not None:
                 raise ArgumentError(
@@ -284,7 +288,9 @@ class Model:
         """Inputs and targets, checked."""
         inputs = inputs_for(self.inputs, x, what)
         targets = as_arrays(y)
-        check_arrays(inputs, targets if len(targets) > 1 else targets[0], classes=self._classes(y))
+        # one array is "x" in messages, several are "x[0]", "x[1]" ...
+        given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
+        check_arrays(given, wanted, classes=self._classes(y))
         for fed, array in zip(self.inputs, inputs, strict=True):
             if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
                 raise DTypeError(

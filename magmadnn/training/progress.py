@@ -47,6 +47,10 @@ class Progress(Callback):
         )
         self._bar.start()
 
+    def batches(self, fit: Fit) -> int | None:
+        """Any number: slices are short."""
+        return None
+
     def on_batch_end(self, fit: Fit) -> None:
         """Move the bar; in a log, say now and then that it goes on."""
         if self._bar is not None:

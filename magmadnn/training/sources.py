@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from magmadnn.data import batch_count, batches, prefetch
+from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
@@ -62,6 +63,16 @@ class ArraySource:
         self.rows: int | None = len(inputs[0])
         self.sample = _batch(self.arrays)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether no array is mapped from a file."""
+        return not any(is_mapped(a) for part in self.arrays for a in part)
+
+    def order(self, number: int) -> NDArray[np.int64]:
+        """The order of the rows in an epoch."""
+        rows = self.rows or 0
+        return np.arange(rows) if self.seed is None else order(rows, self.seed, number)
+
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch."""
         return batch_count(self.rows or 0, batch_size)
@@ -69,9 +80,7 @@ class ArraySource:
     def epoch(self, number: int, batch_size: int, start: int) -> Iterator[Batch]:
         """The batches of an epoch; mapped files are read ahead by a thread."""
         found = batches(self.arrays, batch_size, seed=self.seed, epoch=number, start=start)
-        if any(is_mapped(a) for part in self.arrays for a in part):
-            return map(_batch, prefetch(found))
-        return map(_batch, found)
+        return map(_batch, found if self.in_memory else prefetch(found))
 
 
 class IterableSource:

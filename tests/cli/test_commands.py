@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import magmadnn as md
 from magmadnn.cli import commands, doctor, machine
 from magmadnn.cli.commands import COMMANDS
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("--hidden", "7", "--epochs", "2", "--quiet", "--out", "run")
 
 
@@ -189,6 +191,10 @@ def test_full_memory_is_one_line(command, monkeypatch) -> None:
 
 
 def test_commands_are_loaded_when_they_are_used() -> None:
-    code = "import magmadnn.cli, sys; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert not {f"magmadnn.cli.{name}" for name in commands.COMMANDS} & set(loaded.split())
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import magmadnn.cli; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "magmadnn.cli.commands" in loaded
+    assert not {f"magmadnn.cli.{name}" for name in commands.COMMANDS} & set(loaded)

@@ -82,9 +82,7 @@ def test_a_finished_run_trains_nothing_and_gives_its_result_again(
     assert (tmp_path / "other.json").read_bytes() == first
 
 
-def test_the_time_of_training_survives(
-    command, images, tmp_path, interrupt, goes_on
-) -> None:
+def test_the_time_of_training_survives(command, images, tmp_path, interrupt, goes_on) -> None:
     interrupt(50)
     command("train", "--data", images, *TRAINING, "--out", "run")
     store = CheckpointStore(tmp_path / "run")
@@ -95,7 +93,9 @@ def test_the_time_of_training_survives(
     command("train", "--resume", "run", "--quiet")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["train_seconds"] > spent
-    assert result["samples_per_second"] == pytest.approx(3 * 276 / result["train_seconds"], rel=1e-9)
+    assert result["samples_per_second"] == pytest.approx(
+        3 * 276 / result["train_seconds"], rel=1e-9
+    )
 
 
 def test_arguments_may_repeat_but_not_contradict(
@@ -196,7 +196,16 @@ def wait_for(condition: Callable[[], bool], process) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals there")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signals_save_and_exit(start, command, images, tmp_path, number: int, code: int) -> None:
-    options = ("--hidden", "13,11", "--batch-size", "8", "--epochs", "12", "--checkpoint-every", "40")
+    options = (
+        "--hidden",
+        "13,11",
+        "--batch-size",
+        "8",
+        "--epochs",
+        "12",
+        "--checkpoint-every",
+        "40",
+    )
     assert command("train", "--data", images, *options, "--out", "whole", "--quiet").code == 0
     process = start("train", "--data", images, *options, "--out", "run")
     wait_for((tmp_path / "run" / "checkpoints" / "latest.json").exists, process)
@@ -211,16 +220,21 @@ def test_signals_save_and_exit(start, command, images, tmp_path, number: int, co
     assert sha256(tmp_path / "run") == sha256(tmp_path / "whole")
 
 
+def saved_at(folder: Path) -> int:
+    """When the newest checkpoint was written; 0 if there is none."""
+    latest = folder / "checkpoints" / "latest.json"
+    return latest.stat().st_mtime_ns if latest.exists() else 0
+
+
 def kill_and_resume(start, folder: Path, moments: random.Random, kills: int) -> int:
     """Kill a training and resume it, again and again; returns how often it was killed."""
     done = 0
     while not (folder / "result.json").exists():
+        before = saved_at(folder)
         process = start("train", "--resume", folder, "--quiet")
-        latest = folder / "checkpoints" / "latest.json"
-        before = latest.stat().st_mtime_ns if latest.exists() else 0
         if done < kills:
             # Once it has begun, so that a kill in the imports does not use up all moments.
-            wait_for(lambda: latest.exists() and latest.stat().st_mtime_ns != before, process)
+            wait_for(lambda before=before: saved_at(folder) != before, process)
             time.sleep(moments.uniform(0, 0.12))
             if process.poll() is None:
                 process.kill()

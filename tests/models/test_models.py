@@ -33,7 +33,9 @@ def test_layers_of_a_perceptron_for_tables() -> None:
     assert kinds(mlp((5,), 1, hidden=())) == ["Placeholder", "Dense"]
 
 
-@pytest.mark.parametrize(("activation", "start"), [("relu", "he_normal"), ("tanh", "glorot_uniform")])
+@pytest.mark.parametrize(
+    ("activation", "start"), [("relu", "he_normal"), ("tanh", "glorot_uniform")]
+)
 def test_initial_values_follow_the_activation(activation: str, start: str) -> None:
     layers = mlp((5,), 2, hidden=(7, 3), activation=activation)
     assert [type(layer.kernel_init).__name__ for layer in layers[1:-1]] == [start, start]

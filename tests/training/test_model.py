@@ -311,3 +311,50 @@ def test_10000_steps_do_not_leak():
 
     before = blocks_after(1_000)  # caches and free lists are full now
     assert blocks_after(10_000) - before < 1_000  # one forgotten object a step would be 10,000
+
+
+class LookAtEachBatch(md.callbacks.Callback):
+    """Does nothing, but makes batches run one by one."""
+
+    def on_batch_end(self, fit):
+        pass
+
+
+@pytest.mark.parametrize("optimizer", [md.optim.SGD(0.1), md.optim.Adam(md.optim.cosine(0.01, 30))])
+def test_slices_of_batches_give_the_same_bits_as_single_batches(optimizer):
+    sliced, single = network(optimizer=optimizer), network(optimizer=optimizer)
+    a = sliced.fit(X, Y, batch_size=17, epochs=4, verbose=False)
+    b = single.fit(X, Y, batch_size=17, epochs=4, verbose=False, callbacks=[LookAtEachBatch()])
+    assert same(sliced, single)
+    assert [(r["loss"], r["accuracy"]) for r in a] == [(r["loss"], r["accuracy"]) for r in b]
+
+
+def test_slices_run_without_python_between_batches():
+    looks = []
+
+    class Count(md.callbacks.Callback):
+        def batches(self, fit):
+            return None
+
+        def on_batch_end(self, fit):
+            looks.append(fit.batch)
+
+    rows = np.tile(X, (40, 1))
+    network().fit(rows, np.tile(Y, 40), batch_size=10, epochs=3, verbose=False, callbacks=[Count()])
+    assert len(looks) < 3 * 412 / 4  # 412 batches an epoch
+
+
+def test_nan_within_a_slice_names_the_operation_and_takes_the_batch_back():
+    def linear():
+        return md.Model(
+            [md.layers.Input((7,)), md.layers.Dense(3)], loss="cross_entropy", optimizer=md.optim.SGD(0.1)
+        )
+
+    rows = X.copy()
+    rows[53] = 3e38  # finite, but its products overflow
+    once = {"batch_size": 10, "epochs": 1, "shuffle": False, "verbose": False}
+    model, other = linear(), linear()
+    with pytest.raises(NumericError, match="dense_1"):
+        model.fit(rows, Y, **once)
+    other.fit(rows[:50], Y[:50], **once)  # the batches before that of row 53
+    assert same(model, other)

@@ -21,49 +21,24 @@ from typing import Any
 from llvmlite import ir
 
 from .threads import Threads
-from .values import (
-    F32,
-    F64,
-    FLOATS,
-    I1,
-    I8,
-    I32,
-    I64,
-    POINTER,
-    VOID,
-    Array,
-    Number,
-    Value,
-    Variable,
-    is_float,
-    item_bytes,
-    item_type,
-    like,
-    vector,
-)
-
-__all__ = [
-    "F32",
-    "F64",
-    "FLOATS",
-    "I1",
-    "I8",
-    "I32",
-    "I64",
-    "POINTER",
-    "VOID",
-    "Array",
-    "Code",
-    "Leave",
-    "Number",
-    "Value",
-    "Variable",
-    "is_float",
-    "item_bytes",
-    "item_type",
-    "like",
-    "vector",
-]
+from .values import F32 as F32
+from .values import F64 as F64
+from .values import FLOATS as FLOATS
+from .values import I1 as I1
+from .values import I8 as I8
+from .values import I32 as I32
+from .values import I64 as I64
+from .values import POINTER as POINTER
+from .values import VOID as VOID
+from .values import Array as Array
+from .values import Number as Number
+from .values import Value as Value
+from .values import Variable as Variable
+from .values import is_float as is_float
+from .values import item_bytes as item_bytes
+from .values import item_type as item_type
+from .values import like as like
+from .values import vector as vector
 
 
 class Code(Threads):

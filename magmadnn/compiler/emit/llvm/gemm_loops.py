@@ -83,7 +83,7 @@ class Blocking:
     pack_a_columns: int = 64
     pack_b_rows: int = 512
     pack_b_colliding_rows: int = 24
-    group: int = 16
+    group: int = 8
     unroll: int = 1
 
     def max_depth(self, scaled: bool) -> int:

@@ -12,9 +12,9 @@ import weakref
 import numpy as np
 import pytest
 
+from magmadnn.compiler.emit.llvm.batch_rows import Gather
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.driver_code import driver_text
-from magmadnn.compiler.emit.llvm.gather import Gather
 from magmadnn.compiler.emit.llvm.gemm import Gemm
 from magmadnn.compiler.emit.llvm.kernel import block, load
 from magmadnn.compiler.emit.llvm.operands import Operand, Result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -194,3 +196,30 @@ def _loops(listing: str) -> Iterator[list[str]]:
             block.append(line)
             if label and line.split()[-1] == label:
                 yield list(block)
+
+
+def guarded(values: np.ndarray) -> np.ndarray:
+    """A copy of `values` whose end is the end of readable memory."""
+    pages = -(-values.nbytes // mmap.PAGESIZE)
+    raw = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    memory = np.frombuffer(raw, np.uint8)
+    end = pages * mmap.PAGESIZE
+    libc = ctypes.CDLL(None, use_errno=True)
+    last = ctypes.c_void_p(memory.ctypes.data + end)
+    assert libc.mprotect(last, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    made = memory[end - values.nbytes : end].view(values.dtype).reshape(values.shape)
+    made[...] = values
+    return made
+
+
+@pytest.mark.parametrize("blocking", [None, SMALL])
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+def test_nothing_is_read_beyond_the_matrices(ta, tb, blocking):
+    """Matrices end where memory ends: one element too far would end the process."""
+    made = Gemm("float32", ta, tb, blocking=blocking)
+    rng = np.random.default_rng(8)
+    for m, n, k in [*rng.integers(1, 21, (25, 3)), (7, 70, 9), (30, 17, 33)]:
+        a, b, c = (guarded(x) for x in operands(made, m, n, k, 9))
+        expected, bound = truth(made, a, b, c)
+        gemm(made, a, b, c, host())
+        assert (abs(c - expected) <= bound).all()

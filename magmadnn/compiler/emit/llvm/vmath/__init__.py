@@ -14,7 +14,7 @@ from magmadnn.compiler.emit.llvm.builder import Value
 
 from .exponential import exp, expm1
 from .logarithm import log, log1p
-from .power import power
+from .powers import power
 from .sigmoidal import erf, tanh
 from .trigonometric import cos, sin
 

@@ -1,0 +1,64 @@
+"""A training step for many batches in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.executor import Executable
+from magmadnn.executor.slices import LONGEST, Slices, can_slice
+from magmadnn.graph.op import Array
+from magmadnn.tensor.operation import as_feeds
+
+from .inputs import Settings
+
+if TYPE_CHECKING:
+    from .step import Step
+
+
+class StepSlices:
+    """Runs slices of batches; parameters, slots and the count are then as after so many single steps.
+
+    Attributes:
+        longest: batches of a slice, at most.
+    """
+
+    longest = LONGEST
+
+    def __init__(self, step: Step, settings: Settings, slices: Slices) -> None:
+        self._step, self._settings, self._slices = step, settings, slices
+
+    @classmethod
+    def made(
+        cls,
+        step: Step,
+        executable: Executable,
+        settings: Settings,
+        data: Mapping[Any, Array],
+        batch_size: int,
+    ) -> StepSlices | None:
+        """Slices over these arrays; None where a part of the step has to run in Python."""
+        rows = as_feeds(data)
+        values = settings.feeds(step.count)
+        plan = executable.native.plan
+        if not can_slice(plan, rows, list(values)):
+            return None
+        sample = {node: array[:batch_size] for node, array in rows.items()}
+        sizes = executable.sizes({**sample, **values})
+        slices = Slices(plan, rows, list(values), sizes, batch_size, executable.native.threads)
+        return cls(step, settings, slices)
+
+    def run(self, order: Array, count: int) -> list[Array] | None:
+        """Loss and outputs of the next `count` batches of these rows, [count, ...] each.
+
+        None where one is NaN or infinite: nothing is changed then.
+        """
+        first = self._step.count
+        if self._settings.fixed:
+            values = {n: np.full(count, v) for n, v in self._settings.feeds(first).items()}
+        else:
+            each = [self._settings.feeds(first + k) for k in range(count)]
+            values = {node: np.array([one[node] for one in each]) for node in each[0]}
+        return self._slices.run(order, values)
