@@ -9,20 +9,17 @@ import numpy as np
 
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
-from magmadnn.graph.scalar import trace
-from magmadnn.graph.spec import is_floating
 
 from .emit.llvm.columns import Columns
 from .emit.llvm.epilogue import Finish
-from .emit.llvm.formulas import ITEMS, PRIMITIVES, Formula, frozen
+from .emit.llvm.formulas import Formula
 from .emit.llvm.gemm import Gemm
 from .emit.llvm.kernel import Kernel
 from .emit.llvm.operands import Operand, Result
 from .emit.llvm.rows import Reduction, Rows, Stage
+from .formulas import constant, formula_of
 from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
 from .regions import Region, RegionKind
-
-_LEAVES = ("argument", "constant")
 
 
 @dataclass(frozen=True)
@@ -38,54 +35,6 @@ class Lowered:
     kernel: Kernel
     reads: tuple[tuple[str, Node, str], ...]
     writes: tuple[tuple[str, Node, str], ...]
-
-
-def compilable(node: Node) -> bool:
-    """Whether compiled code can do a node: it knows its dtypes and every primitive of its formula."""
-    op = node.op
-    if not isinstance(op, Op) or any(n.dtype.name not in ITEMS for n in (node, *node.inputs)):
-        return False
-    if op.kind is OpKind.POINTWISE:
-        return op.scalar is not None and _known(formula_of(node)) and _one_type(node)
-    if any(i.dtype != node.dtype for i in node.inputs):
-        return False
-    if op.kind is OpKind.REDUCTION:
-        return is_floating(node.dtype) or node.dtype == np.int64
-    return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
-
-
-def _known(formula: Formula) -> bool:
-    name, *args = formula
-    if name in _LEAVES:
-        return name == "argument" or isinstance(args[0], (bool, int, float))
-    if name == "cast":
-        return args[1] in ITEMS and _known(args[0])
-    return name in PRIMITIVES and all(map(_known, args))
-
-
-def _one_type(node: Node) -> bool:
-    """Whether numbers that meet in the formula have one dtype, as vector code wants it."""
-    formula = formula_of(node)
-    if formula[0] == "cast" and formula[1][0] == "argument":
-        return True
-    numbers = {i.dtype for i in node.inputs if i.dtype != np.bool_}
-    return len(numbers) <= 1 and (node.dtype == np.bool_ or not numbers or numbers == {node.dtype})
-
-
-def formula_of(node: Node) -> Formula:
-    """The formula of a pointwise node over its operands."""
-    assert isinstance(node.op, Op) and node.op.scalar is not None
-    return frozen(trace(node.op.scalar, len(node.inputs), **node.attributes))
-
-
-def substituted(formula: Formula, operands: list[Formula]) -> Formula:
-    """The formula with operands in place of its arguments."""
-    name, *args = formula
-    if name == "argument":
-        return operands[args[0]]
-    if name == "constant":
-        return formula
-    return (name, *(substituted(a, operands) if isinstance(a, tuple) else a for a in args))
 
 
 class _Formulas:
@@ -107,7 +56,7 @@ class _Formulas:
         """The formula of a pointwise member."""
         if node not in self._known:
             operands = [self.read(i, node) for i in node.inputs]
-            self._known[node] = substituted(formula_of(node), operands)
+            self._known[node] = formula_of(node, operands)
         return self._known[node]
 
     def read(self, operand: Node, reader: Node) -> Formula:
@@ -116,7 +65,7 @@ class _Formulas:
         if base in self.members:
             return self.of(base)
         if base.op is CONSTANT and base.value.size == 1:
-            return ("constant", base.value.item())
+            return constant(base.value.item())
         return self.operand(operand, self._spread(operand, reader))
 
     def operand(self, node: Node, spread: str) -> Formula:

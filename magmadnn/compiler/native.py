@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.program import Program
 
+from .formulas import compilable
 from .layout import Layouts
-from .lower import Lowered, compilable, lower, main_result, product_of
+from .lower import Lowered, lower, main_result, product_of
 from .passes.decompose import decompose
 from .passes.fuse import fuse
 from .passes.simplify import simplify

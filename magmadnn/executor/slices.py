@@ -13,7 +13,7 @@ import numpy as np
 
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.formulas import ITEMS
-from magmadnn.compiler.emit.llvm.gather import Gather
+from magmadnn.compiler.emit.llvm.batch_rows import Gather
 from magmadnn.compiler.emit.llvm.keep import Keep
 from magmadnn.compiler.emit.llvm.kernel import block, load
 from magmadnn.compiler.native import NativePlan

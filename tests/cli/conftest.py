@@ -15,6 +15,7 @@ import pytest
 
 from magmadnn.cli import main
 from magmadnn.training.callbacks import Checkpoint
+from magmadnn.training.fit import Fit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -140,15 +141,19 @@ def soils(tmp_path: Path) -> Path:
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes training in this process break off after a step, without a chance to save."""
-    original = Checkpoint.on_batch_end
+    on_batch_end, batches = Checkpoint.on_batch_end, Checkpoint.batches
 
     def at(step: int) -> None:
-        def broken(self: Checkpoint, fit: object) -> None:
-            original(self, fit)
+        def broken(self: Checkpoint, fit: Fit) -> None:
+            on_batch_end(self, fit)
             if fit.steps == step:
                 raise KeyboardInterrupt
 
+        def up_to_there(self: Checkpoint, fit: Fit) -> int:
+            return min(step - fit.steps, batches(self, fit) or step)
+
         monkeypatch.setattr(Checkpoint, "on_batch_end", broken)
+        monkeypatch.setattr(Checkpoint, "batches", up_to_there)
 
     return at
 
@@ -156,5 +161,10 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.fixture
 def goes_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Undoes `interrupt`."""
-    original = Checkpoint.on_batch_end
-    return lambda: monkeypatch.setattr(Checkpoint, "on_batch_end", original)
+    on_batch_end, batches = Checkpoint.on_batch_end, Checkpoint.batches
+
+    def undo() -> None:
+        monkeypatch.setattr(Checkpoint, "on_batch_end", on_batch_end)
+        monkeypatch.setattr(Checkpoint, "batches", batches)
+
+    return undo

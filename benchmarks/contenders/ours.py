@@ -1,0 +1,59 @@
+"""magmadnn as its users call it: `Model.fit` and `Model.predict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import magmadnn as md
+from benchmarks.networks import SEED, Array, loaded
+
+OPTIMIZERS = {
+    "sgd": lambda: md.optim.SGD(0.05),
+    "momentum": lambda: md.optim.SGD(0.01, momentum=0.9),
+    "adam": lambda: md.optim.Adam(0.001),
+}
+
+
+def model_of(weights: list[Array], activation: str, optimizer: str) -> md.Model:
+    """A perceptron with the given kernels and biases."""
+    units = [w.shape[1] for w in weights[::2]]
+    layers: list[Any] = [md.layers.Input((weights[0].shape[0],), str(weights[0].dtype))]
+    layers += [md.layers.Dense(n, activation=activation) for n in units[:-1]]
+    layers += [md.layers.Dense(units[-1])]
+    made = md.Model(layers, loss="cross_entropy", optimizer=OPTIMIZERS[optimizer](), seed=SEED)
+    made.assign({p.name: w for p, w in zip(made.variables(), weights, strict=True)})
+    return made
+
+
+class Training:
+    """One run is a whole call of `fit` for one epoch."""
+
+    def __init__(self, file: str, activation: str, batch: int, optimizer: str) -> None:
+        self._x, self._y, _, weights = loaded(file)
+        self._batch = batch
+        self._model = model_of(weights, activation, optimizer)
+        self._loss = float("nan")
+
+    def run(self) -> None:
+        history = self._model.fit(self._x, self._y, batch_size=self._batch, verbose=False)
+        self._loss = history.rows[-1]["loss"]
+
+    def check(self) -> dict[str, Any]:
+        self.run()
+        values = self._model.values().values()
+        return {"loss": self._loss, **{f"weights {k}": v for k, v in enumerate(values)}}
+
+
+class Predict:
+    """One run predicts the first rows: NumPy array in, NumPy array out."""
+
+    def __init__(self, file: str, activation: str, rows: int) -> None:
+        x, _, _, weights = loaded(file)
+        self._x = x[:rows]
+        self._model = model_of(weights, activation, "sgd")
+
+    def run(self) -> Any:
+        return self._model.predict(self._x)
+
+    def check(self) -> dict[str, Any]:
+        return {"logits": self.run()}

@@ -1,0 +1,96 @@
+"""The machine, the commit and the versions that results belong to."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = (
+    "numpy", "llvmlite", "scipy-openblas64", "ml_dtypes", "torch", "jax", "jaxlib",
+)  # fmt: skip
+
+
+def cores() -> list[int]:
+    """Numbers of the cores that this process may use, one hardware thread of each."""
+    if not hasattr(os, "sched_getaffinity"):
+        return list(range(os.cpu_count() or 1))
+    seen, found = set(), []
+    for cpu in sorted(os.sched_getaffinity(0)):
+        siblings = _text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        if not siblings or siblings not in seen:
+            seen.add(siblings)
+            found.append(cpu)
+    return found
+
+
+def last_cache_bytes() -> int:
+    """Size of the last-level cache that the first core sees; 32 MiB where the system does not say."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = _text(str(path))
+        scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 0)
+        sizes.append(int(text[:-1]) * scale if scale else 0)
+    return max(sizes) or 32 << 20
+
+
+def description() -> dict[str, Any]:
+    """Machine, commit and versions, as JSON data."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(cores()),
+        "last_cache_bytes": last_cache_bytes(),
+        "memory_bytes": _memory_bytes(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "versions": {name: _version(name) for name in LIBRARIES},
+        "load_at_start": list(os.getloadavg()),
+    }
+
+
+def _cpu() -> str:
+    for line in _text("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            family = {
+                key.strip(): value.strip()
+                for key, _, value in (x.partition(":") for x in _text("/proc/cpuinfo").splitlines())
+            }
+            name = line.partition(":")[2].strip()
+            return f"{name}, family {family.get('cpu family')}, model {family.get('model')}"
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _commit() -> str:
+    """The commit, marked where files differ from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "magmadnn")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (" and changes" if changed else "")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
