@@ -15,6 +15,7 @@ from jax import lax
 from benchmarks.networks import loaded
 
 ACTIVATIONS = {"sigmoid": jax.nn.sigmoid, "relu": jax.nn.relu}
+SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 UNROLLS = (1, 4)  # of the loop over batches; the faster one is taken
 
 
@@ -35,24 +36,25 @@ def loss_of(parameters: Any, x: Any, y: Any, activation: str) -> Any:
 
 def updated(optimizer: str, state: Any, gradients: Any) -> Any:
     """Parameters, slots and count after a step."""
-    (parameters, first, second, count), tree = state, jax.tree.map
+    (parameters, slots, count), tree = state, jax.tree.map
     count = count + 1
     if optimizer == "sgd":
         parameters = tree(lambda w, g: w - 0.05 * g, parameters, gradients)
     elif optimizer == "momentum":
-        first = tree(lambda m, g: 0.9 * m + g, first, gradients)
-        parameters = tree(lambda w, m: w - 0.01 * m, parameters, first)
+        slots = [tree(lambda m, g: 0.9 * m + g, slots[0], gradients)]
+        parameters = tree(lambda w, m: w - 0.01 * m, parameters, slots[0])
     else:
-        first = tree(lambda m, g: 0.9 * m + 0.1 * g, first, gradients)
-        second = tree(lambda v, g: 0.999 * v + 0.001 * g * g, second, gradients)
+        slots = [
+            tree(lambda m, g: 0.9 * m + 0.1 * g, slots[0], gradients),
+            tree(lambda v, g: 0.999 * v + 0.001 * g * g, slots[1], gradients),
+        ]
         m_scale, v_scale = 1 / (1 - 0.9**count), 1 / (1 - 0.999**count)
         parameters = tree(
             lambda w, m, v: w - 0.001 * (m * m_scale) / (jnp.sqrt(v * v_scale) + 1e-8),
             parameters,
-            first,
-            second,
+            *slots,
         )
-    return parameters, first, second, count
+    return parameters, slots, count
 
 
 @partial(
@@ -93,14 +95,15 @@ class Training:
         _settle(x.dtype)
         self._data = tuple(jnp.asarray(a) for a in (x, y, order.reshape(-1, batch)))
         self._options = {"activation": activation, "optimizer": optimizer}
-        self._options_unroll = unroll or self._fastest()
+        self._unroll = unroll or self._fastest()
         self._state, self._loss = self._initial(), float("nan")
 
     def _initial(self) -> Any:
         pairs = zip(self._weights[::2], self._weights[1::2], strict=True)
         parameters = [(jnp.array(w), jnp.array(b)) for w, b in pairs]
-        zeros = [jax.tree.map(jnp.zeros_like, parameters) for _ in range(2)]
-        return (parameters, *zeros, jnp.zeros((), parameters[0][0].dtype))
+        slots = SLOTS[self._options["optimizer"]]
+        zeros = [jax.tree.map(jnp.zeros_like, parameters) for _ in range(slots)]
+        return parameters, zeros, jnp.zeros((), parameters[0][0].dtype)
 
     def _epoch(self, state: Any, unroll: int) -> Any:
         state, loss = epoch(state, *self._data, **self._options, unroll=unroll)
@@ -120,7 +123,7 @@ class Training:
         return min(times, key=lambda unroll: times[unroll])
 
     def run(self) -> None:
-        self._state, self._loss = self._epoch(self._state, self._options_unroll)
+        self._state, self._loss = self._epoch(self._state, self._unroll)
         jax.block_until_ready(self._state)
 
     def check(self) -> dict[str, Any]:

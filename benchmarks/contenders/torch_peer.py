@@ -16,6 +16,7 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 ACTIVATIONS = {"sigmoid": torch.nn.Sigmoid, "relu": torch.nn.ReLU}
 LEARNING_RATES = {"sgd": 0.05, "momentum": 0.01, "adam": 0.001}
+SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 
 
 def network(weights: list[Any], activation: str) -> Any:
@@ -86,20 +87,21 @@ class Compiled:
     def __init__(self, model: Any, x: Any, y: Any, optimizer: str) -> None:
         self._parameters = {k: p.detach() for k, p in model.named_parameters()}
         self._slots = [
-            {k: torch.zeros_like(p) for k, p in self._parameters.items()} for _ in range(2)
+            {k: torch.zeros_like(p) for k, p in self._parameters.items()}
+            for _ in range(SLOTS[optimizer])
         ]
         self._count = torch.zeros((), dtype=torch.float64)
         self._step = torch.compile(_step_of(model, x, y, optimizer))
 
     @torch.no_grad()
     def __call__(self, rows: Any) -> Any:
-        return self._step(self._parameters, *self._slots, self._count, rows)
+        return self._step(self._parameters, self._slots, self._count, rows)
 
 
 def _step_of(model: Any, x: Any, y: Any, optimizer: str) -> Callable[..., Any]:
     rate = LEARNING_RATES[optimizer]
 
-    def step(parameters: Any, first: Any, second: Any, count: Any, rows: Any) -> Any:
+    def step(parameters: Any, slots: Any, count: Any, rows: Any) -> Any:
         batch, labels = torch.index_select(x, 0, rows), torch.index_select(y, 0, rows)
 
         def loss_of(p: Any) -> Any:
@@ -108,11 +110,11 @@ def _step_of(model: Any, x: Any, y: Any, optimizer: str) -> Callable[..., Any]:
         gradients, loss = grad_and_value(loss_of)(parameters)
         count.add_(1)
         for key, w in parameters.items():
-            g, m, v = gradients[key], first[key], second[key]
+            g = gradients[key]
             if optimizer == "momentum":
-                m.copy_(0.9 * m + g)
-                g = m
+                g = slots[0][key].copy_(0.9 * slots[0][key] + g)
             elif optimizer == "adam":
+                m, v = (slot[key] for slot in slots)
                 m.copy_(0.9 * m + 0.1 * g)
                 v.copy_(0.999 * v + 0.001 * g * g)
                 corrected = (m / (1 - 0.9**count)).to(w.dtype)

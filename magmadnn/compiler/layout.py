@@ -89,6 +89,12 @@ class Layouts:
         except ValueError:
             return None
 
+    def is_run(self, node: Node, rows: tuple[Any, ...], columns: Any) -> bool:
+        """Whether a value of several axes is one contiguous row, as a matrix of a single row is read."""
+        array = self.arrays[node]
+        size = bind_shape((columns,), self._sizes)
+        return not rows and array.ndim > 1 and (array.size,) == size and array.flags.c_contiguous
+
     def is_number(self, node: Node, rows: tuple[Any, ...]) -> bool:
         """Whether a value of shape [rows] or [rows, 1], or a scalar, can be read row by row."""
         array = self.arrays[node]

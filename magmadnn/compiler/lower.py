@@ -82,6 +82,8 @@ class _Formulas:
         region = self.region
         if reader in region.numbers and reader.op.kind is not OpKind.REDUCTION:  # type: ignore[union-attr]
             return COLUMN if operand.shape and self.layouts.arrays[operand].size > 1 else SCALAR
+        if self.layouts.is_run(operand, *region.domain):
+            return FULL
         spread = self.layouts.spread(operand, *region.domain)
         assert spread is not None
         if region.kind is RegionKind.COLUMNS and spread == FULL:
@@ -165,8 +167,7 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
         name = f"v{number}"
         if stages.is_reduction(node):
             source = formulas.read(node.inputs[0], node)
-            combine = node.op.contracts  # type: ignore[union-attr]  # reductions are ops
-            made = Reduction(name, str(combine), source, node.dtype.name)
+            made = Reduction(name, combined_by(node), source, node.dtype.name)
             reduce[stages.stage[node]].append(made)
             formulas.define(node, ("value", name))
         elif node in region.numbers:
@@ -203,6 +204,11 @@ def reduced_by(region: Region) -> Node:
     return next(n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.REDUCTION)
 
 
+def combined_by(node: Node) -> str:
+    """How a reduction combines elements."""
+    return str(node.op.contracts) if isinstance(node.op, Op) else ""
+
+
 def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
     formulas = _Formulas(region, layouts)
     total = reduced_by(region)
@@ -211,7 +217,7 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
     results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
     kernel = Columns(
         tuple(formulas.operands),
-        (Reduction("total", "sum", source, total.dtype.name),),
+        (Reduction("total", combined_by(total), source, total.dtype.name),),
         tuple(results),
         _dtype(region),
     )

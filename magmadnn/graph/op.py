@@ -90,7 +90,7 @@ class Op:
         attributes: names and default values of the attributes; `REQUIRED` for no default.
         canonical: brings attributes to one hashable form, given the operands' specs.
         scalar: the formula over scalars, for pointwise ops.
-        contracts: how a contracted axis is combined, for instance "sum".
+        contracts: the primitive (see `scalar`) that combines elements of a contracted axis: "add".
         integers: names of operands that are counted with (indices, classes) and take no part in
             promotion.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:

@@ -40,6 +40,13 @@ class Expr:
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.args))})"
 
+    def __bool__(self) -> bool:
+        raise ArgumentError(
+            "a formula is written once for all elements: choose with scalar.where, not with if, and, or"
+        )
+
+    __hash__ = object.__hash__
+
     def __add__(self, other: Scalar) -> Expr:
         return Expr("add", (self, lift(other)))
 
@@ -64,8 +71,40 @@ class Expr:
     def __rtruediv__(self, other: Scalar) -> Expr:
         return Expr("divide", (lift(other), self))
 
+    def __floordiv__(self, other: Scalar) -> Expr:
+        return Expr("floor_divide", (self, lift(other)))
+
+    def __mod__(self, other: Scalar) -> Expr:
+        return Expr("remainder", (self, lift(other)))
+
+    def __pow__(self, other: Scalar) -> Expr:
+        if type(other) in (int, float) and other == 2:
+            return self * self  # as NumPy computes it
+        return Expr("power", (self, lift(other)))
+
     def __neg__(self) -> Expr:
         return Expr("negative", (self,))
+
+    def __abs__(self) -> Expr:
+        return Expr("absolute", (self,))
+
+    def __lt__(self, other: Scalar) -> Expr:
+        return Expr("less", (self, lift(other)))
+
+    def __le__(self, other: Scalar) -> Expr:
+        return Expr("less_equal", (self, lift(other)))
+
+    def __gt__(self, other: Scalar) -> Expr:
+        return Expr("greater", (self, lift(other)))
+
+    def __ge__(self, other: Scalar) -> Expr:
+        return Expr("greater_equal", (self, lift(other)))
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]  # a formula, as in NumPy
+        return Expr("equal", (self, lift(other)))
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return Expr("not_equal", (self, lift(other)))
 
 
 def lift(value: Scalar) -> Expr:

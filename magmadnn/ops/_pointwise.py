@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import DTypeError
-from magmadnn.graph.op import Array, Draw, DTypeRule, Op, OpKind, Sample, promote
+from magmadnn.errors import ArgumentError, DTypeError
+from magmadnn.graph.op import REQUIRED, Array, Draw, DTypeRule, Op, OpKind, Sample, promote
+from magmadnn.graph.scalar import trace
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
 from magmadnn.graph.spec import BFLOAT16, as_dtype
 
@@ -56,7 +57,12 @@ def pointwise(
         canonical: brings attributes to one hashable form, given the operands' specs.
         rewrites: simpler forms, see `Op.rewrites`.
         notes: more for the documentation.
+
+    Raises:
+        ArgumentError: if `scalar` uses anything else than operators and those functions, or the name is
+            taken.
     """
+    _check_formula(name, scalar, len(args), attributes or {})
     return Op(
         name=name,
         args=args,
@@ -74,6 +80,20 @@ def pointwise(
         rewrites=rewrites,
         notes=notes,
     )
+
+
+def _check_formula(
+    name: str, scalar: Formula, operands: int, attributes: Mapping[str, Any]
+) -> None:
+    """Write the formula down once, so that a mistake shows here and not when it is compiled."""
+    if REQUIRED in attributes.values():
+        return
+    try:
+        trace(scalar, operands, **attributes)
+    except (TypeError, AttributeError, ArgumentError) as error:
+        raise ArgumentError(
+            f"op {name!r}: its formula may use operators and the functions of magmadnn.graph.scalar: {error}"
+        ) from error
 
 
 def in_float32(scalar: Formula) -> Formula:

@@ -92,7 +92,7 @@ matmul: Op = Op(
         else np.einsum("...k,...kn->...n" if x.ndim == 1 else "...mk,...kn->...mn", x, w)
     ),
     samples=_matmul_samples,
-    contracts="sum",
+    contracts="add",
     notes="x [..., m, k], w [..., k, n] -> [..., m, n]. Half-precision operands are summed in float32.",
 )
 
@@ -224,7 +224,7 @@ _einsum_op = Op(
     samples=_einsum_samples,
     attributes={"subscripts": ""},
     canonical=_einsum_canonical,
-    contracts="sum",
+    contracts="add",
 )
 
 

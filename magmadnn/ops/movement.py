@@ -334,6 +334,7 @@ concat = _movement(
         Sample((draw(2, 5), draw(3, 5), draw(1, 5))),
         Sample((draw(2, 5), draw(2, 3)), {"axis": -1}),
         Sample((draw(5),)),
+        Sample((draw(1), draw(1), draw(1))),
     ],
     attributes={"axis": 0},
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},

@@ -119,6 +119,9 @@ def _samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(7),), {"axis": ()})
 
 
+_COMBINE = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
+
+
 def _reduction(
     name: str,
     formula: str,
@@ -143,7 +146,7 @@ def _reduction(
         samples=_samples,
         attributes={"axis": None, "keepdims": False},
         canonical=_canonical,
-        contracts=name,
+        contracts=_COMBINE[name],
         notes=notes,
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from magmadnn.compiler.layout import FULL, Layouts
 from magmadnn.compiler.regions import Region, RegionKind, matrix_of
+from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
@@ -23,7 +24,8 @@ from magmadnn.graph.program import Program
 _MOST_OPERANDS = (
     14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
 )
-_COMBINED = ("sum", "max", "min")
+_COMBINED = ("add", "maximum", "minimum")
+_LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
 
 
 class Fusion:
@@ -38,8 +40,8 @@ class Fusion:
         self.layouts = Layouts(program.nodes())
         self.of: dict[Node, Region] = {}
         self._compilable = compilable
-        self._nodes = program.nodes()
-        for node in self._nodes:
+        self._position = {node: k for k, node in enumerate(program.nodes())}
+        for node in self._position:
             if isinstance(node.op, Op) and not self.layouts.is_view(node):
                 self._take(node)
 
@@ -94,7 +96,8 @@ class Fusion:
             return False
         if not self._readable(node, region) or self._comes_between(node, region):
             return False
-        return len(self._streams([*region.nodes, node], region)) < _MOST_OPERANDS
+        together = [*region.nodes, node]
+        return len(self._streams(together, region)) < _MOST_OPERANDS and self._is_short(together)
 
     def _is_element(self, node: Node, region: Region) -> bool:
         """Whether the node has a value for each element of the region's matrix."""
@@ -137,22 +140,19 @@ class Fusion:
     # --- reductions and contractions --------------------------------------------------------------
 
     def _take_reduction(self, node: Node) -> None:
-        source, axis = node.inputs[0], node.attributes.get("axis")
-        if (
-            _combines(node) not in _COMBINED
-            or not isinstance(axis, tuple)
-            or not axis
-            or source.ndim == 0
-        ):
+        source, axes = node.inputs[0], node.attributes.get("axis")
+        if _combines(node) not in _COMBINED or not isinstance(axes, tuple) or not axes:
             self._begin(RegionKind.CALL, node)
-        elif axis == (source.ndim - 1,):
+        elif _combines(node) != "add" and any(not _is_positive(source.shape[a]) for a in axes):
+            self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
+        elif axes == (source.ndim - 1,):
             self._take_row_reduction(node, source)
-        elif axis == tuple(range(source.ndim - 1)) and _combines(node) == "sum":
-            region = Region(RegionKind.COLUMNS, (), source.shape[-1], [node])
+        elif axes == tuple(range(source.ndim)) and self.layouts.arrays[source].flags.c_contiguous:
+            self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
+        elif axes == tuple(range(source.ndim - 1)):
             spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
-            if spread != FULL:
-                region.kind = RegionKind.CALL
-            self.of[node] = region
+            kind = RegionKind.COLUMNS if spread == FULL else RegionKind.CALL
+            self._begin(kind, node, (source.shape[-1],))
         else:
             self._begin(RegionKind.CALL, node)
 
@@ -167,20 +167,21 @@ class Fusion:
             and self.layouts.is_whole(source)
         )
         if region is None or not fits:
-            rows, columns = matrix_of(source.shape)
-            region = Region(RegionKind.ROWS, rows, columns)
-            if self.layouts.spread(source, rows, columns) is None:
-                region.kind = RegionKind.CALL
-        region.nodes.append(node)
-        region.numbers.add(node)
-        self.of[node] = region
+            readable = self.layouts.spread(source, *matrix_of(source.shape)) is not None
+            kind = RegionKind.ROWS if readable else RegionKind.CALL
+            self._begin(kind, node, source.shape).numbers.add(node)
+        else:
+            region.nodes.append(node)
+            region.numbers.add(node)
+            self.of[node] = region
 
     def _is_gemm(self, node: Node) -> bool:
-        """Whether both operands are matrices whose rows or columns lie one after the other."""
-        if len(node.inputs) != 2 or node.ndim != 2 or any(i.ndim != 2 for i in node.inputs):
+        """Whether it is a plain product of two matrices whose rows or columns are contiguous."""
+        if node.attributes or len(node.inputs) != 2 or node.ndim != 2:
             return False
-        floats = {i.dtype for i in node.inputs} == {node.dtype}
-        return floats and all(is_gemm_operand(self.layouts.arrays[i]) for i in node.inputs)
+        if any(i.ndim != 2 or i.dtype != node.dtype for i in node.inputs):
+            return False
+        return all(is_gemm_operand(self.layouts.arrays[i]) for i in node.inputs)
 
     # --- merging ----------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Fusion:
         if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
             return False
         together = [*one.nodes, *other.nodes]
-        if len(self._streams(together, one)) > _MOST_OPERANDS:
+        if len(self._streams(together, one)) > _MOST_OPERANDS or not self._is_short(together):
             return False
         inside = {one, other}
         return not any(
@@ -206,7 +207,7 @@ class Fusion:
         special = other if one.kind is RegionKind.ROWS else one
         merged = Region(special.kind, one.rows, one.columns)
         members = {*one.nodes, *other.nodes}
-        merged.nodes = [n for n in self._nodes if n in members]
+        merged.nodes = sorted(members, key=self._position.__getitem__)
         merged.numbers = one.numbers | other.numbers
         for node in merged.nodes:
             self.of[node] = merged
@@ -234,6 +235,15 @@ class Fusion:
                     stack.append(region)
         return False
 
+    def _is_short(self, nodes: list[Node]) -> bool:
+        """Whether the formulas of a kernel of these nodes, written out, are of a sensible length."""
+        lengths: dict[Node, int] = {}
+        for node in sorted(nodes, key=self._position.__getitem__):
+            reduces = isinstance(node.op, Op) and node.op.kind is not OpKind.POINTWISE
+            parts = (lengths.get(self.layouts.bases[i], 1) for i in node.inputs)
+            lengths[node] = 1 if reduces else 1 + sum(parts)
+        return max(lengths.values()) <= _LONGEST_FORMULA
+
     def _streams(self, nodes: list[Node], region: Region) -> set[Node]:
         """The arrays as large as the matrix that a kernel of these nodes would read from outside."""
         members = set(nodes)
@@ -244,6 +254,11 @@ class Fusion:
 def _combines(node: Node) -> str | None:
     """How a reduction combines elements."""
     return node.op.contracts if isinstance(node.op, Op) else None
+
+
+def _is_positive(size: Any) -> bool:
+    """Whether a size is known to be at least 1."""
+    return isinstance(size, int) and size > 0
 
 
 def is_gemm_operand(array: Any) -> bool:
@@ -279,5 +294,5 @@ def _place(region: Region, fusion: Fusion, placed: set[Region], ordered: list[Re
             placed.add(one)
             stack.append((one, True))
             needed = fusion._dependencies(one)
-            order = sorted(needed, key=lambda r: fusion._nodes.index(r.nodes[0]), reverse=True)
+            order = sorted(needed, key=lambda r: fusion._position[r.nodes[0]], reverse=True)
             stack.extend((r, False) for r in order if r not in placed)

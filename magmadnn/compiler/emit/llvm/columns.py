@@ -13,7 +13,7 @@ from .builder import Code, Value, Variable, vector
 from .formulas import ITEMS, PRIMITIVES, Formula, Writer
 from .kernel import Frame
 from .operands import Matrix, Operand, Result, all_slots, lanes_for
-from .rows import COMBINE, Reduction, neutral
+from .rows import Reduction, neutral
 from .target import Target
 
 _BLOCK = 64  # rows whose results are combined before they join the total
@@ -117,4 +117,4 @@ class _Strip:
 
     def _join(self, reduction: Reduction, total: Variable, value: Value) -> None:
         value = self.code.lift(value, vector(ITEMS[reduction.dtype], self.lanes))
-        total.value = PRIMITIVES[COMBINE[reduction.kind]](self.code, total.value, value)
+        total.value = PRIMITIVES[reduction.kind](self.code, total.value, value)

@@ -4,8 +4,8 @@ A kernel is a list of stages; each goes once over the columns of a row while the
 stage reduces formulas over the columns (sum, max, min), stores formulas, and afterwards derives numbers
 of the row from its reductions, which later stages use. Softmax is three stages::
 
-    Stage(reduce=(Reduction("top", "max", x),))
-    Stage(reduce=(Reduction("total", "sum", exp(x - top)),), store=(Result("y", ..., exp(x - top)),))
+    Stage(reduce=(Reduction("top", "maximum", x),))
+    Stage(reduce=(Reduction("total", "add", exp(x - top)),), store=(Result("y", ..., exp(x - top)),))
     Stage(store=(Result("y", ..., y / total),))
 
 A sum adds element c to partial sum c mod 32 (float64: mod 16), in the order of the columns, and then
@@ -25,13 +25,12 @@ from .target import Target
 
 _PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
 
-COMBINE = {"sum": "add", "max": "maximum", "min": "minimum"}
-_NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A sum, max or min of a formula over the columns of a row; later `("value", name)`."""
+    """The sum (add), maximum or minimum of a formula over the columns of a row; later `("value", name)`."""
 
     name: str
     kind: str
@@ -194,7 +193,7 @@ class _Walk:
         if mask is not None:
             value = code.select(mask, value, code.lift(neutral(reduction), kind))
         at = (column - self.column0) & (_partials(reduction) - 1)
-        array.put(at, PRIMITIVES[COMBINE[reduction.kind]](code, array.vector(at, lanes), value))
+        array.put(at, PRIMITIVES[reduction.kind](code, array.vector(at, lanes), value))
 
     def _total(self, reduction: Reduction) -> Value:
         """The partial results halved until one is left."""
@@ -208,7 +207,7 @@ def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
         count //= 2
         low = code.shuffle(values, values, range(count))
         high = code.shuffle(values, values, range(count, 2 * count))
-        values = PRIMITIVES[COMBINE[kind]](code, low, high)
+        values = PRIMITIVES[kind](code, low, high)
     return code.lane(values, 0)
 
 
@@ -219,7 +218,7 @@ def _partials(reduction: Reduction) -> int:
 def neutral(reduction: Reduction) -> float | int:
     """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
     item = ITEMS[reduction.dtype]
-    if is_float(item) or reduction.kind == "sum":
+    if is_float(item) or reduction.kind == "add":
         return _NEUTRAL[reduction.kind] if is_float(item) else 0
     end = 1 << (int(item.width) - 1)
-    return -end if reduction.kind == "max" else end - 1
+    return -end if reduction.kind == "maximum" else end - 1

@@ -162,9 +162,9 @@ def shifted() -> tuple:
 SOFTMAX = Rows(
     (Operand("x", F4), Operand("y", F4)),
     (
-        Stage(reduce=(Reduction("top", "max", X),)),
+        Stage(reduce=(Reduction("top", "maximum", X),)),
         Stage(
-            reduce=(Reduction("total", "sum", ("exp", shifted())),),
+            reduce=(Reduction("total", "add", ("exp", shifted())),),
             store=(Result("y", F4, ("exp", shifted())),),
         ),
         Stage(store=(Result("y", F4, ("divide", Y, value("total"))),)),
@@ -199,11 +199,11 @@ def test_cross_entropy_with_gradient():
     made = Rows(
         (Operand("x", F4), Operand("label", "int64", "column"), Operand("scale", F4, "scalar")),
         (
-            Stage(reduce=(Reduction("top", "max", X),)),
+            Stage(reduce=(Reduction("top", "maximum", X),)),
             Stage(
                 reduce=(
-                    Reduction("total", "sum", ("exp", shifted())),
-                    Reduction("own", "sum", ("where", hit, shifted(), constant(0.0))),
+                    Reduction("total", "add", ("exp", shifted())),
+                    Reduction("own", "add", ("where", hit, shifted(), constant(0.0))),
                 ),
                 store_row=(
                     Result(
@@ -249,12 +249,12 @@ def test_layer_normalisation():
         (Operand("x", F4), Operand("gamma", F4, "row"), Operand("beta", F4, "row")),
         (
             Stage(
-                reduce=(Reduction("sum", "sum", X),),
+                reduce=(Reduction("sum", "add", X),),
                 then=(("mean", ("divide", value("sum"), ("columns",))),),
                 store_row=(Result("mean", F4, value("mean"), "column"),),
             ),
             Stage(
-                reduce=(Reduction("square", "sum", ("multiply", off, off)),),
+                reduce=(Reduction("square", "add", ("multiply", off, off)),),
                 then=(("deviation", deviation),),
             ),
             Stage(store=(Result("y", F4, ("add", scaled, ("argument", 2))),)),
@@ -278,7 +278,7 @@ def test_reductions_over_rows(rows, dtype):
     x, bias = rng.standard_normal((rows, 45)).astype(dtype), rng.standard_normal(45).astype(dtype)
     made = Columns(
         (Operand("x", dtype), Operand("bias", dtype, "row")),
-        (Reduction("total", "sum", X, dtype), Reduction("top", "max", X, dtype)),
+        (Reduction("total", "add", X, dtype), Reduction("top", "maximum", X, dtype)),
         (
             Result("bias", dtype, ("subtract", Y, ("divide", value("total"), ("rows",))), "row"),
             Result("top", dtype, value("top"), "row"),
@@ -307,14 +307,14 @@ def test_nan_survives_reductions():
         (Operand("x", F4),),
         (
             Stage(
-                reduce=tuple(Reduction(kind, kind, X) for kind in ("max", "min", "sum")),
-                store_row=tuple(Result(k, F4, value(k), "column") for k in ("max", "min", "sum")),
+                reduce=tuple(Reduction(kind, kind, X) for kind in ("maximum", "minimum", "add")),
+                store_row=tuple(Result(k, F4, value(k), "column") for k in ("maximum", "minimum", "add")),
             ),
         ),
     )
-    found = {kind: np.empty(3, F4) for kind in ("max", "min", "sum")}
+    found = {kind: np.empty(3, F4) for kind in ("maximum", "minimum", "add")}
     run(made, x.shape, x=x, **found)
     for kind, got in found.items():
         np.testing.assert_array_equal(np.isnan(got), [False, True, False], err_msg=kind)
-    np.testing.assert_array_equal(found["max"][[0, 2]], x.max(1)[[0, 2]])
-    np.testing.assert_array_equal(found["min"][[0, 2]], x.min(1)[[0, 2]])
+    np.testing.assert_array_equal(found["maximum"][[0, 2]], x.max(1)[[0, 2]])
+    np.testing.assert_array_equal(found["minimum"][[0, 2]], x.min(1)[[0, 2]])

@@ -1,0 +1,69 @@
+"""Products by magmadnn, as a kernel alone and in an Executable, and by NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import magmadnn as md
+from benchmarks.contenders.blas import operands
+from magmadnn.compiler.emit.llvm import kernel
+from magmadnn.compiler.emit.llvm.gemm import Gemm
+from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.executor import Executable
+
+
+class BareKernel:
+    """C = op(A) op(B) by the kernel, on one core."""
+
+    def __init__(self, m: int, k: int, n: int, ta: bool, tb: bool, dtype: str) -> None:
+        a, b = operands(m, k, n, ta, tb, dtype)
+        self._c = np.zeros((m, n), dtype)
+        made = Gemm(dtype, ta, tb)
+        block = kernel.block(
+            made, row0=0, row1=m, column0=0, column1=n, k=k, a=a, lda=a.shape[1], b=b,
+            ldb=b.shape[1], c=self._c, ldc=n,
+        )  # fmt: skip
+        self._kept = (a, b, block)
+        space = kernel.scratch(made.scratch_bytes(host()))
+        self.run = kernel.load([made])[0].prepared(block, space)
+
+    def check(self) -> dict[str, Any]:
+        self.run()
+        return {"product": self._c}
+
+
+class InExecutable:
+    """The same as a program of one product whose result goes into a variable."""
+
+    def __init__(self, m: int, k: int, n: int, ta: bool, tb: bool, dtype: str) -> None:
+        a, b = operands(m, k, n, ta, tb, dtype)
+        x, y = md.placeholder("a", a.shape, dtype), md.placeholder("b", b.shape, dtype)
+        self._c = md.variable("c", np.zeros((m, n), dtype))
+        product = (x.T if ta else x) @ (y.T if tb else y)
+        self._program = Executable([], [(self._c.node, product.node)], executor="native")
+        self._feeds = {x.node: a, y.node: b}
+
+    def run(self) -> None:
+        self._program.run(self._feeds)
+
+    def check(self) -> dict[str, Any]:
+        self.run()
+        return {"product": np.array(self._c.value.read())}
+
+
+class InNumPy:
+    """`numpy.matmul` into an array that is there."""
+
+    def __init__(self, m: int, k: int, n: int, ta: bool, tb: bool, dtype: str) -> None:
+        a, b = operands(m, k, n, ta, tb, dtype)
+        self._a, self._b = a.T if ta else a, b.T if tb else b
+        self._c = np.zeros((m, n), dtype)
+
+    def run(self) -> None:
+        np.matmul(self._a, self._b, out=self._c)
+
+    def check(self) -> dict[str, Any]:
+        self.run()
+        return {"product": self._c}

@@ -1,0 +1,27 @@
+"""The papers' network, 784-528-528-528-10 with sigmoids, batch 100, SGD: a whole call of `fit` on MNIST."""
+
+from __future__ import annotations
+
+from benchmarks.harness.cases import Claim, Goal, Settings
+from benchmarks.harness.command import main
+from benchmarks.harness.training_cases import COMPILED, EAGER, JAX, training
+from benchmarks.networks import PAPERS
+
+GOALS = (
+    Goal("share", 0.85),
+    Goal("ratio", 0.7, (JAX,)),
+    Goal("ratio", 0.3, (EAGER,)),
+    Goal("ratio", 0.35, (COMPILED,)),
+)
+
+
+def claim(settings: Settings) -> Claim:
+    rows = 1_000 if settings.quick else 12_000
+    return Claim(
+        "papers' network, one epoch",
+        [training(f"{PAPERS}, batch 100, SGD", PAPERS, rows, GOALS, settings)],
+    )
+
+
+if __name__ == "__main__":
+    main([claim])

@@ -1,0 +1,49 @@
+"""`Model.predict`: the latency of one sample, and 4096 rows; arrays of NumPy in and out for everybody."""
+
+from __future__ import annotations
+
+from benchmarks.harness.cases import OURS, Case, Check, Claim, Entry, Goal, Settings
+from benchmarks.harness.command import main
+from benchmarks.harness.training_cases import COMPILED, EAGER
+from benchmarks.networks import PAPERS, TINY, Network, stored
+
+JAX, BARE = "JAX jit", "bare OpenBLAS"
+TOLERANCE = 64 * 1.2e-7  # sums of some hundred products in another order, through four layers
+
+
+def case(name: str, network: Network, rows: int, goals: tuple[Goal, ...], bare: bool) -> Case:
+    arguments = {
+        "file": stored(network, max(rows, 100)), "activation": network.activation, "rows": rows,
+    }  # fmt: skip
+    entries = [
+        Entry(OURS, "benchmarks.contenders.ours:Predict", arguments),
+        Entry(JAX, "benchmarks.contenders.jax_peer:Predict", arguments),
+        Entry(EAGER, "benchmarks.contenders.torch_peer:Predict", {**arguments, "compiled": False}),
+        Entry(COMPILED, "benchmarks.contenders.torch_peer:Predict", {**arguments, "compiled": True}),
+    ]
+    names = tuple(e.name for e in entries)
+    if bare:  # the products alone, on one thread: what else there is is overhead
+        module = "benchmarks.contenders.blas:Products"
+        entries.append(Entry(BARE, module, {"file": arguments["file"]}, threads=1))
+    return Case(
+        name, tuple(entries), goals, checks=(Check(TOLERANCE, names=names),),
+        flops=rows * network.predict_flops,
+    )  # fmt: skip
+
+
+def claim(settings: Settings) -> Claim:
+    many = 512 if settings.quick else 4096
+    peers = (JAX, EAGER, COMPILED)
+    latency = (Goal("beyond", 20e-6, (BARE,)),)
+    return Claim(
+        "predict",
+        [
+            case(f"{PAPERS}, one sample", PAPERS, 1, latency, bare=True),
+            case(f"{TINY}, one sample", TINY, 1, latency, bare=True),
+            case(f"{PAPERS}, {many} rows", PAPERS, many, (Goal("ratio", 1.0, peers),), bare=False),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main([claim])

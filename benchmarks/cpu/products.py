@@ -1,0 +1,69 @@
+"""Matrix products of many shapes in all transposes, against OpenBLAS and NumPy.
+
+`gemm.py` looks closer at single kernels on one core, in alternation within one process; this compares what a
+program gets. On one core "magmadnn" is the kernel; on several it is an `Executable`, whose share of
+Python is shown as a row of its own on one core.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from benchmarks.harness.cases import OURS, Case, Check, Claim, Entry, Goal, Settings
+from benchmarks.harness.command import main
+
+BLAS, NUMPY, EXECUTABLE = "OpenBLAS", "NumPy", "magmadnn Executable"
+SQUARES = (64, 128, 256, 512, 1024, 2048, 4096)
+SKINNY = (1, 10, 100)
+LONG = 1024
+TOLERANCE = 2e-5  # of the largest element; 4096 products in float32, in another order
+
+
+def shapes(quick: bool) -> list[tuple[int, int, int]]:
+    """(m, k, n)."""
+    squares = SQUARES[:3] if quick else SQUARES
+    skinny = SKINNY[:2] if quick else SKINNY
+    return [
+        *((s, s, s) for s in squares),
+        *((s, LONG, LONG) for s in skinny),
+        *((LONG, LONG, s) for s in skinny),
+    ]
+
+
+def case(m: int, k: int, n: int, ta: bool, tb: bool, dtype: str, settings: Settings) -> Case:
+    arguments = {"m": m, "k": k, "n": n, "ta": ta, "tb": tb, "dtype": dtype}
+    executable = "benchmarks.contenders.products:InExecutable"
+    if settings.threads == 1:
+        ours = [
+            Entry(OURS, "benchmarks.contenders.products:BareKernel", arguments),
+            Entry(EXECUTABLE, executable, arguments),
+        ]
+    else:
+        ours = [Entry(OURS, executable, arguments)]
+    limit = 1.0 if min(m, n) in SKINNY else 1 / 0.95
+    return Case(
+        f"{m} x {k} x {n} {'T' if ta else 'N'}{'T' if tb else 'N'} {dtype}",
+        (
+            *ours,
+            Entry(BLAS, "benchmarks.contenders.blas:Gemm", arguments),
+            Entry(NUMPY, "benchmarks.contenders.products:InNumPy", arguments),
+        ),
+        (Goal("ratio", limit, (BLAS, NUMPY)),),
+        checks=(Check(TOLERANCE),),
+        flops=2.0 * m * k * n,
+        dtype=dtype,
+    )
+
+
+def claim(settings: Settings) -> Claim:
+    both = [False, True]
+    dtypes = ["float32"] if settings.quick else ["float32", "float64"]
+    cases = [
+        case(*shape, ta, tb, dtype, settings)
+        for dtype, shape, ta, tb in itertools.product(dtypes, shapes(settings.quick), both, both)
+    ]
+    return Claim("matrix products m x k x n", cases, shared=True)
+
+
+if __name__ == "__main__":
+    main([claim])

@@ -1,0 +1,71 @@
+"""Cases of training: whole epochs by all contenders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.networks import Network, stored
+
+from .cases import OURS, Case, Check, Entry, Goal, Settings
+
+JAX, EAGER, COMPILED = "JAX scan", "PyTorch eager", "torch.compile"
+PEERS = (JAX, EAGER, COMPILED)
+MAKERS: dict[str, tuple[str, dict[str, Any]]] = {
+    OURS: ("benchmarks.contenders.ours:Training", {}),
+    JAX: ("benchmarks.contenders.jax_peer:Training", {}),
+    EAGER: ("benchmarks.contenders.torch_peer:Training", {"compiled": False}),
+    COMPILED: ("benchmarks.contenders.torch_peer:Training", {"compiled": True}),
+}
+# A few steps in float64 show that the same formula is computed: rounding is 1e-16 a step, while a wrong
+# factor, order or bias is seen from 1e-4 on.
+FLOAT64 = 1e-10
+CHECKED_BATCHES = 5
+
+
+def training(
+    name: str,
+    network: Network,
+    rows: int,
+    goals: tuple[Goal, ...],
+    settings: Settings,
+    *,
+    optimizer: str = "sgd",
+    dtype: str = "float32",
+    single: bool = False,
+) -> Case:
+    """An epoch over `rows` rows; with `single`, the peers also run on one thread if there are more."""
+    arguments = {
+        "file": stored(network, rows, dtype),
+        "activation": network.activation,
+        "batch": network.batch,
+        "optimizer": optimizer,
+    }
+    entries = [Entry(n, make, {**arguments, **more}) for n, (make, more) in MAKERS.items()]
+    if single and settings.threads > 1:
+        entries += [
+            Entry(f"{e.name}, 1 thread", e.make, e.arguments, threads=1) for e in entries[1:]
+        ]
+    few = {"file": stored(network, CHECKED_BATCHES * network.batch, "float64")}
+    return Case(
+        name,
+        tuple(entries),
+        goals,
+        checks=(
+            Check(FLOAT64, few, (OURS, JAX, EAGER)),
+            Check(_tolerance(rows // network.batch, dtype)),
+        ),
+        flops=rows * network.training_flops,
+        dtype=dtype,
+        steps=rows // network.batch,
+    )
+
+
+def _tolerance(steps: int, dtype: str) -> float:
+    """Sums in another order differ by some eps a step, and later steps build on that."""
+    return 64 * steps * (1.2e-7 if dtype == "float32" else 2.3e-16)
+
+
+def single_names(names: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
+    """The names, and those of the same on one thread."""
+    more = tuple(f"{name}, 1 thread" for name in names) if settings.threads > 1 else ()
+    return (*names, *more)
