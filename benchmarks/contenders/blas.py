@@ -66,9 +66,7 @@ class Products:
 
     def __init__(self, file: str) -> None:
         _, _, _, weights = loaded(file)
-        self._layers = [
-            Gemv(w) for w in weights[::2]
-        ]
+        self._layers = [Gemv(w) for w in weights[::2]]
 
     def run(self) -> None:
         for layer in self._layers:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 
-
 class Copy:
     """One run moves `nbytes`: half of them are read, half are written."""
 

@@ -57,9 +57,7 @@ def updated(optimizer: str, state: Any, gradients: Any) -> Any:
     return parameters, slots, count
 
 
-@partial(
-    jax.jit, static_argnames=("activation", "optimizer", "unroll"), donate_argnames=("state",)
-)
+@partial(jax.jit, static_argnames=("activation", "optimizer", "unroll"), donate_argnames=("state",))
 def epoch(
     state: Any, x: Any, y: Any, order: Any, *, activation: str, optimizer: str, unroll: int
 ) -> Any:

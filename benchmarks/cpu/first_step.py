@@ -35,4 +35,4 @@ def claim(settings: Settings) -> Claim:
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"first_step": claim})

@@ -30,7 +30,9 @@ def case(name: str, matrices: int, rows: int, columns: int, total: int) -> Case:
         (
             Entry(OURS, "benchmarks.contenders.rows:Native", arguments),
             Entry("PyTorch eager", "benchmarks.contenders.torch_rows:Rows", arguments),
-            Entry(COPY, "benchmarks.contenders.copies:Copy", {"nbytes": nbytes, "total_bytes": total}),
+            Entry(
+                COPY, "benchmarks.contenders.copies:Copy", {"nbytes": nbytes, "total_bytes": total}
+            ),
         ),
         (Goal("ratio", 1.2, (COPY,)),),
         checks=(Check(TOLERANCE, names=(OURS, "PyTorch eager")),),
@@ -46,4 +48,4 @@ def claim(settings: Settings) -> Claim:
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"memory_bound": claim})

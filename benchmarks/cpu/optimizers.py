@@ -7,7 +7,11 @@ from benchmarks.harness.command import main
 from benchmarks.harness.training_cases import PEERS, single_names, training
 from benchmarks.networks import PAPERS, TINY
 
-VARIANTS = (("Adam", "adam", "float32"), ("momentum", "momentum", "float32"), ("float64", "sgd", "float64"))
+VARIANTS = (
+    ("Adam", "adam", "float32"),
+    ("momentum", "momentum", "float32"),
+    ("float64", "sgd", "float64"),
+)
 
 
 def claim(settings: Settings) -> Claim:
@@ -32,4 +36,4 @@ def claim(settings: Settings) -> Claim:
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"optimizers": claim})

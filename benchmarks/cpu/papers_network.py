@@ -24,4 +24,4 @@ def claim(settings: Settings) -> Claim:
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"papers_network": claim})

@@ -22,17 +22,21 @@ def claim(settings: Settings) -> Claim:
     )
     modules = {OURS: "magmadnn", JAX: "jax", EAGER: "torch"}
     idle = tuple(
-        Entry(n, "benchmarks.contenders.idle:Idle", {"module": m, "file": arguments["file"]}, "warm")
+        Entry(
+            n, "benchmarks.contenders.idle:Idle", {"module": m, "file": arguments["file"]}, "warm"
+        )
         for n, m in modules.items()
     )
     return Claim(
         "memory of the process",
         [
-            Case("training the papers' network", training, (Goal("ratio", 1.0, PEERS),), unit="bytes"),
+            Case(
+                "training the papers' network", training, (Goal("ratio", 1.0, PEERS),), unit="bytes"
+            ),
             Case("with the library and the data loaded", idle, unit="bytes"),
         ],
     )
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"peak_memory": claim})

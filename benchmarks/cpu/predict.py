@@ -19,7 +19,9 @@ def case(name: str, network: Network, rows: int, goals: tuple[Goal, ...], bare: 
         Entry(OURS, "benchmarks.contenders.ours:Predict", arguments),
         Entry(JAX, "benchmarks.contenders.jax_peer:Predict", arguments),
         Entry(EAGER, "benchmarks.contenders.torch_peer:Predict", {**arguments, "compiled": False}),
-        Entry(COMPILED, "benchmarks.contenders.torch_peer:Predict", {**arguments, "compiled": True}),
+        Entry(
+            COMPILED, "benchmarks.contenders.torch_peer:Predict", {**arguments, "compiled": True}
+        ),
     ]
     names = tuple(e.name for e in entries)
     if bare:  # the products alone, on one thread: what else there is is overhead
@@ -46,4 +48,4 @@ def claim(settings: Settings) -> Claim:
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"predict": claim})

@@ -20,4 +20,4 @@ def claim(settings: Settings) -> Claim:
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"tiny_network": claim})

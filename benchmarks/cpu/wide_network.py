@@ -13,9 +13,10 @@ GOALS = (Goal("share", 0.9),)
 def claim(settings: Settings) -> Claim:
     rows = 1_024 if settings.quick else 10_240
     return Claim(
-        "wide network, one epoch", [training(f"{WIDE}, batch 512, SGD", WIDE, rows, GOALS, settings)]
+        "wide network, one epoch",
+        [training(f"{WIDE}, batch 512, SGD", WIDE, rows, GOALS, settings)],
     )
 
 
 if __name__ == "__main__":
-    main([claim])
+    main({"wide_network": claim})

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def last_cache_bytes() -> int:
 def description() -> dict[str, Any]:
     """Machine, commit and versions, as JSON data."""
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "cpu": _cpu(),
         "cores": len(cores()),
         "last_cache_bytes": last_cache_bytes(),
@@ -54,15 +56,14 @@ def description() -> dict[str, Any]:
 
 
 def _cpu() -> str:
+    """Name, and family and model, since virtual machines hide the name's numbers."""
+    info: dict[str, str] = {}
     for line in _text("/proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            family = {
-                key.strip(): value.strip()
-                for key, _, value in (x.partition(":") for x in _text("/proc/cpuinfo").splitlines())
-            }
-            name = line.partition(":")[2].strip()
-            return f"{name}, family {family.get('cpu family')}, model {family.get('model')}"
-    return platform.processor() or platform.machine()
+        key, _, value = line.partition(":")
+        info.setdefault(key.strip(), value.strip())
+    if "model name" not in info:
+        return platform.processor() or platform.machine()
+    return f"{info['model name']}, family {info.get('cpu family')}, model {info.get('model')}"
 
 
 def _memory_bytes() -> int:
@@ -79,7 +80,9 @@ def _commit() -> str:
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "magmadnn")
-    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (" and changes" if changed else "")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (
+        " and changes" if changed else ""
+    )
 
 
 def _version(name: str) -> str:

@@ -109,9 +109,7 @@ class Race:
         threads = self.settings.threads
         entry = Entry(PEAK, "benchmarks.contenders.peak:AllCores")
         worker = self._worker(entry)
-        worker.make(
-            entry.make, {"threads": threads, "dtype": case.dtype, "steps": PEAK_STEPS}
-        )
+        worker.make(entry.make, {"threads": threads, "dtype": case.dtype, "steps": PEAK_STEPS})
         worker.timed()
         flops: float = worker.check()
         return flops

@@ -159,8 +159,8 @@ def _updated_in_place(
     """What comes before each region, and which new values are written straight into their variables.
 
     Regions that outputs need come first, and write no variable. A region that does comes after every other
-    region that reads it. Inside it, the variable may be read element by element only, in the walk that
-    also writes it.
+    region that reads it, and after all calls: those may raise, and then nothing must have changed. Inside
+    it, the variable may be read element by element only, in the walk that also writes it.
     """
     home = {node: region for region in regions for node in region.nodes}
     position = {region: (region not in early, k) for k, region in enumerate(regions)}
@@ -173,13 +173,8 @@ def _updated_in_place(
             continue
         if not _may_alias(target, value, region, layouts, kept, program):
             continue
-        readers = {
-            r
-            for r in regions
-            if r is not region
-            and any(layouts.bases[i] is target for n in r.nodes for i in n.inputs)
-        }
-        trial = {**before, region: before[region] | readers}
+        earlier = {r for r in regions if r.kind is RegionKind.CALL or _reads(r, target, layouts)}
+        trial = {**before, region: before[region] | (earlier - {region})}
         if _sorted(trial, position) is not None:
             before = trial
             chosen[value] = target
@@ -199,6 +194,8 @@ def _may_alias(
         return False
     if region.numbers:
         return False  # a walk over a row after the one that stores would read what is new
+    if region.kind is RegionKind.GEMM and _reads_in_product(region, target, layouts):
+        return False  # elements that are stored already would be read again for others
     if sum(v is value for _, v in program.updates) > 1:
         return False
     others = {layouts.bases[v] for t, v in program.updates if v is not value}
@@ -206,6 +203,14 @@ def _may_alias(
         return False
     own = [i for n in region.nodes for i in n.inputs if layouts.bases[i] is target]
     return all(layouts.is_whole(i) and i.shape == value.shape for i in own)
+
+
+def _reads(region: Region, target: Node, layouts: Layouts) -> bool:
+    return any(layouts.bases[i] is target for n in region.nodes for i in n.inputs)
+
+
+def _reads_in_product(region: Region, target: Node, layouts: Layouts) -> bool:
+    return any(layouts.bases[i] is target for i in product_of(region).inputs)
 
 
 def _sorted(

@@ -13,8 +13,9 @@ from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT
 from magmadnn.compiler.native import NativePlan
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape, substitute
-from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node
+from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, naming_scope
 from magmadnn.graph.op import Array, Op
+from magmadnn.memory import Kind
 
 from .run import is_finite
 from .tasks import Patch, Tasks, kernel_cache
@@ -42,6 +43,7 @@ class Instance:
     ) -> None:
         self.plan, self.sizes = plan, dict(sizes)
         self.arrays: dict[Node, Array] = {}
+        self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: list[Patch] = []
         self.nbytes = 0
         self._lay_out()
@@ -58,7 +60,7 @@ class Instance:
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
                     self.arrays[node] = self._view(node)
             elif node in self.plan.in_place:
-                self.arrays[node] = variable_memory(self.plan.in_place[node])
+                self.arrays[node] = self._variable(self.plan.in_place[node])
             elif node in places:
                 shape = bind_shape(node.shape, self.sizes)
                 start, size = places[node]
@@ -98,12 +100,20 @@ class Instance:
 
     def _leaf(self, node: Node) -> Array:
         if node.op is VARIABLE:
-            return variable_memory(node)
+            return self._variable(node)
         if node.op is SIZE:
             return np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype)
         if node.op is CONSTANT:
             return np.asarray(node.value, order="C")
         return np.empty(bind_shape(node.shape, self.sizes), node.dtype)  # replaced at each run
+
+    def _variable(self, node: Node) -> Array:
+        """The memory of a variable; where that is not one contiguous block of the host, a mirror of it."""
+        if is_plain(node):
+            return variable_memory(node)
+        if node not in self._mirrors:
+            self._mirrors[node] = np.empty(bind_shape(node.shape, {}), node.dtype)
+        return self._mirrors[node]
 
     def _view(self, node: Node) -> Array:
         assert isinstance(node.op, Op)
@@ -129,19 +139,11 @@ class Instance:
             if phase in phases:
                 waiting.append(phases[phase])
             if phase in calls or phase + 1 == self.plan.checked:
-                actions += self._driven(waiting, phase, threads, tasks.scratch_bytes)
+                actions += _driven(waiting, phase, tasks)
                 actions += [(phase, call) for call in calls.get(phase, [])]
                 waiting = []
         last = max((w.phase for w in self.plan.work), default=-1)
-        return actions + self._driven(waiting, last, threads, tasks.scratch_bytes)
-
-    def _driven(
-        self, phases: list[list[Task]], last: int, threads: int, scratch_bytes: int
-    ) -> list[tuple[int, Action]]:
-        if not phases:
-            return []
-        driver = Driver(phases, threads, scratch_bytes, cache=kernel_cache())
-        return [(last, lambda: driver.run(0, 1))]
+        return actions + _driven(waiting, last, tasks)
 
     def _call(self, node: Node) -> Action:
         """The op's NumPy function; its operands are looked up at each run, since feeds change."""
@@ -153,7 +155,8 @@ class Instance:
 
         def call() -> None:
             operands = [self._current(i) if fed else arrays[i] for i in node.inputs]
-            np.copyto(out, op.forward(operands, attributes, node.dtype))
+            with naming_scope(node):
+                np.copyto(out, op.forward(operands, attributes, node.dtype))
 
         return call
 
@@ -172,6 +175,8 @@ class Instance:
 
         With `guard`, None where an output is NaN or infinite; no variable is changed then.
         """
+        for node, mirror in self._mirrors.items():
+            np.copyto(mirror, node.value.read())
         held = {}
         for node, array in fed.items():
             held[node] = self.arrays[node] = _contiguous(array)
@@ -196,8 +201,17 @@ class Instance:
             for target, value in self.plan.program.updates
             if value not in self.plan.in_place
         ]
+        fresh += [(t, self._mirrors[t]) for t in self.plan.in_place.values() if t in self._mirrors]
         for target, value in fresh:
-            np.copyto(variable_memory(target), value)
+            target.value.write(value)
+
+
+def _driven(phases: list[list[Task]], last: int, tasks: Tasks) -> list[tuple[int, Action]]:
+    """What runs these phases, the last of which is number `last`."""
+    if not phases:
+        return []
+    driver = Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
+    return [(last, lambda: driver.run(0, 1))]
 
 
 def variable_memory(node: Node) -> Array:
@@ -206,6 +220,16 @@ def variable_memory(node: Node) -> Array:
     tensor = getattr(storage, "tensor", storage)
     array: Array = tensor.numpy()
     return array
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
+    storage = node.value
+    tensor = getattr(storage, "tensor", storage)
+    if tensor.kind is not Kind.HOST and tensor.kind is not Kind.MANAGED:
+        return False
+    flags = tensor.read().flags
+    return bool(flags.c_contiguous and flags.aligned)
 
 
 def _contiguous(array: Array) -> Array:

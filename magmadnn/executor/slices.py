@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.emit.llvm.batch_rows import Gather
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.formulas import ITEMS
-from magmadnn.compiler.emit.llvm.batch_rows import Gather
 from magmadnn.compiler.emit.llvm.keep import Keep
 from magmadnn.compiler.emit.llvm.kernel import block, load
 from magmadnn.compiler.native import NativePlan
@@ -64,7 +64,7 @@ class Slices:
         for number in range(max((w.phase for w in self.plan.work), default=-1) + 1):
             phases.append([t for w in self.plan.work if w.phase == number for t in tasks.of(w)])
         phases.append(self._keeps())
-        return Driver(phases, threads, tasks.scratch_bytes, cache=kernel_cache())
+        return Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
 
     def _task(self, kernel: Any, **values: Any) -> Task:
         (loaded,) = load([kernel], cache=kernel_cache())

@@ -47,6 +47,7 @@ class Tasks:
     Attributes:
         patches: addresses to be set before each run.
         scratch_bytes: what each thread needs.
+        useful_threads: how many threads have something to gain: one, where no step is worth cutting.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Tasks:
         self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
         self.patches: list[Patch] = []
         self.scratch_bytes = 0
+        self.useful_threads = 1
         compiled = [w.lowered.kernel for w in plan.work if w.lowered is not None]
         load(compiled, cache=kernel_cache())
 
@@ -108,9 +110,11 @@ class Tasks:
         """The parts of the matrix that threads take one by one."""
         rows, columns = values["row1"], values["column1"]
         cost = rows * columns * values.get("k", 1)
-        pieces = min(2 * self.threads, cost // _LEAST_WORK)
+        least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
+        pieces = min(2 * self.threads, cost // least)
         if self.threads == 1 or pieces < 2:
             return [{}]
+        self.useful_threads = self.threads
         by_row = rows >= columns or bool(work.region.numbers)
         if work.region.kind is RegionKind.COLUMNS:
             by_row = False

@@ -174,9 +174,8 @@ class Checkpoint(Callback):
         ArgumentError: if every_steps or every_seconds is not above 0.
     """
 
-    comes_last = (
-        True  # what EarlyStopping counts at the end of an epoch belongs to that epoch's checkpoint
-    )
+    # What EarlyStopping counts at the end of an epoch belongs to that epoch's checkpoint.
+    comes_last = True
 
     def __init__(
         self,

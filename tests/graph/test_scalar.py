@@ -80,7 +80,9 @@ def test_expressions_can_be_kept_in_sets() -> None:
 
 
 def test_erf_against_the_library() -> None:
-    x = np.concatenate([np.linspace(-6.5, 6.5, 4001), [0.84375, 1.25, 1 / 0.35, 6.0, 1e-300, -1e-9, 50.0]])
+    x = np.concatenate(
+        [np.linspace(-6.5, 6.5, 4001), [0.84375, 1.25, 1 / 0.35, 6.0, 1e-300, -1e-9, 50.0]]
+    )
     expected = np.array([math.erf(v) for v in x])
     assert np.max(np.abs(s.erf(x) - expected) / np.maximum(np.abs(expected), 1e-300)) < 3 * 2.0**-52
 

@@ -1,0 +1,81 @@
+"""The command line that all benchmarks share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from . import report
+from .cases import Claim, Result, Settings
+from .machine import cores, description
+from .race import measured
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def main(claims: Mapping[str, Callable[[Settings], Claim]], *, save: bool = False) -> None:
+    """Measure claims, by the names of their files, as the command line says, and print tables."""
+    options = _options(save)
+    names = options.only.split(",") if save and options.only else list(claims)
+    if unknown := [name for name in names if name not in claims]:
+        sys.exit(f"benchmarks: no file {unknown[0]!r}; there are {', '.join(claims)}")
+    if too_many := [n for n in options.threads if n > len(cores())]:
+        sys.exit(f"benchmarks: --threads {too_many[0]} is more than the {len(cores())} cores here")
+    machine, results = description(), list[tuple[str, Result]]()
+    for threads in options.threads:
+        settings = _settings(options, threads)
+        for name in names:
+            start = time.monotonic()
+            claim = claims[name](settings)
+            found = measured(claim, settings)
+            results += [(claim.title, result) for result in found]
+            print(report.section(claim.title, threads, found), flush=True)
+            print(f"({time.monotonic() - start:.0f} s)\n", file=sys.stderr, flush=True)
+    if save:
+        _save(options, machine, results)
+
+
+def _save(
+    options: argparse.Namespace, machine: report.Machine, results: list[tuple[str, Result]]
+) -> None:
+    text = report.page(machine, results, options.quick)
+    print(text)
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = folder / (report.file_name(machine) + ("-quick" if options.quick else ""))
+    name.with_name(name.name + ".md").write_text(text, encoding="utf-8")
+    name.with_name(name.name + ".json").write_text(
+        report.as_json(machine, results, options.quick), encoding="utf-8"
+    )
+    print(f"benchmarks: wrote {name}.md and .json", file=sys.stderr)
+
+
+def _options(save: bool) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument(
+        "--threads", type=_numbers, default=[len(cores())],
+        help="cores of each contender; several with commas, as in 1,2 (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--blocks", type=int, help="how often contenders take turns (default: 7)")
+    parser.add_argument("--seconds", type=float, help="of a block at least (default: 0.3)")
+    parser.add_argument("--quick", action="store_true", help="try everything on small sizes")
+    if save:
+        parser.add_argument("--out", default=str(RESULTS), help="folder for the results")
+        parser.add_argument("--only", help="files to run, with commas, as in predict,first_step")
+    return parser.parse_args()
+
+
+def _settings(options: argparse.Namespace, threads: int) -> Settings:
+    blocks = options.blocks or (2 if options.quick else 7)
+    seconds = options.seconds or (0.02 if options.quick else 0.3)
+    return Settings(threads, blocks, seconds, options.quick)
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(part) for part in text.split(",")]
+    if min(numbers) < 1:
+        raise ValueError(text)
+    return numbers
