@@ -226,7 +226,7 @@ def is_plain(node: Node) -> bool:
     """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
     storage = node.value
     tensor = getattr(storage, "tensor", storage)
-    if tensor.kind is not Kind.HOST and tensor.kind is not Kind.MANAGED:
+    if getattr(tensor, "kind", None) not in (Kind.HOST, Kind.MANAGED):
         return False
     flags = tensor.read().flags
     return bool(flags.c_contiguous and flags.aligned)

@@ -24,9 +24,9 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
 
-_LEAST_WORK = (
-    60_000  # multiply-adds or elements of a tile: below, a thread costs more than it gains
-)
+# What a tile is made of at least: below, a barrier between threads costs more than they gain.
+_LEAST_PRODUCTS = 200_000
+_LEAST_ELEMENTS = 20_000
 _ROW_STEP = 12  # rows of a tile are a multiple of what kernels take at a time
 _COLUMN_STEP = 64
 

@@ -1,5 +1,6 @@
 """The compute graph: what an op is, nodes, symbolic dimensions, gradients, and how a graph is shown."""
 
+from . import scalar as scalar
 from .dim import Dim as Dim
 from .node import Node as Node
 from .node import scope as scope
@@ -8,7 +9,9 @@ from .op import NoGradient as NoGradient
 from .op import Op as Op
 from .op import OpKind as OpKind
 from .op import Sample as Sample
+from .op import promote as promote
 from .show import show as show
+from .signature import by_signature as by_signature
 from .spec import Spec as Spec
 from .svg import to_svg as to_svg
 
@@ -21,6 +24,9 @@ __all__ = [
     "OpKind",
     "Sample",
     "Spec",
+    "by_signature",
+    "promote",
+    "scalar",
     "scope",
     "show",
     "to_svg",

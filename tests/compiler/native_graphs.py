@@ -224,9 +224,19 @@ def limits_of(case: Case, feeds: Mapping[Node, Array]) -> list[tuple[Array, Arra
     exact = evaluate(nodes, feeds, {}, None)
     others = [evaluate(nodes, feeds, {}, np.random.default_rng(k)) for k in range(RUNS)]
     limits = {n: bound(n, exact[n], [o[n] for o in others]) for n in nodes}
-    if any(limit is None for limit in limits.values()):
+    if any(limits[n] is None or _is_undefined(n, exact) for n in nodes):
         return [None] * len(program.roots)
     return [(exact[n], limits[n]) for n in program.roots]  # type: ignore[misc]
+
+
+def _is_undefined(node: Node, values: Mapping[Node, Array]) -> bool:
+    """Whether a number becomes an integer that cannot hold it: then any integer is right."""
+    if is_floating(node.dtype) or node.dtype == np.bool_ or not node.inputs:
+        return False
+    limits, source = np.iinfo(node.dtype), values[node.inputs[0]]
+    if not is_floating(node.inputs[0].dtype):
+        return False
+    return not bool(((source > limits.min) & (source < limits.max)).all())
 
 
 def difference(wanted: Array, have: Array, limit: tuple[Array, Array] | None) -> str | None:
