@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,5 +30,5 @@ class Copy:
             return
         edges = np.linspace(0, len(source), self._threads + 1).astype(int) // 64 * 64
         edges[-1] = len(source)
-        pieces = [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        pieces = [slice(a, b) for a, b in pairwise(edges)]
         list(self._pool.map(lambda piece: np.copyto(target[piece], source[piece]), pieces))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -146,8 +147,7 @@ class FirstStep(Training):
     """A training whose first step is to be timed: what the compiler imports is there already."""
 
     def __init__(self, **arguments: Any) -> None:
-        import torch._dynamo
-        import torch._inductor.compile_fx
-        import torch._inductor.cpp_builder
+        for module in ("torch._dynamo", "torch._inductor.compile_fx"):
+            importlib.import_module(module)
 
         super().__init__(**arguments)

@@ -1,4 +1,4 @@
-"""From the call of `fit` to the end of the first step, in new processes: with empty caches, and with kept ones.
+"""From the call of `fit` to the end of the first step, in new processes, with empty and with kept caches.
 
 Imports are done before the clock starts: for the peers also those that they put off until they compile.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from benchmarks.harness.cases import OURS, Case, Claim, Entry, Goal, Settings
+from benchmarks.harness.cases import Case, Claim, Entry, Goal, Settings
 from benchmarks.harness.command import main
 from benchmarks.harness.training_cases import COMPILED, EAGER, JAX, MAKERS
 from benchmarks.networks import PAPERS, stored

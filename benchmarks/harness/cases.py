@@ -169,7 +169,8 @@ class Result:
 
     def _outcome(self, goal: Goal) -> Outcome:
         needed = [self.figures[name] for name in (self.case.ours, *goal.peers)]
-        if goal.kind == "share" and not self.peak_flops.blocks or not all(f.blocks for f in needed):
+        peak_missing = goal.kind == "share" and not self.peak_flops.blocks
+        if peak_missing or not all(figure.blocks for figure in needed):
             return Outcome(goal, float("nan"), float("nan"), None)
         ours, *peers = needed
         if goal.kind == "share":

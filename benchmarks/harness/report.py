@@ -148,10 +148,13 @@ def _outcome_data(outcome: Outcome) -> dict[str, Any]:
 
 def _machine_lines(machine: Machine) -> list[str]:
     versions = ", ".join(f"{name} {v}" for name, v in machine["versions"].items())
+    memory = (
+        f"last-level cache {_bytes(machine['last_cache_bytes'])}, "
+        f"memory {_bytes(machine['memory_bytes'])}"
+    )
     load = ", ".join(f"{x:.1f}" for x in machine["load_at_start"])
     return [
-        f"- CPU: {machine['cpu']}; {machine['cores']} cores; last-level cache "
-        f"{_bytes(machine['last_cache_bytes'])}; memory {_bytes(machine['memory_bytes'])}",
+        f"- CPU: {machine['cpu']}; {machine['cores']} cores; {memory}",
         f"- System: {machine['system']}, Python {machine['python']}; load at the start {load}",
         f"- Commit: {machine['commit']}",
         f"- Versions: {versions}",

@@ -13,7 +13,7 @@ from magmadnn.graph.dim import Dim, dims_of
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
-from magmadnn.graph.show import constant_text
+from magmadnn.graph.text import constant_text
 
 
 @dataclass(frozen=True)

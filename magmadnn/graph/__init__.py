@@ -10,10 +10,10 @@ from .op import Op as Op
 from .op import OpKind as OpKind
 from .op import Sample as Sample
 from .op import promote as promote
-from .show import show as show
 from .signature import by_signature as by_signature
 from .spec import Spec as Spec
 from .svg import to_svg as to_svg
+from .text import show as show
 
 __all__ = [
     "REQUIRED",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .node import Node, Updated, resolve_phase, topological
-from .show import describe
+from .text import describe
 
 
 @dataclass(frozen=True)

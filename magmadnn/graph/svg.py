@@ -8,7 +8,7 @@ from typing import Any
 
 from .layered import Layout
 from .node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, topological
-from .show import constant_text, nodes_of
+from .text import constant_text, nodes_of
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _BEND = 156, 40, 20, 40, 16, 14
 _FILL = {VARIABLE: "#dbeafe", PLACEHOLDER: "#dcfce7", CONSTANT: "#f3f4f6", SIZE: "#f3f4f6"}
