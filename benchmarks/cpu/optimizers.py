@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.harness.cases import Case, Claim, Goal, Settings
 from benchmarks.harness.command import main
-from benchmarks.harness.training_cases import PEERS, single_names, training
+from benchmarks.harness.training_cases import PEERS, either, training
 from benchmarks.networks import PAPERS, TINY
 
 VARIANTS = (
@@ -18,18 +18,15 @@ def claim(settings: Settings) -> Claim:
     cases: list[Case] = []
     for network, few, many in ((PAPERS, 500, 6_000), (TINY, 400, 16_000)):
         for label, optimizer, dtype in VARIANTS:
-            single = network is TINY
-            peers = single_names(PEERS, settings) if single else PEERS
             cases.append(
                 training(
                     f"{network}, batch {network.batch}, {label}",
                     network,
                     few if settings.quick else many,
-                    (Goal("ratio", 1.0, peers),),
+                    (Goal("ratio", 1.0, either(settings, *PEERS)),),
                     settings,
                     optimizer=optimizer,
                     dtype=dtype,
-                    single=single,
                 )
             )
     return Claim("other optimisers and float64, one epoch", cases)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from benchmarks.harness.cases import OURS, Case, Check, Claim, Entry, Goal, Settings
 from benchmarks.harness.command import main
-from benchmarks.harness.training_cases import COMPILED, EAGER
+from benchmarks.harness.training_cases import COMPILED, EAGER, either, with_single
 from benchmarks.networks import PAPERS, TINY, Network, stored
 
 JAX, BARE = "JAX jit", "bare OpenBLAS"
 TOLERANCE = 64 * 1.2e-7  # sums of some hundred products in another order, through four layers
 
 
-def case(name: str, network: Network, rows: int, goals: tuple[Goal, ...], bare: bool) -> Case:
+def case(
+    name: str, network: Network, rows: int, goals: tuple[Goal, ...], settings: Settings
+) -> Case:
     arguments = {
         "file": stored(network, max(rows, 100)), "activation": network.activation, "rows": rows,
     }  # fmt: skip
@@ -23,26 +25,27 @@ def case(name: str, network: Network, rows: int, goals: tuple[Goal, ...], bare: 
             COMPILED, "benchmarks.contenders.torch_peer:Predict", {**arguments, "compiled": True}
         ),
     ]
-    names = tuple(e.name for e in entries)
-    if bare:  # the products alone, on one thread: what else there is is overhead
+    every = list(with_single(entries, settings))
+    names = tuple(entry.name for entry in every)
+    if rows == 1:  # the products alone, on one thread: what else there is is overhead
         module = "benchmarks.contenders.blas:Products"
-        entries.append(Entry(BARE, module, {"file": arguments["file"]}, threads=1))
+        every.append(Entry(BARE, module, {"file": arguments["file"]}, threads=1))
     return Case(
-        name, tuple(entries), goals, checks=(Check(TOLERANCE, names=names),),
+        name, tuple(every), goals, checks=(Check(TOLERANCE, names=names),),
         flops=rows * network.predict_flops,
     )  # fmt: skip
 
 
 def claim(settings: Settings) -> Claim:
     many = 512 if settings.quick else 4096
-    peers = (JAX, EAGER, COMPILED)
+    peers = either(settings, JAX, EAGER, COMPILED)
     latency = (Goal("beyond", 20e-6, (BARE,)),)
     return Claim(
         "predict",
         [
-            case(f"{PAPERS}, one sample", PAPERS, 1, latency, bare=True),
-            case(f"{TINY}, one sample", TINY, 1, latency, bare=True),
-            case(f"{PAPERS}, {many} rows", PAPERS, many, (Goal("ratio", 1.0, peers),), bare=False),
+            case(f"{PAPERS}, one sample", PAPERS, 1, latency, settings),
+            case(f"{TINY}, one sample", TINY, 1, latency, settings),
+            case(f"{PAPERS}, {many} rows", PAPERS, many, (Goal("ratio", 1.0, peers),), settings),
         ],
     )
 

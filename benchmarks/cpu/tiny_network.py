@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from benchmarks.harness.cases import Claim, Goal, Settings
 from benchmarks.harness.command import main
-from benchmarks.harness.training_cases import COMPILED, EAGER, JAX, single_names, training
+from benchmarks.harness.training_cases import COMPILED, EAGER, JAX, either, training
 from benchmarks.networks import TINY
 
 
 def claim(settings: Settings) -> Claim:
     rows = 800 if settings.quick else 32_000
     goals = (
-        Goal("ratio", 0.6, single_names((JAX,), settings)),
-        Goal("ratio", 1 / 25, single_names((EAGER,), settings)),
-        Goal("ratio", 1.0, single_names((COMPILED,), settings)),
+        Goal("ratio", 0.6, either(settings, JAX)),
+        Goal("ratio", 1 / 25, either(settings, EAGER)),
+        Goal("ratio", 1.0, either(settings, COMPILED)),
     )
-    case = training(f"{TINY}, batch 16, SGD", TINY, rows, goals, settings, single=True)
+    case = training(f"{TINY}, batch 16, SGD", TINY, rows, goals, settings)
     return Claim("tiny network, one epoch", [case])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.networks import Network, stored
@@ -31,9 +32,8 @@ def training(
     *,
     optimizer: str = "sgd",
     dtype: str = "float32",
-    single: bool = False,
 ) -> Case:
-    """An epoch over `rows` rows; with `single`, the peers also run on one thread if there are more."""
+    """An epoch over `rows` rows."""
     arguments = {
         "file": stored(network, rows, dtype),
         "activation": network.activation,
@@ -41,14 +41,10 @@ def training(
         "optimizer": optimizer,
     }
     entries = [Entry(n, make, {**arguments, **more}) for n, (make, more) in MAKERS.items()]
-    if single and settings.threads > 1:
-        entries += [
-            Entry(f"{e.name}, 1 thread", e.make, e.arguments, threads=1) for e in entries[1:]
-        ]
     few = {"file": stored(network, CHECKED_BATCHES * network.batch, "float64")}
     return Case(
         name,
-        tuple(entries),
+        with_single(entries, settings),
         goals,
         checks=(
             Check(FLOAT64, few, (OURS, JAX, EAGER)),
@@ -65,7 +61,13 @@ def _tolerance(steps: int, dtype: str) -> float:
     return 64 * steps * (1.2e-7 if dtype == "float32" else 2.3e-16)
 
 
-def single_names(names: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    """The names, and those of the same on one thread."""
+def with_single(entries: Sequence[Entry], settings: Settings) -> tuple[Entry, ...]:
+    """The entries, and the peers among them on one thread too: small work is slower on more."""
+    more = [Entry(f"{e.name}, 1 thread", e.make, e.arguments, threads=1) for e in entries[1:]]
+    return (*entries, *more) if settings.threads > 1 else tuple(entries)
+
+
+def either(settings: Settings, *names: str) -> tuple[str, ...]:
+    """These peers, and the same on one thread."""
     more = tuple(f"{name}, 1 thread" for name in names) if settings.threads > 1 else ()
     return (*names, *more)

@@ -272,7 +272,10 @@ def rebuild(outputs: Sequence[Node], replacements: Mapping[Node, Node]) -> list[
     for node in topological(outputs):
         if node not in new:
             with naming_scope(node):
-                new[node] = _renewed(node, tuple(new[i] for i in node.inputs), sizes)
+                fresh = _renewed(node, tuple(new[i] for i in node.inputs), sizes)
+                if fresh is not node and node.origin is not None:
+                    fresh = replace(fresh, origin=node.origin.renewed(new))
+                new[node] = fresh
     return [new[node] for node in outputs]
 
 

@@ -17,7 +17,7 @@ an Operation; nothing is computed. Every class is abstract or final; to change o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, dataclass_transform
@@ -89,6 +89,10 @@ class LayerCall:
 
     layer: Layer
     inputs: tuple[Node, ...]
+
+    def renewed(self, nodes: Mapping[Node, Node]) -> LayerCall:
+        """The same call in a graph in which nodes have others in their place."""
+        return LayerCall(self.layer, tuple(nodes.get(i, i) for i in self.inputs))
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
@@ -247,6 +251,8 @@ def snake_case(name: str) -> str:
 def number_layers(layers: list[Layer]) -> None:
     """Names for layers without one: class and number, `dense_1`, `dense_2`, in order.
 
+    A layer that has its number already, from another model, keeps it where no other layer here has it.
+
     Raises:
         ArgumentError: if two layers were given one name.
     """
@@ -254,14 +260,19 @@ def number_layers(layers: list[Layer]) -> None:
     for layer in layers:
         if layer.name and taken.setdefault(layer.name, layer) is not layer:
             raise ArgumentError(f"layer name {layer.name!r} is used twice; give each its own name")
+    unnamed = [layer for layer in layers if not layer.name]
+    for layer in unnamed:
+        if layer._given and taken.setdefault(layer._given, layer) is not layer:
+            layer._given = None
     counts: dict[str, int] = {}
-    for layer in layers:
-        if not layer.name:
+    for layer in unnamed:
+        if layer._given is None:
             base = snake_case(type(layer).__name__)
-            counts[base] = counts.get(base, 0) + 1
-            while f"{base}_{counts[base]}" in taken:
+            while f"{base}_{counts.setdefault(base, 1)}" in taken:
                 counts[base] += 1
             layer._given = f"{base}_{counts[base]}"
+            taken[layer._given] = layer
+    for layer in layers:
         layer.number_parts()
 
 

@@ -52,7 +52,16 @@ from .arithmetic import (
 )
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
-from .indexing import embedding, gather, getitem, one_hot, scatter_add, take, take_class
+from .indexing import (
+    embedding,
+    gather,
+    getitem,
+    one_hot,
+    scatter_add,
+    slice,
+    take,
+    take_class,
+)
 from .movement import (
     broadcast_to,
     concat,
@@ -159,6 +168,7 @@ __all__ = [
     "sigmoid",
     "sign",
     "sin",
+    "slice",
     "softmax",
     "softplus",
     "softsign",

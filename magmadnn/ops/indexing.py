@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -305,14 +306,20 @@ def getitem(x: Any, index: Any) -> Any:
     if used > ndim:
         raise IndexOutOfRangeError(f"getitem: {used} indices for x, which has {axes_text(ndim)}")
     at = next((k for k, e in enumerate(entries) if e is ...), len(entries))
-    entries = [*entries[:at], *[slice(None)] * (ndim - used), *entries[at + 1 :]]
+    entries = [*entries[:at], *[builtins.slice(None)] * (ndim - used), *entries[at + 1 :]]
     y = slice_(x, index=tuple(_entry(e) for e in entries if e is not None))
     axis = 0
     for entry in entries:
         if entry is None:
             y = expand_dims(y, axis)
-        axis += entry is None or isinstance(entry, slice)
+        axis += entry is None or isinstance(entry, builtins.slice)
     return y
+
+
+@public
+def slice(x: Any, index: Any) -> Any:
+    """The same as `x[index]`: `slice(x, (0, np.s_[1:3]))`."""
+    return getitem(x, index)
 
 
 def _is_array(item: Any) -> bool:
@@ -329,7 +336,7 @@ def _rows(x: Any, indices: Any) -> Any:
 
 def _entry(item: Any) -> Entry:
     """One index as `slice_` takes it."""
-    if not isinstance(item, slice):
+    if not isinstance(item, builtins.slice):
         if not is_integer(item):
             got = "an array" if hasattr(item, "shape") else repr(item)
             raise ArgumentError(
@@ -337,7 +344,7 @@ def _entry(item: Any) -> Entry:
                 "masks are taken of a Tensor, or written with where"
             )
         return ("int", int(item))
-    if item == slice(None):
+    if item == builtins.slice(None):
         return WHOLE
     for bound in (item.start, item.stop, item.step):
         if not (bound is None or isinstance(bound, Dim) or is_integer(bound)):

@@ -17,6 +17,8 @@ from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.layers.layer import Layer, Parameter, number_layers
+from magmadnn.losses import CrossEntropy, as_loss
+from magmadnn.metrics import as_metric
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
@@ -81,6 +83,19 @@ class Model:
         self._evaluation: tuple[Any, Objective, Executable] | None = None
         self._prediction: Executable | None = None
         self._check_inputs()
+        for given, known in ((self._given_losses(), as_loss), (self.metrics, as_metric)):
+            for item in given:
+                known(item)  # an unknown name is told now
+
+    def __repr__(self) -> str:
+        ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]
+        return f"<Model {ends[0]} -> {ends[1]}: {len(self.layers)} layers>"
+
+    def _given_losses(self) -> list[Any]:
+        """The losses as they were given."""
+        if self.loss is None:
+            return []
+        return list(self.loss) if isinstance(self.loss, (list, tuple)) else [self.loss]
 
     def _check_inputs(self) -> None:
         given = {p.node for p in self.inputs}
@@ -181,7 +196,6 @@ class Model:
     def _set_trainable(self, names: Sequence[str], value: bool) -> None:
         for layer in [self.layer(n) for n in names] or self.layers:
             layer.trainable = value
-        self._step = None
 
     def summary(self) -> None:
         """Print a table of layers, output shapes and numbers of parameters."""
@@ -267,7 +281,8 @@ class Model:
 
     def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
-        key = (*_looks(sample.targets), sample.weights is not None)
+        trained = tuple(p.node for p in self.parameters())
+        key = (*self._objective_key(sample), self.optimizer, self.executor, trained)
         if self._step is None or self._step[0] != key:
             if self.optimizer is None:
                 raise ArgumentError(
@@ -277,6 +292,11 @@ class Model:
             step = self.optimizer.step(objective.loss, self.parameters(), outputs=objective.sums)
             self._step = (key, objective, step)
         return self._step[1:]
+
+    def _objective_key(self, sample: Batch) -> tuple[Any, ...]:
+        """Equal for equal losses and metrics of targets that look alike."""
+        chosen = (*map(id, self._given_losses()), *map(id, self.metrics))
+        return (*_looks(sample.targets), sample.weights is not None, chosen)
 
     def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
         if not isinstance(data, (tuple, list)) or len(data) != 2:
@@ -301,8 +321,6 @@ class Model:
 
     def _classes(self, y: Any) -> int | None:
         """How many classes the targets may have, where the loss takes class numbers."""
-        from magmadnn.losses import CrossEntropy, as_loss
-
         single = len(self.outputs) == 1 and self.loss is not None
         if not single or not isinstance(as_loss(self.loss), CrossEntropy):
             return None
@@ -331,7 +349,7 @@ class Model:
             weights = sample_weights(targets, sample_weight, None)
             source = ArraySource(inputs, targets, weights, seed=None)
         sample = source.sample
-        key = (*_looks(sample.targets), sample.weights is not None)
+        key = self._objective_key(sample)
         if self._evaluation is None or self._evaluation[0] != key:
             objective = Objective(self, sample.targets, sample.weights is not None)
             executable = Executable([o.node for o in objective.outputs], executor=self.executor)

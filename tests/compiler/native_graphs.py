@@ -253,7 +253,7 @@ def difference(wanted: Array, have: Array, limit: tuple[Array, Array] | None) ->
         return f"infinity elsewhere: expected {wanted}, got {have}"
     exact, within = limit
     with np.errstate(invalid="ignore"):
-        off = np.where(special, 0, np.abs(b - exact.astype(WIDE)))
+        off = np.where(special, 0, np.minimum(np.abs(b - exact.astype(WIDE)), np.abs(b - a)))
     if (off > within).any():
         at = np.unravel_index(int(np.argmax(off - within)), off.shape)
         return f"at {at}: expected {a[at]}, got {b[at]}, off by {off[at]:.3g}, allowed {within[at]:.3g}"

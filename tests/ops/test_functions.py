@@ -60,6 +60,7 @@ TABLE: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Any]]] = {
     "split": (lambda x: ops.split(x, 7, axis=-1)[2], lambda x: np.split(x, 7, -1)[2]),
     "unstack": (lambda x: ops.unstack(x, 1)[4], lambda x: x[:, 4]),
     "flip": (lambda x: ops.flip(x, 1), lambda x: np.flip(x, 1)),
+    "slice": (lambda x: ops.slice(x, np.s_[1:, ..., ::-2]), lambda x: x[1:, ..., ::-2]),
     "gather": (lambda x: ops.gather(x, [1, 1, 0], axis=1), lambda x: x[:, [1, 1, 0]]),
     "embedding": (lambda x: ops.embedding(np.array([[2, 0]]), x), lambda x: x[np.array([[2, 0]])]),
     "linear": (

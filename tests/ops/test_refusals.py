@@ -40,7 +40,7 @@ TABLE = [
 
 
 def names(values: dict[str, Any]) -> dict[str, Any]:
-    return {**vars(ops), "np": np, "n": UNKNOWN, **values}
+    return {**vars(ops), "slice": slice, "np": np, "n": UNKNOWN, **values}
 
 
 def evaluated(result: Any) -> Any:

@@ -74,8 +74,8 @@ class Fusion:
                 if self._fits(node, region):
                     self._join(node, region)
                     joined = region
-            elif region is not joined and self._can_merge(joined, region):
-                joined = self._merge(joined, region)
+            elif region is not joined and (merged := self._merged(joined, region)):
+                joined = self._settle(merged)
         if joined is None:
             region = self._begin(RegionKind.ROWS, node)
             if not self._readable(node, region):
@@ -120,16 +120,20 @@ class Fusion:
 
     def _reads(self, operand: Node, by_element: bool, region: Region) -> bool:
         base = self.layouts.bases[operand]
-        if self.of.get(base) is region:  # a value that the kernel has in a register
-            if not self.layouts.is_whole(operand):
-                return False
-            if base in region.numbers and region.kind is RegionKind.ROWS:
-                own = operand.shape == (*region.rows, 1) or not operand.shape
-                return own or (not by_element and operand.shape == region.rows)
-            return by_element and self._is_element(operand, region)
+        if self.of.get(base) is region:
+            return self._reads_register(operand, by_element, region)
         if not by_element:
             return self.layouts.is_number(operand, region.rows)
         return self.layouts.spread(operand, region.rows, region.columns) is not None
+
+    def _reads_register(self, operand: Node, by_element: bool, region: Region) -> bool:
+        """Whether the kernel can take an operand from where it computed it."""
+        if not self.layouts.is_whole(operand):
+            return False
+        if self.layouts.bases[operand] in region.numbers and region.kind is RegionKind.ROWS:
+            own = operand.shape == (*region.rows, 1) or not operand.shape
+            return own or (not by_element and operand.shape == region.rows)
+        return by_element and self._is_element(operand, region)
 
     def _join(self, node: Node, region: Region) -> None:
         region.nodes.append(node)
@@ -185,33 +189,40 @@ class Fusion:
 
     # --- merging ----------------------------------------------------------------------------------
 
-    def _can_merge(self, one: Region, other: Region) -> bool:
+    def _merged(self, one: Region, other: Region) -> Region | None:
+        """What two regions become as one; None where they cannot be one kernel."""
         kinds = [one.kind, other.kind]
-        if one.domain != other.domain or RegionKind.CALL in kinds:
-            return False
-        if RegionKind.ROWS not in kinds:
-            return False
+        if one.domain != other.domain or RegionKind.CALL in kinds or RegionKind.ROWS not in kinds:
+            return None
         if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
-            return False
-        together = [*one.nodes, *other.nodes]
-        if len(self._streams(together, one)) > _MOST_OPERANDS or not self._is_short(together):
-            return False
-        inside = {one, other}
-        return not any(
-            self._reaches(outside, inside)
-            for region in inside
-            for outside in self._dependencies(region) - inside
-        )
-
-    def _merge(self, one: Region, other: Region) -> Region:
+            return None
         special = other if one.kind is RegionKind.ROWS else one
-        merged = Region(special.kind, one.rows, one.columns)
-        members = {*one.nodes, *other.nodes}
-        merged.nodes = sorted(members, key=self._position.__getitem__)
-        merged.numbers = one.numbers | other.numbers
-        for node in merged.nodes:
-            self.of[node] = merged
-        return merged
+        nodes = sorted([*one.nodes, *other.nodes], key=self._position.__getitem__)
+        merged = Region(special.kind, one.rows, one.columns, nodes, one.numbers | other.numbers)
+        if len(self._streams(nodes, merged)) > _MOST_OPERANDS or not self._is_short(nodes):
+            return None
+        inside = {one, other}
+        around = (self._dependencies(region) - inside for region in inside)
+        if any(self._reaches(outside, inside) for regions in around for outside in regions):
+            return None
+        return merged if all(self._reads_inside(n, merged, inside) for n in nodes) else None
+
+    def _settle(self, region: Region) -> Region:
+        for node in region.nodes:
+            self.of[node] = region
+        return region
+
+    def _reads_inside(self, node: Node, region: Region, inside: set[Region]) -> bool:
+        """Whether a node can read what a merged kernel would have in registers."""
+        op = node.op
+        own = [i for i in node.inputs if self.of.get(self.layouts.bases[i]) in inside]
+        if isinstance(op, Op) and op.kind is OpKind.POINTWISE:
+            element = self._is_element(node, region)
+            return all(self._reads_register(i, element, region) for i in own)
+        if region.kind is not RegionKind.ROWS:
+            return not own  # a product, or a reduction over rows, needs all of its operand
+        numbers = {self.layouts.bases[i] for i in own} & region.numbers
+        return not numbers and all(self.layouts.is_whole(i) for i in own)
 
     def _comes_between(self, node: Node, region: Region) -> bool:
         """Whether an operand outside of the region depends on it."""

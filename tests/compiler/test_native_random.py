@@ -1,0 +1,65 @@
+"""Random graphs: the native executor against the reference, forward, gradients and updates."""
+
+from __future__ import annotations
+
+import pytest
+
+from magmadnn.executor import Executable
+
+from .native_draw import draw
+from .native_graphs import fault, shrunk
+
+BLOCK = 10  # graphs of one test
+
+
+def check(seed: int) -> None:
+    case = draw(seed)
+    if (why := fault(case)) is not None:
+        small = shrunk(case)
+        pytest.fail(f"seed {seed}: {why}\nshrunk: {fault(small)}\n{small.text()}")
+
+
+@pytest.mark.parametrize("block", range(13))
+def test_native_computes_what_the_reference_does(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        check(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(13, 200))
+def test_native_computes_what_the_reference_does_on_many(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        check(seed)
+
+
+def test_cases_cover_what_they_should() -> None:
+    cases = [draw(seed) for seed in range(60)]
+    nodes = [n for case in cases for n in case.program.nodes()]
+    names = {n.op.name for n in nodes}
+    wanted = {"matmul", "_einsum", "softmax", "log_softmax", "take_class", "one_hot", "cumsum", "take",
+              "reshape", "transpose", "_slice", "concat", "pad", "broadcast_to", "where", "cast",
+              "sum", "max", "min", "argmax", "less", "random_uniform"}  # fmt: skip
+    assert wanted <= names
+    assert {"float32", "float64", "int64", "bool"} <= {n.dtype.name for n in nodes}
+    assert sum(len(case.updates) for case in cases) > 20
+    assert sum(len(case.feeds) > 1 for case in cases) > 20
+
+
+def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong result of one op is reduced to little more than that op."""
+    run = Executable.run
+    seed, name = 3, "multiply"
+    case = draw(seed)
+
+    def wrong(self: Executable, feeds, watch=None, guard=False):  # type: ignore[no-untyped-def]
+        results = run(self, feeds, watch, guard)
+        found = any(n.op.name == name for n in self.program.nodes())
+        return [r + 1 for r in results] if self.executor == "native" and found else results
+
+    monkeypatch.setattr(Executable, "run", wrong)
+    while not any(n.op.name == name for n in case.program.nodes()):
+        seed += 1
+        case = draw(seed)
+    small = shrunk(case)
+    assert fault(small) is not None
+    assert sum(bool(n.inputs) for n in small.program.nodes()) <= 3
