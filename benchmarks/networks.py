@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[1]
 SEED = 0  # of the order of the rows
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,7 +81,7 @@ def loaded(file: str) -> tuple[Array, Array, Array, list[Array]]:
 def _digits(rows: int) -> tuple[Array, Array]:
     from magmadnn import data
 
-    (x, y), _ = data.mnist()
+    (x, y), _ = data.mnist(os.environ.get("MAGMADNN_DATA") or ROOT / "data")
     return x[:rows].reshape(rows, 784), y[:rows]
 
 

@@ -15,6 +15,8 @@ import doctest
 import importlib
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -86,6 +88,15 @@ def run_block(code: CodeType, names: dict[str, Any], printed: str | None, where:
 
 @pytest.mark.parametrize("path", PAGES_WITH_EXAMPLES)
 def test_page(path: Path) -> None:
+    # In a process of its own: pages define ops, losses and the like, which are known by name afterwards.
+    command = [sys.executable, "-W", "error", str(Path(__file__)), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"{path.name}:\n{done.stdout}{done.stderr}", pytrace=False)
+
+
+def run_page(path: Path) -> None:
+    """Run the examples of a page in order; they share their names."""
     text = path.read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "example"}
     for block in BLOCK.finditer(text):
@@ -156,3 +167,7 @@ def test_dots_stand_for_anything_and_other_text_is_not_compared(tmp_path: Path) 
     shown = "```python\nprint('took 17 s')  \n```\n\n```text\ntook ... s\n```\n"
     page.write_text(f"{shown}\nProse.\n\n```text\nnot the output\n```\n", encoding="utf-8")
     test_page(page)
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))

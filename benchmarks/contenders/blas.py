@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.networks import Array, loaded
+from magmadnn.compiler.emit.llvm.target import Library, host, object_code
 
 ROW_MAJOR, NO, TRANSPOSED = 101, 111, 112
 
@@ -51,7 +54,7 @@ class Gemm:
         )  # fmt: skip
         # Converted once: a run is the call alone.
         converted = [kind(value) for kind, value in zip(routine.argtypes, values, strict=True)]
-        self._call = lambda: routine(*converted)
+        self._call: Callable[[], Any] = partial(routine, *converted)
 
     def run(self) -> None:
         self._call()
@@ -62,32 +65,57 @@ class Gemm:
 
 
 class Products:
-    """The products of a network's layers for one sample, and nothing else."""
+    """The products of a network's layers for one sample, and nothing else: a native loop calls `cblas_sgemv`.
+
+    One run goes through the layers `runs` times, so that no call from Python counts.
+    """
+
+    runs = 200
 
     def __init__(self, file: str) -> None:
         _, _, _, weights = loaded(file)
-        self._layers = [Gemv(w) for w in weights[::2]]
+        kernels = weights[::2]
+        self._values = [np.ones(len(kernels[0]), np.float32)]
+        self._values += [np.zeros(w.shape[1], np.float32) for w in kernels]
+        self._kernels, self._library = kernels, library()
+        address = ctypes.cast(self._library.scipy_cblas_sgemv64_, ctypes.c_void_p).value or 0
+        self._code = Library(object_code(self._text(address), host()))
+        self._call = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._code.address("products"))
+
+    def _text(self, address: int) -> str:
+        """y = W' x for each kernel [inputs, outputs], addresses written out, in a loop."""
+        calls = [
+            f"call void %f(i32 {ROW_MAJOR}, i32 {TRANSPOSED}, i64 {w.shape[0]}, i64 {w.shape[1]}, "
+            f"float 1.0, {_pointer(w)}, i64 {w.shape[1]}, {_pointer(x)}, i64 1, float 0.0, "
+            f"{_pointer(y)}, i64 1)"
+            for w, x, y in zip(self._kernels, self._values, self._values[1:], strict=False)
+        ]
+        return "\n".join(
+            [
+                f'target triple = "{host().triple}"',
+                "define void @products(i64 %runs) {",
+                "entry:",
+                f"%f = inttoptr i64 {address} to ptr",
+                "br label %again",
+                "again:",
+                "%run = phi i64 [0, %entry], [%next, %again]",
+                *calls,
+                "%next = add i64 %run, 1",
+                "%more = icmp slt i64 %next, %runs",
+                "br i1 %more, label %again, label %end",
+                "end:",
+                "ret void",
+                "}",
+            ]
+        )
 
     def run(self) -> None:
-        for layer in self._layers:
-            layer.call()
+        self._call(self.runs)
+
+    def check(self) -> dict[str, Any]:
+        self.run()
+        return {"product": self._values[-1]}
 
 
-class Gemv:
-    """y = W' x for a kernel [inputs, outputs]."""
-
-    def __init__(self, kernel: Array) -> None:
-        inputs, outputs = kernel.shape
-        self._kernel, self._x = kernel, np.ones(inputs, kernel.dtype)
-        self._y = np.zeros(outputs, kernel.dtype)
-        routine = library().scipy_cblas_sgemv64_
-        real, size, pointer = ctypes.c_float, ctypes.c_int64, ctypes.c_void_p
-        routine.restype = None
-        routine.argtypes = [ctypes.c_int] * 2 + [size] * 2
-        routine.argtypes += [real, pointer, size, pointer, size, real, pointer, size]
-        values = (
-            ROW_MAJOR, TRANSPOSED, inputs, outputs, 1.0, kernel.ctypes.data, outputs,
-            self._x.ctypes.data, 1, 0.0, self._y.ctypes.data, 1,
-        )  # fmt: skip
-        converted = [kind(value) for kind, value in zip(routine.argtypes, values, strict=True)]
-        self.call = lambda: routine(*converted)
+def _pointer(array: Array) -> str:
+    return f"ptr inttoptr (i64 {array.ctypes.data} to ptr)"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import magmadnn as md
 from benchmarks.networks import SEED, Array, loaded
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: md.optim.SGD(0.05),
     "momentum": lambda: md.optim.SGD(0.01, momentum=0.9),
     "adam": lambda: md.optim.Adam(0.001),

@@ -94,9 +94,9 @@ class Compiled:
         self._count = torch.zeros((), dtype=torch.float64)
         self._step = torch.compile(_step_of(model, x, y, optimizer))
 
-    @torch.no_grad()
     def __call__(self, rows: Any) -> Any:
-        return self._step(self._parameters, self._slots, self._count, rows)
+        with torch.no_grad():
+            return self._step(self._parameters, self._slots, self._count, rows)
 
 
 def _step_of(model: Any, x: Any, y: Any, optimizer: str) -> Callable[..., Any]:
@@ -135,9 +135,9 @@ class Predict:
         model = network(weights, activation).eval()
         self._model = torch.compile(model) if compiled else model
 
-    @torch.inference_mode()
     def run(self) -> Any:
-        return self._model(torch.from_numpy(self._x)).numpy()
+        with torch.inference_mode():
+            return self._model(torch.from_numpy(self._x)).numpy()
 
     def check(self) -> dict[str, Any]:
         return {"logits": np.array(self.run())}

@@ -64,6 +64,18 @@ def formula_of(node: Node, operands: Sequence[Formula]) -> Formula:
     return made if dtype == node.dtype.name else ("cast", made, node.dtype.name)
 
 
+def operations(node: Node) -> int:
+    """How many primitives the formula of a pointwise node has; conversions do not count."""
+    op = node.op
+    return _length(_raw(node)) if isinstance(op, Op) and op.scalar is not None else 1
+
+
+def _length(formula: Formula) -> int:
+    name, *args = formula
+    own = name not in ("argument", "constant", "cast")
+    return own + sum(_length(a) for a in args if isinstance(a, tuple))
+
+
 def _raw(node: Node) -> Formula:
     """The formula over numbered arguments."""
     assert isinstance(node.op, Op) and node.op.scalar is not None

@@ -5,13 +5,16 @@ Sizes need not be known: a plan is laid out in memory once for each set of sizes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 
 from .formulas import compilable
 from .layout import Layouts
+from .listing import describe
 from .lower import Lowered, lower, main_result, product_of
 from .passes.decompose import decompose
 from .passes.fuse import fuse
@@ -34,13 +37,6 @@ class Work:
     needed: tuple[Node, ...]
     lowered: Lowered | None
     phase: int
-
-    def __str__(self) -> str:
-        way = "numpy" if self.lowered is None else type(self.lowered.kernel).__name__.lower()
-        shape = ", ".join(map(str, (*self.region.rows, self.region.columns)))
-        scope = next((n.scope for n in self.region.nodes if n.scope), "")
-        names = " ".join(n.label for n in self.region.nodes)
-        return f"{way} [{shape}] {names}{f'  # {scope}' if scope else ''}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +62,12 @@ class NativePlan:
         """How many steps are compiled kernels."""
         return sum(work.lowered is not None for work in self.work)
 
+    def text(self, sizes: Mapping[str, int] = MappingProxyType({})) -> str:
+        """Steps, what they read and keep, operations, bytes and memory; see `describe`."""
+        return describe(self, sizes)
+
     def __str__(self) -> str:
-        lines = [f"{work.phase:3} {work}" for work in self.work]
-        lines.insert(sum(w.phase < self.checked for w in self.work), "    # outputs are known")
-        lines += [
-            f"{t.name} := {v.label}{' (in place)' if v in self.in_place else ''}"
-            for t, v in self.program.updates
-        ]
-        lines.append(f"# {self.kernels} kernels, {len(self.work) - self.kernels} calls")
-        return "\n".join(lines)
+        return self.text()
 
 
 def native_plan(program: Program) -> NativePlan:
@@ -165,13 +158,12 @@ def _updated_in_place(
     home = {node: region for region in regions for node in region.nodes}
     position = {region: (region not in early, k) for k, region in enumerate(regions)}
     before = _before(regions, layouts)
-    kept = {layouts.bases[out] for out in program.outputs}
     chosen: dict[Node, Node] = {}
     for target, value in program.updates:
         region = home.get(value)
         if region is None or region.kind is RegionKind.CALL or region in early:
             continue
-        if not _may_alias(target, value, region, layouts, kept, program):
+        if not _may_alias(target, value, region, layouts, program):
             continue
         earlier = {r for r in regions if r.kind is RegionKind.CALL or _reads(r, target, layouts)}
         trial = {**before, region: before[region] | (earlier - {region})}
@@ -186,13 +178,10 @@ def _may_alias(
     value: Node,
     region: Region,
     layouts: Layouts,
-    kept: set[Node],
     program: Program,
 ) -> bool:
     """Whether `value` may be written over `target` by the region that computes it."""
-    if target.op is not VARIABLE or target in kept or value in kept:
-        return False
-    if region.numbers:
+    if region.numbers and not _is_read_on_the_way(target, value, region, layouts):
         return False  # a walk over a row after the one that stores would read what is new
     if region.kind is RegionKind.GEMM and _reads_in_product(region, target, layouts):
         return False  # elements that are stored already would be read again for others
@@ -203,6 +192,19 @@ def _may_alias(
         return False
     own = [i for n in region.nodes for i in n.inputs if layouts.bases[i] is target]
     return all(layouts.is_whole(i) and i.shape == value.shape for i in own)
+
+
+def _is_read_on_the_way(target: Node, value: Node, region: Region, layouts: Layouts) -> bool:
+    """Whether a number of a row is stored over another that only it, and what it is made of, reads."""
+    if value not in region.numbers or region.kind is not RegionKind.ROWS:
+        return False
+    readers = {n for n in region.nodes if any(layouts.bases[i] is target for i in n.inputs)}
+    made_of, stack = {value}, [value]
+    while stack:
+        fresh = {layouts.bases[i] for i in stack.pop().inputs} - made_of
+        made_of |= fresh
+        stack.extend(fresh & region.numbers)
+    return readers <= made_of & region.numbers
 
 
 def _reads(region: Region, target: Node, layouts: Layouts) -> bool:

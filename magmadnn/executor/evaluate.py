@@ -70,6 +70,10 @@ class Executable:
             self._native = NativeRunner(native_plan(self.program))
         return self._native
 
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan of the executor in use, as text, for these sizes of symbolic dimensions."""
+        return self.native.plan.text(sizes) if self.executor == "native" else str(self.plan)
+
     def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
         """The sizes of symbolic dimensions for these feeds."""
         return bind(self.plan, feeds)[1]

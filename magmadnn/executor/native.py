@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from magmadnn.compiler.arena import arena_of
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT
 from magmadnn.compiler.native import NativePlan
@@ -45,7 +46,6 @@ class Instance:
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: list[Patch] = []
-        self.nbytes = 0
         self._lay_out()
         self._actions = self._prepare(threads) if prepared else []
 
@@ -53,8 +53,9 @@ class Instance:
 
     def _lay_out(self) -> None:
         """Arrays for all nodes: leaves, results in one arena, views."""
-        places = self._arena()
-        arena = aligned(self.nbytes)
+        memory = arena_of(self.plan, self.sizes)
+        places = {life.node: life for life in memory.lives}
+        arena = aligned(memory.nbytes)
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
@@ -63,40 +64,10 @@ class Instance:
                 self.arrays[node] = self._variable(self.plan.in_place[node])
             elif node in places:
                 shape = bind_shape(node.shape, self.sizes)
-                start, size = places[node]
-                self.arrays[node] = arena[start : start + size].view(node.dtype).reshape(shape)
+                start, end = places[node].start, places[node].start + places[node].nbytes
+                self.arrays[node] = arena[start:end].view(node.dtype).reshape(shape)
             elif not isinstance(node.op, Op):
                 self.arrays[node] = self._leaf(node)
-
-    def _arena(self) -> dict[Node, tuple[int, int]]:
-        """Offset and size of each stored value; memory is used again after the last reader."""
-        last = self._last_use()
-        taken: list[tuple[int, int, int]] = []  # start, end, last use
-        places: dict[Node, tuple[int, int]] = {}
-        for work in self.plan.work:
-            number = work.phase
-            taken = [t for t in taken if t[2] >= number]
-            for node in work.needed:
-                if node in self.plan.in_place:
-                    continue
-                shape = bind_shape(node.shape, self.sizes)
-                size = int(np.prod(shape, dtype=np.int64)) * node.dtype.itemsize
-                start = _first_gap(sorted(taken), max(size, 1))
-                taken.append((start, start + max(size, 1), last.get(node, number)))
-                places[node] = (start, size)
-                self.nbytes = max(self.nbytes, start + max(size, 1))
-        return places
-
-    def _last_use(self) -> dict[Node, int]:
-        """The last phase that reads each stored value."""
-        bases, last = self.plan.layouts.bases, {}
-        for work in self.plan.work:  # in the order of phases
-            for node in work.region.nodes:
-                for operand in node.inputs:
-                    last[bases[operand]] = work.phase
-        for root in self.plan.program.roots:
-            last[bases[root]] = len(self.plan.work)
-        return last
 
     def _leaf(self, node: Node) -> Array:
         if node.op is VARIABLE:
@@ -244,16 +215,6 @@ def aligned(nbytes: int) -> Array:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
-
-
-def _first_gap(taken: list[tuple[int, int, int]], size: int) -> int:
-    """The lowest aligned offset with `size` free bytes."""
-    at = 0
-    for start, end, _ in taken:
-        if start - at >= size:
-            break
-        at = max(at, -(-end // ALIGNMENT) * ALIGNMENT)
-    return at
 
 
 _threads: list[int] = []

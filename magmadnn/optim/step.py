@@ -128,6 +128,10 @@ class Step:
         """The compiled program."""
         return self._executable.plan
 
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """What a step runs, as text: kernels, memory, operations; see `Model.plan`."""
+        return self._executable.text(sizes)
+
     def state(self) -> dict[str, Tensor]:
         """Copies of all that the step keeps: slots as "<parameter>/<slot>", and "count".
 

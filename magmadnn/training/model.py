@@ -201,6 +201,27 @@ class Model:
         """Print a table of layers, output shapes and numbers of parameters."""
         print(summary_text(self))
 
+    def plan(self, x: Any = None, y: Any = None, *, batch_size: int = 32) -> str:
+        """What a training step runs, as text, with its costs; a prediction, without an optimiser.
+
+        Args:
+            x: data as for `fit`, of which a few samples will do; not needed once the model was fitted.
+            y: targets, likewise.
+            batch_size: the batch for which sizes are given.
+        """
+        _at_least("plan: batch_size", batch_size, 1)
+        return self._planned(x, y).text({"batch": batch_size})
+
+    def _planned(self, x: Any, y: Any) -> Step | Executable:
+        if self.optimizer is None:
+            return self._predictor()
+        if y is not None:
+            inputs, targets = self._arrays("plan", x, y)
+            self._training_step(ArraySource(inputs, targets, None, seed=None).sample)
+        if self._step is None:
+            raise ArgumentError("plan: no targets are known before fit; give some: plan(x, y)")
+        return self._step[2]
+
     # --- train ------------------------------------------------------------------------------------
 
     def fit(
@@ -289,7 +310,12 @@ class Model:
                     "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
                 )
             objective = Objective(self, sample.targets, sample.weights is not None)
-            step = self.optimizer.step(objective.loss, self.parameters(), outputs=objective.sums)
+            step = self.optimizer.step(
+                objective.loss,
+                self.parameters(),
+                outputs=objective.sums,
+                executor=self.executor,
+            )
             self._step = (key, objective, step)
         return self._step[1:]
 
@@ -364,17 +390,20 @@ class Model:
         """
         _at_least("predict: batch_size", batch_size, 1)
         arrays = inputs_for(self.inputs, x, "predict")
-        if self._prediction is None:
-            self._prediction = Executable([o.node for o in self.outputs], executor=self.executor)
-        rows = len(arrays[0])
+        prediction, rows = self._predictor(), len(arrays[0])
         pieces = [
-            self._prediction.run(
+            prediction.run(
                 {p.node: a[k : k + batch_size] for p, a in zip(self.inputs, arrays, strict=True)}
             )
             for k in range(0, max(rows, 1), batch_size)
         ]
         found = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
         return found[0] if len(found) == 1 else found
+
+    def _predictor(self) -> Executable:
+        if self._prediction is None:
+            self._prediction = Executable([o.node for o in self.outputs], executor=self.executor)
+        return self._prediction
 
     def predict_probability(self, x: Any, *, batch_size: int = 4096) -> Array:
         """Probabilities of the classes from logits [..., k]: softmax, or sigmoid for a single one."""

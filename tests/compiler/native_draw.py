@@ -75,7 +75,7 @@ class Draft:
         if np.prod(bind_shape(node.shape, {"batch": FIRST})) > LARGEST:
             return False
         for values, rng in self._runs():
-            fresh = [n for n in _below(node, values)]
+            fresh = _below(node, values)
             values.update(evaluate(fresh, self.feeds, values, rng))
         below = [n for n in _below(node, {}) if n not in self.nodes]
         if any(self._shaky(n) for n in below):
@@ -252,7 +252,7 @@ def softmaxed(draft: Draft) -> Node | None:
 
 
 def classes(draft: Draft) -> Node | None:
-    a = draft.one(lambda n: n.ndim > 0 and is_floating(n.dtype) and isinstance(n.shape[-1], int))
+    a = draft.one(lambda n: n.ndim > 0 and is_floating(n.dtype) and n.shape[-1] in range(1, 99))
     if a is None:
         return None
     shape = bind_shape(a.shape[:-1], {"batch": FIRST})

@@ -69,6 +69,11 @@ def test_minimising_a_number() -> None:
 
 # --- every optimiser with every schedule -------------------------------------------------------
 
+def own_schedule(step: int) -> float:
+    """A schedule that is a plain function."""
+    return 0.03 / (1 + step)
+
+
 SCHEDULES: list[Any] = [
     0.02,
     optim.constant(0.02),
@@ -79,14 +84,14 @@ SCHEDULES: list[Any] = [
     optim.warm_up(optim.cosine(0.03, steps=5), steps=3),
     optim.piecewise((2, 6), (0.01, 0.04, 0.005)),
     optim.per_epoch(optim.step_decay(0.05, every=1, factor=0.5), steps_per_epoch=4),
-    lambda step: 0.03 / (1 + step),
+    own_schedule,
 ]
 OPTIMISERS: list[type[Any]] = [
     optim.SGD, optim.AdaGrad, optim.RMSProp, optim.Adam, optim.AdamW, optim.LARS, optim.LAMB,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: getattr(s, "__name__", str(s)))
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_a_schedule_does_what_setting_each_value_does(optimiser: type[Any], schedule: Any) -> None:
     def start() -> tuple[Any, Any]:

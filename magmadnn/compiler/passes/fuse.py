@@ -151,7 +151,7 @@ class Fusion:
             self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
         elif axes == (source.ndim - 1,):
             self._take_row_reduction(node, source)
-        elif axes == tuple(range(source.ndim)) and self.layouts.arrays[source].flags.c_contiguous:
+        elif self._is_single(source, axes):
             self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
         elif axes == tuple(range(source.ndim - 1)):
             spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
@@ -159,6 +159,12 @@ class Fusion:
             self._begin(kind, node, (source.shape[-1],))
         else:
             self._begin(RegionKind.CALL, node)
+
+    def _is_single(self, source: Node, axes: tuple[int, ...]) -> bool:
+        """Whether a reduction gives a single number, of elements that lie one after the other."""
+        kept = [size for axis, size in enumerate(source.shape) if axis not in axes]
+        flags = self.layouts.arrays[source].flags
+        return all(size == 1 for size in kept) and bool(flags.c_contiguous)
 
     def _take_row_reduction(self, node: Node, source: Node) -> None:
         base = self.layouts.bases[source]
@@ -211,6 +217,26 @@ class Fusion:
         for node in region.nodes:
             self.of[node] = region
         return region
+
+    def gather_scalars(self, program: Program, ordered: list[Region]) -> None:
+        """Make one of the regions of single numbers that are ready at the same time.
+
+        Those that outputs need stay apart from the others, which may write variables.
+        """
+        needed: set[Region] = set()
+        for region in reversed(ordered):
+            outputs = any(self.of.get(self.layouts.bases[o]) is region for o in program.outputs)
+            if outputs or region in needed:
+                needed |= {region, *self._dependencies(region)}
+        depths: dict[Region, int] = {}
+        groups: dict[tuple[bool, int], Region] = {}
+        for region in ordered:
+            depths[region] = max((depths[r] + 1 for r in self._dependencies(region)), default=0)
+            if region.kind is RegionKind.ROWS and region.domain == matrix_of(()):
+                key = (region in needed, depths[region])
+                merged = self._merged(groups[key], region) if key in groups else None
+                groups[key] = self._settle(merged) if merged else region
+                depths[groups[key]] = depths[region]
 
     def _reads_inside(self, node: Node, region: Region, inside: set[Region]) -> bool:
         """Whether a node can read what a merged kernel would have in registers."""
@@ -286,12 +312,17 @@ def fuse(program: Program, compilable: Callable[[Node], bool]) -> tuple[list[Reg
         compilable: whether compiled code can do a node: its dtypes and its formula are known.
     """
     fusion = Fusion(program, compilable)
+    fusion.gather_scalars(program, _in_order(program, fusion))
+    return _in_order(program, fusion), fusion.layouts
+
+
+def _in_order(program: Program, fusion: Fusion) -> list[Region]:
     ordered: list[Region] = []
     placed: set[Region] = set()
     for node in program.nodes():
         if node in fusion.of:
             _place(fusion.of[node], fusion, placed, ordered)
-    return ordered, fusion.layouts
+    return ordered
 
 
 def _place(region: Region, fusion: Fusion, placed: set[Region], ordered: list[Region]) -> None:

@@ -308,7 +308,9 @@ def test_nan_survives_reductions():
         (
             Stage(
                 reduce=tuple(Reduction(kind, kind, X) for kind in ("maximum", "minimum", "add")),
-                store_row=tuple(Result(k, F4, value(k), "column") for k in ("maximum", "minimum", "add")),
+                store_row=tuple(
+                    Result(k, F4, value(k), "column") for k in ("maximum", "minimum", "add")
+                ),
             ),
         ),
     )
