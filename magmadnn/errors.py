@@ -95,6 +95,5 @@ class MissingExtraError(MagmaDNNError, ImportError):
     def of(cls, library: str, needed_for: str, extra: str) -> MissingExtraError:
         """The error for a missing `library` that comes with the extra `extra`."""
         return cls(
-            f"{needed_for} needs {library}, which is not installed: "
-            f"pip install 'magmadnn[{extra}]'"
+            f"{needed_for} needs {library}, which is not installed: pip install 'magmadnn[{extra}]'"
         )

@@ -20,7 +20,7 @@ from magmadnn.compiler.native import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 
-from .native import Instance, variable_memory
+from .native import Instance, is_plain, variable_memory
 from .tasks import Tasks, kernel_cache
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
@@ -159,4 +159,6 @@ def can_slice(plan: NativePlan, data: Mapping[Node, Array], settings: Sequence[N
             for _, v in plan.program.updates
         )
         and all(t.op is VARIABLE for t, _ in plan.program.updates)
+        and all(is_plain(n) for n in plan.program.nodes() if n.op is VARIABLE)
+        and all(is_plain(t) for t, _ in plan.program.updates)
     )

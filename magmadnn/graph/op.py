@@ -304,8 +304,7 @@ def weak_dtype(
     rank = 0 if isinstance(number, bool) else 1 if isinstance(number, int) else 2
     dtype: np.dtype[Any] = np.dtype(("bool", "int64", "float64")[rank])
     if peers:
-        # booleans (a condition, a mask) do not decide the dtype of a number beside them
-        common = promote(words, [p for p in peers if p != np.bool_] or peers)
+        common = promote(words, peers)
         if rank <= {"b": 0, "u": 1, "i": 1}.get(common.kind, 2):
             dtype = common
     if rank == 1 and dtype.kind in "iu":

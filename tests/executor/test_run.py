@@ -77,6 +77,13 @@ def test_feeds_that_do_not_fit(name: str) -> None:
     assert str(info.value) == message
 
 
+def test_the_first_that_gave_a_size_is_named() -> None:
+    a, b, c = (placed(name, BATCH) for name in "abc")
+    with pytest.raises(errors.ShapeError) as info:
+        Executable([a + b + c]).run({a: np.ones(2), b: np.ones(2), c: np.ones(3)})
+    assert str(info.value) == "placeholder c: axis 0 (batch) is 3, but 2 in a; make them equal"
+
+
 def test_only_placeholders_are_fed() -> None:
     y = X * 2.0
     with pytest.raises(errors.GraphError) as info:

@@ -122,6 +122,13 @@ def test_integers_give_float64() -> None:
     assert ops.sum(np.full(1000, 100, np.int8)) == 100_000
 
 
+def test_the_type_of_an_attribute_counts() -> None:
+    x = np.arange(-2, 3)
+    assert ops.leaky_relu(x, slope=2).dtype == np.int64
+    assert ops.leaky_relu(x, slope=2.0).dtype == np.float64
+    assert ops.leaky_relu(x, slope=2).dtype == np.int64
+
+
 def test_python_numbers_and_lists() -> None:
     assert ops.add(1, 2.5) == 3.5
     assert ops.mean([1, 2, 4]) == 7 / 3

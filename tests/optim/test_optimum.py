@@ -69,6 +69,7 @@ def test_minimising_a_number() -> None:
 
 # --- every optimiser with every schedule -------------------------------------------------------
 
+
 def own_schedule(step: int) -> float:
     """A schedule that is a plain function."""
     return 0.03 / (1 + step)
