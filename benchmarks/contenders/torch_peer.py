@@ -96,6 +96,9 @@ class Compiled:
 
     def __call__(self, rows: Any) -> Any:
         with torch.no_grad():
+            # Not in the compiled step: PyTorch 2.13 writes the new count before all kernels have read the
+            # old one, and Adam's corrections are wrong then (the check in float64 tells).
+            self._count += 1
             return self._step(self._parameters, self._slots, self._count, rows)
 
 
@@ -109,7 +112,6 @@ def _step_of(model: Any, x: Any, y: Any, optimizer: str) -> Callable[..., Any]:
             return torch.nn.functional.cross_entropy(functional_call(model, p, (batch,)), labels)
 
         gradients, loss = grad_and_value(loss_of)(parameters)
-        count.add_(1)
         for key, w in parameters.items():
             g = gradients[key]
             if optimizer == "momentum":

@@ -68,12 +68,14 @@ class Check:
     """Results that must agree before anything is timed: each contender's `check()` with the first one's.
 
     The tolerance is relative to the largest magnitude of each array. `changes` are arguments that differ
-    from those that are timed (float64, fewer rows); `names` are the entries that take part, () for all.
+    from those that are timed (float64, fewer rows); `names` are the entries that take part, and `keys` the
+    results that are compared, () for all.
     """
 
     tolerance: float
     changes: Mapping[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

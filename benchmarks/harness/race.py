@@ -154,6 +154,8 @@ def _differences(check: Check, found: Mapping[str, Mapping[str, Any]]) -> list[s
             lines.append(f"{name} gave {sorted(values)}, {first} {sorted(expected)}")
             continue
         for key, value in values.items():
+            if check.keys and key not in check.keys:
+                continue
             own = np.asarray(expected[key], np.float64)
             scale = float(np.abs(own).max(initial=1e-30))
             error = float(np.abs(own - np.asarray(value, np.float64)).max(initial=0.0)) / scale

@@ -21,6 +21,7 @@ MAKERS: dict[str, tuple[str, dict[str, Any]]] = {
 # factor, order or bias is seen from 1e-4 on.
 FLOAT64 = 1e-10
 CHECKED_BATCHES = 5
+PROVED = (OURS, *PEERS)  # those on one thread run the same programs
 
 
 def training(
@@ -47,8 +48,8 @@ def training(
         with_single(entries, settings),
         goals,
         checks=(
-            Check(FLOAT64, few, (OURS, JAX, EAGER)),
-            Check(_tolerance(rows // network.batch, dtype)),
+            Check(FLOAT64, few, PROVED),
+            Check(_tolerance(rows // network.batch, dtype), keys=("loss",)),
         ),
         flops=rows * network.training_flops,
         dtype=dtype,
@@ -57,7 +58,11 @@ def training(
 
 
 def _tolerance(steps: int, dtype: str) -> float:
-    """Sums in another order differ by some eps a step, and later steps build on that."""
+    """Of the mean loss of an epoch: sums in another order differ by some eps a step, and steps build on that.
+
+    Weights are compared in float64 only: a ReLU near 0 may fall to either side, and Adam makes steps of full
+    length from gradients that are nothing but rounding.
+    """
     return 64 * steps * (1.2e-7 if dtype == "float32" else 2.3e-16)
 
 

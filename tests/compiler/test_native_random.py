@@ -12,7 +12,7 @@ from .native_draw import draw
 from .native_graphs import fault, shrunk
 
 BLOCK = 10  # graphs of one test
-drawn = functools.lru_cache(maxsize=60)(draw)
+drawn = functools.lru_cache(maxsize=130)(draw)
 
 
 def check(seed: int) -> None:
@@ -36,7 +36,7 @@ def test_native_computes_what_the_reference_does_on_many(block: int) -> None:
 
 
 def test_cases_cover_what_they_should() -> None:
-    cases = [drawn(seed) for seed in range(60)]
+    cases = [drawn(seed) for seed in range(130)]
     nodes = [n for case in cases for n in case.program.nodes()]
     names = {n.op.name for n in nodes}
     wanted = {"matmul", "_einsum", "softmax", "log_softmax", "take_class", "one_hot", "cumsum", "take",
@@ -44,8 +44,8 @@ def test_cases_cover_what_they_should() -> None:
               "sum", "max", "min", "argmax", "less", "random_uniform"}  # fmt: skip
     assert wanted <= names
     assert {"float32", "float64", "int64", "bool"} <= {n.dtype.name for n in nodes}
-    assert sum(len(case.updates) for case in cases) > 20
-    assert sum(len(case.feeds) > 1 for case in cases) > 20
+    assert sum(len(case.updates) for case in cases) > 40
+    assert sum(len(case.feeds) > 1 for case in cases) > 40
 
 
 def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,8 +211,9 @@ def test_nothing_is_written_when_a_run_fails() -> None:
 
 def test_everything_in_float64() -> None:
     x, w = placed("x", 5, 7), variable("w", ramp(7, 3))
+    counter = variable("counter", np.int64(3))
     with scope("net"):
-        kept = ops.dropout(ops.tanh(x @ w), 0.5, np.int64(3), seed=1)
+        kept = ops.dropout(ops.tanh(x @ w), 0.5, counter, seed=1)
         y = ops.cast(kept, np.float16) * 3.0
     plan = compile_program(Program.of([y]))
     value = np.linspace(-1, 1, 35).reshape(5, 7)

@@ -129,3 +129,20 @@ def test_other_ops_of_equal_value(op: Op, checked: Checked) -> None:
             count += 2
     assert count
     checked(count)
+
+
+@every_op
+def test_compiled_code_equals_the_reference(op: Op, checked: Checked) -> None:
+    """The same bounds hold for the native executor, on its kernels or on calls of NumPy."""
+    count = 0
+    for dtype in ("float64", "float32", "int32"):
+        if dtype in REFUSED.get(op.name, ()):
+            continue
+        for case in cases(op, dtype):
+            node, inputs = on_graph(case)
+            run = Executable([node], executor="native")
+            (result,) = run.run(dict(zip(inputs, case.operands, strict=True)))
+            assert result.dtype == node.dtype
+            assert_matches(case, result)
+            count += 1
+    checked(count)

@@ -167,16 +167,20 @@ def test_iterating_and_unpacking() -> None:
     assert [v.tolist() for v in values] == [[0, 1, 2], [3, 4, 5]]
 
 
-@pytest.mark.parametrize(
-    "subscripts", ["ij,jk", "...ij,...jk->...ik", "ij,kj->", "ij...,j->i...", "i...->..."]
-)
+EINSUMS = {
+    "ij,jk": [(3, 5), (5, 2)],
+    "...ij,...jk->...ik": [(2, 3, 5), (2, 5, 7)],
+    "...ab,...bc->...ac": [(2, 3, 4, 5), (3, 5, 7)],  # `...` is two axes here and one there
+    "ij,kj->": [(3, 5), (2, 5)],
+    "ij...,j->i...": [(3, 5, 2, 7), (5,)],
+    "i...->...": [(3, 5, 2)],
+}
+
+
+@pytest.mark.parametrize("subscripts", EINSUMS)
 def test_einsum_is_numpys(subscripts: str) -> None:
     draw = Drawing(5)
-    shapes = {
-        "ij,jk": [(3, 5), (5, 2)], "...ij,...jk->...ik": [(2, 3, 5), (2, 5, 7)], "ij,kj->": [(3, 5), (2, 5)],
-        "ij...,j->i...": [(3, 5, 2, 7), (5,)], "i...->...": [(3, 5, 2)],
-    }[subscripts]  # fmt: skip
-    arrays = [draw(*shape) for shape in shapes]
+    arrays = [draw(*shape) for shape in EINSUMS[subscripts]]
     np.testing.assert_allclose(
         ops.einsum(subscripts, *arrays), np.einsum(subscripts, *arrays), rtol=1e-13, atol=1e-13
     )

@@ -239,6 +239,18 @@ def test_half_precision_does_not_overflow_inside() -> None:
     assert abs(float(ops.logsumexp(np.zeros(70000, np.float16))) - np.log(70000)) <= 12 * 2**-11
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_added_up_in_float32(dtype: str) -> None:
+    """4096 ones: adding them in float16 stops at 2048, in bfloat16 at 256."""
+    ones, zeros = np.ones(4096, DTYPES[dtype]), np.zeros(4096, np.int64)
+    assert ops.sum(ones) == 4096
+    assert ops.cumsum(ones)[-1] == 4096
+    assert ops.matmul(ones, ones) == 4096
+    assert ops.einsum("i,i", ones, ones) == 4096
+    assert ops.scatter_add(ones, zeros, count=1)[0] == 4096
+    assert ops.norm(ones) == 64
+
+
 def test_matmul_does_not_hide_nan() -> None:
     x = np.array([[0.0, 1.0]])
     assert np.isnan(ops.matmul(x, np.array([[INF], [1.0]])))
