@@ -404,28 +404,19 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
         lambda p: network(optimizer="adma"),
         UnknownNameError,
         (
-            "optimiser 'adma' is not known: did you mean 'Adam'? known are AdaGrad, Adam, "
-            "AdamW, Chain, LAMB, LARS, RMSProp, SGD"
+            # the list goes on with a user's own
+            r"~optimiser 'adma' is not known: did you mean 'Adam'\? known are AdaGrad, Adam, .*"
         ),
     ),
     "name: loss": (
         lambda p: fit(model=network(loss="cros_entropy")),
         UnknownNameError,
-        (
-            "loss 'cros_entropy' is not known: did you mean 'cross_entropy'? known are "
-            "binary_cross_entropy, cross_entropy, hinge, huber, mae, mean_absolute_error, "
-            "mean_squared_error, mse"
-        ),
+        (r"~loss 'cros_entropy' is not known: did you mean 'cross_entropy'\? known are binary_.*"),
     ),
     "name: metric": (
         lambda p: fit(model=network(metrics=["acuracy"])),
         UnknownNameError,
-        (
-            "metric 'acuracy' is not known: did you mean 'accuracy'? known are accuracy, "
-            "auc, confusion_matrix, f1, mae, matthews, matthews_correlation, mcc, "
-            "mean_absolute_error, mean_squared_error, mse, precision, r2, recall, rmse, "
-            "root_mean_squared_error, top_k"
-        ),
+        (r"~metric 'acuracy' is not known: did you mean 'accuracy'\? known are accuracy, auc, .*"),
     ),
     "name: layer": (
         lambda p: network().layer("dens_1"),

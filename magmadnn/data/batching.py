@@ -27,7 +27,11 @@ def order(count: int, seed: int, epoch: int = 0) -> NDArray[np.int64]:
 
 
 def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:
-    """How many batches `rows` rows make: the last, partial one counts unless it is dropped."""
+    """How many batches `rows` rows make: the last, partial one counts unless it is dropped.
+
+    >>> batch_count(10, 4), batch_count(10, 4, drop_last=True)
+    (3, 2)
+    """
     return rows // batch_size if drop_last else -(-rows // batch_size)
 
 

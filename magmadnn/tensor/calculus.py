@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from magmadnn import ops
 from magmadnn.errors import GraphError, ShapeError
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import Node, node_of, resolve_phase
+from magmadnn.graph.op import is_number
 from magmadnn.graph.signature import shape_text
 
 from .operation import Operation
@@ -31,7 +34,7 @@ def grad(y: Operation, xs: Targets, seed: Any = None, *, training: bool = False)
     """
     single = isinstance(xs, Operation)
     targets = [xs] if isinstance(xs, Operation) else list(xs)
-    weights = None if seed is None else node_of(seed)
+    weights = None if seed is None else _weights(seed, y)
     found = gradient(
         _node(y, "grad"), [_node(x, "grad") for x in targets], weights, training=training
     )
@@ -71,6 +74,11 @@ def hvp(y: Operation, x: Operation, vector: Any, *, training: bool = False) -> O
         raise ShapeError(f"hvp: vector must have the shape {shape_text(x.shape)} of x, got {got}")
     first = gradient(node, [target])[0]
     return Operation(gradient(ops.sum(first * weights), [target])[0])
+
+
+def _weights(seed: Any, y: Operation) -> Node | None:
+    """The seed as a node; a Python number is a scalar in the dtype of y."""
+    return node_of(np.asarray(seed, y.dtype) if is_number(seed) else seed)
 
 
 def _node(value: Any, name: str) -> Node:
