@@ -156,6 +156,9 @@ class Fit:
         self._run_slices(started)
         if self._stop is not None:
             return
+        if self.batches is not None and self.batch >= self.batches:
+            self._finish_epoch()  # slices did it all
+            return
         for batch in self.source.epoch(self.epoch, self.current_batch_size, self.batch):
             loss, *sums = self.step.run(self._feeds(batch), guard=True)
             self.totals.add(batch, loss, sums)
