@@ -303,7 +303,7 @@ class TensorBoard(Callback):
     """Writes each epoch's figures for TensorBoard.
 
     Args:
-        folder: where event files go.
+        folder: where event files go; each training writes one of its own.
 
     Raises:
         MissingExtraError: without tensorboardX.
@@ -314,7 +314,12 @@ class TensorBoard(Callback):
             from tensorboardX import SummaryWriter
         except ImportError as error:
             raise MissingExtraError.of("tensorboardX", "TensorBoard", "tensorboard") from error
-        self._writer = SummaryWriter(str(folder))
+        self._open, self._folder = SummaryWriter, str(folder)
+        self._writer: Any = None
+
+    def on_train_begin(self, fit: Fit) -> None:
+        """Open a file."""
+        self._writer = self._open(self._folder)
 
     def on_epoch_end(self, fit: Fit) -> None:
         """One scalar for each column."""
@@ -322,5 +327,5 @@ class TensorBoard(Callback):
             self._writer.add_scalar(name, value, fit.epoch)
 
     def on_train_end(self, fit: Fit) -> None:
-        """Flush."""
-        self._writer.flush()
+        """Write what is left."""
+        self._writer.close()

@@ -4,12 +4,19 @@ import csv
 import io
 import os
 import signal
+import sys
+import types
 
 import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
+from magmadnn.errors import (
+    ArgumentError,
+    CheckpointError,
+    MissingExtraError,
+    UnknownNameError,
+)
 from magmadnn.training.progress import Progress
 
 RNG = np.random.default_rng(6)
@@ -231,3 +238,31 @@ def test_a_resume_with_another_order_of_batches_is_refused(tmp_path, change, tex
             X, Y, batch_size=change.get("batch_size", 7), epochs=1, verbose=False,
             callbacks=[md.callbacks.Checkpoint(tmp_path)],
         )  # fmt: skip
+
+
+def test_tensorboard_writes_each_column_of_each_epoch(tmp_path, monkeypatch):
+    written, closed = [], []
+
+    class Writer:
+        def __init__(self, folder):
+            assert folder == str(tmp_path)
+
+        def add_scalar(self, name, value, epoch):
+            written.append((name, value, epoch))
+
+        def close(self):
+            closed.append(len(written))
+
+    module = types.ModuleType("tensorboardX")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+    board = md.callbacks.TensorBoard(tmp_path)
+    history = network().fit(X, Y, epochs=2, verbose=False, callbacks=[board])
+    expected = [(k, v, n + 1) for n, row in enumerate(history) for k, v in row.items()]
+    assert written == expected and closed == [len(written)]
+
+
+def test_tensorboard_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'magmadnn\[tensorboard\]'"):
+        md.callbacks.TensorBoard(tmp_path)
