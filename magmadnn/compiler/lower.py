@@ -37,6 +37,11 @@ class Lowered:
     writes: tuple[tuple[str, Node, str], ...]
 
 
+def is_reduction(node: Node) -> bool:
+    """Whether the node combines elements along axes."""
+    return isinstance(node.op, Op) and node.op.kind is OpKind.REDUCTION
+
+
 class _Formulas:
     """Formulas of the nodes of a region, over the region's operands."""
 
@@ -80,7 +85,7 @@ class _Formulas:
 
     def _spread(self, operand: Node, reader: Node) -> str:
         region = self.region
-        if reader in region.numbers and reader.op.kind is not OpKind.REDUCTION:  # type: ignore[union-attr]
+        if reader in region.numbers and not is_reduction(reader):
             return COLUMN if operand.shape and self.layouts.arrays[operand].size > 1 else SCALAR
         if self.layouts.is_run(operand, *region.domain):
             return FULL
@@ -140,16 +145,12 @@ class _RowStages:
             + [self.known[b] for b in bases if b in self.known]
             + [self.stage[b] for b in bases if b in self.stage and b not in self.known]
         )
-        if self.is_reduction(node):
+        if is_reduction(node):
             self.stage[node], self.known[node] = first, first + 1
         elif node in self.region.numbers:
             self.known[node] = first
         else:
             self.stage[node] = first
-
-    def is_reduction(self, node: Node) -> bool:
-        """Whether the node reduces a row."""
-        return isinstance(node.op, Op) and node.op.kind is OpKind.REDUCTION
 
     @property
     def count(self) -> int:
@@ -165,7 +166,7 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
     then: list[list[tuple[str, Formula]]] = [[] for _ in range(stages.count)]
     for number, node in enumerate(region.nodes):
         name = f"v{number}"
-        if stages.is_reduction(node):
+        if is_reduction(node):
             source = formulas.read(node.inputs[0], node)
             made = Reduction(name, combined_by(node), source, node.dtype.name)
             reduce[stages.stage[node]].append(made)
@@ -201,7 +202,7 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
 
 def reduced_by(region: Region) -> Node:
     """The reduction of a region of columns."""
-    return next(n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.REDUCTION)
+    return next(n for n in region.nodes if is_reduction(n))
 
 
 def combined_by(node: Node) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from magmadnn.compiler.arena import arena_of
-from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.kernel import ALIGNMENT
+from magmadnn.compiler.emit.llvm.driver import Driver, Task, cores
+from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape, substitute
@@ -55,7 +55,7 @@ class Instance:
         """Arrays for all nodes: leaves, results in one arena, views."""
         memory = arena_of(self.plan, self.sizes)
         places = {life.node: life for life in memory.lives}
-        arena = aligned(memory.nbytes)
+        arena = scratch(memory.nbytes)
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
@@ -210,13 +210,6 @@ def _contiguous(array: Array) -> Array:
     return np.require(array, requirements=("C", "ALIGNED"))
 
 
-def aligned(nbytes: int) -> Array:
-    """Bytes whose address is a multiple of what kernels expect."""
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]
-
-
 _threads: list[int] = []
 
 
@@ -239,15 +232,8 @@ def threads() -> int:
             raise ArgumentError(
                 f"MAGMADNN_NUM_THREADS must be an integer of at least 1, got {text!r}"
             )
-        _threads[:] = [int(text) if text else _cores()]
+        _threads[:] = [int(text) if text else cores()]
     return _threads[0]
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class NativeRunner:

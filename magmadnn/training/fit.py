@@ -160,7 +160,7 @@ class Fit:
             self._finish_epoch()  # slices did it all
             return
         for batch in self.source.epoch(self.epoch, self.current_batch_size, self.batch):
-            loss, *sums = self.step.run(self._feeds(batch), guard=True)
+            loss, *sums = self.step.run(feeds_for(self.model, self.objective, batch), guard=True)
             self.totals.add(batch, loss, sums)
             self.last_loss = float(loss)
             self.batch += 1
@@ -247,9 +247,6 @@ class Fit:
         for callback in self.callbacks:
             getattr(callback, event)(self)
 
-    def _feeds(self, batch: Batch) -> dict[Any, Array]:
-        return feeds_for(self.model, self.objective, batch)
-
     # --- going on later ---------------------------------------------------------------------------
 
     def state(self) -> State:
@@ -291,9 +288,9 @@ class Fit:
                 "folder"
             )
         self._check_order(state.record)
-        self.model.check(_part(state.tensors, "model/"))
-        self.step.load_state(_part(state.tensors, "optimizer/"))
-        self.model.assign(_part(state.tensors, "model/"))
+        self.model.check(part_of(state.tensors, "model/"))
+        self.step.load_state(part_of(state.tensors, "optimizer/"))
+        self.model.assign(part_of(state.tensors, "model/"))
         record = state.record
         self.epoch, self.batch, self.steps = record["epoch"], record["batch"], record["steps"]
         self._seconds, self._stop = record["seconds"], record["stopped"]
@@ -302,7 +299,7 @@ class Fit:
             self.totals.restore(record["totals"])
         for key, callback in self._named_callbacks():
             if key in record["callbacks"]:
-                kept = _part(state.tensors, f"callbacks/{key}/")
+                kept = part_of(state.tensors, f"callbacks/{key}/")
                 callback.restore(record["callbacks"][key], kept)
 
     def _check_order(self, record: Mapping[str, Any]) -> None:
@@ -334,7 +331,7 @@ _PROGRESS = frozenset(
 )
 
 
-def _part(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+def part_of(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """The tensors whose names begin with a prefix, without it."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 

@@ -12,6 +12,7 @@ from .architecture import build, describe
 from .checkpoint import State, load_state, save_state
 from .codec import Custom, decode, encode
 from .durable import folder_names
+from .fit import part_of
 
 if TYPE_CHECKING:
     from .model import Model
@@ -73,18 +74,8 @@ def load_model(folder: str | Path, custom: Iterable[Any] = ()) -> tuple[Model, d
     if state.record.get("kind") != "model":
         raise CheckpointError(f"{folder}: holds a {state.record.get('kind', 'state')}, not a model")
     model = model_from(state.record["model"], custom)
-    load_parameters(model, state)
+    model.assign(part_of(state.tensors, "model/"))
     return model, state.record["extra"]
-
-
-def load_parameters(model: Model, state: State) -> None:
-    """Give a model the parameters of a saved model or checkpoint; nothing is changed if they do not fit.
-
-    Raises:
-        CheckpointError: naming the parameter that does not fit.
-    """
-    kept = {k: v for k, v in state.tensors.items() if k.startswith("model/")}
-    model.assign({k.removeprefix("model/"): v for k, v in kept.items()})
 
 
 def load(folder: str | Path, custom: Iterable[Any] = ()) -> Model:

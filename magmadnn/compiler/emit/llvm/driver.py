@@ -94,7 +94,7 @@ class Driver:
         self._scratch = [scratch(scratch_bytes) for _ in range(threads)]
         self._lock = threading.Lock()
         self._run = _ENTRY(library.address(RUN))
-        crowded = threads > _cores()
+        crowded = threads > cores()
         libc = ctypes.CDLL(None)
         for place, number in (
             (Control.THREADS, threads),
@@ -165,7 +165,7 @@ def _shared(words: int) -> NDArray[np.int64]:
     return made
 
 
-def _cores() -> int:
+def cores() -> int:
     """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -16,7 +16,7 @@ piece of work run on any threads in any order.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -132,18 +132,6 @@ class Loaded:
     ) -> None:
         """Run the kernel on an argument block; the interpreter lock is free meanwhile."""
         self._call(arguments.ctypes.data, scratch.ctypes.data, batch)
-
-    def prepared(
-        self, arguments: NDArray[np.int64], scratch: NDArray[np.uint8]
-    ) -> Callable[[], None]:
-        """A call of the kernel on one argument block, which may change between calls."""
-        call = self._call
-        at, space = arguments.ctypes.data, scratch.ctypes.data
-
-        def run(_keep: object = (arguments, scratch, self)) -> None:
-            call(at, space, 0)
-
-        return run
 
 
 _loaded: dict[tuple[Kernel, Target], Loaded] = {}
