@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # curves are drawn to files
+
+
+@pytest.fixture(autouse=True)
+def names_of_this_test_only() -> Iterator[None]:
+    """Optimisers, losses and metrics that a test defines are forgotten after it: texts list known names."""
+    registries = [
+        vars(sys.modules[module])[name]
+        for module, name in (
+            ("magmadnn.optim.records", "_RECORDS"),
+            ("magmadnn.losses.loss", "_REGISTRY"),
+            ("magmadnn.metrics.metric", "_REGISTRY"),
+        )
+        if module in sys.modules
+    ]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, kept in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(kept)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
