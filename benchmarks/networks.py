@@ -39,9 +39,17 @@ class Network:
         return 3 * self.predict_flops - 2.0 * self.widths[0] * self.widths[1]
 
 
-PAPERS = Network((784, 528, 528, 528, 10), "sigmoid", 100)
 TINY = Network((13, 64, 64, 64, 2), "relu", 16)
 WIDE = Network((784, 2048, 2048, 10), "relu", 512)
+HUGE = Network((4096, 8192, 8192, 1000), "relu", 4096)
+
+
+def papers(hidden: int) -> Network:
+    """The papers' network with so many hidden layers (MagmaDNN, Table 1)."""
+    return Network((784, *(528,) * hidden, 10), "sigmoid", 100)
+
+
+PAPERS = papers(3)
 
 
 @cache

@@ -19,17 +19,20 @@ SLOTS = {"sgd": 0, "momentum": 1, "adam": 2}
 UNROLLS = (1, 4)  # of the loop over batches; the faster one is taken
 
 
-def forward(parameters: Any, x: Any, activation: str) -> Any:
-    """Logits."""
+def forward(parameters: Any, x: Any, activation: str, half: bool = False) -> Any:
+    """Logits; with `half`, everything before them is in bfloat16."""
+    if half:
+        parameters, x = jax.tree.map(lambda a: a.astype(jnp.bfloat16), (parameters, x))
     for w, b in parameters[:-1]:
         x = ACTIVATIONS[activation](x @ w + b)
     w, b = parameters[-1]
-    return x @ w + b
+    x = x @ w + b
+    return x.astype(jnp.float32) if half else x
 
 
-def loss_of(parameters: Any, x: Any, y: Any, activation: str) -> Any:
+def loss_of(parameters: Any, x: Any, y: Any, activation: str, half: bool) -> Any:
     """Mean cross entropy."""
-    logits = forward(parameters, x, activation)
+    logits = forward(parameters, x, activation, half)
     own = jnp.take_along_axis(logits, y[:, None], axis=1, mode="promise_in_bounds")[:, 0]
     return (jax.nn.logsumexp(logits, axis=1) - own).mean()
 
@@ -57,25 +60,39 @@ def updated(optimizer: str, state: Any, gradients: Any) -> Any:
     return parameters, slots, count
 
 
-@partial(jax.jit, static_argnames=("activation", "optimizer", "unroll"), donate_argnames=("state",))
+@partial(
+    jax.jit,
+    static_argnames=("activation", "optimizer", "half", "unroll"),
+    donate_argnames=("state",),
+)
 def epoch(
-    state: Any, x: Any, y: Any, order: Any, *, activation: str, optimizer: str, unroll: int
+    state: Any,
+    x: Any,
+    y: Any,
+    order: Any,
+    *,
+    activation: str,
+    optimizer: str,
+    half: bool,
+    unroll: int,
 ) -> Any:
     """The state after all batches, and the mean of their losses; order is [batches, batch]."""
 
     def step(state: Any, rows: Any) -> Any:
         batch = x.at[rows].get(mode="promise_in_bounds")
         labels = y.at[rows].get(mode="promise_in_bounds")
-        loss, gradients = jax.value_and_grad(loss_of)(state[0], batch, labels, activation)
+        loss, gradients = jax.value_and_grad(loss_of)(state[0], batch, labels, activation, half)
         return updated(optimizer, state, gradients), loss
 
     state, losses = lax.scan(step, state, order, unroll=unroll)
     return state, losses.mean()
 
 
-def _settle(dtype: Any) -> None:
+def _settle(dtype: Any, precision: str = "float32") -> None:
     """Double precision only where it is asked for; compiled code is kept on disk, as users can ask."""
     jax.config.update("jax_enable_x64", dtype == np.float64)
+    products = "tensorfloat32" if precision == "tf32" else "highest"
+    jax.config.update("jax_default_matmul_precision", products)
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if folder:
         jax.config.update("jax_compilation_cache_dir", folder)
@@ -87,12 +104,20 @@ class Training:
     """One run is an epoch."""
 
     def __init__(
-        self, file: str, activation: str, batch: int, optimizer: str, unroll: int = 0
+        self,
+        file: str,
+        activation: str,
+        batch: int,
+        optimizer: str,
+        precision: str = "float32",
+        unroll: int = 0,
     ) -> None:
         x, y, order, self._weights = loaded(file)
-        _settle(x.dtype)
+        _settle(x.dtype, precision)
         self._data = tuple(jnp.asarray(a) for a in (x, y, order.reshape(-1, batch)))
-        self._options = {"activation": activation, "optimizer": optimizer}
+        self._options: dict[str, Any] = {
+            "activation": activation, "optimizer": optimizer, "half": precision == "mixed_bf16",
+        }  # fmt: skip
         self._unroll = unroll or self._fastest()
         self._state, self._loss = self._initial(), float("nan")
 

@@ -15,24 +15,27 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def model_of(weights: list[Array], activation: str, optimizer: str) -> md.Model:
+def model_of(weights: list[Array], activation: str, optimizer: str, **options: Any) -> md.Model:
     """A perceptron with the given kernels and biases."""
     units = [w.shape[1] for w in weights[::2]]
     layers: list[Any] = [md.layers.Input((weights[0].shape[0],), str(weights[0].dtype))]
     layers += [md.layers.Dense(n, activation=activation) for n in units[:-1]]
     layers += [md.layers.Dense(units[-1])]
-    made = md.Model(layers, loss="cross_entropy", optimizer=OPTIMIZERS[optimizer](), seed=SEED)
+    options |= {"optimizer": OPTIMIZERS[optimizer](), "seed": SEED}
+    made = md.Model(layers, loss="cross_entropy", **options)
     made.assign({p.name: w for p, w in zip(made.variables(), weights, strict=True)})
     return made
 
 
 class Training:
-    """One run is a whole call of `fit` for one epoch."""
+    """One run is a whole call of `fit` for one epoch; `options` say device and precision."""
 
-    def __init__(self, file: str, activation: str, batch: int, optimizer: str) -> None:
+    def __init__(
+        self, file: str, activation: str, batch: int, optimizer: str, **options: str
+    ) -> None:
         self._x, self._y, _, weights = loaded(file)
         self._batch = batch
-        self._model = model_of(weights, activation, optimizer)
+        self._model = model_of(weights, activation, optimizer, **options)
         self._loss = float("nan")
 
     def run(self) -> None:

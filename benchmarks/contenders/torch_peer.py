@@ -91,7 +91,7 @@ class Compiled:
             {k: torch.zeros_like(p) for k, p in self._parameters.items()}
             for _ in range(SLOTS[optimizer])
         ]
-        self._count = torch.zeros((), dtype=torch.float64)
+        self._count = torch.zeros((), dtype=torch.float64, device=x.device)
         self._step = torch.compile(_step_of(model, x, y, optimizer))
 
     def __call__(self, rows: Any) -> Any:
@@ -100,6 +100,10 @@ class Compiled:
             # old one, and Adam's corrections are wrong then (the check in float64 tells).
             self._count += 1
             return self._step(self._parameters, self._slots, self._count, rows)
+
+    def states(self) -> list[Any]:
+        """What the optimiser keeps."""
+        return [self._count, *(v for slot in self._slots for v in slot.values())]
 
 
 def _step_of(model: Any, x: Any, y: Any, optimizer: str) -> Callable[..., Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 OURS = "magmadnn"
+Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,14 @@ class Settings:
         blocks: times that the contenders take turns.
         seconds: how long a block lasts at least.
         quick: small sizes and few cases, to try the programs, not to report.
+        device: that of all contenders.
     """
 
     threads: int
     blocks: int = 7
     seconds: float = 0.3
     quick: bool = False
+    device: Device = "cpu"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Goal:
 
     Kinds:
         "ratio": ours over the best of `peers` is at most `limit`.
-        "share": at least `limit` of the measured FMA peak of the cores in use.
+        "share": at least `limit` of the measured peak: FMAs of the cores in use, or a large matrix product
+            on the GPU.
         "value": at most `limit` seconds.
         "beyond": at most `limit` seconds more than the best of `peers`.
     """
@@ -86,7 +90,7 @@ class Case:
         name: of the row.
         entries: contenders; `ours` is the name of the one that goals are about.
         flops: multiplications and additions of the matrix products of one run; 0 where that says nothing.
-        dtype: of the FMA peak to compare with.
+        dtype: of the peak to compare with.
         unit: what a block gives: seconds of one run, or bytes of memory at the most.
         steps: what one run consists of, to show the time of one.
         note: what has to be known to read the row.
@@ -106,11 +110,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Claim:
-    """The cases of one file; with `shared`, they use the same processes one after the other."""
+    """The cases of one file.
+
+    Attributes:
+        title: of its tables.
+        cases: its rows.
+        shared: they use the same processes one after the other.
+        summary: lines that say what all rows together show.
+    """
 
     title: str
     cases: Sequence[Case]
     shared: bool = False
+    summary: Callable[[Sequence[Result]], list[str]] | None = None
 
 
 @dataclass
@@ -154,8 +166,9 @@ class Result:
     case: Case
     settings: Settings
     figures: dict[str, Figure]
-    peak_flops: Figure  # FLOP/s of all cores in use, block by block
+    peak_flops: Figure  # FLOP/s of the whole device, block by block
     failed_checks: list[str]
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def share_of_peak(self) -> tuple[float, float]:

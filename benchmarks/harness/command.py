@@ -9,14 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from . import report
-from .cases import Claim, Result, Settings
+from .cases import Claim, Device, Result, Settings
 from .machine import cores, description
 from .race import measured
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
-def main(claims: Mapping[str, Callable[[Settings], Claim]], *, save: bool = False) -> None:
+def main(
+    claims: Mapping[str, Callable[[Settings], Claim]],
+    *,
+    save: bool = False,
+    device: Device = "cpu",
+) -> None:
     """Measure claims, by the names of their files, as the command line says, and print tables."""
     options = _options(save)
     names = options.only.split(",") if save and options.only else list(claims)
@@ -24,14 +29,16 @@ def main(claims: Mapping[str, Callable[[Settings], Claim]], *, save: bool = Fals
         sys.exit(f"benchmarks: no file {unknown[0]!r}; there are {', '.join(claims)}")
     if too_many := [n for n in options.threads if n > len(cores())]:
         sys.exit(f"benchmarks: --threads {too_many[0]} is more than the {len(cores())} cores here")
-    machine, results = description(), list[tuple[str, Result]]()
+    machine, results = description(device), list[tuple[str, Result]]()
     for threads in options.threads:
-        settings = _settings(options, threads)
+        settings = _settings(options, threads, device)
         for name in names:
             start = time.monotonic()
             claim = claims[name](settings)
             found = measured(claim, settings)
             results += [(claim.title, result) for result in found]
+            if claim.summary is not None:
+                found[-1].remarks += claim.summary(found)
             print(report.section(claim.title, threads, found), flush=True)
             print(f"({time.monotonic() - start:.0f} s)\n", file=sys.stderr, flush=True)
     if save:
@@ -68,10 +75,10 @@ def _options(save: bool) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _settings(options: argparse.Namespace, threads: int) -> Settings:
+def _settings(options: argparse.Namespace, threads: int, device: Device) -> Settings:
     blocks = options.blocks or (2 if options.quick else 7)
     seconds = options.seconds or (0.02 if options.quick else 0.3)
-    return Settings(threads, blocks, seconds, options.quick)
+    return Settings(threads, blocks, seconds, options.quick, device)
 
 
 def _numbers(text: str) -> list[int]:

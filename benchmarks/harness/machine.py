@@ -10,10 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .cases import Device
+
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
     "numpy", "llvmlite", "scipy-openblas64", "ml_dtypes", "torch", "jax", "jaxlib",
 )  # fmt: skip
+CUDA_LIBRARIES = ("cupy-cuda13x", "nvmath-python", "nvidia-cublas", "nvidia-cuda-nvrtc")
 
 
 def cores() -> list[int]:
@@ -39,8 +42,9 @@ def last_cache_bytes() -> int:
     return max(sizes) or 32 << 20
 
 
-def description() -> dict[str, Any]:
+def description(device: Device = "cpu") -> dict[str, Any]:
     """Machine, commit and versions, as JSON data."""
+    libraries = LIBRARIES + CUDA_LIBRARIES * (device == "cuda")
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cpu": _cpu(),
@@ -50,7 +54,8 @@ def description() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "commit": _commit(),
-        "versions": {name: _version(name) for name in LIBRARIES},
+        "gpu": _gpu() if device == "cuda" else "",
+        "versions": {name: _version(name) for name in libraries},
         "load_at_start": list(os.getloadavg()),
     }
 
@@ -64,6 +69,15 @@ def _cpu() -> str:
     if "model name" not in info:
         return platform.processor() or platform.machine()
     return f"{info['model name']}, family {info.get('cpu family')}, model {info.get('model')}"
+
+
+def _gpu() -> str:
+    """Name, memory and driver."""
+    query = "--query-gpu=name,memory.total,driver_version"
+    done = subprocess.run(
+        ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip().partition("\n")[0]
 
 
 def _memory_bytes() -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from .cases import Case, Check, Claim, Entry, Figure, Result, Settings
 from .worker import ContenderError, Worker
 
-PEAK = "FMA peak"
+PEAK = "peak"
 PEAK_STEPS = 4_000_000
 
 
@@ -106,10 +106,14 @@ class Race:
 
     def _prepare_peak(self, case: Case) -> float:
         """Make the contender that measures the peak; FLOPs of one of its runs."""
-        threads = self.settings.threads
-        entry = Entry(PEAK, "benchmarks.contenders.peak:AllCores")
+        arguments: dict[str, Any] = {"dtype": case.dtype}
+        if self.settings.device == "cuda":
+            entry = Entry(PEAK, "benchmarks.contenders.torch_cuda:LargeProduct")
+        else:
+            entry = Entry(PEAK, "benchmarks.contenders.peak:AllCores")
+            arguments |= {"threads": self.settings.threads, "steps": PEAK_STEPS}
         worker = self._worker(entry)
-        worker.make(entry.make, {"threads": threads, "dtype": case.dtype, "steps": PEAK_STEPS})
+        worker.make(entry.make, arguments)
         worker.timed()
         flops: float = worker.check()
         return flops
@@ -130,7 +134,7 @@ class Race:
         caches = self.folder / f"caches-{entry.name.replace(' ', '-')}"
         if entry.fresh == "cold":
             shutil.rmtree(caches, ignore_errors=True)
-        worker = Worker(entry.threads or self.settings.threads, caches)
+        worker = self._started(entry, caches)
         try:
             worker.make(entry.make, entry.arguments)
             seconds = worker.timed()
@@ -140,9 +144,11 @@ class Race:
 
     def _worker(self, entry: Entry) -> Worker:
         if entry.name not in self._workers:
-            threads = entry.threads or self.settings.threads
-            self._workers[entry.name] = Worker(threads, self.folder / "caches")
+            self._workers[entry.name] = self._started(entry, self.folder / "caches")
         return self._workers[entry.name]
+
+    def _started(self, entry: Entry, caches: Path) -> Worker:
+        return Worker(entry.threads or self.settings.threads, caches, self.settings.device)
 
 
 def _differences(check: Check, found: Mapping[str, Mapping[str, Any]]) -> list[str]:

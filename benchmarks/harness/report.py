@@ -20,7 +20,8 @@ HEAD = (
 
 def section(title: str, threads: int, results: Sequence[Result]) -> str:
     """All contenders of a claim's cases, then goals and what did not agree."""
-    lines = [f"### {title}, {threads} thread{'s' * (threads > 1)}", "", HEAD]
+    on = "on the GPU" if results[0].settings.device == "cuda" else _threads(threads)
+    lines = [f"### {title}, {on}", "", HEAD]
     for result in results:
         lines += [_row(result, name, figure) for name, figure in result.figures.items()]
     lines += ["", *_remarks(results)]
@@ -64,9 +65,9 @@ def as_json(machine: Machine, results: Sequence[tuple[str, Result]], quick: bool
 
 
 def file_name(machine: Machine) -> str:
-    """<date>-<cpu>, in small letters."""
-    cpu = re.sub(r"[^a-z0-9]+", "-", str(machine["cpu"]).lower()).strip("-")
-    return f"{machine['date']}-{cpu}"
+    """<date>-<GPU or CPU>, in small letters."""
+    device = str(machine.get("gpu") or machine["cpu"]).split(",")[0]
+    return f"{machine['date']}-{re.sub(r'[^a-z0-9]+', '-', device.lower()).strip('-')}"
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -101,6 +102,7 @@ def _remarks(results: Sequence[Result]) -> list[str]:
         lines += [f"- {result.case.name}: NOT THE SAME RESULTS: {x}" for x in result.failed_checks]
         if result.case.note:
             lines.append(f"- {result.case.name}: {result.case.note}")
+        lines += [f"- {x}" for x in result.remarks]
     return lines
 
 
@@ -130,7 +132,7 @@ def _goal_row(result: Result, outcome: Outcome) -> str:
 def _goal_text(goal: Goal) -> str:
     peers = " and ".join(goal.peers)
     if goal.kind == "share":
-        return f"at least {goal.limit:.0%} of the FMA peak"
+        return f"at least {goal.limit:.0%} of the peak"
     if goal.kind == "ratio":
         return f"at most {goal.limit:.3g} x {peers}"
     if goal.kind == "beyond":
@@ -153,7 +155,9 @@ def _machine_lines(machine: Machine) -> list[str]:
         f"memory {_bytes(machine['memory_bytes'])}"
     )
     load = ", ".join(f"{x:.1f}" for x in machine["load_at_start"])
+    gpu = [f"- GPU: {machine['gpu']}"] if machine.get("gpu") else []
     return [
+        *gpu,
         f"- CPU: {machine['cpu']}; {machine['cores']} cores; {memory}",
         f"- System: {machine['system']}, Python {machine['python']}; load at the start {load}",
         f"- Commit: {machine['commit']}",
@@ -162,16 +166,21 @@ def _machine_lines(machine: Machine) -> list[str]:
 
 
 def _peaks(results: Sequence[tuple[str, Result]]) -> list[str]:
-    best: dict[tuple[str, int], float] = {}
+    best: dict[tuple[str, str], float] = {}
     for _, result in results:
-        key = (result.case.dtype, result.settings.threads)
+        settings = result.settings
+        on = "on the GPU" if settings.device == "cuda" else f"on {settings.threads} core(s)"
+        key = (result.case.dtype, on)
         best[key] = max([best.get(key, 0.0), *result.peak_flops.blocks])
     return [
-        f"- FMA peak measured: {flops * 1e-9:.1f} GFLOP/s in {dtype} on {threads} "
-        f"core{'s' * (threads > 1)}"
-        for (dtype, threads), flops in best.items()
+        f"- peak measured: {flops * 1e-9:.1f} GFLOP/s in {dtype} {on}"
+        for (dtype, on), flops in best.items()
         if flops
     ]
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
 
 
 # --- numbers ------------------------------------------------------------------------------------

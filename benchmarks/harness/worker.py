@@ -28,7 +28,13 @@ THREAD_VARIABLES = (
     "MAGMADNN_NUM_THREADS",
 )
 # Everything that contenders keep between processes goes into a folder of the run.
-CACHE_VARIABLES = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
+CACHE_VARIABLES = (
+    "XDG_CACHE_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "JAX_COMPILATION_CACHE_DIR",
+    "CUPY_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+)
 INHERITED = ("OPENBLAS_CORETYPE", "XLA_FLAGS", "OMP_WAIT_POLICY", "MKL_DEBUG_CPU_TYPE")
 
 
@@ -39,11 +45,11 @@ class ContenderError(Exception):
 class Worker:
     """A contender's process, seen from the one that measures."""
 
-    def __init__(self, threads: int, caches: Path) -> None:
+    def __init__(self, threads: int, caches: Path, device: str) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other,), daemon=False)
-        with _environment(threads, caches):
+        with _environment(threads, caches, device):
             self._process.start()
         other.close()
 
@@ -87,12 +93,13 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _environment(threads: int, caches: Path) -> Iterator[None]:
+def _environment(threads: int, caches: Path, device: str) -> Iterator[None]:
     """What a process that is started now inherits: threads, cores, empty settings of its own."""
     kept = dict(os.environ)
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     os.environ.update({name: str(caches / name.lower()) for name in CACHE_VARIABLES})
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_PLATFORMS"] = device
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the contenders share a GPU
     for name in INHERITED:
         os.environ.pop(name, None)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None

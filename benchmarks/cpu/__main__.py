@@ -1,4 +1,4 @@
-"""Run all benchmarks, print one table at the end, and keep the results.
+"""Run all benchmarks of the CPU, print one table at the end, and keep the results.
 
 scripts/bench [--threads 1,2] [--quick] [--only papers_network,predict]
 """
