@@ -141,6 +141,7 @@ def primitive_names() -> set[str]:
 WRITE_FORMULAS = (
     "magmadnn.compiler.emit",
     "magmadnn.compiler.formulas",
+    "magmadnn.compiler.kernels",
     "magmadnn.compiler.lower",
     "magmadnn.compiler.passes.fuse",
 )

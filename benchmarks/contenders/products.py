@@ -9,8 +9,9 @@ import numpy as np
 import magmadnn as md
 from benchmarks.contenders.blas import operands
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.gemm import Gemm
+from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.executor import Executable
 
 
@@ -26,7 +27,7 @@ class BareKernel:
             ldb=b.shape[1], c=self._c, ldc=n,
         )  # fmt: skip
         self._kept = (a, b, block)
-        space = kernel.scratch(made.scratch_bytes(host()))
+        space = kernel.scratch(gemm_scratch_bytes(made, host()))
         self.run = kernel.load([made])[0].prepared(block, space)
 
     def check(self) -> dict[str, Any]:

@@ -22,8 +22,9 @@ import numpy as np
 
 from benchmarks.cpu.peak import Peak
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.gemm import Gemm
+from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.kernels.gemm import Gemm
 
 HUGE_PAGE = 2 << 20
 
@@ -111,7 +112,7 @@ def runs(
         made, row0=0, row1=m, column0=0, column1=n, k=k, a=a, lda=a.shape[1], b=b, ldb=b.shape[1],
         c=c, ldc=n, **scale,
     )  # fmt: skip
-    loaded, scratch = kernel.load([made])[0], kernel.scratch(made.scratch_bytes(host()))
+    loaded, scratch = kernel.load([made])[0], kernel.scratch(gemm_scratch_bytes(made, host()))
     real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
     routine = getattr(library, f"scipy_cblas_{'s' if dtype == 'float32' else 'd'}gemm64_")
     size, pointer = ctypes.c_int64, ctypes.c_void_p

@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.builder import FLOATS, Code, item_bytes, vector
-from magmadnn.compiler.emit.llvm.kernel import Frame
+from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.target import Target, host
 
 CHAINS = 12  # enough independent sums to fill two FMA units of any latency in use

@@ -1,6 +1,6 @@
 """Formulas of nodes, with the dtypes of their parts: what compiled code computes is what NumPy would.
 
-A formula is a nested tuple (see `emit.llvm.formulas`). There, constants take the dtype of what they meet, and
+A formula is a nested tuple (see `kernels.formula`). There, constants take the dtype of what they meet, and
 numbers of several dtypes become the widest of them. NumPy promotes operands first, and wraps and rounds
 after every op; so operands and results are cast here where that makes a difference.
 """
@@ -18,21 +18,13 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.spec import is_floating
 
-from .emit.llvm.formulas import ITEMS, PRIMITIVES, Formula, frozen
-from .emit.llvm.vmath import FUNCTIONS
-
-_TRUTHS = {
-    "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
-    "logical_and", "logical_or", "logical_not", "isnan",
-}  # fmt: skip
-_FLOATS = {"divide", "sqrt", *FUNCTIONS}
-_RANK = ["bool", "uint8", "int32", "int64", "float32", "float64"]
+from .kernels.formula import DTYPES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS, Formula, frozen
 
 
 def compilable(node: Node) -> bool:
     """Whether compiled code can do a node: it knows its dtypes and every primitive of its formula."""
     op = node.op
-    if not isinstance(op, Op) or any(n.dtype.name not in ITEMS for n in (node, *node.inputs)):
+    if not isinstance(op, Op) or any(n.dtype.name not in DTYPES for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:
         return op.scalar is not None and _known(raw := _raw(node)) and _floats_meet(raw, node)
@@ -103,7 +95,7 @@ def _known(formula: Formula) -> bool:
     if name in ("argument", "constant"):
         return name == "argument" or isinstance(args[0], (bool, int, float))
     if name == "cast":
-        return args[1] in ITEMS and _known(args[0])
+        return args[1] in DTYPES and _known(args[0])
     return name in PRIMITIVES and all(_known(a) for a in args)
 
 
@@ -118,7 +110,7 @@ def _common(node: Node) -> str:
 def _floats_meet(formula: Formula, node: Node) -> bool:
     """Whether compiled code knows the dtype of the operands, and real functions get real numbers."""
     common = _common(node)
-    if common not in ITEMS:
+    if common not in DTYPES:
         return False
     kinds = ["bool" if i.dtype == np.bool_ else common for i in node.inputs]
     return _all_fit(formula, kinds)
@@ -129,7 +121,7 @@ def _all_fit(formula: Formula, kinds: Sequence[str]) -> bool:
     if name in ("argument", "constant"):
         return True
     parts = [a for a in args if isinstance(a, tuple)]
-    if name in _FLOATS and _widest(parts, kinds) not in ("float32", "float64", None):
+    if name in REAL_FUNCTIONS and _widest(parts, kinds) not in ("float32", "float64", None):
         return False
     return all(_all_fit(a, kinds) for a in parts)
 
@@ -143,7 +135,7 @@ def _dtype_of(formula: Formula, kinds: Sequence[str]) -> str | None:
         return None
     if name == "cast":
         return str(args[1])
-    if name in _TRUTHS:
+    if name in TRUTHS:
         return "bool"
     parts = args[1:] if name == "where" else args
     widest = _widest(parts, kinds)
@@ -157,7 +149,7 @@ def _widest(parts: Sequence[Formula], kinds: Sequence[str]) -> str | None:
     found = [dtype for p in parts if (dtype := _dtype_of(p, kinds)) is not None]
     if not found:
         return None
-    widest = max(found, key=_RANK.index)
+    widest = max(found, key=DTYPES.index)
     constants = [p[1] for p in parts if p[0] == "constant"]
     if widest.startswith("float"):
         return widest

@@ -10,14 +10,13 @@ import numpy as np
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 
-from .emit.llvm.columns import Columns
-from .emit.llvm.epilogue import Finish
-from .emit.llvm.formulas import Formula
-from .emit.llvm.gemm import Gemm
-from .emit.llvm.kernel import Kernel
-from .emit.llvm.operands import Operand, Result
-from .emit.llvm.rows import Reduction, Rows, Stage
 from .formulas import constant, formula_of
+from .kernels.columns import Columns
+from .kernels.formula import Formula
+from .kernels.gemm import Finish, Gemm
+from .kernels.kernel import Kernel
+from .kernels.operands import Operand, Result
+from .kernels.rows import Reduction, Rows, Stage
 from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
 from .regions import Region, RegionKind
 

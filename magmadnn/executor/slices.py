@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm.batch_rows import Gather
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.formulas import ITEMS
-from magmadnn.compiler.emit.llvm.keep import Keep
 from magmadnn.compiler.emit.llvm.kernel import block, load
+from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.native import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
@@ -152,7 +151,7 @@ def can_slice(plan: NativePlan, data: Mapping[Node, Array], settings: Sequence[N
     return (
         all(work.lowered is not None for work in plan.work)
         and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
-        and all(s.dtype.name in ITEMS and s.flags.c_contiguous and s.size for s in data.values())
+        and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
         and all(
             v in plan.in_place or (bases[v] in stored and plan.layouts.is_whole(v))

@@ -16,6 +16,7 @@ from magmadnn.compiler.emit.llvm.cache import Cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.kernel import Loaded, load
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import Region, RegionKind
@@ -69,9 +70,7 @@ class Tasks:
         assert work.lowered is not None
         kernel = work.lowered.kernel
         (loaded,) = load([kernel])
-        needed = getattr(kernel, "scratch_bytes", None)
-        if needed is not None:
-            self.scratch_bytes = max(self.scratch_bytes, needed(host()))
+        self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(kernel, host()))
         values = self._values(work.lowered, work.region)
         return [
             self._task(loaded, work.lowered, {**values, **t}) for t in self._tiles(work, values)

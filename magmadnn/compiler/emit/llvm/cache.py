@@ -43,9 +43,11 @@ def default_folder() -> Path:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of the source of the generators: other source, other code."""
+    """A hash of the source of the generators and descriptions: other source, other code."""
     total = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    here = Path(__file__).resolve().parent
+    folders = (here, here.parent.parent / "kernels")
+    for path in sorted(p for folder in folders for p in folder.rglob("*.py")):
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 

@@ -1,66 +1,38 @@
-"""Fused kernels that reduce over the rows of matrices: bias gradients, batch statistics.
+"""Kernels that reduce over rows as vector code; `kernels/columns.py` says what they compute.
 
 Every column is reduced by itself: rows are combined in order within blocks of 64, and the blocks' results
 in order after that. Columns may be cut into tiles anywhere; neither that nor vector width nor threads
-change a bit. Formulas of the results follow, such as a mean or the update of a bias.
+change a bit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.rows import Reduction
 
 from .builder import Code, Value, Variable, vector
-from .formulas import ITEMS, PRIMITIVES, Formula, Writer
-from .kernel import Frame
-from .operands import Matrix, Operand, Result, all_slots, lanes_for
-from .rows import Reduction, neutral
+from .formulas import ITEMS, PRIMITIVES, Writer
+from .frame import Frame
+from .operands import Matrix, lanes_for
+from .rows import neutral
 from .target import Target
 
 _BLOCK = 64  # rows whose results are combined before they join the total
 _UNROLL = 4  # vectors of columns side by side, to have independent sums
 
 
-@dataclass(frozen=True)
-class Columns:
-    """A kernel that reduces the rows `row0` to `row1` of its operands, for columns of a tile.
-
-    Slots: `row0, row1, column0, column1`, then those of operands and results. The rows must be all rows.
-    Leaves beside arguments and constants: `("rows",)`, their number as a float, and in the results
-    `("value", name)`, a reduction.
-
-    Attributes:
-        operands: what formulas read; those of results only `row` and `scalar` ones.
-        reduce: what is reduced over the rows.
-        store: results [columns].
-        dtype: of numbers that only constants make.
-    """
-
-    operands: tuple[Operand, ...]
-    reduce: tuple[Reduction, ...]
-    store: tuple[Result, ...]
-    dtype: str = "float32"
-
-    @property
-    def parts(self) -> list[Operand | Result]:
-        """Everything that has memory."""
-        return [*self.operands, *self.store]
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the argument block's slots."""
-        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
-
-    def write(self, code: Code, frame: Frame, target: Target) -> None:
-        """Write the body of the kernel."""
-        lanes = lanes_for(target.vector_bytes, self.parts)
-        strip = _Strip(self, code, frame, lanes)
-        column0, column1 = frame.integer("column0"), frame.integer("column1")
-        wide, count = _UNROLL * lanes, column1 - column0
-        whole = column0 + (count - count % wide)
-        with code.loop(column0, whole, wide) as column:
-            strip.write([(column + u * lanes, None) for u in range(_UNROLL)])
-        with code.loop(whole, column1, lanes) as column:
-            strip.write([(column, code.first(column1 - column, lanes))])
+def write_columns(kernel: Columns, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of the kernel."""
+    lanes = lanes_for(target.vector_bytes, kernel.parts)
+    strip = _Strip(kernel, code, frame, lanes)
+    column0, column1 = frame.integer("column0"), frame.integer("column1")
+    wide, count = _UNROLL * lanes, column1 - column0
+    whole = column0 + (count - count % wide)
+    with code.loop(column0, whole, wide) as column:
+        strip.write([(column + u * lanes, None) for u in range(_UNROLL)])
+    with code.loop(whole, column1, lanes) as column:
+        strip.write([(column, code.first(column1 - column, lanes))])
 
 
 class _Strip:

@@ -1,10 +1,6 @@
 """Scalar formulas as vector code: what each primitive means, for every type of element.
 
-A formula is a nested tuple: `("add", ("argument", 0), ("constant", 1.0))`. `frozen` makes one of any tree
-whose nodes have a `name` and `args`. Leaves are `("argument", number)`, `("constant", value)` and what a
-kernel defines besides; `("cast", formula, dtype)` converts. The meanings are NumPy's: minimum and maximum
-pass NaN on, floor_divide and remainder round towards minus infinity, comparisons with NaN are false but
-for not_equal. Constants take the type of the other operand; truth values count as 0 and 1.
+`kernels/formula.py` says what a formula is, and what its parts mean.
 """
 
 from __future__ import annotations
@@ -13,24 +9,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.errors import DTypeError
 
 from .builder import F32, F64, I1, I8, I32, I64, Code, Value, is_float, item_bytes, item_type, like
 from .vmath import FUNCTIONS
 
-Formula = tuple[Any, ...]
 Emitter = Callable[..., Value]
 
 # Elements in memory: truth values are bytes there, and single bits in registers.
 ITEMS = {"bool": I1, "uint8": I8, "int32": I32, "int64": I64, "float32": F32, "float64": F64}
-
-
-def frozen(expression: Any) -> Formula:
-    """The formula of a tree of nodes with `name` and `args`; the values in leaves stay as they are."""
-    return (
-        expression.name,
-        *(frozen(arg) if hasattr(arg, "args") else arg for arg in expression.args),
-    )
 
 
 class Writer:

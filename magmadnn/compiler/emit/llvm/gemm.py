@@ -19,77 +19,63 @@ they never change a bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import cast
+
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
 
 from .builder import FLOATS, Code, item_bytes
-from .gemm_loops import Blocking, Epilogue, Nest, a_panel_stride, default_blocking
+from .epilogue import write_finish
+from .frame import ALIGNMENT, Frame
+from .gemm_loops import Blocking, Nest, a_panel_stride, default_blocking
 from .gemm_tile import largest_tile
-from .kernel import ALIGNMENT, Frame
+from .place import Finisher, WrittenEpilogue
 from .target import Target
 
-_SLOTS = ("row0", "row1", "column0", "column1", "k", "a", "lda", "b", "ldb", "c", "ldc")
+
+def blocking_for(gemm: Gemm, target: Target) -> Blocking:
+    """The blocking in use on `target`."""
+    if isinstance(gemm.blocking, Blocking):
+        return gemm.blocking
+    item = item_bytes(FLOATS[gemm.dtype])
+    return default_blocking(target, largest_tile(target, item), item)
 
 
-@dataclass(frozen=True)
-class Gemm:
-    """The kernel C = op(A) op(B), or alpha * op(A) op(B) + beta * C, for rows and columns of C.
+def gemm_scratch_bytes(gemm: Gemm, target: Target) -> int:
+    """Scratch memory that the kernel needs."""
+    return layout(gemm, target)["bytes"]
 
-    Slots: `row0, row1, column0, column1`, the part of C to compute; `k`; `a, lda, b, ldb, c, ldc`, the
-    addresses of the whole matrices and the elements from row to row; if scaled `alpha, beta`, addresses
-    of numbers of the same dtype; then those of the epilogue.
 
-    Attributes:
-        dtype: float32 or float64, of everything.
-        transpose_a: A is stored [k, m] rather than [m, k].
-        transpose_b: B is stored [n, k] rather than [k, n].
-        scaled: whether there are alpha and beta.
-        epilogue: what is done to the elements last.
-        blocking: how the loops are cut; None: by the target's caches.
-    """
+def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of the kernel."""
+    item = FLOATS[gemm.dtype]
+    starts = layout(gemm, target)
+    scratch = {name: frame.scratch.at(at).viewed(item) for name, at in starts.items()}
+    Nest(
+        code,
+        frame,
+        largest_tile(target, item_bytes(item)),
+        blocking_for(gemm, target),
+        scratch,
+        (gemm.transpose_a, gemm.transpose_b),
+        gemm.scaled,
+        _finisher(gemm, code, frame),
+    ).write()
 
-    dtype: str
-    transpose_a: bool = False
-    transpose_b: bool = False
-    scaled: bool = False
-    epilogue: Epilogue | None = None
-    blocking: Blocking | None = None
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the argument block's slots."""
-        scale = ("alpha", "beta") if self.scaled else ()
-        return (*_SLOTS, *scale, *(self.epilogue.slots if self.epilogue else ()))
-
-    def blocking_for(self, target: Target) -> Blocking:
-        """The blocking in use on `target`."""
-        item = item_bytes(FLOATS[self.dtype])
-        return self.blocking or default_blocking(target, largest_tile(target, item), item)
-
-    def scratch_bytes(self, target: Target) -> int:
-        """Scratch memory that the kernel needs."""
-        return layout(self, target)["bytes"]
-
-    def write(self, code: Code, frame: Frame, target: Target) -> None:
-        """Write the body of the kernel."""
-        item = FLOATS[self.dtype]
-        starts = layout(self, target)
-        scratch = {name: frame.scratch.at(at).viewed(item) for name, at in starts.items()}
-        Nest(
-            code,
-            frame,
-            largest_tile(target, item_bytes(item)),
-            self.blocking_for(target),
-            scratch,
-            (self.transpose_a, self.transpose_b),
-            self.scaled,
-            self.epilogue,
-        ).write()
+def _finisher(gemm: Gemm, code: Code, frame: Frame) -> Finisher | None:
+    epilogue = gemm.epilogue
+    if epilogue is None:
+        return None
+    if isinstance(epilogue, Finish):
+        return lambda value, place: write_finish(epilogue, code, frame, value, place)
+    written = cast(WrittenEpilogue, epilogue)
+    return lambda value, place: written.write(code, frame, value, place)
 
 
 def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     """Where in scratch memory lie a panel of B, a block of A, the last panel's sums and further sums."""
     item = item_bytes(FLOATS[gemm.dtype])
-    tile, blocking = largest_tile(target, item), gemm.blocking_for(target)
+    tile, blocking = largest_tile(target, item), blocking_for(gemm, target)
     depth = blocking.max_depth(gemm.scaled)
     panels = 1 if gemm.transpose_b else blocking.group
     sizes = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from .builder import Array, Code, Value, item_bytes
+from .frame import Frame
 from .gemm_pack import (
     pack_a_columns,
     pack_a_rows,
@@ -17,44 +17,11 @@ from .gemm_pack import (
 )
 from .gemm_panel import PanelOfA, write_panel
 from .gemm_tile import Scale, Side, Tile
-from .kernel import Frame
+from .place import Finisher, Place
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
 _PAGE_BYTES = 4096  # rows that lie multiples of half of this apart share a few sets of the caches
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in C a vector of the epilogue stands.
-
-    Attributes:
-        row: number of the row.
-        column: number of the first column.
-        lanes: columns in the vector.
-        mask: lanes that exist; None if all do.
-    """
-
-    row: Value
-    column: Value
-    lanes: int
-    mask: Value | None
-
-
-class Epilogue(Protocol):
-    """What is done to the elements of C before they are stored: bias, activation, its gradient.
-
-    A frozen dataclass whose `repr` says everything about its code.
-    """
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the slots it adds to the argument block."""
-        ...
-
-    def write(self, code: Code, frame: Frame, value: Value, place: Place) -> Value:
-        """The vector to store in place of `value`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -138,9 +105,9 @@ class Nest:
         scratch: Mapping[str, Array],
         transposes: tuple[bool, bool],
         scaled: bool,
-        epilogue: Epilogue | None,
+        finish: Finisher | None,
     ) -> None:
-        self.code, self.frame, self.epilogue = code, frame, epilogue
+        self.code, self.frame, self.finish = code, frame, finish
         self.tile, self.blocking, self.scratch = tile, blocking, scratch
         self.transpose_a, self.transpose_b = transposes
         item = scratch["panel"].item
@@ -274,7 +241,7 @@ class Nest:
             scale = Scale(block.last, c, self.ldc, *self.factors)
         unroll = self.blocking.unroll
         write_panel(code, tile, unroll, rows, block.depth, a, b, sums, block.resume, scale)
-        if self.epilogue:
+        if self.finish:
             with code.when(block.last), code.loop(block.i0, block.i1) as i:
                 for x in range(tile.width):
                     place = Place(i, j + x * tile.lanes, tile.lanes, None)
@@ -311,10 +278,10 @@ class Nest:
                 old = self.c.vector(at, place.lanes, place.mask)
                 result.value = code.fma(old, beta, result.value)
             total = result.value
-        if self.epilogue:
+        if self.finish:
             total = self._finished(total, place)
         self.c.put(at, total, place.mask)
 
     def _finished(self, value: Value, place: Place) -> Value:
-        assert self.epilogue is not None
-        return self.epilogue.write(self.code, self.frame, value, place)
+        assert self.finish is not None
+        return self.finish(value, place)

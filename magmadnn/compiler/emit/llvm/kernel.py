@@ -17,56 +17,24 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
+from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.errors import ArgumentError
 
-from .builder import I8, I64, POINTER, VOID, Array, Code, Value
+from .builder import I64, POINTER, VOID, Code
 from .cache import Cache, key_of
+from .frame import ALIGNMENT, Frame
 from .target import Library, Target, host, object_code
+from .writers import write_kernel
 
 _NAME = "kernel"
-ALIGNMENT = 64  # of scratch memory
 
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-
-
-class Frame:
-    """The three arguments of a kernel as its author sees them."""
-
-    def __init__(self, code: Code, slots: Sequence[str]) -> None:
-        block, scratch, batch = code.function.args
-        self._code = code
-        self._slots = tuple(slots)
-        self._block = code.array(block, I64)
-        self.scratch: Array = code.array(scratch, I8)
-        self.batch = Value(code, batch)
-
-    def integer(self, slot: str) -> Value:
-        """The integer in `slot`."""
-        return self._block[self._slots.index(slot)]
-
-    def array(self, slot: str, item: Any) -> Array:
-        """The memory whose address is in `slot`, as elements of type `item`."""
-        at = self._block.viewed(POINTER)[self._slots.index(slot)]
-        return self._code.array(at, item)
-
-
-class Kernel(Protocol):
-    """A description of a kernel: a frozen dataclass whose `repr` says everything about its code."""
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the argument block's slots, in order."""
-        ...
-
-    def write(self, code: Code, frame: Frame, target: Target) -> None:
-        """Write the body of the kernel."""
-        ...
 
 
 def llvm_text(kernels: Sequence[Kernel], target: Target) -> str:
@@ -81,7 +49,7 @@ def llvm_text(kernels: Sequence[Kernel], target: Target) -> str:
         function = ir.Function(module, kinds, symbol(number))
         function.attributes.add("nounwind")
         code = Code(function)
-        kernel.write(code, Frame(code, kernel.slots), target)
+        write_kernel(kernel, code, Frame(code, kernel.slots), target)
         code.give_back()
     return str(module)
 

@@ -1,57 +1,12 @@
-"""How fused kernels see matrices: operands that are spread over rows or columns, and results."""
+"""How fused kernels see the memory of their operands and results."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result
 
 from .builder import I1, Array, Code, Value
-from .formulas import ITEMS, Formula, cast, memory_item
-from .kernel import Frame
-
-FULL, ROW, COLUMN, SCALAR = "full", "row", "column", "scalar"
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An array that formulas read: `("argument", i)` is operand i.
-
-    Attributes:
-        name: its slot; two operands, or an operand and a result, of one name are the same memory.
-        dtype: of its elements.
-        spread: `full`: [rows, columns], with a slot `<name>_row` for the elements from row to row;
-            `row`: [columns], the same in every row; `column`: [rows], the same in every column;
-            `scalar`: one element.
-    """
-
-    name: str
-    dtype: str
-    spread: str = FULL
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of its slots."""
-        return (self.name, f"{self.name}_row") if self.spread == FULL else (self.name,)
-
-
-@dataclass(frozen=True)
-class Result:
-    """A formula whose values are stored: [rows, columns] with a slot `<name>_row`, or by `spread`."""
-
-    name: str
-    dtype: str
-    formula: Formula
-    spread: str = FULL
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of its slots."""
-        return Operand(self.name, self.dtype, self.spread).slots
-
-
-def all_slots(parts: list[Operand | Result]) -> tuple[str, ...]:
-    """The slots of all parts, each once, in order."""
-    return tuple(dict.fromkeys(slot for part in parts for slot in part.slots))
+from .formulas import ITEMS, cast, memory_item
+from .frame import Frame
 
 
 class Matrix:
@@ -96,8 +51,3 @@ def lanes_for(target_bytes: int, parts: list[Operand | Result]) -> int:
     """Lanes of a loop over `parts`: a register full of the widest floating-point type among them."""
     widest = 8 if any(part.dtype in ("float64", "int64") for part in parts) else 4
     return target_bytes // widest
-
-
-def row_constant(part: Any) -> bool:
-    """Whether an operand is the same in all of a row."""
-    return part.spread in (COLUMN, SCALAR)

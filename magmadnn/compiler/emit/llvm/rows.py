@@ -1,12 +1,4 @@
-"""Fused kernels that walk over the rows of matrices: pointwise chains, softmax, normalisation, losses.
-
-A kernel is a list of stages; each goes once over the columns of a row while the row is in the cache. A
-stage reduces formulas over the columns (sum, max, min), stores formulas, and afterwards derives numbers
-of the row from its reductions, which later stages use. Softmax is three stages::
-
-    Stage(reduce=(Reduction("top", "maximum", x),))
-    Stage(reduce=(Reduction("total", "add", exp(x - top)),), store=(Result("y", ..., exp(x - top)),))
-    Stage(store=(Result("y", ..., y / total),))
+"""Kernels of stages over rows as vector code; `kernels/rows.py` says what they compute.
 
 A sum adds element c to partial sum c mod 32 (float64: mod 16), in the order of the columns, and then
 halves the partial sums until one is left. So neither vector width nor threads change a bit of it.
@@ -15,12 +7,15 @@ halves the partial sums until one is left. So neither vector width nor threads c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.operands import row_constant
+from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 
 from .builder import I64, Array, Code, Value, is_float, item_bytes, item_type, vector
-from .formulas import ITEMS, PRIMITIVES, Formula, Writer
-from .kernel import Frame
-from .operands import Matrix, Operand, Result, all_slots, lanes_for, row_constant
+from .formulas import ITEMS, PRIMITIVES, Writer
+from .frame import Frame
+from .operands import Matrix, lanes_for
 from .target import Target
 
 _PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
@@ -28,74 +23,11 @@ _PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """The sum (add), maximum or minimum of a formula over the columns of a row; later `("value", name)`."""
-
-    name: str
-    kind: str
-    formula: Formula
-    dtype: str = "float32"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One walk over the columns of a row.
-
-    Attributes:
-        reduce: what is reduced.
-        store: results [rows, columns] that are stored.
-        then: numbers of the row, (name, formula), computed in order once the walk is done; formulas
-            may use reductions, earlier numbers, and operands that are the same in all of a row.
-        store_row: results [rows], stored last, of formulas of the same kind.
-    """
-
-    reduce: tuple[Reduction, ...] = ()
-    store: tuple[Result, ...] = ()
-    then: tuple[tuple[str, Formula], ...] = ()
-    store_row: tuple[Result, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A kernel of stages over the rows `row0` to `row1` of its operands.
-
-    Slots: `row0, row1, column0, column1`, then those of operands and results. With a reduction the
-    columns must be all columns; without one any tile will do. Leaves of formulas beside arguments and
-    constants: `("value", name)`, `("columns",)`, the number of columns as a float, and
-    `("column",)`, the number of an element's column as an int64.
-
-    Attributes:
-        operands: what formulas read.
-        stages: what is done.
-        dtype: of numbers that only constants and reductions make.
-    """
-
-    operands: tuple[Operand, ...]
-    stages: tuple[Stage, ...]
-    dtype: str = "float32"
-
-    @property
-    def parts(self) -> list[Operand | Result]:
-        """Everything that has memory."""
-        results = [r for stage in self.stages for r in (*stage.store, *stage.store_row)]
-        return [*self.operands, *results]
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the argument block's slots."""
-        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
-
-    def write(self, code: Code, frame: Frame, target: Target) -> None:
-        """Write the body of the kernel."""
-        walk = _Walk(self, code, frame, lanes_for(target.vector_bytes, self.parts))
-        with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
-            walk.row(row)
-
-
-def pointwise(operands: tuple[Operand, ...], *results: Result) -> Rows:
-    """The kernel that computes formulas of operands element by element."""
-    return Rows(operands, (Stage(store=results),))
+def write_rows(kernel: Rows, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of the kernel."""
+    walk = _Walk(kernel, code, frame, lanes_for(target.vector_bytes, kernel.parts))
+    with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
+        walk.row(row)
 
 
 class _Walk:

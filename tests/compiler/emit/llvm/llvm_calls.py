@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.gemm import Gemm
+from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import Target, host
+from magmadnn.compiler.kernels.gemm import Gemm
 
 # The host's instructions with other vector widths: LLVM splits what the registers cannot hold, so the
 # code paths of AVX-512 and NEON run, and must give the same bits, on any machine.
@@ -39,7 +40,7 @@ def gemm(
         call(
             made,
             target,
-            made.scratch_bytes(target),
+            gemm_scratch_bytes(made, target),
             row0=row0,
             row1=row1,
             column0=column0,

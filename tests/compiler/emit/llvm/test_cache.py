@@ -14,9 +14,9 @@ import pytest
 
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.cache import Cache, default_folder, key_of
-from magmadnn.compiler.emit.llvm.operands import Operand, Result
-from magmadnn.compiler.emit.llvm.rows import pointwise
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import pointwise
 from magmadnn.errors import FileError
 
 
@@ -154,7 +154,7 @@ def test_keys_agree_between_processes():
     """The name of an entry does not depend on the process that asks."""
     program = (
         "from magmadnn.compiler.emit.llvm.cache import key_of\n"
-        "from magmadnn.compiler.emit.llvm.gemm import Gemm\n"
+        "from magmadnn.compiler.kernels.gemm import Gemm\n"
         "from magmadnn.compiler.emit.llvm.target import host\n"
         "print(key_of(repr(Gemm('float32')), host()))"
     )

@@ -12,14 +12,15 @@ import weakref
 import numpy as np
 import pytest
 
-from magmadnn.compiler.emit.llvm.batch_rows import Gather
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.driver_code import driver_text
-from magmadnn.compiler.emit.llvm.gemm import Gemm
+from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.kernel import block, load
-from magmadnn.compiler.emit.llvm.operands import Operand, Result
-from magmadnn.compiler.emit.llvm.rows import pointwise
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
+from magmadnn.compiler.kernels.data_rows import Gather
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import pointwise
 from magmadnn.errors import ArgumentError
 from tests.compiler.emit.llvm.llvm_calls import call
 
@@ -65,7 +66,7 @@ def dot_chain(threads: int, batches: int, **options) -> np.ndarray:
             for tile in tiles((0, 12, 23), (0, 16, 37))
         ],
     ]  # fmt: skip
-    size = max(kernel.scratch_bytes(host()) for kernel in (forward, update))
+    size = max(gemm_scratch_bytes(kernel, host()) for kernel in (forward, update))
     with Driver(phases, threads, size, **options) as driver:
         for first in range(batches):
             driver.run(first % 3, 1)

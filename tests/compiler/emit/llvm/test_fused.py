@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.compiler.emit.llvm.columns import Columns
-from magmadnn.compiler.emit.llvm.formulas import PRIMITIVES, frozen
+from magmadnn.compiler.emit.llvm.formulas import ITEMS, PRIMITIVES, item_size
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
-from magmadnn.compiler.emit.llvm.operands import Operand, Result
-from magmadnn.compiler.emit.llvm.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.kernels import formula
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.formula import frozen
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.errors import DTypeError
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
@@ -320,3 +322,9 @@ def test_nan_survives_reductions():
         np.testing.assert_array_equal(np.isnan(got), [False, True, False], err_msg=kind)
     np.testing.assert_array_equal(found["maximum"][[0, 2]], x.max(1)[[0, 2]])
     np.testing.assert_array_equal(found["minimum"][[0, 2]], x.min(1)[[0, 2]])
+
+
+def test_every_primitive_and_dtype_of_descriptions_is_there() -> None:
+    assert PRIMITIVES.keys() == formula.PRIMITIVES
+    assert tuple(ITEMS) == formula.DTYPES
+    assert {name: item_size(name) for name in ITEMS} == formula.ITEM_BYTES

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
-from magmadnn.compiler.emit.llvm.gemm import Gemm
-from magmadnn.compiler.emit.llvm.gemm_loops import Blocking, Place
-from magmadnn.compiler.emit.llvm.kernel import Frame, llvm_text
+from magmadnn.compiler.emit.llvm.frame import Frame
+from magmadnn.compiler.emit.llvm.gemm import blocking_for
+from magmadnn.compiler.emit.llvm.gemm_loops import Blocking
+from magmadnn.compiler.emit.llvm.kernel import llvm_text
+from magmadnn.compiler.emit.llvm.place import Place
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
+from magmadnn.compiler.kernels.gemm import Gemm
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm, matrix
 
 DTYPES = ("float32", "float64")
@@ -181,7 +184,7 @@ def test_other_targets(name):
     loops = [block for block in _loops(listing) if any("fma" in x or "fmla" in x for x in block)]
     loop = max(loops, key=len)
     fmas = [line for line in loop if "vfmadd" in line or "fmla" in line]
-    steps = Gemm("float32").blocking_for(target).unroll
+    steps = blocking_for(Gemm("float32"), target).unroll
     assert len(fmas) == steps * (12 if target.vector_registers == 16 else 24)
     assert not [line for line in loop if "rsp" in line or "[sp" in line]
 

@@ -10,8 +10,8 @@ import pytest
 
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.builder import F32, Code
+from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.gemm_tile import largest_tile
-from magmadnn.compiler.emit.llvm.kernel import Frame
 from magmadnn.compiler.emit.llvm.target import (
     Library,
     Target,

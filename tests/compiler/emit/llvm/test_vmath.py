@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.builder import FLOATS, Code, item_bytes
-from magmadnn.compiler.emit.llvm.kernel import Frame
+from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.vmath import FUNCTIONS, MAX_ULP
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call

@@ -1,0 +1,56 @@
+"""Which function writes which kernel as vector code, and what scratch memory it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.rows import Rows
+
+from .batch_rows import write_gather
+from .builder import Code
+from .columns import write_columns
+from .frame import Frame
+from .gemm import gemm_scratch_bytes, write_gemm
+from .keep import write_keep
+from .rows import write_rows
+from .target import Target
+
+_WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
+    Rows: write_rows,
+    Columns: write_columns,
+    Gemm: write_gemm,
+    Gather: write_gather,
+    Keep: write_keep,
+}
+
+
+class WrittenKernel(Protocol):
+    """A kernel that writes its own vector code, beside those that are descriptions only."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots, in order."""
+        ...
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        ...
+
+
+def write_kernel(kernel: Kernel, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of a kernel."""
+    writer = _WRITERS.get(type(kernel))
+    if writer is None:
+        cast(WrittenKernel, kernel).write(code, frame, target)
+    else:
+        writer(kernel, code, frame, target)
+
+
+def scratch_bytes(kernel: Kernel, target: Target) -> int:
+    """Scratch memory that a kernel needs."""
+    return gemm_scratch_bytes(kernel, target) if isinstance(kernel, Gemm) else 0

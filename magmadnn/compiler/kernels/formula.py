@@ -1,0 +1,45 @@
+"""Scalar formulas as nested tuples, and what every emitter must be able to write.
+
+A formula is a nested tuple: `("add", ("argument", 0), ("constant", 1.0))`. `frozen` makes one of any tree
+whose nodes have a `name` and `args`. Leaves are `("argument", number)`, `("constant", value)` and what a
+kernel defines besides; `("cast", formula, dtype)` converts. The meanings are NumPy's: minimum and maximum
+pass NaN on, floor_divide and remainder round towards minus infinity, comparisons with NaN are false but
+for not_equal. Constants take the dtype of the other operand; truth values count as 0 and 1; operands of
+several dtypes become the last of them in `DTYPES`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Formula = tuple[Any, ...]
+
+DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
+ITEM_BYTES = {"bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+
+# Functions of real numbers: integers are cast before.
+REAL_FUNCTIONS = frozenset(
+    ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos", "power", "sqrt", "divide")
+)
+TRUTHS = frozenset(
+    (
+        "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+        "logical_and", "logical_or", "logical_not", "isnan",
+    )
+)  # fmt: skip
+PRIMITIVES = (
+    REAL_FUNCTIONS
+    | TRUTHS
+    | {
+        "add", "subtract", "multiply", "floor_divide", "remainder", "negative", "absolute", "sign",
+        "floor", "ceil", "minimum", "maximum", "where",
+    }
+)  # fmt: skip
+
+
+def frozen(expression: Any) -> Formula:
+    """The formula of a tree of nodes with `name` and `args`; the values in leaves stay as they are."""
+    return (
+        expression.name,
+        *(frozen(arg) if hasattr(arg, "args") else arg for arg in expression.args),
+    )

@@ -1,0 +1,71 @@
+"""Matrix products: C = alpha * op(A) op(B) + beta * C, row-major, with an epilogue folded in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from .formula import Formula
+from .operands import Operand, Result, all_slots
+
+_SLOTS = ("row0", "row1", "column0", "column1", "k", "a", "lda", "b", "ldb", "c", "ldc")
+
+
+class Epilogue(Protocol):
+    """What is done to the elements of C before they are stored: a frozen dataclass, mostly `Finish`."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the slots it adds to the argument block."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finish:
+    """An epilogue: the formula of the result, and further results, over `("product",)` and operands.
+
+    Attributes:
+        operands: what formulas read beside the product.
+        results: what is stored besides.
+        formula: what is stored as the product's result.
+    """
+
+    operands: tuple[Operand, ...]
+    results: tuple[Result, ...]
+    formula: Formula
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the slots that it adds."""
+        return all_slots([*self.operands, *self.results])
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """The kernel C = op(A) op(B), or alpha * op(A) op(B) + beta * C, for rows and columns of C.
+
+    Slots: `row0, row1, column0, column1`, the part of C to compute; `k`; `a, lda, b, ldb, c, ldc`, the
+    addresses of the whole matrices and the elements from row to row; if scaled `alpha, beta`, addresses
+    of numbers of the same dtype; then those of the epilogue.
+
+    Attributes:
+        dtype: float32 or float64, of everything.
+        transpose_a: A is stored [k, m] rather than [m, k].
+        transpose_b: B is stored [n, k] rather than [k, n].
+        scaled: whether there are alpha and beta.
+        epilogue: what is done to the elements last.
+        blocking: how the emitter cuts its loops, in its own terms; None: by its own rule.
+    """
+
+    dtype: str
+    transpose_a: bool = False
+    transpose_b: bool = False
+    scaled: bool = False
+    epilogue: Epilogue | None = None
+    blocking: object | None = None
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots."""
+        scale = ("alpha", "beta") if self.scaled else ()
+        return (*_SLOTS, *scale, *(self.epilogue.slots if self.epilogue else ()))

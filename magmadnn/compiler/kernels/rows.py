@@ -1,0 +1,81 @@
+"""Fused kernels that walk over the rows of matrices: pointwise chains, softmax, normalisation, losses.
+
+A kernel is a list of stages; each goes once over the columns of a row while the row is in the cache. A
+stage reduces formulas over the columns (sum, max, min), stores formulas, and afterwards derives numbers
+of the row from its reductions, which later stages use. Softmax is three stages::
+
+    Stage(reduce=(Reduction("top", "maximum", x),))
+    Stage(reduce=(Reduction("total", "add", exp(x - top)),), store=(Result("y", ..., exp(x - top)),))
+    Stage(store=(Result("y", ..., y / total),))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .formula import Formula
+from .operands import Operand, Result, all_slots
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The sum (add), maximum or minimum of a formula over the columns of a row; later `("value", name)`."""
+
+    name: str
+    kind: str
+    formula: Formula
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One walk over the columns of a row.
+
+    Attributes:
+        reduce: what is reduced.
+        store: results [rows, columns] that are stored.
+        then: numbers of the row, (name, formula), computed in order once the walk is done; formulas
+            may use reductions, earlier numbers, and operands that are the same in all of a row.
+        store_row: results [rows], stored last, of formulas of the same kind.
+    """
+
+    reduce: tuple[Reduction, ...] = ()
+    store: tuple[Result, ...] = ()
+    then: tuple[tuple[str, Formula], ...] = ()
+    store_row: tuple[Result, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A kernel of stages over the rows `row0` to `row1` of its operands.
+
+    Slots: `row0, row1, column0, column1`, then those of operands and results. With a reduction the
+    columns must be all columns; without one any tile will do. Leaves of formulas beside arguments and
+    constants: `("value", name)`, `("columns",)`, the number of columns as a float, and
+    `("column",)`, the number of an element's column as an int64.
+
+    Attributes:
+        operands: what formulas read.
+        stages: what is done.
+        dtype: of numbers that only constants and reductions make.
+    """
+
+    operands: tuple[Operand, ...]
+    stages: tuple[Stage, ...]
+    dtype: str = "float32"
+
+    @property
+    def parts(self) -> list[Operand | Result]:
+        """Everything that has memory."""
+        results = [r for stage in self.stages for r in (*stage.store, *stage.store_row)]
+        return [*self.operands, *results]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots."""
+        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+
+
+def pointwise(operands: tuple[Operand, ...], *results: Result) -> Rows:
+    """The kernel that computes formulas of operands element by element."""
+    return Rows(operands, (Stage(store=results),))
