@@ -10,8 +10,8 @@ from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.text import constant_text
 
-from .arena import arena_of
 from .formulas import operations
+from .passes.plan_memory import arena_of
 
 if TYPE_CHECKING:
     from .native import NativePlan, Work

@@ -1,4 +1,7 @@
-"""The passes, in the order in which they run. This list is the documentation of the compiler."""
+"""The passes over programs, in the order in which they run; `native.py` has those that follow.
+
+A pass is a pure function from program to program, in a file of its own in `passes/`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,22 @@ from collections.abc import Callable
 
 from magmadnn.graph.program import Program
 
+from .passes.decompose import decompose
 from .passes.simplify import simplify
 from .plan import Plan, plan_of
 from .verify import verify
 
 Pass = Callable[[Program], Program]
 
+# What the reference executor runs is not taken apart, so that errors and NaN are found at the op that was
+# written.
 PASSES: tuple[Pass, ...] = (simplify,)
+# The parts that decompose makes repeat each other, so simplify runs once more.
+BEFORE_FUSION: tuple[Pass, ...] = (*PASSES, decompose, simplify)
 
 
 def compile_program(program: Program, *, check: bool = False) -> Plan:
-    """The plan of a program.
+    """The plan of a program for the reference executor.
 
     Args:
         program: outputs and updates of one phase.

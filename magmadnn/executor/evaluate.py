@@ -67,7 +67,7 @@ class Executable:
 
             from .native import NativeRunner
 
-            self._native = NativeRunner(native_plan(self.program))
+            self._native = NativeRunner(native_plan(self.program, check=self._check))
         return self._native
 
     def text(self, sizes: Mapping[str, int]) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from magmadnn.compiler.arena import arena_of
 from magmadnn.compiler.emit.llvm.driver import Driver, Task, cores
 from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan
+from magmadnn.compiler.passes.plan_memory import arena_of
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, naming_scope

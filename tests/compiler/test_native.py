@@ -12,9 +12,9 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.arena import Life, arena_of
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.native import NativePlan, native_plan
+from magmadnn.compiler.passes.plan_memory import Life, arena_of
 from magmadnn.errors import DataError
 from magmadnn.executor import Executable
 from magmadnn.graph import Node

@@ -1,4 +1,4 @@
-"""Where the values of a native plan lie in one piece of memory, for given sizes."""
+"""plan_memory: where the values of a native plan lie in one piece of memory, for given sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 
 if TYPE_CHECKING:
-    from .native import NativePlan
+    from magmadnn.compiler.native import NativePlan
 
 _ALIGNMENT = 64  # of every value, as kernels read whole vectors
 

@@ -1,0 +1,164 @@
+"""verify_draft: sound plans pass, and a plan that was broken by hand is named with its fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import ops
+from magmadnn.compiler.draft import Draft
+from magmadnn.compiler.native import PASSES, native_plan
+from magmadnn.compiler.passes.plan_memory import arena_of
+from magmadnn.compiler.regions import Region
+from magmadnn.compiler.verify_draft import verify_draft, verify_memory
+from magmadnn.errors import GraphError
+from magmadnn.graph import Node
+from magmadnn.graph.program import Program
+from tests.compiler.native_draw import draw
+from tests.compiler.native_programs import PROGRAMS
+from tests.compiler.sample_programs import BATCH, placed, ramp
+
+
+def drafted(program: Program) -> Draft:
+    draft = Draft(program)
+    for run_pass in PASSES:
+        draft = run_pass(draft)
+    return draft
+
+
+def held(name: str) -> Node:
+    return md.variable(name, ramp(7, 5)).node
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_plans_of_training_steps_are_sound(name: str) -> None:
+    native_plan(PROGRAMS[name](), check=True)
+
+
+def test_plans_of_random_programs_are_sound() -> None:
+    for seed in range(400, 430):
+        native_plan(draw(seed).program, check=True)
+
+
+# --- plans that are broken ------------------------------------------------------------------------
+
+
+def layer() -> tuple[Draft, Node, dict[str, Region]]:
+    """A gradient step of `w`, which the gradient of the layer below reads as well."""
+    x, g, w, v = placed("x", BATCH, 7), placed("g", BATCH, 5), held("w"), held("v")
+    below = g @ ops.transpose(w)
+    program = Program.of(
+        [], [(w, w - 0.1 * (ops.transpose(x) @ g)), (v, v - ops.transpose(below) @ g)]
+    )
+    draft = drafted(program)
+    homes = draft.dependencies.home
+    found = {"below": next(r for n, r in homes.items() if n.shape == below.shape)}
+    found |= {t.label: homes[value] for value, t in draft.in_place.items()}
+    return draft, w, found
+
+
+def test_the_layer_is_sound() -> None:
+    draft, _, regions = layer()
+    verify_draft(draft, name="given")
+    assert draft.phases[regions["w"]] > draft.phases[regions["below"]]
+
+
+def test_a_variable_that_is_written_beside_its_reader() -> None:
+    draft, _, regions = layer()
+    early = {**draft.phases, regions["w"]: draft.phases[regions["below"]]}
+    broken = replace(draft, phases=early, before={})
+    with pytest.raises(GraphError, match=r"pass mine: gemm\[batch, 7\] matmul reads w in phase 0"):
+        verify_draft(broken, name="mine")
+
+
+def test_a_region_that_does_not_wait() -> None:
+    draft, _, regions = layer()
+    late = {**draft.phases, regions["below"]: draft.phases[regions["v"]]}
+    with pytest.raises(GraphError, match=r"gemm\[7, 5\].* in phase 1 needs gemm\[batch, 7\]"):
+        verify_draft(replace(draft, phases=late), name="mine")
+
+
+def test_regions_in_a_wrong_order() -> None:
+    draft, _, _ = layer()
+    with pytest.raises(GraphError, match="stands before"):
+        verify_draft(replace(draft, regions=draft.regions[::-1]), name="mine")
+
+
+def test_a_region_that_is_missing() -> None:
+    draft, _, _ = layer()
+    with pytest.raises(GraphError, match="is in 0 regions, expected 1"):
+        verify_draft(replace(draft, regions=draft.regions[:-1]), name="mine")
+
+
+def test_a_value_that_is_not_stored() -> None:
+    draft, _, regions = layer()
+    work = [replace(w, needed=()) if w.region is regions["below"] else w for w in draft.work]
+    with pytest.raises(GraphError, match="reads matmul, which nothing stores"):
+        verify_draft(replace(draft, work=tuple(work)), name="mine")
+
+
+def written(outputs: list[Node], target: Node, value: Node) -> Draft:
+    """The draft in which `value` is written over `target`, whether that is sound or not."""
+    program = Program.of(outputs, [(target, value)])
+    draft = drafted(program)
+    assert not draft.in_place
+    ((_, new),) = draft.program.updates
+    return replace(draft, in_place={new: target})
+
+
+BROKEN: dict[str, tuple[Callable[[Node], tuple[list[Node], Node]], str]] = {
+    "reads another row": (lambda w: ([], w - w[0]), "reads other elements"),
+    "reads all of it": (lambda w: ([], w - w @ ramp(5, 5)), "reads other elements"),
+    "reads it in a later walk": (
+        lambda w: ([], w - ops.max(w, -1, keepdims=True)), "reads other elements",
+    ),
+    "shows it": (lambda w: ([w * 2.0], w * 2.0), "outputs need"),
+    "is a call": (lambda w: ([], ops.cumsum(w, 0)), "no kernel computes it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_update_that_must_not_be_in_place(name: str) -> None:
+    make, fault = BROKEN[name]
+    w = held("w")
+    outputs, value = make(w)
+    with pytest.raises(GraphError, match=f"pass mine: .* in place of w: .*{fault}"):
+        verify_draft(written(outputs, w, value), name="mine")
+
+
+def test_a_call_that_may_raise_after_a_write() -> None:
+    w, i = held("w"), placed("i", 3, dtype=np.dtype(np.int64))
+    v = md.variable("v", ramp(3)).node
+    draft = drafted(Program.of([], [(w, w * 2.0), (v, ops.take(ramp(9), i))]))
+    writer = draft.dependencies.home[next(iter(draft.in_place))]
+    (call,) = [r for r in draft.regions if r is not writer]
+    assert draft.phases[call] < draft.phases[writer]
+    broken = replace(draft, before={}, phases={writer: 0, call: 0})
+    with pytest.raises(GraphError, match=r"call\[3\] take may raise in phase 0"):
+        verify_draft(broken, name="mine")
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_memory_that_is_used_too_early() -> None:
+    plan = native_plan(PROGRAMS["mlp_adam"]())
+    lives = arena_of(plan, {"batch": 13}).lives
+
+    def check(broken: Any) -> None:
+        verify_memory(broken, plan.work, plan.layouts.bases, name="mine")
+
+    check(lives)
+    first, second = next(
+        (a, b) for a in lives for b in lives if a is not b and a.first <= b.first <= a.last
+    )
+    moved = [replace(life, start=first.start) if life is second else life for life in lives]
+    with pytest.raises(GraphError, match="share memory while both are needed"):
+        check(moved)
+    with pytest.raises(GraphError, match="is given up after phase -1, but read in phase"):
+        check([replace(life, last=-1) for life in lives])
