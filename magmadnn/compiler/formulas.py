@@ -28,6 +28,8 @@ def compilable(node: Node) -> bool:
         return False
     if op.kind is OpKind.POINTWISE:
         return op.scalar is not None and _known(raw := _raw(node)) and _floats_meet(raw, node)
+    if op.kind is OpKind.RANDOM:
+        return op.draws == "uniform" and node.dtype.name in ("float32", "float64")
     if any(i.dtype != node.dtype for i in node.inputs):
         return False
     if op.kind is OpKind.REDUCTION:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from magmadnn.graph.dim import Size
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 
 from .formulas import constant, formula_of
 from .kernels.columns import Columns
+from .kernels.draws import Draw
 from .kernels.formula import Formula
 from .kernels.gemm import Finish, Gemm
 from .kernels.kernel import Kernel
@@ -29,11 +31,13 @@ class Lowered:
         kernel: what is compiled.
         reads: (slot, node, spread) of what is read.
         writes: (slot, node, spread) of what is stored.
+        numbers: (slot, integer) of what is known beforehand; sizes may be symbolic.
     """
 
     kernel: Kernel
     reads: tuple[tuple[str, Node, str], ...]
     writes: tuple[tuple[str, Node, str], ...]
+    numbers: tuple[tuple[str, Size], ...] = ()
 
 
 def is_reduction(node: Node) -> bool:
@@ -111,6 +115,8 @@ def lower(
         return _lower_rows(region, layouts, stored)
     if region.kind is RegionKind.COLUMNS:
         return _lower_columns(region, layouts, stored)
+    if region.kind is RegionKind.RANDOM:
+        return _lower_random(region, layouts, stored)
     return _lower_gemm(region, layouts, stored, in_place)
 
 
@@ -223,6 +229,28 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
     )
     writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
     return Lowered(kernel, tuple(formulas.reads), writes)
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def _lower_random(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    drawn = region.nodes[0]
+    formulas.operand(drawn.inputs[0], SCALAR)
+    formulas.define(drawn, ("drawn",))
+    results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
+    kernel = Draw(tuple(formulas.operands), tuple(results), drawn.dtype.name)
+    writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
+    return Lowered(
+        kernel, tuple(formulas.reads), writes, (("seed", _signed(drawn.attributes["seed"])),)
+    )
+
+
+def _signed(seed: int) -> int:
+    """The low 64 bits of an integer, as a signed one."""
+    low = seed & 0xFFFF_FFFF_FFFF_FFFF
+    return low - (1 << 64) if low >> 63 else low
 
 
 # --- matrix products ------------------------------------------------------------------------------

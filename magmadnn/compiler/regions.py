@@ -17,6 +17,7 @@ class RegionKind(Enum):
     )
     COLUMNS = "columns"  # reduces over the leading axes
     GEMM = "gemm"  # a contraction, and what is done to its elements
+    RANDOM = "random"  # draws random numbers, and computes from each of them alone
     CALL = "call"  # the NumPy function of one op
 
 

@@ -92,6 +92,10 @@ class Tasks:
         rows = int(np.prod(bind_shape(region.rows, self.sizes), dtype=np.int64))
         (columns,) = bind_shape((region.columns,), self.sizes)
         values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+        for slot, number in lowered.numbers:
+            (values[slot],) = bind_shape((number,), self.sizes)
+        if region.kind is RegionKind.RANDOM:  # its elements are one long row
+            values["row1"], values["column1"] = 1, rows * columns
         if region.kind is RegionKind.COLUMNS:
             values["row1"] = self.arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
         if region.kind is RegionKind.GEMM:

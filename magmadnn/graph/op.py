@@ -33,7 +33,7 @@ class OpKind(Enum):
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     MOVEMENT = "movement"  # every element of the result is one element of an operand, or a constant
-    RANDOM = "random"
+    RANDOM = "random"  # depends on a counter, see `Op.draws`
     OTHER = "other"
 
 
@@ -91,6 +91,9 @@ class Op:
         canonical: brings attributes to one hashable form, given the operands' specs.
         scalar: the formula over scalars, for pointwise ops.
         contracts: the primitive (see `scalar`) that combines elements of a contracted axis: "add".
+        draws: what an op of random numbers draws: "uniform" for numbers in [0, 1) of Philox, where the
+            only operand is the number of the stream, the attribute `seed` the key, and element i the
+            i-th of the stream; None for anything else.
         integers: names of operands that are counted with (indices, classes) and take no part in
             promotion.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
@@ -114,6 +117,7 @@ class Op:
     canonical: Callable[..., Attributes] | None = None
     scalar: Callable[..., Any] | None = None
     contracts: str | None = None
+    draws: str | None = None
     integers: tuple[str, ...] = ()
     rewrites: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None

@@ -84,6 +84,7 @@ random_uniform = Op(
     ],
     attributes={"shape": REQUIRED, "dtype": "float32", "seed": 0},
     canonical=_canonical,
+    draws="uniform",
     notes=(
         "counter: int64 scalar, the number of the stream (its 64 bits, unsigned). Equal counters give "
         "equal numbers; one use that draws many times has 32 bits of its name's hash above 32 bits that "

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from magmadnn.compiler.layout import FULL, Layouts
+from magmadnn.compiler.layout import FULL, SCALAR, Layouts
 from magmadnn.compiler.regions import Region, RegionKind, matrix_of
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
@@ -55,6 +55,8 @@ class Fusion:
             self._take_reduction(node)
         elif kind is OpKind.CONTRACTION and self._is_gemm(node):
             self._begin(RegionKind.GEMM, node)
+        elif kind is OpKind.RANDOM:
+            self._begin(RegionKind.RANDOM, node)
         else:
             self._begin(RegionKind.CALL, node)
 
@@ -124,7 +126,8 @@ class Fusion:
             return self._reads_register(operand, by_element, region)
         if not by_element:
             return self.layouts.is_number(operand, region.rows)
-        return self.layouts.spread(operand, region.rows, region.columns) is not None
+        spread = self.layouts.spread(operand, region.rows, region.columns)
+        return spread == SCALAR if region.kind is RegionKind.RANDOM else spread is not None
 
     def _reads_register(self, operand: Node, by_element: bool, region: Region) -> bool:
         """Whether the kernel can take an operand from where it computed it."""
@@ -198,7 +201,8 @@ class Fusion:
     def _merged(self, one: Region, other: Region) -> Region | None:
         """What two regions become as one; None where they cannot be one kernel."""
         kinds = [one.kind, other.kind]
-        if one.domain != other.domain or RegionKind.CALL in kinds or RegionKind.ROWS not in kinds:
+        apart = RegionKind.CALL in kinds or RegionKind.RANDOM in kinds
+        if one.domain != other.domain or apart or RegionKind.ROWS not in kinds:
             return None
         if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
             return None

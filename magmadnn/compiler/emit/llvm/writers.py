@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.rows import Rows
@@ -14,6 +15,7 @@ from magmadnn.compiler.kernels.rows import Rows
 from .batch_rows import write_gather
 from .builder import Code
 from .columns import write_columns
+from .draw import write_draw
 from .frame import Frame
 from .gemm import gemm_scratch_bytes, write_gemm
 from .keep import write_keep
@@ -26,6 +28,7 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Gemm: write_gemm,
     Gather: write_gather,
     Keep: write_keep,
+    Draw: write_draw,
 }
 
 
