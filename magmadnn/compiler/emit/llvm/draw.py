@@ -89,8 +89,8 @@ class _Drawing:
             both = [Value(code, code.ir.bitcast(h.ir, vector(I32, 2 * lanes))) for h in halves]
             parts = [code.shuffle(v, v, range(s, s + lanes)) for v in both for s in (0, lanes)]
             return [code.convert(part.shift_right(8), F32) * 2.0**-24 for part in parts]
-        pairs = [(words[k] << 32 | words[k + 1]).shift_right(11) for k in (0, 2)]
-        mixed = [_interleaved(code, *pairs, part) for part in range(2)]
+        low, high = ((words[k] << 32 | words[k + 1]).shift_right(11) for k in (0, 2))
+        mixed = [_interleaved(code, low, high, part) for part in range(2)]
         return [code.convert(m, self.item) * 2.0**-53 for m in mixed]
 
     def _words(self, block: Value) -> list[Value]:
@@ -116,5 +116,9 @@ class _Drawing:
 def _interleaved(code: Code, a: Value, b: Value, half: int) -> Value:
     """Lanes of a and b in turn, of their first (0) or second (1) half."""
     lanes = a.type.count
-    order = [lane + k * lanes for lane in range(half * lanes // 2, (half + 1) * lanes // 2) for k in (0, 1)]
+    order = [
+        lane + k * lanes
+        for lane in range(half * lanes // 2, (half + 1) * lanes // 2)
+        for k in (0, 1)
+    ]
     return code.shuffle(a, b, order)

@@ -1,0 +1,85 @@
+"""Networks whose whole training step is compiled: no call of NumPy, and many batches in one native call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.optim import StepSlices
+
+RNG = np.random.default_rng(7)
+ROWS = 103
+X = RNG.normal(size=(ROWS, 7)).astype(np.float32)
+Y = (X @ RNG.normal(size=(7, 3))).argmax(1)
+layers = md.layers
+
+
+def model(middle: list[Any], executor: str) -> md.Model:
+    return md.Model(
+        [layers.Input((7,)), *middle, layers.Dense(3)],
+        loss="cross_entropy",
+        optimizer=md.optim.Adam(0.01),
+        metrics=["accuracy"],
+        executor=executor,
+    )
+
+
+def dropout(executor: str) -> tuple[md.Model, Any, Any]:
+    hidden = [layers.Dense(13, activation="tanh"), layers.Dropout(0.3), layers.Dense(11)]
+    return model([layers.Dropout(0.1), *hidden, layers.Dropout(0.5)], executor), X, Y
+
+
+NETWORKS: list[Callable[[str], tuple[md.Model, Any, Any]]] = [dropout]
+
+
+class LookAtEachBatch(md.callbacks.Callback):
+    """Does nothing, but makes batches run one by one."""
+
+    def on_batch_end(self, fit: Any) -> None:
+        pass
+
+
+def trained(network: Any, executor: str = "native", single: bool = False) -> dict[str, Any]:
+    made, x, y = network(executor)
+    looks = [LookAtEachBatch()] if single else []
+    made.fit(x, y, batch_size=17, epochs=3, verbose=False, callbacks=looks)
+    return dict(made.values())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_whole_step_is_compiled(network: Any) -> None:
+    made, x, y = network("native")
+    assert ", 0 calls of NumPy" in made.plan(x, y)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_slices_give_the_bits_of_single_batches(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    run = StepSlices.run
+
+    def counted(self: StepSlices, order: Any, count: int) -> Any:
+        counts.append(count)
+        return run(self, order, count)
+
+    monkeypatch.setattr(StepSlices, "run", counted)
+    sliced = trained(network)
+    assert sum(counts) == 3 * (ROWS // 17)  # all but the last batch of an epoch, which is smaller
+    counts.clear()
+    single = trained(network, single=True)
+    assert not counts
+    for name, value in sliced.items():
+        assert np.array_equal(value, single[name]), name
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_training_agrees_with_the_reference(network: Any) -> None:
+    native, reference = trained(network), trained(network, "reference")
+    for name, value in native.items():
+        # 21 steps of Adam, whose direction is a quotient of small numbers, in float32
+        assert np.allclose(value, reference[name], rtol=1e-3, atol=1e-5), name
