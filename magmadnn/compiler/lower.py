@@ -129,22 +129,22 @@ def _dtype(region: Region) -> str:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-class _RowStages:
+class _Walks:
     """When each member of a region of rows is computed.
 
     An element that needs no reduction is of stage 0; a reduction is known after the stage in which its
     elements are; and so on.
     """
 
-    def __init__(self, region: Region, formulas: _Formulas) -> None:
-        self.region, self.formulas = region, formulas
+    def __init__(self, region: Region, layouts: Layouts) -> None:
+        self.region, self.layouts = region, layouts
         self.stage: dict[Node, int] = {}  # of elements and of reductions: in which walk
         self.known: dict[Node, int] = {}  # of numbers: from which stage on
         for node in region.nodes:
             self._place(node)
 
     def _place(self, node: Node) -> None:
-        bases = [self.formulas.layouts.bases[i] for i in node.inputs]
+        bases = [self.layouts.bases[i] for i in node.inputs]
         first = max(
             [0]
             + [self.known[b] for b in bases if b in self.known]
@@ -164,9 +164,14 @@ class _RowStages:
         return max(last) + 1
 
 
+def walks_of(region: Region, layouts: Layouts) -> dict[Node, int]:
+    """In which walk over a row a region of rows computes each of its elements and reductions."""
+    return _Walks(region, layouts).stage
+
+
 def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
     formulas = _Formulas(region, layouts)
-    stages = _RowStages(region, formulas)
+    stages = _Walks(region, layouts)
     reduce: list[list[Reduction]] = [[] for _ in range(stages.count)]
     then: list[list[tuple[str, Formula]]] = [[] for _ in range(stages.count)]
     for number, node in enumerate(region.nodes):

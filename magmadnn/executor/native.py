@@ -168,13 +168,19 @@ class Instance:
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""
         fresh = [
-            (target, np.array(self._current(value)))
+            (target, self._value_to_write(value))
             for target, value in self.plan.program.updates
             if value not in self.plan.in_place
         ]
         fresh += [(t, self._mirrors[t]) for t in self.plan.in_place.values() if t in self._mirrors]
         for target, value in fresh:
             target.value.write(value)
+
+    def _value_to_write(self, value: Node) -> Array:
+        """A new value in memory that no variable shares: what is computed lies in the arena."""
+        base = self.plan.layouts.bases[value]
+        computed = isinstance(base.op, Op) and base not in self.plan.in_place
+        return self._current(value) if computed else np.array(self._current(value))
 
 
 def _driven(phases: list[list[Task]], last: int, tasks: Tasks) -> list[tuple[int, Action]]:

@@ -93,6 +93,13 @@ def test_a_later_walk_over_the_row_reads_the_old_value() -> None:
     assert "w" not in stepped([], [(w, doubled), (v, v_new)], {})
 
 
+def test_a_row_is_updated_in_place_where_no_later_walk_reads_it() -> None:
+    w, x = held("w", ramp(5, 7)), placed("x", 5, 7)
+    assert stepped([], [(w, ops.softmax(x))], {x: ramp(5, 7)}) == ["w"]
+    assert stepped([], [(w, ops.softmax(w))], {}) == ["w"]
+    assert stepped([], [(w, x / ops.sum(w * x, -1, keepdims=True))], {x: ramp(5, 7)}) == ["w"]
+
+
 def test_a_number_of_a_row_is_updated_in_place() -> None:
     b, g = held("b", ramp(1)), placed("g", BATCH, 1)
     assert stepped([], [(b, b - 0.5 * ops.sum(g, 0))], {g: ramp(11, 1)}) == ["b"]

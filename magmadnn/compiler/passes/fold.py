@@ -15,7 +15,7 @@ from dataclasses import replace
 from magmadnn.compiler.dependencies import in_order
 from magmadnn.compiler.draft import Draft
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.lower import product_of
+from magmadnn.compiler.lower import product_of, walks_of
 from magmadnn.compiler.regions import Region, RegionKind
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
@@ -53,7 +53,7 @@ def is_safe(
     program: Program,
 ) -> bool:
     """Whether the region that computes `value` may write it over `target`, as far as it goes itself."""
-    if region.numbers and not _is_read_on_the_way(target, value, region, layouts):
+    if region.numbers and _is_read_again(target, value, region, layouts):
         return False  # a walk over a row after the one that stores would read what is new
     if region.kind is RegionKind.GEMM and _reads_in_product(region, target, layouts):
         return False  # elements that are stored already would be read again for others
@@ -66,17 +66,33 @@ def is_safe(
     return all(layouts.is_whole(i) and i.shape == value.shape for i in own)
 
 
-def _is_read_on_the_way(target: Node, value: Node, region: Region, layouts: Layouts) -> bool:
-    """Whether a number of a row is stored over another that only it, and what it is made of, reads."""
-    if value not in region.numbers or region.kind is not RegionKind.ROWS:
-        return False
+def _is_read_again(target: Node, value: Node, region: Region, layouts: Layouts) -> bool:
+    """Whether a region with numbers of rows reads a variable when its new value may be stored already."""
     readers = {n for n in region.nodes if any(layouts.bases[i] is target for i in n.inputs)}
+    if not readers:
+        return False
+    if region.kind is not RegionKind.ROWS:
+        return True
+    if value not in region.numbers:
+        return _is_read_later(value, readers, region, layouts)
     made_of, stack = {value}, [value]
     while stack:
         fresh = {layouts.bases[i] for i in stack.pop().inputs} - made_of
         made_of |= fresh
         stack.extend(fresh & region.numbers)
-    return readers <= made_of & region.numbers
+    return not readers <= made_of & region.numbers
+
+
+def _is_read_later(value: Node, readers: set[Node], region: Region, layouts: Layouts) -> bool:
+    """Whether a walk after that which stores `value` computes anew what some of `readers` begin."""
+    walks = walks_of(region, layouts)
+    tainted: set[Node] = set()
+    for node in region.nodes:
+        bases = {layouts.bases[i] for i in node.inputs}
+        if node in readers or bases & (tainted - region.numbers):
+            tainted.add(node)
+    # a number that is no reduction follows the walk
+    return any(node not in walks or walks[node] > walks[value] for node in tainted)
 
 
 def _reads_in_product(region: Region, target: Node, layouts: Layouts) -> bool:
