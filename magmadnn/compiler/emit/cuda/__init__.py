@@ -1,0 +1,1 @@
+"""Kernels as CUDA C++: descriptions of kernels become text that NVRTC compiles."""

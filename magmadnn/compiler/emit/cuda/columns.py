@@ -1,0 +1,134 @@
+"""Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
+
+A block has a warp's width of columns. Its threads combine rows that lie `lanes` apart, in order, and the
+lanes' results are then combined in order. So the order of a sum depends on the number of rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
+from magmadnn.compiler.kernels.rows import Reduction
+
+from .formulas import MEMORY, TYPES, Cell, Lines, Writer
+from .parts import kept, parameters, place, seen
+from .reductions import COMBINED, neutral
+from .variant import Chip, Launch, arguments_of
+
+_ACROSS = 32  # columns of a block
+_MOST_LANES = 32
+_ROWS_OF_A_LANE = 4  # before there is another lane
+_UNROLL = 4
+
+
+@dataclass(frozen=True)
+class ColumnsVariant:
+    """How columns are cut.
+
+    Attributes:
+        kernel: what is computed.
+        lanes: threads that share a column: a power of two.
+    """
+
+    kernel: Columns
+    lanes: int
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return self.kernel.slots
+
+    def text(self, name: str) -> str:
+        """The function."""
+        return _Text(self, name).text()
+
+
+def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
+    """The variant and the launch for given sizes; None where nothing is to be done."""
+    rows, columns = values["row1"], values["column1"]
+    if columns == 0:
+        return None
+    lanes = 1
+    while lanes < _MOST_LANES and lanes * _ROWS_OF_A_LANE < rows:
+        lanes *= 2
+    variant = ColumnsVariant(kernel, lanes)
+    grid = (-(-columns // _ACROSS), 1, 1)
+    return Launch(variant, grid, (_ACROSS, lanes, 1), arguments_of(variant, values))
+
+
+class _Text:
+    """Writes one kernel."""
+
+    def __init__(self, variant: ColumnsVariant, name: str) -> None:
+        self.variant, self.kernel, self.name = variant, variant.kernel, name
+        self.lines = Lines()
+
+    def text(self) -> str:
+        """All of the function."""
+        kernel, lines, lanes = self.kernel, self.lines, self.variant.lanes
+        slots = parameters(kernel.slots, kernel.parts, {})
+        lines.add(f"const i64 column = (i64)blockIdx.x * {_ACROSS} + threadIdx.x;")
+        lines.add("const bool live = column < column1;")
+        for reduction in kernel.reduce:
+            lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_s = {neutral(reduction)};")
+        lines.add("if (live) {")
+        lines.add(f"#pragma unroll {_UNROLL}")
+        lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {lanes}) {{")
+        writer = Writer(lines, lambda leaf: self._leaf(leaf, "row"), kernel.dtype)
+        for reduction in kernel.reduce:
+            cell = writer.write(reduction.formula, reduction.dtype)
+            total = f"{reduction.name}_s"
+            lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
+        lines.add("}")
+        lines.add("}")
+        for reduction in kernel.reduce:
+            self._combine(reduction)
+        lines.add("if (!live || threadIdx.y != 0) return;")
+        self._store()
+        bounds = f"__launch_bounds__({_ACROSS * lanes})"
+        head = f'extern "C" __global__ void {bounds} {self.name}({slots}) {{'
+        return f"{head}\n{lines}\n}}\n"
+
+    def _combine(self, reduction: Reduction) -> None:
+        """The lanes' results in order; the first lane has the result."""
+        lines, lanes, name = self.lines, self.variant.lanes, reduction.name
+        if lanes == 1:
+            return
+        combine, total = COMBINED[reduction.kind], f"{name}_s"
+        lines.add(f"__shared__ {TYPES[reduction.dtype]} shared_{name}[{lanes}][{_ACROSS}];")
+        lines.add(f"shared_{name}[threadIdx.y][threadIdx.x] = {total};")
+        lines.add("__syncthreads();")
+        lines.add("if (threadIdx.y == 0) {")
+        lines.add("#pragma unroll")
+        lines.add(f"for (int other = 1; other < {lanes}; ++other)")
+        lines.add(f"  {total} = {combine}({total}, shared_{name}[other][threadIdx.x]);")
+        lines.add("}")
+
+    def _store(self) -> None:
+        """The results' formulas, all computed before anything is stored."""
+        lines, kernel = self.lines, self.kernel
+        numbers = {r.name: Cell(f"{r.name}_s", r.dtype) for r in kernel.reduce}
+
+        def leaf(formula: Formula) -> Cell:
+            if formula[0] == "value":
+                return numbers[formula[1]]
+            return self._leaf(formula, "row0")
+
+        writer = Writer(lines, leaf, kernel.dtype)
+        cells = [(result, writer.write(result.formula)) for result in kernel.store]
+        for result, cell in cells:
+            lines.add(f"*({place(result, 'row0', 'column')}) = {kept(cell, result.dtype)};")
+
+    def _leaf(self, leaf: Formula, row: str) -> Cell:
+        if leaf == ("rows",):
+            return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})(row1 - row0)")
+        operand = self.kernel.operands[leaf[1]]
+        at = place(operand, row, "column")
+        if operand.spread not in (FULL, ROW, COLUMN):
+            at = operand.name
+        cell = seen(f"*(const {MEMORY[operand.dtype]} *)({at})", operand.dtype)
+        return self.lines.let(operand.dtype, cell.text)

@@ -1,0 +1,68 @@
+"""Operands and results of fused kernels: parameters, addresses, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result
+
+from .formulas import MEMORY, Cell, converted
+
+Part = Operand | Result
+
+_WIDEST_LOAD = 16  # bytes
+
+
+def parameters(slots: Sequence[str], parts: Iterable[Part], pointers: Mapping[str, str]) -> str:
+    """The parameter list of a kernel.
+
+    Args:
+        slots: names of the parameters.
+        parts: operands and results, whose own slots are pointers to their elements.
+        pointers: types of further slots that are addresses.
+    """
+    kinds = {part.name: f"{MEMORY[part.dtype]} *" for part in parts} | dict(pointers)
+    return ", ".join(f"{kinds.get(slot, 'i64 ')}{slot}" for slot in slots)
+
+
+def place(part: Part, row: str, column: str) -> str:
+    """The address of an element, from which the next elements of the row follow."""
+    if part.spread == SCALAR:
+        return part.name
+    if part.spread == COLUMN:
+        return f"{part.name} + {row}"
+    start = f"{part.name} + {row} * {part.name}_row" if part.spread == FULL else part.name
+    return f"{start} + {column}"
+
+
+def seen(text: str, dtype: str) -> Cell:
+    """An element as formulas see it: bytes of truth become truth values."""
+    return Cell(f"({text} != 0)", dtype) if dtype == "bool" else Cell(text, dtype)
+
+
+def kept(cell: Cell, dtype: str) -> str:
+    """A value as memory keeps it."""
+    text = converted(cell, dtype)
+    return f"(u8){text}" if dtype == "bool" else text
+
+
+def vector_type(dtype: str, width: int) -> str:
+    """The type of elements that are loaded together."""
+    return f"Vec<{MEMORY[dtype]}, {width}>"
+
+
+def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) -> int:
+    """How many elements of a row a thread takes at a time: 16 bytes of the widest where all lies so."""
+    streams = [p for p in parts if p.spread not in (COLUMN, SCALAR)]
+    widest = max((ITEM_BYTES[p.dtype] for p in streams), default=_WIDEST_LOAD)
+    width = max(_WIDEST_LOAD // widest, 1)
+    while width > 1 and not all(_fits(p, values, columns, width) for p in streams):
+        width //= 2
+    return width
+
+
+def _fits(part: Part, values: Mapping[str, int], columns: int, width: int) -> bool:
+    nbytes = min(width * ITEM_BYTES[part.dtype], _WIDEST_LOAD)
+    row = values[f"{part.name}_row"] if part.spread == FULL else 0
+    return columns % width == 0 and row % width == 0 and values[part.name] % nbytes == 0

@@ -1,0 +1,85 @@
+"""What the text of every module begins with: vectors, conversions, reductions of a group of threads."""
+
+from __future__ import annotations
+
+PRELUDE = r"""
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned char u8;
+
+// V elements that are loaded and stored together.
+template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) Vec { T at[V]; };
+
+template <int V, typename T> __device__ __forceinline__ Vec<T, V> load(const T *from) {
+  return *reinterpret_cast<const Vec<T, V> *>(from);
+}
+
+template <int V, typename T> __device__ __forceinline__ void store(T *to, const Vec<T, V> &value) {
+  *reinterpret_cast<Vec<T, V> *>(to) = value;
+}
+
+__device__ __forceinline__ float make_f32(unsigned bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ double make_f64(u64 bits) { return __longlong_as_double((i64)bits); }
+
+// NumPy's minimum and maximum: NaN is passed on.
+template <typename T> __device__ __forceinline__ T least(T a, T b) { return a < b || a != a ? a : b; }
+template <typename T> __device__ __forceinline__ T most(T a, T b) { return a > b || a != a ? a : b; }
+template <typename T> __device__ __forceinline__ T sum(T a, T b) { return a + b; }
+
+template <typename T> __device__ __forceinline__ T sign_of(T x) {
+  return x != x ? x : T(x > T(0)) - T(x < T(0));
+}
+
+// Division and remainder that round towards minus infinity, as NumPy's; for integers 0 where b is 0.
+__device__ __forceinline__ i64 floor_divide(i64 a, i64 b) {
+  if (b == 0) return 0;
+  if (b == -1) return (i64)(0 - (u64)a);
+  i64 q = a / b, r = a % b;
+  return q - (r != 0 && (r < 0) != (b < 0));
+}
+__device__ __forceinline__ int floor_divide(int a, int b) { return (int)floor_divide((i64)a, (i64)b); }
+__device__ __forceinline__ i64 remainder_of(i64 a, i64 b) {
+  if (b == 0 || b == -1) return 0;
+  i64 r = a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+__device__ __forceinline__ int remainder_of(int a, int b) { return (int)remainder_of((i64)a, (i64)b); }
+__device__ __forceinline__ float mod_of(float a, float b) { return fmodf(a, b); }
+__device__ __forceinline__ double mod_of(double a, double b) { return fmod(a, b); }
+__device__ __forceinline__ float sign_like(float a, float b) { return copysignf(a, b); }
+__device__ __forceinline__ double sign_like(double a, double b) { return copysign(a, b); }
+__device__ __forceinline__ float floor_of(float a) { return floorf(a); }
+__device__ __forceinline__ double floor_of(double a) { return ::floor(a); }
+template <typename T> __device__ __forceinline__ void divided(T a, T b, T &quotient, T &modulo) {
+  T rest = mod_of(a, b);
+  bool other_side = rest != T(0) && (b < T(0)) != (rest < T(0));
+  modulo = rest == T(0) ? sign_like(rest, b) : other_side ? rest + b : rest;
+  T q = (a - rest) / b;
+  q = other_side ? q - T(1) : q;
+  T low = floor_of(q);
+  low = q - low > T(0.5) ? low + T(1) : low;
+  low = q == T(0) ? sign_like(q, a / b) : low;
+  quotient = b == T(0) ? a / b : low;
+  if (b == T(0)) modulo = mod_of(a, b);
+}
+__device__ __forceinline__ float floor_divide(float a, float b) {
+  float q, r;
+  divided(a, b, q, r);
+  return q;
+}
+__device__ __forceinline__ double floor_divide(double a, double b) {
+  double q, r;
+  divided(a, b, q, r);
+  return q;
+}
+__device__ __forceinline__ float remainder_of(float a, float b) {
+  float q, r;
+  divided(a, b, q, r);
+  return r;
+}
+__device__ __forceinline__ double remainder_of(double a, double b) {
+  double q, r;
+  divided(a, b, q, r);
+  return r;
+}
+"""

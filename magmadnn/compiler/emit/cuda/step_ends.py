@@ -1,0 +1,156 @@
+"""Begin and end of a step that runs for many batches: rows of the data are fetched, outputs are kept.
+
+Each is one kernel for all placeholders, or all outputs. The number of the batch is a number in memory that
+counts the batches before this graph of steps, plus that of the step within the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .formulas import MEMORY, Cell, converted
+from .parts import kept, seen
+from .variant import Launch
+
+_THREADS = 256
+_PIECE = 4  # elements of a thread
+
+
+@dataclass(frozen=True)
+class FetchPart:
+    """result[i] = source[order[batch * rows + i]], a row of `columns` elements at a time."""
+
+    dtype: str
+    result_dtype: str
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """The rows of one batch of several data sets.
+
+    Slots: `first, step`, an address and a number; then for each part `rows, columns, blocks`, addresses
+    `source, order, result`; a part with `order` 0 takes rows in their order.
+    """
+
+    parts: tuple[FetchPart, ...]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        own = ("rows", "columns", "blocks", "source", "order", "result")
+        return ("first", "step", *(f"{s}{k}" for k in range(len(self.parts)) for s in own))
+
+    def text(self, name: str) -> str:
+        """The function."""
+        kinds = ["const i64 *first", "i64 step"]
+        body = ["  const i64 batch = *first + step;", "  i64 block = blockIdx.x;"]
+        for k, part in enumerate(self.parts):
+            source, result = MEMORY[part.dtype], MEMORY[part.result_dtype]
+            kinds += [f"i64 rows{k}", f"i64 columns{k}", f"i64 blocks{k}"]
+            kinds += [f"const {source} *source{k}", f"const i64 *order{k}", f"{result} *result{k}"]
+            value = kept(
+                Cell(converted_text("from[column]", part), part.result_dtype), part.result_dtype
+            )
+            body += [
+                f"  if (block >= 0 && block < blocks{k}) {{",
+                f"    const i64 across = (columns{k} + {_THREADS * _PIECE - 1}) / {_THREADS * _PIECE};",
+                "    const i64 row = block / across;",
+                f"    const i64 start = (block % across) * {_THREADS * _PIECE} + threadIdx.x;",
+                f"    const i64 at = batch * rows{k} + row;",
+                f"    const {source} *from = source{k} + (order{k} ? order{k}[at] : at) * columns{k};",
+                f"    {result} *to = result{k} + row * columns{k};",
+                "    #pragma unroll",
+                f"    for (int piece = 0; piece < {_PIECE}; ++piece) {{",
+                f"      const i64 column = start + piece * {_THREADS};",
+                f"      if (column < columns{k}) to[column] = {value};",
+                "    }",
+                "  }",
+                f"  block -= blocks{k};",
+            ]
+        lines = "\n".join(body)
+        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{lines}\n}}\n'
+
+
+def converted_text(text: str, part: FetchPart) -> str:
+    """An element of the data in the dtype of the batch."""
+    return converted(seen(text, part.dtype), part.result_dtype)
+
+
+def blocks_for(rows: int, columns: int) -> int:
+    """Blocks of a part of `Fetch`."""
+    return rows * -(-columns // (_THREADS * _PIECE))
+
+
+def fetch(
+    first: int, step: int, parts: Sequence[tuple[FetchPart, int, int, int, int, int]]
+) -> Launch:
+    """The launch that fetches a batch.
+
+    Args:
+        first: address of the number of batches before.
+        step: further batches before.
+        parts: (part, rows, columns, source, order, result) of each.
+    """
+    variant = Fetch(tuple(part for part, *_ in parts))
+    arguments, total = [first, step], 0
+    for _, rows, columns, source, order, result in parts:
+        blocks = blocks_for(rows, columns)
+        total += blocks
+        arguments += [rows, columns, blocks, source, order, result]
+    return Launch(variant, (max(total, 1), 1, 1), (_THREADS, 1, 1), tuple(arguments))
+
+
+@dataclass(frozen=True)
+class KeepAll:
+    """kept[batch][i] = source[i] for several outputs, by one block.
+
+    Slots: `first, step`; then for each part `count, source, kept`.
+
+    Attributes:
+        dtypes: of the outputs.
+    """
+
+    dtypes: tuple[str, ...]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        own = ("count", "source", "kept")
+        return ("first", "step", *(f"{s}{k}" for k in range(len(self.dtypes)) for s in own))
+
+    def text(self, name: str) -> str:
+        """The function."""
+        kinds, body = ["const i64 *first", "i64 step"], ["  const i64 batch = *first + step;"]
+        for k, dtype in enumerate(self.dtypes):
+            item = MEMORY[dtype]
+            kinds += [f"i64 count{k}", f"const {item} *source{k}", f"{item} *kept{k}"]
+            body.append(
+                f"  for (i64 i = threadIdx.x; i < count{k}; i += {_THREADS}) "
+                f"kept{k}[batch * count{k} + i] = source{k}[i];"
+            )
+        lines = "\n".join(body)
+        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{lines}\n}}\n'
+
+
+def keep_all(first: int, step: int, parts: Sequence[tuple[str, int, int, int]]) -> Launch:
+    """The launch that keeps outputs: (dtype, count, source, kept) of each."""
+    variant = KeepAll(tuple(dtype for dtype, *_ in parts))
+    arguments = (first, step, *(number for _, *numbers in parts for number in numbers))
+    return Launch(variant, (1, 1, 1), (_THREADS, 1, 1), arguments)
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Adds to the number of batches before: the last thing that a graph of steps does."""
+
+    slots = ("first", "count")
+
+    def text(self, name: str) -> str:
+        """The function."""
+        return f'extern "C" __global__ void {name}(i64 *first, i64 count) {{ *first += count; }}\n'
+
+
+def advance(first: int, count: int) -> Launch:
+    """The launch that adds `count`."""
+    return Launch(Advance(), (1, 1, 1), (1, 1, 1), (first, count))
