@@ -16,6 +16,7 @@ from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
 from .parts import kept, parameters, place, seen
+from .prelude import BEGIN
 from .reductions import COMBINED, neutral
 from .variant import Chip, Launch, arguments_of
 
@@ -91,7 +92,7 @@ class _Text:
         self._store()
         bounds = f"__launch_bounds__({_ACROSS * lanes})"
         head = f'extern "C" __global__ void {bounds} {self.name}({slots}) {{'
-        return f"{head}\n{lines}\n}}\n"
+        return f"{head}\n{BEGIN}{lines}\n}}\n"
 
     def _combine(self, reduction: Reduction) -> None:
         """The lanes' results in order; the first lane has the result."""

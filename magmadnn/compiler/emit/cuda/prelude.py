@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+BEGIN = "  wait_for_earlier_kernels();\n  let_later_kernels_start();\n"
+
 PRELUDE = r"""
 typedef long long i64;
 typedef unsigned long long u64;
 typedef unsigned char u8;
+typedef unsigned int u32;
+
+// Kernels of a graph begin while earlier ones still run. So each waits, before it reads or writes what those
+// touch, until they are done and what they wrote is seen; only then may later ones begin.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_later_kernels_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // V elements that are loaded and stored together.
 template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) Vec { T at[V]; };
@@ -24,7 +40,7 @@ __device__ __forceinline__ double make_f64(u64 bits) { return __longlong_as_doub
 // NumPy's minimum and maximum: NaN is passed on.
 template <typename T> __device__ __forceinline__ T least(T a, T b) { return a < b || a != a ? a : b; }
 template <typename T> __device__ __forceinline__ T most(T a, T b) { return a > b || a != a ? a : b; }
-template <typename T> __device__ __forceinline__ T sum(T a, T b) { return a + b; }
+template <typename T> __device__ __forceinline__ T plus(T a, T b) { return a + b; }
 
 template <typename T> __device__ __forceinline__ T sign_of(T x) {
   return x != x ? x : T(x > T(0)) - T(x < T(0));

@@ -17,6 +17,7 @@ from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
 from .parts import kept, parameters, place, seen, vector_type, width_for
+from .prelude import BEGIN
 from .reductions import COMBINED, group_reduction, neutral
 from .variant import Chip, Launch, arguments_of
 
@@ -132,7 +133,7 @@ class _Text:
         else:
             self._single()
         head = f'extern "C" __global__ void __launch_bounds__({threads}) {self.name}({slots}) {{'
-        return f"{head}\n{lines}\n}}\n"
+        return f"{head}\n{BEGIN}{lines}\n}}\n"
 
     # --- elements one by one ----------------------------------------------------------------------
 

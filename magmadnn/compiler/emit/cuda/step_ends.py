@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .formulas import MEMORY, Cell, converted
 from .parts import kept, seen
+from .prelude import BEGIN
 from .variant import Launch
 
 _THREADS = 256
@@ -69,7 +70,7 @@ class Fetch:
                 f"  block -= blocks{k};",
             ]
         lines = "\n".join(body)
-        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{lines}\n}}\n'
+        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{BEGIN}{lines}\n}}\n'
 
 
 def converted_text(text: str, part: FetchPart) -> str:
@@ -130,7 +131,7 @@ class KeepAll:
                 f"kept{k}[batch * count{k} + i] = source{k}[i];"
             )
         lines = "\n".join(body)
-        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{lines}\n}}\n'
+        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{BEGIN}{lines}\n}}\n'
 
 
 def keep_all(first: int, step: int, parts: Sequence[tuple[str, int, int, int]]) -> Launch:
@@ -148,7 +149,8 @@ class Advance:
 
     def text(self, name: str) -> str:
         """The function."""
-        return f'extern "C" __global__ void {name}(i64 *first, i64 count) {{ *first += count; }}\n'
+        head = f'extern "C" __global__ void {name}(i64 *first, i64 count)'
+        return f"{head} {{\n{BEGIN}  *first += count;\n}}\n"
 
 
 def advance(first: int, count: int) -> Launch:
