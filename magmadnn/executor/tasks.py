@@ -19,7 +19,7 @@ from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
-from magmadnn.compiler.regions import Region, RegionKind
+from magmadnn.compiler.regions import RegionKind
 from magmadnn.errors import FileError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node
@@ -71,7 +71,7 @@ class Tasks:
         kernel = work.lowered.kernel
         (loaded,) = load([kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(kernel, host()))
-        values = self._values(work.lowered, work.region)
+        values = slot_values(work, self.arrays, self.sizes)
         return [
             self._task(loaded, work.lowered, {**values, **t}) for t in self._tiles(work, values)
         ]
@@ -85,29 +85,6 @@ class Tasks:
                 offset = self.arrays[node].ctypes.data - self.arrays[base].ctypes.data
                 self.patches.append(Patch(block, slots.index(slot), base, offset))
         return Task(loaded, block)
-
-    def _values(self, lowered: Lowered, region: Region) -> dict[str, int]:
-        """All slots of a kernel for its whole matrix."""
-        slots = lowered.kernel.slots
-        rows = int(np.prod(bind_shape(region.rows, self.sizes), dtype=np.int64))
-        (columns,) = bind_shape((region.columns,), self.sizes)
-        values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
-        for slot, number in lowered.numbers:
-            (values[slot],) = bind_shape((number,), self.sizes)
-        if region.kind is RegionKind.RANDOM:  # its elements are one long row
-            values["row1"], values["column1"] = 1, rows * columns
-        if region.kind is RegionKind.COLUMNS:
-            values["row1"] = self.arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
-        if region.kind is RegionKind.GEMM:
-            values["k"] = self.arrays[product_of(region).inputs[0]].shape[1]
-        for slot, node, _ in (*lowered.reads, *lowered.writes):
-            array = self.arrays[node]
-            values[slot] = array.ctypes.data
-            if f"{slot}_row" in slots:
-                values[f"{slot}_row"] = _row_stride(array)
-            if f"ld{slot}" in slots:
-                values[f"ld{slot}"] = _leading(array)
-        return values
 
     def _tiles(self, work: Work, values: Mapping[str, int]) -> list[dict[str, int]]:
         """The parts of the matrix that threads take one by one."""
@@ -128,6 +105,34 @@ class Tasks:
             {f"{name}0": start, f"{name}1": min(start + size, length)}
             for start in range(0, length, size)
         ]
+
+
+def slot_values(
+    work: Work, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """All slots of the kernel of a step, for its whole matrix."""
+    lowered, region = work.lowered, work.region
+    assert lowered is not None
+    slots = lowered.kernel.slots
+    rows = int(np.prod(bind_shape(region.rows, sizes), dtype=np.int64))
+    (columns,) = bind_shape((region.columns,), sizes)
+    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+    for slot, number in lowered.numbers:
+        (values[slot],) = bind_shape((number,), sizes)
+    if region.kind is RegionKind.RANDOM:  # its elements are one long row
+        values["row1"], values["column1"] = 1, rows * columns
+    if region.kind is RegionKind.COLUMNS:
+        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
+    if region.kind is RegionKind.GEMM:
+        values["k"] = arrays[product_of(region).inputs[0]].shape[1]
+    for slot, node, _ in (*lowered.reads, *lowered.writes):
+        array = arrays[node]
+        values[slot] = array.ctypes.data
+        if f"{slot}_row" in slots:
+            values[f"{slot}_row"] = _row_stride(array)
+        if f"ld{slot}" in slots:
+            values[f"ld{slot}"] = _leading(array)
+    return values
 
 
 def kernel_cache() -> Cache | None:

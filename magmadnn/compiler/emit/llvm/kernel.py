@@ -45,13 +45,18 @@ def llvm_text(kernels: Sequence[Kernel], target: Target) -> str:
     module = ir.Module(_NAME)
     module.triple = target.triple
     for number, kernel in enumerate(kernels):
-        kinds = ir.FunctionType(VOID, [POINTER, POINTER, I64])
-        function = ir.Function(module, kinds, symbol(number))
-        function.attributes.add("nounwind")
-        code = Code(function)
-        write_kernel(kernel, code, Frame(code, kernel.slots), target)
-        code.give_back()
+        add_function(module, symbol(number), kernel, target)
     return str(module)
+
+
+def add_function(module: Any, name: str, kernel: Kernel, target: Target) -> Any:
+    """Write `kernel` into an llvmlite module as the function `name`, and give that."""
+    function = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER, I64]), name)
+    function.attributes.add("nounwind")
+    code = Code(function)
+    write_kernel(kernel, code, Frame(code, kernel.slots), target)
+    code.give_back()
+    return function
 
 
 def symbol(number: int) -> str:

@@ -1,0 +1,95 @@
+"""What an object file computes: kernels on places in memory, with every size as a polynomial.
+
+Sizes are known when the code is called. Apart from that this is a plan that is laid out: nothing is decided
+later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magmadnn.graph.dim import Dim, Size
+
+from .kernels.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere in memory.
+
+    Attributes:
+        kind: `input`, `output`, `constant` or `buffer`,
+        number: and which of them.
+        offset: bytes from its beginning.
+    """
+
+    kind: str
+    number: int
+    offset: Size = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel on one argument block.
+
+    Attributes:
+        kernel: what is called.
+        numbers: integer slots.
+        places: slots that hold addresses.
+    """
+
+    kernel: Kernel
+    numbers: Mapping[str, Size]
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A value of any layout, copied element by element to where it lies packed."""
+
+    source: Place
+    goal: Place
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]  # bytes
+    item_bytes: int
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A size that kernels read from memory."""
+
+    goal: Place
+    size: Size
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """Everything that one object file computes, for batches of samples.
+
+    Attributes:
+        batch: the symbol of the number of samples.
+        symbols: other sizes that the caller gives.
+        inputs: bytes of a sample of each input.
+        outputs: bytes of a sample of each output.
+        buffers: bytes of temporary values; each has room for the largest of several.
+        constants: what never changes: parameters.
+        facts: sizes to be stored before the first call.
+        calls: kernels in running order.
+        copies: made after the last call.
+        checked: sizes that must not turn out negative.
+        longest: samples that are computed at a time.
+    """
+
+    batch: str
+    symbols: tuple[str, ...]
+    inputs: tuple[Size, ...]
+    outputs: tuple[Size, ...]
+    buffers: tuple[tuple[Size, ...], ...]
+    constants: tuple[bytes, ...]
+    facts: tuple[Fact, ...]
+    calls: tuple[Call, ...]
+    copies: tuple[Copy, ...]
+    checked: tuple[Dim, ...]
+    longest: int
