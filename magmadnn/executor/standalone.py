@@ -22,7 +22,6 @@ from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Dim, Size, dims_of, product
 from magmadnn.graph.node import PLACEHOLDER, SIZE, VARIABLE, Node
 
-
 from .native import Instance
 from .tasks import slot_values
 
@@ -284,7 +283,10 @@ def _no_polynomial() -> GraphError:
 def _inverted(rows: list[list[int]]) -> list[list[Fraction]]:
     """The inverse of a matrix, exactly."""
     n = len(rows)
-    work = [[Fraction(x) for x in row] + [Fraction(i == k) for i in range(n)] for k, row in enumerate(rows)]
+    work = [
+        [Fraction(x) for x in row] + [Fraction(i == k) for i in range(n)]
+        for k, row in enumerate(rows)
+    ]
     for k in range(n):
         pivot = next(i for i in range(k, n) if work[i][k])
         work[k], work[pivot] = work[pivot], work[k]
@@ -304,7 +306,7 @@ def _nbytes(shape: Sequence[Size], node: Node) -> Size:
 
 
 def _shared_buffers(lives: Sequence[Life]) -> tuple[list[tuple[Size, ...]], dict[Node, int]]:
-    """Sizes of buffers, and which of them each value lies in: one that nobody needs any more, or a new one."""
+    """Sizes of buffers, and which each value lies in: one that nobody needs any more, or a new one."""
     buffers: list[list[Life]] = []
     places: dict[Node, int] = {}
     for life in lives:  # in the order of phases

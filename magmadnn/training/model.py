@@ -438,6 +438,37 @@ class Model:
 
         save_model(self, folder)
 
+    def export(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        cpu: str | None = None,
+        batch_size: int = 256,
+        note: str = "",
+    ) -> list[Path]:
+        """Write predict as an object file for C and Fortran, parameters included; see the how-to.
+
+        Args:
+            path: of the object file, `net.o`; `net.h` and `net.f90` are written beside it.
+            name: what names of functions begin with, as in `net_predict`; None: the file's name.
+            cpu: what it is to run on, such as "x86-64-v3"; None: the CPU of this machine.
+            batch_size: samples that are computed at a time.
+            note: text for the header, such as units and scaling of the inputs.
+
+        Returns:
+            The paths of the files.
+
+        Raises:
+            GraphError: if an op has no native kernel, naming op and layer.
+            ArgumentError: for a name that C and Fortran do not take, or a CPU that is not known.
+            FileError: if a file cannot be written, or a header is there that magmadnn did not write.
+        """
+        from .exporting import export_model
+
+        _at_least("export: batch_size", batch_size, 1)
+        return export_model(self, path, name=name, cpu=cpu, batch_size=batch_size, note=note)
+
 
 def _chained(layers: Sequence[Any]) -> tuple[Placeholder, Operation]:
     """Input and output of layers in a row."""

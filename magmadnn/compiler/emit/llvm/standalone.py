@@ -287,7 +287,7 @@ def _write_copy(
 
 
 def _escaped(data: bytes) -> str:
-    """Bytes as LLVM writes them in text: `\\00` to `\\ff`."""
+    """Bytes as LLVM writes them in text: a backslash and two digits each."""
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     raw = np.frombuffer(data, np.uint8)
     text = np.full((len(raw), 3), ord("\\"), np.uint8)
