@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.arena import Life, arena_of
 from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.compiler.passes.plan_memory import Life, arena_of
 from magmadnn.compiler.standalone import Call, Copy, Fact, Place, Standalone
 from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Dim, Size, dims_of, product

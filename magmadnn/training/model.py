@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from magmadnn import optim
 from magmadnn.data import check_arrays, split
-from magmadnn.data._structure import is_mapped
 from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
 from magmadnn.executor import Executable
 from magmadnn.graph.node import node_of, rebuild
@@ -24,6 +23,7 @@ from magmadnn.tensor import Operation, Placeholder, Variable
 
 from .architecture import free_variables, layers_of
 from .callbacks import Callback
+from .checks import as_iterable, at_least, chained, looks
 from .fit import BatchSize, Fit, run_once
 from .history import History
 from .objective import Objective, sample_weights
@@ -66,7 +66,7 @@ class Model:
         if (layers is None) == (inputs is None or outputs is None):
             raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
         if layers is not None:
-            first, last = _chained(layers)
+            first, last = chained(layers)
             inputs, outputs = [first], [last]
         self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
@@ -209,7 +209,7 @@ class Model:
             y: targets, likewise.
             batch_size: the batch for which sizes are given.
         """
-        _at_least("plan: batch_size", batch_size, 1)
+        at_least("plan: batch_size", batch_size, 1)
         return self._planned(x, y).text({"batch": batch_size})
 
     def _planned(self, x: Any, y: Any) -> Step | Executable:
@@ -263,9 +263,9 @@ class Model:
                 parameters are then those before that step. What a step makes of parameters is looked at
                 when an epoch ends and before a checkpoint is written.
         """
-        _at_least("fit: epochs", epochs, 0)
+        at_least("fit: epochs", epochs, 0)
         if isinstance(batch_size, int):
-            _at_least("fit: batch_size", batch_size, 1)
+            at_least("fit: batch_size", batch_size, 1)
         if not 0 <= validation_split < 1:
             raise ArgumentError(
                 f"fit: validation_split must be at least 0 and below 1, got {validation_split!r}"
@@ -275,7 +275,7 @@ class Model:
                 raise ArgumentError(
                     "fit: validation_split, sample_weight and class_weight need x and y as arrays"
                 )
-            source: Source = IterableSource(_as_iterable(x))
+            source: Source = IterableSource(as_iterable(x))
         else:
             inputs, targets = self._arrays("fit", x, y)
             weights = sample_weights(targets, sample_weight, class_weight)
@@ -322,7 +322,7 @@ class Model:
     def _objective_key(self, sample: Batch) -> tuple[Any, ...]:
         """Equal for equal losses and metrics of targets that look alike."""
         chosen = (*map(id, self._given_losses()), *map(id, self.metrics))
-        return (*_looks(sample.targets), sample.weights is not None, chosen)
+        return (*looks(sample.targets), sample.weights is not None, chosen)
 
     def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
         if not isinstance(data, (tuple, list)) or len(data) != 2:
@@ -367,9 +367,9 @@ class Model:
             batch_size: samples that are computed at a time; the result does not depend on it.
             sample_weight: weight of each sample.
         """
-        _at_least("evaluate: batch_size", batch_size, 1)
+        at_least("evaluate: batch_size", batch_size, 1)
         if y is None:
-            source: Source = IterableSource(_as_iterable(x))
+            source: Source = IterableSource(as_iterable(x))
         else:
             inputs, targets = self._arrays("evaluate", x, y)
             weights = sample_weights(targets, sample_weight, None)
@@ -388,7 +388,7 @@ class Model:
 
         For a model whose last layer gives logits these are logits: see `predict_probability`.
         """
-        _at_least("predict: batch_size", batch_size, 1)
+        at_least("predict: batch_size", batch_size, 1)
         arrays = inputs_for(self.inputs, x, "predict")
         prediction, rows = self._predictor(), len(arrays[0])
         pieces = [
@@ -466,35 +466,5 @@ class Model:
         """
         from .exporting import export_model
 
-        _at_least("export: batch_size", batch_size, 1)
+        at_least("export: batch_size", batch_size, 1)
         return export_model(self, path, name=name, cpu=cpu, batch_size=batch_size, note=note)
-
-
-def _chained(layers: Sequence[Any]) -> tuple[Placeholder, Operation]:
-    """Input and output of layers in a row."""
-    if not layers or not isinstance(layers[0], Placeholder):
-        raise ArgumentError("Model: the first of the layers must be md.layers.Input(shape)")
-    following = list(layers[1:])
-    for layer in following:
-        if not isinstance(layer, Layer):
-            raise ArgumentError(f"Model: expected layers, got {layer!r}; wrap it in a Layer")
-    number_layers(list(dict.fromkeys(following)))  # first, so that errors tell which layer it is
-    x: Operation = layers[0]
-    for layer in following:
-        x = layer(x)
-    return layers[0], x
-
-
-def _looks(targets: Iterable[Array]) -> tuple[Any, ...]:
-    return tuple((t.shape[1:], t.dtype) for t in targets)
-
-
-def _as_iterable(x: Any) -> Any:
-    if isinstance(x, np.ndarray) or is_mapped(x) or not (hasattr(x, "__iter__") or callable(x)):
-        raise ArgumentError("y is missing: give x and y, or an iterable of batches (x, y)")
-    return x
-
-
-def _at_least(what: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")

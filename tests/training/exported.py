@@ -69,9 +69,9 @@ class Exported:
 def nan_like(arrays: Any) -> list[Array]:
     """Arrays of these shapes and dtypes that hold nothing of use."""
     several = arrays if isinstance(arrays, list) else [arrays]
-    made = [np.empty_like(a) for a in several]
+    made = [np.empty_like(a, order="C") for a in several]
     for array in made:
-        array.view(np.uint8).fill(0xA5)
+        array.reshape(-1).view(np.uint8).fill(0xA5)
     return made
 
 
