@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.node import Node, Updated
-from magmadnn.graph.op import Array
+from magmadnn.graph.op import Array, Op
 from magmadnn.graph.program import Program
 
 from .binding import bind
-from .run import Watch, run
+from .run import Watch, compute, run
 
 if TYPE_CHECKING:
     from .native import NativeRunner
@@ -93,7 +94,17 @@ class Executable:
             NumericError: with `guard`, if NaN or infinity appears, naming where; nothing is updated then.
         """
         if self.executor == "native" and watch is None:
-            outputs = self.native.run(*bind(self.plan, feeds), guard=guard)
+            fed, sizes = bind(self.plan, feeds)
+            outputs = self.native.run(fed, sizes, guard=guard or self._may_hide_errors)
             if outputs is not None:
                 return outputs
+            if not guard:
+                compute(self.plan, feeds)  # raises where kernels gave NaN
+                return self.native.run(fed, sizes) or []
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
+
+    @cached_property
+    def _may_hide_errors(self) -> bool:
+        """Whether a kernel gives NaN where NumPy raises: for an index that is out of range."""
+        ops = (node.op for node in self.program.nodes() if isinstance(node.op, Op))
+        return any(op.integers and op.decompose is not None for op in ops)

@@ -60,6 +60,11 @@ def run(
     return outputs
 
 
+def compute(plan: Plan, feeds: Mapping[Node, Any]) -> None:
+    """Compute everything and keep nothing: for the errors that it raises."""
+    _compute(plan, feeds, None, False)
+
+
 def _compute(
     plan: Plan, feeds: Mapping[Node, Any], watch: Watch | None, float64: bool, check: bool = False
 ) -> tuple[list[Any], set[int]]:

@@ -74,7 +74,9 @@ class Operation(Operators):
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
         """
         if (executable := self._executables.get(training)) is None:
-            executable = self._executables[training] = Executable([self.node], training=training)
+            executable = self._executables[training] = Executable(
+                [self.node], training=training, executor="native"
+            )
         return Tensor.wrap(executable.run(as_feeds(feeds))[0])
 
     def numpy(self, feeds: Feeds | None = None) -> Array:

@@ -58,6 +58,10 @@ def check(measured: Measured, random: np.random.Generator) -> list[Node]:
     found = measured.gradients()
     feeds = dict(zip(measured.inputs, measured.point, strict=True))
     values = Executable(found, check=True).run(feeds)
+    compiled = Executable(found, executor="native", check=True).run(feeds)
+    for one, other in zip(compiled, values, strict=True):
+        scale = max(1.0, float(np.abs(other).max(initial=0)))
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12 * scale)
     for _ in range(DIRECTIONS):
         directions = {i: random.uniform(-1, 1, measured.point[i].shape) for i in measured.real}
         terms = [

@@ -146,6 +146,7 @@ def test_sizes_unknown_while_the_graph_is_built(op: Op, checked: Callable[[int],
         real = [x for x in inputs if x.dtype == np.float64]
         found = slopes(op, node, real)
         run = Executable([node, *found], check=True)
+        compiled = Executable([node, *found], executor="native", check=True)
         for batch in SIZES:
             arrays = drawn(op, sizes, batch)
             attributes = {k: bound(v, batch) for k, v in sizes.attributes.items()}
@@ -156,7 +157,9 @@ def test_sizes_unknown_while_the_graph_is_built(op: Op, checked: Callable[[int],
             for got, expected in zip(values, known_slopes(case), strict=True):
                 # reductions over a broadcast axis may add up in another order
                 np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12, err_msg=str(case))
-            checked(1 + len(values))
+            for got, expected in zip(compiled.run(fed), [result, *values], strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12, err_msg=str(case))
+            checked(2 + 2 * len(values))
 
 
 def slopes(op: Op, node: Node, real: list[Node]) -> list[Node]:
@@ -287,10 +290,14 @@ def test_sizes_0_and_1(op: Op, checked: Callable[[int], None]) -> None:
             dict(zip(inputs, arrays, strict=True))
         )
         assert bits(got) == bits(result)
-        assert [v.shape for v in values] == [x.shape for x in inputs if x.dtype == np.float64][
-            : len(values)
-        ]
-        checked(2 + len(values))
+        shapes = [x.shape for x in inputs if x.dtype == np.float64]
+        assert [v.shape for v in values] == shapes[: len(values)]
+        compiled = Executable([node, *found], executor="native", check=True)
+        got, *compiled_values = compiled.run(dict(zip(inputs, arrays, strict=True)))
+        assert (got.shape, got.dtype) == (result.shape, result.dtype)
+        for one, other in zip([got, *compiled_values], [result, *values], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12, err_msg=str(case))
+        checked(4 + 2 * len(values))
 
 
 @pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])

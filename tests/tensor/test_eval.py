@@ -1,0 +1,62 @@
+"""Operation.eval runs compiled code: equal results at each call, the errors that NumPy raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import ops
+from magmadnn.errors import DataError
+from magmadnn.executor import Executable
+
+X = np.random.default_rng(11).normal(size=(5, 7)).astype(np.float32)
+
+
+def test_it_is_compiled() -> None:
+    y = ops.tanh(md.variable("x", X)) * 2.0
+    y.eval()
+    (executable,) = y._executables.values()
+    assert executable.executor == "native" and executable.native.plan.kernels == 1
+
+
+def test_calls_give_equal_bits_and_compile_once() -> None:
+    x = md.placeholder("x", (None, 7))
+    y = ops.softmax(x @ md.variable("w", X.T))
+    first = y.eval({x: X}).numpy()
+    for rows in (1, 3, 5):
+        again = y.eval({x: X[:rows]}).numpy()
+        np.testing.assert_array_equal(again, first[:rows])
+    assert len(y._executables) == 1
+    fresh = ops.softmax(x @ md.variable("w", X.T)).eval({x: X})
+    np.testing.assert_array_equal(fresh.numpy(), first)
+
+
+@pytest.mark.parametrize("make", [
+    lambda x, i: ops.take_class(x, i), lambda x, i: ops.one_hot(i, 7), lambda x, i: ops.take(x, i),
+])  # fmt: skip
+def test_an_index_that_is_out_of_range_is_an_error(make: Any) -> None:
+    x, i = md.placeholder("x", (None, 7)), md.placeholder("i", (None,), "int64")
+    y = make(x, i)
+    with pytest.raises(DataError, match=r"index 7 at \(3,\) is outside 0 to"):
+        y.eval({x: X, i: [0, 1, 2, 7, 4]} if x.node in Executable([y.node]).program.nodes()
+               else {i: [0, 1, 2, 7, 4]})  # fmt: skip
+
+
+def test_nan_and_infinity_are_values() -> None:
+    x, i = md.placeholder("x", (None, 7)), md.placeholder("i", (None,), "int64")
+    values = X.copy()
+    values[1, 1], values[2, 2] = np.nan, np.inf
+    taken = ops.take_class(x, i).eval({x: values, i: np.arange(5)})
+    np.testing.assert_array_equal(taken.numpy(), values[np.arange(5), np.arange(5)])
+    np.testing.assert_array_equal(ops.log(x - x).eval({x: X}).numpy(), np.full_like(X, -np.inf))
+
+
+def test_running_statistics_are_updated_once_where_the_result_is_nan() -> None:
+    x, i = md.placeholder("x", (None, 7)), md.placeholder("i", (None,), "int64")
+    count = md.variable("count", np.float32(0))
+    y = md.tensor.operation.with_update(ops.take_class(x, i), count, count + 1.0)
+    y.eval({x: np.full((5, 7), np.nan), i: np.arange(5)}, training=True)
+    assert float(count.value) == 1
