@@ -138,6 +138,7 @@ def _result(model: Model, data: Dataset, history: History, settings: Settings) -
         "parameters": sum(prod(p.shape) for p in model.parameters()),
         "seed": settings.seed,
         "device": "cpu",
+        "precision": settings.precision,
         "parameters_sha256": parameters_sha256(
             (str(p.node.name), np.asarray(p.value.read())) for p in model.parameters()
         ),

@@ -28,6 +28,7 @@ class Settings:
         missing: what is done with missing values of a table.
         test_split: share of the rows that is the test set, where data has none of its own.
         device: auto or cpu.
+        precision: of matrix products; see `magmadnn.Model`.
         seed: of initial values, order, dropout and splits.
         checkpoint_every: steps; None: each epoch and each minute.
         json: where the result is written too; absolute.
@@ -45,6 +46,7 @@ class Settings:
     missing: Missing | None
     test_split: float
     device: str
+    precision: str
     seed: int
     checkpoint_every: int | None
     json: str | None
@@ -79,7 +81,8 @@ class Settings:
         preset = network.preset(name)
         values: dict[str, Any] = {f.name: None for f in fields(cls) if f.default is MISSING}
         values |= {"model": network.name, "data": "mnist", "target": "-1", "test_split": 0.2}
-        values |= {"device": "auto", "seed": 0, "preset": name, "lr": preset.learning_rate}
+        values |= {"device": "auto", "precision": "float32", "seed": 0}
+        values |= {"preset": name, "lr": preset.learning_rate}
         values |= {k: v for k, v in vars(preset).items() if k in values}
         if given.get("optimizer", preset.optimizer) != preset.optimizer:
             values["weight_decay"] = None  # the preset's was meant for its own optimiser

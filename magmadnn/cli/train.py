@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from magmadnn.compiler.passes.precision import PRECISIONS
 from magmadnn.data.targets import TASKS
 from magmadnn.errors import ArgumentError
 from magmadnn.layers.activations import ACTIVATIONS
@@ -81,6 +82,12 @@ _RUN: tuple[Option, ...] = (
         one_of("device", ("auto", "cpu", "cuda")),
         "auto|cpu|cuda",
         "where to compute; this version trains on the CPU (default: auto)",
+    ),
+    (
+        "--precision",
+        one_of("precision", PRECISIONS),
+        "NAME",
+        "of matrix products: float32, tf32, mixed_bf16, mixed_fp16 or float64 (default: float32)",
     ),
     ("--seed", whole(0), "N", "of initial values, order, dropout and splits (default: 0)"),
     ("--out", str, "DIR", "new folder for the run (default: runs/<time>-<model>)"),

@@ -222,6 +222,7 @@ def _build(settings: Settings, data: Dataset) -> Model:
         optimizer=optim.by_name(settings.optimizer, learning_rate=rate, **decay),
         metrics=["accuracy"] if classes else ["rmse", "r2"],
         seed=settings.seed,
+        precision=settings.precision,
     )
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler import Plan, compile_program
+from magmadnn.compiler.passes.precision import precision as rounded
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array, Op
@@ -30,10 +31,11 @@ class Executable:
         updates: (variable, its new value): written when everything is computed.
         training: the phase (dropout, batch statistics).
         executor: "native" runs compiled kernels, "reference" NumPy, op by op.
+        precision: of matrix products; see `magmadnn.compiler.passes.precision`.
         check: verify the graph after each pass, and each value against its shape and dtype; for tests.
 
     Raises:
-        UnknownNameError: if there is no such executor.
+        UnknownNameError: if there is no such executor or precision.
     """
 
     def __init__(
@@ -43,11 +45,12 @@ class Executable:
         *,
         training: bool = False,
         executor: str = "reference",
+        precision: str = "float32",
         check: bool = False,
     ) -> None:
         if executor not in EXECUTORS:
             raise UnknownNameError.of("executor", executor, EXECUTORS)
-        self.program = Program.of(outputs, updates, training=training)
+        self.program = rounded(Program.of(outputs, updates, training=training), precision)
         self.executor = executor
         self._check = check
         self._plan: Plan | None = None

@@ -47,6 +47,11 @@ def use(parts: Parts) -> None:
     _parts[:] = [parts]
 
 
+def parts() -> Parts:
+    """The ops that were given."""
+    return _parts[0]
+
+
 def gradient(
     y: Node, xs: Sequence[Node], seed: Node | None = None, *, training: bool = False
 ) -> list[Node]:

@@ -34,6 +34,7 @@ class Optimizer(Record, ABC, family="optimiser"):
         *,
         outputs: Sequence[Operation] = (),
         executor: str = "native",
+        precision: str = "float32",
     ) -> Step:
         """The training step that lowers `loss`.
 
@@ -42,12 +43,14 @@ class Optimizer(Record, ABC, family="optimiser"):
             parameters: variables to update. One that the loss does not depend on is left as it is.
             outputs: more to compute in the same run.
             executor: "native" for compiled kernels, "reference" for NumPy, op by op.
+            precision: of matrix products; see `Model`. With "mixed_fp16" the loss is scaled, and steps whose
+                gradients are not finite change nothing: see `Step.skipped`.
 
         Raises:
             GraphError, ShapeError, DTypeError, ArgumentError: if the loss is no scalar or does not depend
                 on any parameter, or if parameters are not floating-point variables, each given once.
         """
-        return Step(self, loss, parameters, outputs, executor)
+        return Step(self, loss, parameters, outputs, executor, precision)
 
     def minimize(
         self,

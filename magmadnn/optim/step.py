@@ -16,6 +16,7 @@ from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .inputs import Settings
+from .loss_scaling import LossScale
 from .records import Setting
 from .slices import StepSlices
 from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
@@ -42,6 +43,7 @@ class Step:
         parameters: Any,
         outputs: Sequence[Any] = (),
         executor: str = "native",
+        precision: str = "float32",
     ) -> None:
         name, parts = type(optimizer).__name__, optimizer.parts()
         where = f"{name}.step"
@@ -49,13 +51,20 @@ class Step:
         roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
         self.optimizer = optimizer
         self._settings = Settings(optimizer, parts)
-        update = Update(name, parts, self._settings.scalars, roots, nodes)
+        self._scaling = LossScale() if precision == "mixed_fp16" else None
+        update = Update(name, parts, self._settings.scalars, roots, nodes, self._scaling)
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
-        self._slots: dict[str, Variable] = update.slots
+        self._slots: dict[str, Variable] = dict(update.slots)
+        if self._scaling is not None:
+            self._slots |= self._scaling.slots
         self._count = update.count
         self._executable = Executable(
-            update.outputs, update.updates, training=True, executor=executor
+            update.outputs,
+            update.updates,
+            training=True,
+            executor=executor,
+            precision=precision,
         )
 
     def __call__(self, feeds: Feeds | None = None) -> Tensor:
@@ -101,6 +110,11 @@ class Step:
     def count(self) -> int:
         """How many steps were done."""
         return int(self._count.value.item())
+
+    @property
+    def skipped(self) -> int:
+        """How many of them changed nothing, because a gradient in float16 was not finite."""
+        return 0 if self._scaling is None else int(self._scaling.skipped.value.item())
 
     @property
     def settings(self) -> dict[str, float]:

@@ -22,6 +22,7 @@ from magmadnn.graph.spec import is_floating
 from magmadnn.tensor import Operation, Tensor, Variable
 
 from .inputs import distinct
+from .loss_scaling import LossScale, seed_of
 from .parts import Transform
 from .scalars import Scalar
 
@@ -100,6 +101,7 @@ class Update:
         parameters: those that the loss depends on; the others are left as they are.
         slots: variables, by the names that they have in the state.
         count: how many steps were done.
+        scaling: of the loss; None where it is not scaled.
     """
 
     def __init__(
@@ -109,8 +111,10 @@ class Update:
         scalars: Sequence[Mapping[str, Scalar]],
         roots: Sequence[Node],
         parameters: Sequence[Node],
+        scaling: LossScale | None = None,
     ) -> None:
         where = f"{name}.step"
+        self.scaling = scaling
         self.outputs, own = resolve_phase(roots, training=True)
         reached = {n for n in topological(self.outputs[:1]) if n.op is VARIABLE}
         keys = dict(zip(parameters, _keys(parameters), strict=True))
@@ -129,7 +133,7 @@ class Update:
         self.count = Variable("count", Tensor.wrap(np.zeros((), np.int64)))
         self.updates: list[Updated] = []
         self._prefixes = [keys[p] for p in self.parameters]
-        found = gradient(self.outputs[0], self.parameters, training=True)
+        found = gradient(self.outputs[0], self.parameters, seed_of(scaling), training=True)
         with scope(name):
             self._build(where, parts, scalars, found)
         self.updates += own
@@ -144,9 +148,9 @@ class Update:
         wide = [_compute_dtype(p.dtype) for p in self.parameters]
         weights = [_cast(Operation(p), d) for p, d in zip(self.parameters, wide, strict=True)]
         steps = [_cast(Operation(g), d) for g, d in zip(found, wide, strict=True)]
-        done = self.count + 1
-        self.updates.append((self.count.node, done.node))
-        count = Scalar(ops.cast(done, _FLOAT64).node)
+        count = Scalar(ops.cast(self._counted(), _FLOAT64).node)
+        if self.scaling is not None:
+            steps = self.scaling.unscaled(steps)
         for part, settings in zip(parts, scalars, strict=True):
             slots = [self._slots(part, k, w) for k, w in zip(self._prefixes, weights, strict=True)]
             before = [dict(s) for s in slots]
@@ -155,6 +159,14 @@ class Update:
         for parameter, weight, step in zip(self.parameters, weights, steps, strict=True):
             new = _cast(weight - step, parameter.dtype)
             self.updates.append((parameter, new.node))
+        if self.scaling is not None:
+            self.updates = [*self.scaling.kept(self.updates), *self.scaling.updates()]
+        self.updates.insert(0, (self.count.node, (self.count + 1).node))
+
+    def _counted(self) -> Operation:
+        """The number of this step among those that changed parameters, from 1."""
+        done: Operation = self.count + 1
+        return done if self.scaling is None else done - self.scaling.skipped
 
     def _slots(self, part: Transform, prefix: str, weight: Operation) -> dict[str, Variable]:
         """New slots of one parameter, by the names that the part knows."""

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn import ops
 from magmadnn.data._structure import is_mapped
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.tensor import Operation, Placeholder
 
 
-def chained(layers: Sequence[Any]) -> tuple[Placeholder, Operation]:
-    """Input and output of layers in a row."""
+def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operation]:
+    """Input and output of layers in a row; in float64 where that is asked for."""
     if not layers or not isinstance(layers[0], Placeholder):
         raise ArgumentError("Model: the first of the layers must be md.layers.Input(shape)")
     following = list(layers[1:])
@@ -24,6 +26,8 @@ def chained(layers: Sequence[Any]) -> tuple[Placeholder, Operation]:
             raise ArgumentError(f"Model: expected layers, got {layer!r}; wrap it in a Layer")
     number_layers(list(dict.fromkeys(following)))  # first, so that errors tell which layer it is
     x: Operation = layers[0]
+    if precision == "float64" and is_floating(x.dtype) and x.dtype != np.float64:
+        x = ops.cast(x, "float64")
     for layer in following:
         x = layer(x)
     return layers[0], x

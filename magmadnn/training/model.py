@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn import optim
+from magmadnn import ops, optim
 from magmadnn.data import check_arrays, split
 from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
 from magmadnn.executor import Executable
@@ -46,8 +46,12 @@ class Model:
         metrics: names, Metrics or functions of (predictions, targets).
         seed: of initial values, dropout and shuffling.
         executor: "native" for compiled kernels, "reference" for NumPy, op by op.
+        precision: "float32"; "float64" for everything; "mixed_bf16" or "mixed_fp16" for operands of matrix
+            products that are rounded to bfloat16 or float16, with sums, parameters and all else in float32
+            (in float16 the loss is scaled); "tf32" lets GPUs round them to TF32.
 
     Raises:
+        UnknownNameError: if there is no such executor or precision.
         ArgumentError, GraphError: if there is no Input, or outputs do not follow from the inputs.
     """
 
@@ -62,16 +66,17 @@ class Model:
         metrics: Sequence[Any] = (),
         seed: int = 0,
         executor: str = "native",
+        precision: str = "float32",
     ) -> None:
         if (layers is None) == (inputs is None or outputs is None):
             raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
         if layers is not None:
-            first, last = chained(layers)
+            first, last = chained(layers, precision)
             inputs, outputs = [first], [last]
         self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
         self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
-        self.executor = executor
+        self.executor, self.precision = executor, precision
         self.optimizer = None if optimizer is None else optim.of(optimizer)
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)
@@ -83,6 +88,7 @@ class Model:
         self._evaluation: tuple[Any, Objective, Executable] | None = None
         self._prediction: Executable | None = None
         self._check_inputs()
+        self._check_precision()
         for given, known in ((self._given_losses(), as_loss), (self.metrics, as_metric)):
             for item in given:
                 known(item)  # an unknown name is told now
@@ -102,6 +108,14 @@ class Model:
         for needed in Executable([o.node for o in self.outputs]).plan.placeholders:
             if needed not in given:
                 raise GraphError(f"Model: an output needs {needed.name}, which is not among inputs")
+
+    def _check_precision(self) -> None:
+        for output in self.outputs if self.precision == "float64" else ():
+            if output.dtype != np.float64:
+                raise DTypeError(
+                    f'Model: precision="float64", but output {output.name} is {output.dtype.name}; '
+                    'give Inputs of float64: md.layers.Input(shape, "float64")'
+                )
 
     def __call__(self, *inputs: Any) -> Any:
         """The network on other inputs: Operations, Tensors or arrays; parameters are shared.
@@ -303,7 +317,8 @@ class Model:
     def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
         trained = tuple(p.node for p in self.parameters())
-        key = (*self._objective_key(sample), self.optimizer, self.executor, trained)
+        way = (self.executor, self.precision)
+        key = (*self._objective_key(sample), self.optimizer, *way, trained)
         if self._step is None or self._step[0] != key:
             if self.optimizer is None:
                 raise ArgumentError(
@@ -315,6 +330,7 @@ class Model:
                 self.parameters(),
                 outputs=objective.sums,
                 executor=self.executor,
+                precision=self.precision,
             )
             self._step = (key, objective, step)
         return self._step[1:]
@@ -378,7 +394,7 @@ class Model:
         key = self._objective_key(sample)
         if self._evaluation is None or self._evaluation[0] != key:
             objective = Objective(self, sample.targets, sample.weights is not None)
-            executable = Executable([o.node for o in objective.outputs], executor=self.executor)
+            executable = self._executable(objective.outputs)
             self._evaluation = (key, objective, executable)
         _, objective, executable = self._evaluation
         return run_once(self, objective, executable, source.epoch(0, batch_size, 0))
@@ -402,13 +418,15 @@ class Model:
 
     def _predictor(self) -> Executable:
         if self._prediction is None:
-            self._prediction = Executable([o.node for o in self.outputs], executor=self.executor)
+            self._prediction = self._executable(self.outputs)
         return self._prediction
+
+    def _executable(self, outputs: Sequence[Operation]) -> Executable:
+        nodes = [output.node for output in outputs]
+        return Executable(nodes, executor=self.executor, precision=self.precision)
 
     def predict_probability(self, x: Any, *, batch_size: int = 4096) -> Array:
         """Probabilities of the classes from logits [..., k]: softmax, or sigmoid for a single one."""
-        from magmadnn import ops
-
         logits = self._single(self.predict(x, batch_size=batch_size))
         found: Array = ops.sigmoid(logits) if logits.shape[-1] == 1 else ops.softmax(logits)
         return found

@@ -26,6 +26,7 @@ def model_record(model: Model) -> dict[str, Any]:
         "optimizer": encode(model.optimizer),
         "metrics": encode(model.metrics),
         "seed": model.seed,
+        "precision": model.precision,
         "frozen": [layer.label for layer in model.layers if not layer.trainable],
     }
 
@@ -48,6 +49,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = ()) -> Model:
             optimizer=decode(record["optimizer"], own),
             metrics=decode(record["metrics"], own),
             seed=record["seed"],
+            precision=record["precision"],
         )
         if record["frozen"]:
             model.freeze(*record["frozen"])

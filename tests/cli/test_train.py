@@ -43,7 +43,7 @@ def test_everything_that_a_run_leaves(command, images, tmp_path, draw) -> None:
     assert result == result_of(run / "result.json")
     assert list(result) == [
         "test_loss", "test_accuracy", "train_seconds", "samples_per_second", "epochs",
-        "parameters", "seed", "device", "parameters_sha256",
+        "parameters", "seed", "device", "precision", "parameters_sha256",
     ]  # fmt: skip
     assert (result["epochs"], result["seed"], result["device"]) == (2, 0, "cpu")
     assert result["parameters"] == 35 * 7 + 7 + 7 * 4 + 4
@@ -80,7 +80,8 @@ def test_run_json_holds_all_arguments_resolved(command, images, tmp_path) -> Non
     assert len(arguments.pop("data_sha256")) == 64
     assert arguments == {
         "model": "mlp", "data": str(images), "target": "-1", "task": None, "missing": None,
-        "test_split": 0.2, "device": "auto", "seed": 0, "checkpoint_every": None,
+        "test_split": 0.2, "device": "auto", "precision": "float32", "seed": 0,
+        "checkpoint_every": None,
         "json": str(tmp_path / "r.json"), "preset": "image", "hidden": [7], "activation": "relu",
         "optimizer": "adam", "lr": 0.01, "weight_decay": None, "batch_size": 16, "epochs": 2,
         "validation_split": 0.1, "dropout": 0.2, "cosine": True, "data_folder": None,

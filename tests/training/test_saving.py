@@ -95,6 +95,27 @@ def test_frozen_layers_and_the_seed_are_kept(tmp_path):
     assert again.seed == model.seed
 
 
+def test_the_precision_is_kept(tmp_path):
+    layers = [md.layers.Input((3,)), md.layers.Dense(2)]
+    md.Model(layers, loss="mse", precision="mixed_bf16").save(tmp_path / "m")
+    assert md.load(tmp_path / "m").precision == "mixed_bf16"
+
+
+def test_float64_is_kept_with_its_cast(tmp_path):
+    model = md.Model([md.layers.Input((3,)), md.layers.Dense(2)], precision="float64")
+    model.save(tmp_path / "m")
+    x = np.random.default_rng(2).normal(size=(5, 3)).astype(np.float32)
+    found = md.load(tmp_path / "m").predict(x)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, model.predict(x))
+
+
+def test_a_graph_of_float32_is_not_float64():
+    x = md.layers.Input((3,))
+    with pytest.raises(md.errors.DTypeError, match="give Inputs of float64"):
+        md.Model(inputs=[x], outputs=[md.layers.Dense(2)(x)], precision="float64")
+
+
 def test_saving_again_replaces_and_a_foreign_folder_is_refused(tmp_path):
     model = chained()
     model.save(tmp_path / "m")
