@@ -10,7 +10,7 @@ import numpy as np
 
 from magmadnn.compiler.emit.llvm.driver import Driver, Task, cores
 from magmadnn.compiler.emit.llvm.kernel import scratch
-from magmadnn.compiler.native import NativePlan
+from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.passes.plan_memory import arena_of
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape, substitute
@@ -96,13 +96,14 @@ class Instance:
     def _prepare(self, threads: int) -> list[tuple[int, Action]]:
         """What is done in order, with the phase after which it is done: runs of tasks, and calls."""
         tasks = Tasks(self.plan, self.arrays, self.sizes, threads)
-        phases: dict[int, list[Task]] = {}
+        compiled: dict[int, list[Work]] = {}
         calls: dict[int, list[Action]] = {}
         for work in self.plan.work:
             if work.lowered is None:
                 calls.setdefault(work.phase, []).append(self._call(work.region.nodes[0]))
             else:
-                phases.setdefault(work.phase, []).extend(tasks.of(work))
+                compiled.setdefault(work.phase, []).append(work)
+        phases = {number: tasks.phase(works) for number, works in compiled.items()}
         self._patches = tasks.patches
         actions: list[tuple[int, Action]] = []
         waiting: list[list[Task]] = []

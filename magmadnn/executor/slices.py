@@ -61,7 +61,7 @@ class Slices:
         tasks = Tasks(self.plan, self._instance.arrays, sizes, threads)
         phases: list[list[Task]] = [self._gathers()]
         for number in range(max((w.phase for w in self.plan.work), default=-1) + 1):
-            phases.append([t for w in self.plan.work if w.phase == number for t in tasks.of(w)])
+            phases.append(tasks.phase(w for w in self.plan.work if w.phase == number))
         phases.append(self._keeps())
         return Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
 

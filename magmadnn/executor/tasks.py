@@ -6,17 +6,20 @@ of threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.cache import Cache
 from magmadnn.compiler.emit.llvm.driver import Task
+from magmadnn.compiler.emit.llvm.gemm import tile_for
 from magmadnn.compiler.emit.llvm.kernel import Loaded, load
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
+from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
@@ -25,11 +28,12 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
 
-# What a tile is made of at least: below, a barrier between threads costs more than they gain.
+# What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
 _LEAST_ELEMENTS = 20_000
-_ROW_STEP = 12  # rows of a tile are a multiple of what kernels take at a time
-_COLUMN_STEP = 64
+_LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all of the other factor
+_COLUMN_STEP = 64  # of kernels other than products, in which rows may be cut anywhere
+_SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,21 @@ class Tasks:
         compiled = [w.lowered.kernel for w in plan.work if w.lowered is not None]
         load(compiled, cache=kernel_cache())
 
-    def of(self, work: Work) -> list[Task]:
-        """The tasks of one step."""
+    def phase(self, works: Iterable[Work]) -> list[Task]:
+        """The tasks of steps that do not depend on each other; large ones first: small ones fill up."""
+        made = [task for work in works for task in self._of(work)]
+        return [task for _, task in sorted(made, key=lambda pair: -pair[0])]
+
+    def _of(self, work: Work) -> list[tuple[float, Task]]:
+        """The tasks of one step, and what they cost."""
         assert work.lowered is not None
         kernel = work.lowered.kernel
         (loaded,) = load([kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(kernel, host()))
         values = slot_values(work, self.arrays, self.sizes)
         return [
-            self._task(loaded, work.lowered, {**values, **t}) for t in self._tiles(work, values)
+            (cost, self._task(loaded, work.lowered, {**values, **part}))
+            for cost, part in self._parts(work, values)
         ]
 
     def _task(self, loaded: Loaded, lowered: Lowered, values: Mapping[str, int]) -> Task:
@@ -86,24 +96,28 @@ class Tasks:
                 self.patches.append(Patch(block, slots.index(slot), base, offset))
         return Task(loaded, block)
 
-    def _tiles(self, work: Work, values: Mapping[str, int]) -> list[dict[str, int]]:
-        """The parts of the matrix that threads take one by one."""
+    def _parts(self, work: Work, values: Mapping[str, int]) -> list[tuple[float, dict[str, int]]]:
+        """The parts of the matrix that threads take one by one, and what they cost."""
+        assert work.lowered is not None
         rows, columns = values["row1"], values["column1"]
-        cost = rows * columns * values.get("k", 1)
         least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
-        pieces = min(2 * self.threads, cost // least)
-        if self.threads == 1 or pieces < 2:
-            return [{}]
+        cost = rows * columns * values.get("k", 1) / least
+        if self.threads == 1 or cost < 2:
+            return [(cost, {})]
         self.useful_threads = self.threads
         by_row = rows >= columns or bool(work.region.numbers)
         if work.region.kind is RegionKind.COLUMNS:
             by_row = False
-        length, step = (rows, _ROW_STEP) if by_row else (columns, _COLUMN_STEP)
-        size = -(-length // (pieces * step)) * step
+        length, step, worth = (rows, 1, 1) if by_row else (columns, _COLUMN_STEP, _COLUMN_STEP)
+        if isinstance(kernel := work.lowered.kernel, Gemm):
+            tile = tile_for(kernel, host())
+            step = tile.rows if by_row else tile.columns
+            worth = _LEAST_TILES * step if by_row else step
+        ends = _cut(length, step, self.threads, max(worth, length / cost))
         name = "row" if by_row else "column"
         return [
-            {f"{name}0": start, f"{name}1": min(start + size, length)}
-            for start in range(0, length, size)
+            (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
+            for start, end in pairwise((0, *ends))
         ]
 
 
@@ -133,6 +147,22 @@ def slot_values(
         if f"ld{slot}" in slots:
             values[f"ld{slot}"] = _leading(array)
     return values
+
+
+def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
+    """Where parts of `length` end: multiples of `step`, each part smaller than the one before.
+
+    Threads that take parts in turn end at about the same time, whatever held one of them up, and yet few
+    parts are needed. None is smaller than `least`, about.
+    """
+    ends, at = list[int](), 0
+    while at < length:
+        size = max((length - at) / (threads * _SHARE), least)
+        at += max(round(size / step), 1) * step
+        if length - at < least / 2:
+            at = length
+        ends.append(min(at, length))
+    return ends
 
 
 def kernel_cache() -> Cache | None:

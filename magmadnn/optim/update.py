@@ -214,7 +214,7 @@ def _same(what: str, expected: Operation, got: Any) -> Node:
 
 
 def _slot(name: str, initial: Array) -> Variable:
-    return Variable(name, Tensor.wrap(np.array(initial)))
+    return Variable(name, Tensor.holding(initial))
 
 
 def _keys(parameters: Sequence[Node]) -> list[str]:

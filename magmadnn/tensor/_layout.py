@@ -17,9 +17,7 @@ Array = NDArray[Any]
 
 
 def filled(values: Array, kind: Kind, device: int) -> MemoryManager:
-    """New memory that holds `values`; the array itself where its kind allows it."""
-    if kind in (Kind.HOST, Kind.MANAGED):
-        return MemoryManager.adopt(np.ascontiguousarray(values), kind, device)
+    """New memory that holds `values`, from the pool of its kind."""
     memory = MemoryManager(values.size, values.dtype, kind, device)
     memory.copy_from(values)
     return memory

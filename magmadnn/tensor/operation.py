@@ -191,8 +191,8 @@ def variable(
     if isinstance(value, Tensor) and dtype in (None, value.dtype):
         return Variable(name, value)
     number = is_number(value)
-    array = np.array(value, dtype=as_dtype(dtype or "float32") if number or dtype else None)
-    return Variable(name, Tensor.wrap(array, kind))
+    array = np.asarray(value, dtype=as_dtype(dtype or "float32") if number or dtype else None)
+    return Variable(name, Tensor.holding(array, kind))
 
 
 def placeholder(name: str, shape: Sequence[Any], dtype: Any = "float32") -> Placeholder:

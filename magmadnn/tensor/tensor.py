@@ -77,6 +77,16 @@ class Tensor(ValueOperators):
         return self
 
     @classmethod
+    def holding(cls, values: Array, kind: Kind | str = Kind.MANAGED, device: int = 0) -> Tensor:
+        """A Tensor in new memory, with the values of an array.
+
+        Unlike `wrap`'s, large ones lie where kernels read them fastest (see `magmadnn.backends.cpu`).
+        """
+        values = np.asarray(values, as_dtype(np.asarray(values).dtype))
+        memory = filled(values, Kind.of(kind), device)
+        return cls.over(memory, memory.frame().reshape(values.shape))
+
+    @classmethod
     def wrap(cls, array: Array, kind: Kind | str = Kind.MANAGED, device: int = 0) -> Tensor:
         """A Tensor on the memory of an ndarray: both see each other's changes.
 
@@ -88,8 +98,7 @@ class Tensor(ValueOperators):
         """
         array, kind, dtype = np.asarray(array), Kind.of(kind), as_dtype(array.dtype)
         if kind in (Kind.DEVICE, Kind.CUDA_MANAGED):
-            memory = filled(np.asarray(array, dtype), kind, device)
-            return cls.over(memory, memory.frame().reshape(array.shape))
+            return cls.holding(array, kind, device)
         whole = all(s % dtype.itemsize == 0 for s in array.strides)
         if not (whole and array.flags.aligned and array.dtype == dtype):
             array = array.astype(dtype, order="C")

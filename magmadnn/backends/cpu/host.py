@@ -1,4 +1,4 @@
-"""Host memory from NumPy: blocks of bytes that start on a cache line."""
+"""Host memory: blocks of bytes that start on a cache line; small ones from NumPy, others in large pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-ALIGNMENT = 64  # bytes: one cache line, and one AVX-512 register
-Bytes = NDArray[np.uint8]
+from .large_pages import ALIGNMENT as ALIGNMENT  # one cache line, and one AVX-512 register
+from .large_pages import AVAILABLE, LARGE_PAGES
+from .large_pages import Bytes as Bytes
+
+_SMALL = 16 << 10  # bytes of a block for which a few small pages will do
 
 
 class HostMemory:
@@ -25,13 +27,15 @@ class HostMemory:
         """
         if nbytes > total_bytes():  # the system may promise it, and kill us on first use
             raise MemoryError
+        if nbytes > _SMALL and AVAILABLE:
+            return LARGE_PAGES.allocate(nbytes)
         # np.zeros leaves large blocks to the system, which zeroes a page when it is first touched
         raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         return raw[start : start + nbytes]
 
     def free(self, block: Bytes) -> None:
-        """Give a block back; NumPy does so when the last reference goes."""
+        """Give a block back; that happens when the last reference goes."""
 
     def zero(self, block: Bytes, nbytes: int) -> None:
         """Clear the first bytes of a block that is used again."""

@@ -27,9 +27,14 @@ from .builder import FLOATS, Code, item_bytes
 from .epilogue import write_finish
 from .frame import ALIGNMENT, Frame
 from .gemm_loops import Blocking, Nest, a_panel_stride, default_blocking
-from .gemm_tile import largest_tile
+from .gemm_tile import Tile, largest_tile
 from .place import Finisher, WrittenEpilogue
 from .target import Target
+
+
+def tile_for(gemm: Gemm, target: Target) -> Tile:
+    """The register tile in use on `target`; parts of C are best cut at multiples of it."""
+    return largest_tile(target, item_bytes(FLOATS[gemm.dtype]))
 
 
 def blocking_for(gemm: Gemm, target: Target) -> Blocking:

@@ -23,12 +23,13 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
+from magmadnn.backends.cpu.host import HostMemory
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.errors import ArgumentError
 
 from .builder import I64, POINTER, VOID, Code
 from .cache import Cache, key_of
-from .frame import ALIGNMENT, Frame
+from .frame import Frame
 from .target import Library, Target, host, object_code
 from .writers import write_kernel
 
@@ -87,9 +88,7 @@ def block(kernel: Kernel, **values: int | NDArray[Any]) -> NDArray[np.int64]:
 
 def scratch(size: int) -> NDArray[np.uint8]:
     """`size` bytes for a thread's scratch memory, aligned as kernels expect."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
+    return HostMemory().allocate(size)
 
 
 class Loaded:

@@ -1,0 +1,34 @@
+"""How work is cut for threads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from magmadnn.executor.tasks import _cut
+
+
+@pytest.mark.parametrize("length", [1, 6, 47, 100, 528, 784, 2051])
+@pytest.mark.parametrize(
+    ("step", "least"), [(1, 1.0), (6, 24.0), (16, 16.0), (16, 40.5), (64, 64.0)]
+)
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_parts_cover_everything_and_shrink(
+    length: int, step: int, least: float, threads: int
+) -> None:
+    ends = _cut(length, step, threads, least)
+    sizes = [b - a for a, b in pairwise((0, *ends))]
+    assert ends[-1] == length
+    assert all(end % step == 0 for end in ends[:-1])
+    assert all(a >= b for a, b in pairwise(sizes[:-1]))
+    assert all(size >= min(least, length) / 2 for size in sizes)
+
+
+def test_no_thread_is_left_with_much_more_than_its_share() -> None:
+    """Threads draw parts one after the other; who comes late finds small ones."""
+    for threads in (2, 4):
+        busy = [0.0] * threads
+        for start, end in pairwise((0, *_cut(528, 16, threads, 16))):
+            busy[busy.index(min(busy))] += end - start
+        assert max(busy) <= 528 / threads + 16
