@@ -29,6 +29,7 @@ from magmadnn.errors import ArgumentError
 
 from .builder import I64, POINTER, VOID, Code
 from .cache import Cache, key_of
+from .frame import ALIGNMENT as ALIGNMENT
 from .frame import Frame
 from .target import Library, Target, host, object_code
 from .writers import write_kernel
