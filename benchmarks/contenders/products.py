@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,26 +11,30 @@ import numpy as np
 import magmadnn as md
 from benchmarks.contenders.blas import operands
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.select import selected
 from magmadnn.executor import Executable
 
 
 class BareKernel:
-    """C = op(A) op(B) by the kernel, on one core."""
+    """C = op(A) op(B) by the kernel that a program would take, on one core."""
 
     def __init__(self, m: int, k: int, n: int, ta: bool, tb: bool, dtype: str) -> None:
         a, b = operands(m, k, n, ta, tb, dtype)
         self._c = np.zeros((m, n), dtype)
-        made = Gemm(dtype, ta, tb)
-        block = kernel.block(
-            made, row0=0, row1=m, column0=0, column1=n, k=k, a=a, lda=a.shape[1], b=b,
-            ldb=b.shape[1], c=self._c, ldc=n,
-        )  # fmt: skip
-        self._kept = (a, b, block)
-        space = kernel.scratch(gemm_scratch_bytes(made, host()))
-        self.run = kernel.load([made])[0].prepared(block, space)
+        sizes = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k}
+        strides = {"lda": a.shape[1], "ldb": b.shape[1], "ldc": n}
+        made = selected(Gemm(dtype, ta, tb), {**sizes, **strides})
+        block = kernel.block(made, **sizes, **strides, a=a, b=b, c=self._c)
+        space = kernel.scratch(scratch_bytes(made, host()))
+        (loaded,) = kernel.load([made])
+        self._kept = (a, b, block, space, loaded)
+        # Converted once: a run is the call alone, as in the contenders from C.
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        addresses = (ctypes.c_void_p(x.ctypes.data) for x in (block, space))
+        self.run = partial(call(loaded.address), *addresses, ctypes.c_int64(0))
 
     def check(self) -> dict[str, Any]:
         self.run()

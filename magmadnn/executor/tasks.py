@@ -7,7 +7,7 @@ of threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
+from magmadnn.compiler.select import selected
 from magmadnn.errors import FileError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node
@@ -66,8 +67,17 @@ class Tasks:
         self.patches: list[Patch] = []
         self.scratch_bytes = 0
         self.useful_threads = 1
-        compiled = [w.lowered.kernel for w in plan.work if w.lowered is not None]
-        load(compiled, cache=kernel_cache())
+        self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
+        load([lowered.kernel for lowered in self._lowered.values()], cache=kernel_cache())
+
+    def _selected(self, work: Work) -> Lowered:
+        """The step with the kernel that suits its sizes."""
+        assert work.lowered is not None
+        kernel = work.lowered.kernel
+        if not isinstance(kernel, Gemm):
+            return work.lowered
+        values = slot_values(work, self.arrays, self.sizes)
+        return replace(work.lowered, kernel=selected(kernel, values))
 
     def phase(self, works: Iterable[Work]) -> list[Task]:
         """The tasks of steps that do not depend on each other; large ones first: small ones fill up."""
@@ -76,13 +86,12 @@ class Tasks:
 
     def _of(self, work: Work) -> list[tuple[float, Task]]:
         """The tasks of one step, and what they cost."""
-        assert work.lowered is not None
-        kernel = work.lowered.kernel
-        (loaded,) = load([kernel])
-        self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(kernel, host()))
+        lowered = self._lowered[work]
+        (loaded,) = load([lowered.kernel])
+        self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))
         values = slot_values(work, self.arrays, self.sizes)
         return [
-            (cost, self._task(loaded, work.lowered, {**values, **part}))
+            (cost, self._task(loaded, lowered, {**values, **part}))
             for cost, part in self._parts(work, values)
         ]
 

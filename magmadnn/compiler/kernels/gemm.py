@@ -8,7 +8,7 @@ from typing import Protocol
 from .formula import Formula
 from .operands import Operand, Result, all_slots
 
-_SLOTS = ("row0", "row1", "column0", "column1", "k", "a", "lda", "b", "ldb", "c", "ldc")
+PLAIN_SLOTS = ("row0", "row1", "column0", "column1", "k", "a", "lda", "b", "ldb", "c", "ldc")
 
 
 class Epilogue(Protocol):
@@ -68,4 +68,4 @@ class Gemm:
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         scale = ("alpha", "beta") if self.scaled else ()
-        return (*_SLOTS, *scale, *(self.epilogue.slots if self.epilogue else ()))
+        return (*PLAIN_SLOTS, *scale, *(self.epilogue.slots if self.epilogue else ()))

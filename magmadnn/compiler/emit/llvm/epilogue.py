@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.gemm import Finish
+from magmadnn.compiler.kernels.gemm import Epilogue, Finish
 from magmadnn.compiler.kernels.operands import Operand, Result, row_constant
 
 from .builder import Code, Value, item_type, vector
 from .formulas import ITEMS, Writer
 from .frame import Frame
 from .operands import Matrix
-from .place import Place
+from .place import Finisher, Place, WrittenEpilogue
+
+
+def finisher(epilogue: Epilogue | None, code: Code, frame: Frame) -> Finisher | None:
+    """What writes an epilogue, wherever in the kernel it is needed."""
+    if epilogue is None:
+        return None
+    if isinstance(epilogue, Finish):
+        return lambda value, place: write_finish(epilogue, code, frame, value, place)
+    written = cast(WrittenEpilogue, epilogue)
+    return lambda value, place: written.write(code, frame, value, place)
 
 
 def write_finish(finish: Finish, code: Code, frame: Frame, value: Value, place: Place) -> Value:

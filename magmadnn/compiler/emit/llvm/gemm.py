@@ -19,16 +19,13 @@ they never change a bit.
 
 from __future__ import annotations
 
-from typing import cast
-
-from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.gemm import Gemm
 
 from .builder import FLOATS, Code, item_bytes
-from .epilogue import write_finish
+from .epilogue import finisher
 from .frame import ALIGNMENT, Frame
 from .gemm_loops import Blocking, Nest, a_panel_stride, default_blocking
 from .gemm_tile import Tile, largest_tile
-from .place import Finisher, WrittenEpilogue
 from .target import Target
 
 
@@ -63,18 +60,8 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         scratch,
         (gemm.transpose_a, gemm.transpose_b),
         gemm.scaled,
-        _finisher(gemm, code, frame),
+        finisher(gemm.epilogue, code, frame),
     ).write()
-
-
-def _finisher(gemm: Gemm, code: Code, frame: Frame) -> Finisher | None:
-    epilogue = gemm.epilogue
-    if epilogue is None:
-        return None
-    if isinstance(epilogue, Finish):
-        return lambda value, place: write_finish(epilogue, code, frame, value, place)
-    written = cast(WrittenEpilogue, epilogue)
-    return lambda value, place: written.write(code, frame, value, place)
 
 
 def layout(gemm: Gemm, target: Target) -> dict[str, int]:

@@ -18,7 +18,7 @@ from .frame import Frame
 from .operands import Matrix, lanes_for
 from .target import Target
 
-_PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
+PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
 
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
 
@@ -144,7 +144,7 @@ def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
 
 
 def _partials(reduction: Reduction) -> int:
-    return _PARTIAL_BYTES // item_bytes(ITEMS[reduction.dtype])
+    return PARTIAL_BYTES // item_bytes(ITEMS[reduction.dtype])
 
 
 def neutral(reduction: Reduction) -> float | int:

@@ -9,6 +9,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.rows import Rows
 
@@ -18,6 +19,7 @@ from .columns import write_columns
 from .draw import write_draw
 from .frame import Frame
 from .gemm import gemm_scratch_bytes, write_gemm
+from .gemv import gemv_scratch_bytes, write_gemv
 from .keep import write_keep
 from .rows import write_rows
 from .target import Target
@@ -26,6 +28,7 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Rows: write_rows,
     Columns: write_columns,
     Gemm: write_gemm,
+    Gemv: write_gemv,
     Gather: write_gather,
     Keep: write_keep,
     Draw: write_draw,
@@ -56,4 +59,6 @@ def write_kernel(kernel: Kernel, code: Code, frame: Frame, target: Target) -> No
 
 def scratch_bytes(kernel: Kernel, target: Target) -> int:
     """Scratch memory that a kernel needs."""
+    if isinstance(kernel, Gemv):
+        return gemv_scratch_bytes(target)
     return gemm_scratch_bytes(kernel, target) if isinstance(kernel, Gemm) else 0

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import Target, host
+from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemv import Gemv
 
 # The host's instructions with other vector widths: LLVM splits what the registers cannot hold, so the
 # code paths of AVX-512 and NEON run, and must give the same bits, on any machine.
@@ -26,7 +27,7 @@ def call(made: Any, target: Target, scratch_bytes: int = 64, batch: int = 0, **s
 
 
 def gemm(
-    made: Gemm,
+    made: Gemm | Gemv,
     a: np.ndarray,
     b: np.ndarray,
     c: np.ndarray,
@@ -34,13 +35,13 @@ def gemm(
     tiles: list[tuple[int, int, int, int]] | None = None,
     **slots: Any,
 ) -> np.ndarray:
-    """Run a Gemm on all of `c` or on its `tiles` (row0, row1, column0, column1); returns `c`."""
+    """Run a Gemm or Gemv on all of `c` or on its `tiles` (row0, row1, column0, column1); returns `c`."""
     k = a.shape[0] if made.transpose_a else a.shape[1]
     for row0, row1, column0, column1 in tiles or [(0, c.shape[0], 0, c.shape[1])]:
         call(
             made,
             target,
-            gemm_scratch_bytes(made, target),
+            scratch_bytes(made, target),
             row0=row0,
             row1=row1,
             column0=column0,
