@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from magmadnn.graph.dim import Size
+
 from .kernels.gemm import Gemm
 from .kernels.gemv import Gemv
 
 
-def selected(gemm: Gemm, values: Mapping[str, int]) -> Gemm | Gemv:
+def selected(gemm: Gemm, values: Mapping[str, Size]) -> Gemm | Gemv:
     """The kernel for a product.
 
     Args:
@@ -30,7 +32,7 @@ def selected(gemm: Gemm, values: Mapping[str, int]) -> Gemm | Gemv:
     return gemv
 
 
-def _vector_step(gemv: Gemv, values: Mapping[str, int]) -> int:
+def _vector_step(gemv: Gemv, values: Mapping[str, Size]) -> Size:
     """Elements from one element of the vector to the next."""
     if gemv.column:
         return 1 if gemv.transpose_b else values["ldb"]

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.passes.plan_memory import Life, arena_of
+from magmadnn.compiler.select import selected
 from magmadnn.compiler.standalone import Call, Copy, Fact, Place, Standalone
 from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Dim, Size, dims_of, product
@@ -135,7 +137,11 @@ class _Exporter:
             for slot in lowered.kernel.slots
             if slot not in nodes
         }
-        return Call(lowered.kernel, numbers, {s: self._place(n) for s, n in nodes.items()})
+        # A size that the caller gives counts as many: the kernel must do for all of them.
+        kernel = lowered.kernel
+        if isinstance(kernel, Gemm):
+            kernel = selected(kernel, numbers)
+        return Call(kernel, numbers, {s: self._place(n) for s, n in nodes.items()})
 
     def _copies(self) -> list[Copy]:
         """Outputs that do not lie in the caller's memory already."""

@@ -177,6 +177,20 @@ def test_any_number_of_samples(tmp_path: Path, dtype: str, batch_size: int) -> N
         assert_equal(found, wanted)
 
 
+@NEEDS_C
+def test_a_single_output(tmp_path: Path) -> None:
+    """Products of one column have a kernel of their own, in `predict` and in the object file."""
+    model = md.Model([md.layers.Input((37,)), md.layers.Dense(1, activation="tanh")], seed=3)
+    model.export(tmp_path / "net.o")
+    net = Exported(tmp_path / "net.o", "net")
+    for count in (1, 6, 173):
+        x = samples(count, 37)
+        wanted = model.predict(x)
+        found = nan_like(wanted)
+        assert net.predict([x], found) == 0
+        assert_equal(found, wanted)
+
+
 def mixed() -> md.Model:
     """Several inputs and outputs, of several dtypes, of unknown length, views and copies among them."""
     a = md.layers.Input((6,), name="age / pressure")
