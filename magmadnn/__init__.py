@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from magmadnn import errors, graph, memory, ops
+from magmadnn.executor.threads import set_threads
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
     Operation,
@@ -96,6 +97,7 @@ __all__ = [
     "placeholder",
     "save_csv",
     "save_npz",
+    "set_threads",
     "variable",
     "with_update",
 ]

@@ -719,8 +719,8 @@ COMMAND: dict[str, tuple[tuple[str, ...], str]] = {
         (
             "option '--epoch' is not known: did you mean '--epochs'? known are "
             "--activation, --batch-size, --checkpoint-every, --data, --device, --epochs, "
-            "--help, --hidden, --json, --lr, --missing, --optimizer, --out, --preset, "
-            "--quiet, --resume, --seed, --target, --task, --test-split, "
+            "--help, --hidden, --json, --lr, --missing, --optimizer, --out, --precision, --preset, "
+            "--quiet, --resume, --seed, --target, --task, --test-split, --threads, "
             "--validation-split, --weight-decay, -h"
         ),
     ),
@@ -817,6 +817,10 @@ COMMAND: dict[str, tuple[tuple[str, ...], str]] = {
     "size: seed": (
         (*TRAIN, "--seed", "-1"),
         ("--seed: must be a whole number of at least 0, got '-1'; see magmadnn train --help"),
+    ),
+    "size: threads": (
+        (*TRAIN, "--threads", "0"),
+        ("--threads: must be a whole number of at least 1, got '0'; see magmadnn train --help"),
     ),
     "size: checkpoints": (
         (*TRAIN, "--checkpoint-every", "0"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.executor.threads import set_threads
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,6 +22,11 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+
+    def add_threads(self, to: Any = None) -> None:
+        """Add `--threads N`, to a group of options where one is given; `read` obeys it."""
+        about = "threads to compute on; results do not depend on it (default: one for each core)"
+        (to or self).add_argument("--threads", type=whole(1), metavar="N", help=about)
 
     def error(self, message: str) -> NoReturn:
         """Raise ArgumentError.
@@ -43,6 +49,8 @@ class Parser(argparse.ArgumentParser):
             raise UnknownNameError.of("option", rest[0].split("=")[0], options)
         if rest:
             raise ArgumentError(f"{rest[0]!r} is one argument too many; see {self.prog} --help")
+        if getattr(found, "threads", None) is not None:
+            set_threads(found.threads)
         return found
 
 

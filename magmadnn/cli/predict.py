@@ -27,6 +27,7 @@ def parser() -> Parser:
     made.add_argument("folder", metavar="DIR", help="output folder of magmadnn train")
     made.add_argument("--data", metavar="DATA", required=True, help="as for magmadnn train")
     made.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
+    made.add_threads()
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return made
 

@@ -112,6 +112,8 @@ def parser() -> Parser:
         group = made.add_argument_group(title)
         for name, reader, metavar, about in options:
             group.add_argument(name, type=reader, metavar=metavar, help=about)
+        if options is _RUN:
+            made.add_threads(group)
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return made
 

@@ -14,6 +14,7 @@ from magmadnn.graph.program import Program
 
 from .draft import Draft
 from .draft import Work as Work
+from .dump import Dump
 from .formulas import compilable
 from .layout import Layouts
 from .listing import describe
@@ -60,6 +61,7 @@ class NativePlan:
         layouts: how values lie in memory.
         in_place: values that are written straight into the variable that they update.
         checked: the phase before which all outputs are computed; no variable is written earlier.
+        dump: where what is made of the plan is written, if anybody wants it.
     """
 
     program: Program
@@ -67,6 +69,7 @@ class NativePlan:
     layouts: Layouts
     in_place: Mapping[Node, Node]
     checked: int
+    dump: Dump
 
     @property
     def kernels(self) -> int:
@@ -91,7 +94,8 @@ def native_plan(program: Program, *, check: bool = False) -> NativePlan:
     Raises:
         GraphError: if a check fails.
     """
-    draft = Draft(program)
+    draft, dump = Draft(program), Dump("native")
+    dump.add("given", program.__str__)
     for run_pass in PASSES:
         after = run_pass(draft)
         if check:
@@ -99,6 +103,9 @@ def native_plan(program: Program, *, check: bool = False) -> NativePlan:
             verify(before=draft.program, after=after.program, name=name)
             verify_draft(after, name=name)
         draft = after
+        dump.add(run_pass.__name__, draft.__str__)
     early = draft.dependencies.all_before(draft.program.outputs)
     checked = max((draft.phases[r] for r in early), default=-1) + 1
-    return NativePlan(draft.program, draft.work, draft.layouts, draft.in_place, checked)
+    plan = NativePlan(draft.program, draft.work, draft.layouts, draft.in_place, checked, dump)
+    dump.add("plan", plan.__str__)
+    return plan

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from magmadnn.graph.program import Program
 
+from .dump import Dump
 from .passes.decompose import decompose
 from .passes.simplify import simplify
 from .plan import Plan, plan_of
@@ -35,9 +36,14 @@ def compile_program(program: Program, *, check: bool = False) -> Plan:
     """
     if check:
         verify(before=program, after=program, name="none yet")
+    dump = Dump("reference")
+    dump.add("given", program.__str__)
     for run_pass in PASSES:
         after = run_pass(program)
         if check:
             verify(before=program, after=after, name=run_pass.__name__)
         program = after
-    return plan_of(program)
+        dump.add(run_pass.__name__, program.__str__)
+    plan = plan_of(program)
+    dump.add("plan", plan.__str__)
+    return plan

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm.driver import Driver, Task, cores
+from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.passes.plan_memory import arena_of
-from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, naming_scope
 from magmadnn.graph.op import Array, Op
@@ -20,6 +19,7 @@ from magmadnn.memory import Kind
 
 from .run import is_finite
 from .tasks import Patch, Tasks, kernel_cache
+from .threads import thread_count
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
@@ -54,6 +54,7 @@ class Instance:
     def _lay_out(self) -> None:
         """Arrays for all nodes: leaves, results in one arena, views."""
         memory = arena_of(self.plan, self.sizes)
+        self.plan.dump.add("plan_memory", memory.__str__)
         places = {life.node: life for life in memory.lives}
         arena = scratch(memory.nbytes)
         for node in self.plan.program.nodes():
@@ -217,45 +218,18 @@ def _contiguous(array: Array) -> Array:
     return np.require(array, requirements=("C", "ALIGNED"))
 
 
-_threads: list[int] = []
-
-
-def set_threads(count: int) -> None:
-    """How many threads programs that are laid out from now on run on; results do not depend on it.
-
-    Raises:
-        ArgumentError: if it is below 1.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"set_threads: count must be an integer of at least 1, got {count!r}")
-    _threads[:] = [count]
-
-
-def threads() -> int:
-    """The number that was set; else MAGMADNN_NUM_THREADS; else one for each core."""
-    if not _threads:
-        text = os.environ.get("MAGMADNN_NUM_THREADS", "")
-        if text and not (text.isdigit() and int(text) > 0):
-            raise ArgumentError(
-                f"MAGMADNN_NUM_THREADS must be an integer of at least 1, got {text!r}"
-            )
-        _threads[:] = [int(text) if text else cores()]
-    return _threads[0]
-
-
 class NativeRunner:
     """A plan and the layouts that it was run with lately."""
 
     def __init__(self, plan: NativePlan) -> None:
         self.plan = plan
-        self.threads = threads()
-        self._instances: OrderedDict[tuple[tuple[str, int], ...], Instance] = OrderedDict()
+        self._instances: OrderedDict[Any, Instance] = OrderedDict()
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
-        """The layout for these sizes."""
-        key = tuple(sorted(sizes.items()))
+        """The layout for these sizes, on as many threads as are wanted now."""
+        key = (thread_count(), *sorted(sizes.items()))
         if key not in self._instances:
-            self._instances[key] = Instance(self.plan, sizes, self.threads)
+            self._instances[key] = Instance(self.plan, sizes, thread_count())
             if len(self._instances) > _LAYOUTS_KEPT:
                 self._instances.popitem(last=False)
         self._instances.move_to_end(key)

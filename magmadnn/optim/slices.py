@@ -9,6 +9,7 @@ import numpy as np
 
 from magmadnn.executor import Executable
 from magmadnn.executor.slices import LONGEST, Slices, can_slice
+from magmadnn.executor.threads import thread_count
 from magmadnn.graph.op import Array
 from magmadnn.tensor.operation import as_feeds
 
@@ -47,7 +48,7 @@ class StepSlices:
             return None
         sample = {node: array[:batch_size] for node, array in rows.items()}
         sizes = executable.sizes({**sample, **values})
-        slices = Slices(plan, rows, list(values), sizes, batch_size, executable.native.threads)
+        slices = Slices(plan, rows, list(values), sizes, batch_size, thread_count())
         return cls(step, settings, slices)
 
     def run(self, order: Array, count: int) -> list[Array] | None:

@@ -45,7 +45,7 @@ def test_the_options_are_those_that_are_documented(command, capsys) -> None:
     out = capsys.readouterr().out
     for option in (
         "data target preset hidden activation optimizer lr weight-decay batch-size epochs "
-        "validation-split test-split missing device seed out checkpoint-every resume json quiet task"
+        "validation-split test-split missing device seed out checkpoint-every resume json quiet task threads"
     ).split():
         assert f"\n  --{option} " in out
     assert "paper" in out and "hardly learns" in out

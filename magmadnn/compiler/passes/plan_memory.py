@@ -50,6 +50,16 @@ class Arena:
     nbytes: int
     apart: int
 
+    def __str__(self) -> str:
+        lines = [
+            f"{life.start:12} {life.nbytes:12} bytes  phases {life.first} to {life.last}  "
+            f"{life.node.label}: {life.node.spec}"
+            for life in self.lives
+        ]
+        saved = self.apart - self.nbytes
+        lines.append(f"# arena of {self.nbytes} bytes; {saved} fewer than if nothing were shared")
+        return "\n".join(lines)
+
 
 def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     """Places of all values; memory is used again in the phase after its last reader's."""

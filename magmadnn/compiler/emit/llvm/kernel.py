@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from llvmlite import ir
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.host import HostMemory
+from magmadnn.compiler.dump import dump_kernel
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.errors import ArgumentError
 
@@ -107,6 +109,11 @@ class Loaded:
         self._call(arguments.ctypes.data, scratch.ctypes.data, batch)
 
 
+def _shown(kernel: Kernel, target: Target) -> str:
+    """The IR of a kernel, below what it is."""
+    return f"; {kernel!r}\n{llvm_text([kernel], target)}"
+
+
 _loaded: dict[tuple[Kernel, Target], Loaded] = {}
 
 
@@ -128,5 +135,6 @@ def load(
         code = cache.code(key_of(repr(missing), made_for), compiled) if cache else compiled()
         library = Library(code)
         for number, kernel in enumerate(missing):
+            dump_kernel(f"{type(kernel).__name__.lower()}.ll", partial(_shown, kernel, made_for))
             _loaded[kernel, made_for] = Loaded(library, symbol(number))
     return [_loaded[kernel, made_for] for kernel in kernels]
