@@ -148,6 +148,7 @@ def slot_values(
         values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
     if region.kind is RegionKind.GEMM:
         values["k"] = arrays[product_of(region).inputs[0]].shape[1]
+        values["cuts"] = 0
     for slot, node, _ in (*lowered.reads, *lowered.writes):
         array = arrays[node]
         values[slot] = array.ctypes.data

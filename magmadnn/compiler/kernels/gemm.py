@@ -45,8 +45,9 @@ class Gemm:
     """The kernel C = op(A) op(B), or alpha * op(A) op(B) + beta * C, for rows and columns of C.
 
     Slots: `row0, row1, column0, column1`, the part of C to compute; `k`; `a, lda, b, ldb, c, ldc`, the
-    addresses of the whole matrices and the elements from row to row; if scaled `alpha, beta`, addresses
-    of numbers of the same dtype; then those of the epilogue.
+    addresses of the whole matrices and the elements from row to row; `cuts`, how the emitter cuts its loops
+    for these sizes, in its own terms, 0 by its own rule; if scaled `alpha, beta`, addresses of numbers of
+    the same dtype; then those of the epilogue.
 
     Attributes:
         dtype: float32 or float64, of everything.
@@ -68,4 +69,4 @@ class Gemm:
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         scale = ("alpha", "beta") if self.scaled else ()
-        return (*PLAIN_SLOTS, *scale, *(self.epilogue.slots if self.epilogue else ()))
+        return (*PLAIN_SLOTS, "cuts", *scale, *(self.epilogue.slots if self.epilogue else ()))

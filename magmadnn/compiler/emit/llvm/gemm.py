@@ -24,7 +24,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from .builder import FLOATS, Code, item_bytes
 from .epilogue import finisher
 from .frame import ALIGNMENT, Frame
-from .gemm_loops import Blocking, Nest, a_panel_stride, default_blocking
+from .gemm_loops import Blocking, Nest, block_elements, default_blocking
 from .gemm_tile import Tile, largest_tile
 from .target import Target
 
@@ -68,11 +68,10 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     """Where in scratch memory lie a panel of B, a block of A, the last panel's sums and further sums."""
     item = item_bytes(FLOATS[gemm.dtype])
     tile, blocking = largest_tile(target, item), blocking_for(gemm, target)
-    depth = blocking.max_depth(gemm.scaled)
     panels = 1 if gemm.transpose_b else blocking.group
     sizes = {
-        "panel": (depth + tile.lanes) * tile.columns * panels,
-        "block": blocking.rows // tile.rows * a_panel_stride(tile, depth),
+        "panel": (blocking.max_depth + tile.lanes) * tile.columns * panels,
+        "block": block_elements(tile, blocking),
         "edge": blocking.rows * tile.columns,
         "sums": blocking.rows * blocking.columns if gemm.scaled else 0,
     }

@@ -21,7 +21,8 @@ from .place import Finisher, Place
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
-_PAGE_BYTES = 4096  # rows that lie multiples of half of this apart share a few sets of the caches
+_SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
+_CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Blocking:
         pack_a_rows: copy blocks of A for so many columns of C.
         pack_a_columns: the same where A is stored transposed.
         pack_b_rows: copy panels of B for so many rows of C. (Where B is stored transposed: always.)
-        pack_b_colliding_rows: the same where rows of B lie half pages apart, at least two.
+        pack_b_colliding_rows: the same where rows of B lie in few sets of the first-level cache.
         group: panels of B copied at a time, so that rows of B are read in longer pieces.
         unroll: steps of k written out in the tile's loop.
     """
@@ -53,9 +54,33 @@ class Blocking:
     group: int = 8
     unroll: int = 1
 
-    def max_depth(self, scaled: bool) -> int:
-        """The most steps of k in a block: blocks are even, and the last would be half as deep."""
-        return 2 * self.depth if scaled else self.depth + self.depth // 2 + 1
+    @property
+    def max_depth(self) -> int:
+        """The most steps of k in a block, by this rule or by a `Cut`."""
+        deepest = 2 * self.depth
+        return deepest + deepest // 2 + 1  # blocks are even, and the last would be half as deep
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A choice in place of the rule's, for products of given sizes; the slot `cuts` holds its `word`.
+
+    Attributes:
+        depth: steps of k in a block, about; at most twice those of the blocking.
+        rows: rows of C in a block at most; `depth * rows` must not be more than in the blocking.
+        copy_a: whether blocks of A are copied,
+        copy_b: and panels of B, where they are not stored transposed.
+    """
+
+    depth: int
+    rows: int
+    copy_a: bool
+    copy_b: bool
+
+    @property
+    def word(self) -> int:
+        """The four in one number above 0; 0 means the rule."""
+        return self.depth | self.rows << 16 | self.copy_a << 32 | self.copy_b << 33
 
 
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
@@ -68,9 +93,10 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     return Blocking(depth, rows, unroll=unroll)
 
 
-def a_panel_stride(tile: Tile, depth: int) -> int:
-    """Elements from one panel of a copied block of A to the next, with room for one more vector."""
-    return tile.rows * depth + tile.lanes
+def block_elements(tile: Tile, blocking: Blocking) -> int:
+    """Room for a copied block of A, with that of one more vector behind each panel of a tile's rows."""
+    most = blocking.rows * (blocking.depth + blocking.depth // 2 + 1)
+    return most + (blocking.rows // tile.rows + 1) * tile.lanes
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,8 @@ class Nest:
         item = scratch["panel"].item
         self.a, self.b, self.c = (frame.array(name, item) for name in "abc")
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
-        self.one, self.max_depth = code.integer(1), blocking.max_depth(scaled)
+        self.one, self.cut = code.integer(1), frame.integer("cuts")
+        self.by_rule = self.cut.equals(0)
         self.factors = tuple(frame.array(x, item)[0] for x in ("alpha", "beta")) if scaled else ()
 
     def write(self) -> None:
@@ -135,14 +162,16 @@ class Nest:
         With alpha and beta, sums that wait for a further block of k need scratch memory. So k is cut
         later there, at twice the depth with half the rows, and then the columns are cut too.
         """
-        code, cut, high = self.code, self.blocking, self.tile.rows
-        steps = _even_part(code, k, (k + cut.depth // 2) // cut.depth)
-        most, wide = code.integer(cut.rows), code.larger(columns, 1)
+        code, high = self.code, self.tile.rows
+        aim = code.select(self.by_rule, self.blocking.depth, self.cut & 0xFFFF)
+        steps = _even_part(code, k, (k + aim // 2) // aim)
+        most = code.select(self.by_rule, self.blocking.rows, (self.cut >> 16) & 0xFFFF)
+        wide = code.larger(columns, 1)
         if self.factors:
-            deep = (k > steps) & (k <= 2 * cut.depth)
+            deep = self.by_rule & (k > steps) & (k <= aim * 2)
             steps = code.select(deep, k, steps)
-            most = code.select(deep, max(1, cut.rows // 2 // high) * high, most)
-            wide = code.select(k > steps, cut.columns, wide)
+            most = code.select(deep, max(1, self.blocking.rows // 2 // high) * high, most)
+            wide = code.select(k > steps, self.blocking.columns, wide)
         part = _even_part(code, rows, (rows + most - 1) // most)
         return (part + high - 1) // high * high, wide, steps
 
@@ -167,17 +196,17 @@ class Nest:
         code, rows = self.code, self.tile.rows
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
-        copy, stride = self.scratch["block"], a_panel_stride(self.tile, self.max_depth)
-        cut = self.blocking
-        pays = block.j1 - block.j0 >= (cut.pack_a_columns if self.transpose_a else cut.pack_a_rows)
+        copy, stride = self.scratch["block"], block.depth * rows + self.tile.lanes
+        least = self.blocking.pack_a_columns if self.transpose_a else self.blocking.pack_a_rows
+        pays = self._chosen(32, block.j1 - block.j0 >= least)
         with code.when(pays):
             if self.transpose_a:
                 lanes = self.tile.lanes
-                self._pack(pack_a_columns, stride, rows, lanes)(
-                    source, step, block.depth, copy, count
+                self._pack(pack_a_columns, rows, lanes)(
+                    source, step, block.depth, copy, stride, count
                 )
             else:
-                self._pack(pack_a_rows, stride, rows)(source, row, block.depth, copy, count)
+                self._pack(pack_a_rows, rows)(source, row, block.depth, copy, stride, count)
         return PanelOfA(
             code.select_array(pays, copy, source),
             code.select(pays, stride, row * rows),
@@ -207,10 +236,18 @@ class Nest:
 
     def _copies_b(self, block: _Block) -> Value:
         """Whether panels of B, not stored transposed, are copied."""
-        rows, stride = block.i1 - block.i0, self.ldb * item_bytes(self.b.item)
-        apart = (stride >= _PAGE_BYTES) & (stride % (_PAGE_BYTES // 2)).equals(0)
-        collide = apart & (rows >= self.blocking.pack_b_colliding_rows)
-        return collide | (rows >= self.blocking.pack_b_rows)
+        code, rows, stride = self.code, block.i1 - block.i0, self.ldb * item_bytes(self.b.item)
+        # Rows that lie an odd multiple of some power of two apart share sets of that many bytes.
+        apart = code.smaller(stride & -stride, _SETS_BYTES)
+        collide = block.depth * apart > _CROWDED_WAYS * _SETS_BYTES
+        pays = rows >= code.select(
+            collide, self.blocking.pack_b_colliding_rows, self.blocking.pack_b_rows
+        )
+        return self._chosen(33, pays)
+
+    def _chosen(self, bit: int, rule: Value) -> Value:
+        """What a bit of the cut says; where there is none, what the rule says."""
+        return self.code.select(self.by_rule, rule, (self.cut & (1 << bit)).differs(0))
 
     def _edge_side_b(self, block: _Block, j: Value, width: int) -> Side:
         """The last panel of B, always copied: tiles read whole vectors."""

@@ -84,13 +84,13 @@ def pack_b_columns(
 
 
 def pack_a_rows(
-    stride: int,
     rows: int,
     code: Code,
     a: Array,
     a_row: Value,
     depth: Value,
     copy: Array,
+    stride: Value,
     count: Value,
 ) -> None:
     """copy[i // rows][p, i % rows] = a[i, p] for i < count, in panels `stride` elements apart.
@@ -106,7 +106,6 @@ def pack_a_rows(
 
 
 def pack_a_columns(
-    stride: int,
     rows: int,
     lanes: int,
     code: Code,
@@ -114,6 +113,7 @@ def pack_a_columns(
     a_step: Value,
     depth: Value,
     copy: Array,
+    stride: Value,
     count: Value,
 ) -> None:
     """copy[i // rows][p, i % rows] = a[p, i]: A stored transposed, whole vectors at a time.

@@ -55,13 +55,14 @@ def dot_chain(threads: int, batches: int, **options) -> np.ndarray:
             for i in range(0, 20, 5)
         ],
         [
-            task(forward, **tile, k=23, a=x, lda=23, b=w, ldb=37, c=y, ldc=37)
+            task(forward, **tile, k=23, a=x, lda=23, b=w, ldb=37, c=y, ldc=37, cuts=0)
             for tile in tiles((0, 7, 20), (0, 16, 37))
         ],
         [task(tanh, **tile, y=y, y_row=37) for tile in tiles((0, 10, 20), (0, 37))],
         [
             task(
-                update, **tile, k=20, a=x, lda=23, b=y, ldb=37, c=w, ldc=37, alpha=alpha, beta=beta
+                update, **tile, k=20, a=x, lda=23, b=y, ldb=37, c=w, ldc=37, cuts=0, alpha=alpha,
+                beta=beta,
             )
             for tile in tiles((0, 12, 23), (0, 16, 37))
         ],

@@ -14,7 +14,7 @@ import pytest
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
 from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.gemm import blocking_for
-from magmadnn.compiler.emit.llvm.gemm_loops import Blocking
+from magmadnn.compiler.emit.llvm.gemm_loops import Blocking, Cut
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.place import Place
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
@@ -136,6 +136,31 @@ def test_cuts_do_not_change_bits(ta, tb, scaled):
         np.testing.assert_array_equal(result(replace(plain, blocking=blocking)), first)
     for target in WIDTHS:
         np.testing.assert_array_equal(result(plain, target), first)
+
+
+CUTS = [
+    Cut(depth, rows, *copies)
+    for depth, rows, copies in itertools.product(
+        (3, 7, 14), (6, 12), itertools.product((False, True), repeat=2)
+    )
+    if depth * rows <= SMALL.depth * SMALL.rows
+]
+
+
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_chosen_cuts_do_not_change_bits(ta, tb, scaled):
+    """What may be chosen for given sizes: all the same bits, and the right ones."""
+    made = Gemm("float32", ta, tb, scaled, blocking=SMALL)
+    scale = {"alpha": np.array([-0.3], "f4"), "beta": np.array([0.9], "f4")} if scaled else {}
+    for m, n, k in ((37, 149, 59), (10, 33, 7), (1, 17, 20)):
+        a, b, c = operands(made, m, n, k, 4)
+        expected, bound = truth(made, a, b, c, *((-0.3, 0.9) if scaled else ()))
+        first = gemm(made, a, b, c.copy(), host(), **scale)
+        assert (abs(first - expected) <= bound).all()
+        for cut in CUTS:
+            found = gemm(made, a, b, c.copy(), host(), cuts=cut.word, **scale)
+            np.testing.assert_array_equal(found, first)
 
 
 @pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
