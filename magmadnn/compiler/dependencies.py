@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from magmadnn.graph.dim import Size
 from magmadnn.graph.node import Node
 
 from .layout import Layouts
-from .regions import Region
+from .regions import Region, RegionKind
 
 
 class Dependencies:
@@ -31,15 +32,37 @@ class Dependencies:
         """Whether a region reads the memory of `target`."""
         return any(self._bases[i] is target for n in region.nodes for i in n.inputs)
 
-    def all_before(self, roots: Iterable[Node]) -> set[Region]:
-        """The regions that these values need, directly or through others."""
-        stack = [self.home[b] for r in roots if (b := self._bases[r]) in self.home]
-        found = set(stack)
+    def early(self, outputs: Iterable[Node]) -> set[Region]:
+        """The regions that run before any variable is written, and all that they need.
+
+        Outputs are looked at before, and kernels that may find something wrong must have run.
+        """
+        known = {_numbers(r) for r in self.before if r.kind is RegionKind.GATHER}
+        wrong = {r for r in self.before if r.kind is RegionKind.GATHER}
+        for region in self.before:
+            if region.kind is RegionKind.SCATTER and _numbers(region) not in known:
+                wrong.add(region)
+        return self._all_before({*wrong, *self._homes(outputs)})
+
+    def _homes(self, values: Iterable[Node]) -> set[Region]:
+        return {self.home[b] for v in values if (b := self._bases[v]) in self.home}
+
+    def _all_before(self, regions: Iterable[Region]) -> set[Region]:
+        """These regions and those that they need, directly or through others."""
+        found = set(regions)
+        stack = list(found)
         while stack:
             fresh = self.before[stack.pop()] - found
             found |= fresh
             stack.extend(fresh)
         return found
+
+
+def _numbers(region: Region) -> tuple[Node, Size]:
+    """The numbers that a gather or scatter goes by, and how many rows there are to number."""
+    node = region.nodes[0]
+    count = node.attributes.get("count")
+    return node.inputs[1], node.inputs[0].shape[node.attributes["axis"]] if count is None else count
 
 
 def in_order(

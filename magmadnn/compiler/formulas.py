@@ -20,14 +20,21 @@ from magmadnn.graph.spec import is_floating
 
 from .kernels.formula import DTYPES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS, Formula, frozen
 
+_SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
+_COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
+
 
 def compilable(node: Node) -> bool:
     """Whether compiled code can do a node: it knows its dtypes and every primitive of its formula."""
     op = node.op
+    if isinstance(op, Op) and op.kind in (OpKind.MOVEMENT, OpKind.GATHER):
+        return _moves(node, op)
     if not isinstance(op, Op) or any(n.dtype.name not in DTYPES for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:
         return op.scalar is not None and _known(raw := _raw(node)) and _floats_meet(raw, node)
+    if op.kind is OpKind.SCATTER:
+        return node.dtype.name in _SUMMED and node.inputs[1].dtype.name in _COUNTED
     if op.kind is OpKind.RANDOM:
         return op.draws == "uniform" and node.dtype.name in ("float32", "float64")
     if any(i.dtype != node.dtype for i in node.inputs):
@@ -35,6 +42,16 @@ def compilable(node: Node) -> bool:
     if op.kind is OpKind.REDUCTION:
         return is_floating(node.dtype) or node.dtype == np.int64
     return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
+
+
+def _moves(node: Node, op: Op) -> bool:
+    """Whether a movement or gather copies elements as they are; their dtype need not be known then."""
+    sources = node.inputs
+    if op.kind is OpKind.GATHER:
+        sources = node.inputs[:1]
+        if node.inputs[1].dtype.name not in _COUNTED:
+            return False
+    return bool(sources) and all(s.dtype == node.dtype for s in sources)
 
 
 def constant(value: Any) -> Formula:

@@ -8,7 +8,7 @@ stand-ins holds for all sizes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,12 @@ class Layouts:
         bases: the node whose memory a node's value lies in; itself where it has memory of its own.
     """
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
+    def __init__(self, nodes: Iterable[Node], copied: Container[Node] = ()) -> None:
+        """`copied`: movements that get memory of their own, though they could be views."""
         self.arrays: dict[Node, Array] = {}
         self.bases: dict[Node, Node] = {}
         self._sizes: dict[str, int] = {}
+        self._copied = copied
         for node in nodes:
             self._place(node)
 
@@ -53,7 +55,7 @@ class Layouts:
         """The view that a movement gives of its operand; None where it copies or is no movement."""
         if not isinstance(node.op, Op) or node.op.kind is not OpKind.MOVEMENT:
             return None
-        if len(node.inputs) != 1:
+        if len(node.inputs) != 1 or node in self._copied:
             return None
         source = self.arrays[node.inputs[0]]
         attributes = {k: substitute(v, self._sizes) for k, v in node.attributes.items()}

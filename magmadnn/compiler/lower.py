@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magmadnn.graph.dim import Size
+from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 
@@ -17,6 +17,7 @@ from .kernels.draws import Draw
 from .kernels.formula import Formula
 from .kernels.gemm import Finish, Gemm
 from .kernels.kernel import Kernel
+from .kernels.moves import AddPicked, Move, Pick
 from .kernels.operands import Operand, Result
 from .kernels.rows import Reduction, Rows, Stage
 from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
@@ -117,6 +118,8 @@ def lower(
         return _lower_columns(region, layouts, stored)
     if region.kind is RegionKind.RANDOM:
         return _lower_random(region, layouts, stored)
+    if region.kind in _ALONE:
+        return _ALONE[region.kind](region.nodes[0])
     return _lower_gemm(region, layouts, stored, in_place)
 
 
@@ -256,6 +259,42 @@ def _signed(seed: int) -> int:
     """The low 64 bits of an integer, as a signed one."""
     low = seed & 0xFFFF_FFFF_FFFF_FFFF
     return low - (1 << 64) if low >> 63 else low
+
+
+# --- movements, rows by number --------------------------------------------------------------------
+
+
+def _lower_move(node: Node) -> Lowered:
+    reads = tuple((f"x{k}", operand, FULL) for k, operand in enumerate(node.inputs))
+    kernel = Move(node.dtype.itemsize, len(reads) + 1)  # constants are the last source
+    return Lowered(kernel, reads, (("result", node, FULL),))
+
+
+def _lower_gather(node: Node) -> Lowered:
+    source, index = node.inputs
+    axis = node.attributes["axis"]
+    kernel = Pick(node.dtype.itemsize, index.dtype.name)
+    return _picked(kernel, node, source.shape[axis], product(source.shape[axis + 1 :]))
+
+
+def _lower_scatter(node: Node) -> Lowered:
+    axis = node.attributes["axis"]
+    kernel = AddPicked(node.dtype.name, node.inputs[1].dtype.name)
+    return _picked(kernel, node, node.attributes["count"], product(node.shape[axis + 1 :]))
+
+
+def _picked(kernel: Kernel, node: Node, count: Size, columns: Size) -> Lowered:
+    source, index = node.inputs
+    numbers = (("count", count), ("columns", columns), ("picks", product(index.shape)))
+    reads = (("source", source, FULL), ("index", index, FULL))
+    return Lowered(kernel, reads, (("result", node, FULL),), numbers)
+
+
+_ALONE = {
+    RegionKind.MOVE: _lower_move,
+    RegionKind.GATHER: _lower_gather,
+    RegionKind.SCATTER: _lower_scatter,
+}
 
 
 # --- matrix products ------------------------------------------------------------------------------

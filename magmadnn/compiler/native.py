@@ -104,7 +104,7 @@ def native_plan(program: Program, *, check: bool = False) -> NativePlan:
             verify_draft(after, name=name)
         draft = after
         dump.add(run_pass.__name__, draft.__str__)
-    early = draft.dependencies.all_before(draft.program.outputs)
+    early = draft.dependencies.early(draft.program.outputs)
     checked = max((draft.phases[r] for r in early), default=-1) + 1
     plan = NativePlan(draft.program, draft.work, draft.layouts, draft.in_place, checked, dump)
     dump.add("plan", plan.__str__)

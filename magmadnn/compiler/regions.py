@@ -18,7 +18,14 @@ class RegionKind(Enum):
     COLUMNS = "columns"  # reduces over the leading axes
     GEMM = "gemm"  # a contraction, and what is done to its elements
     RANDOM = "random"  # draws random numbers, and computes from each of them alone
+    MOVE = "move"  # a movement that is no view
+    GATHER = "gather"  # rows by number
+    SCATTER = "scatter"  # sums of rows by number
     CALL = "call"  # the NumPy function of one op
+
+
+# What does not walk over a matrix element by element: nothing else joins it.
+ALONE = (RegionKind.MOVE, RegionKind.GATHER, RegionKind.SCATTER, RegionKind.CALL)
 
 
 @dataclass(eq=False)

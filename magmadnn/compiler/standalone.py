@@ -80,6 +80,7 @@ class Standalone:
         copies: made after the last call.
         checked: sizes that must not turn out negative.
         longest: samples that are computed at a time.
+        faults: a buffer that is not 0 after a kernel met a wrong number of a row; None without such kernels.
     """
 
     batch: str
@@ -93,3 +94,4 @@ class Standalone:
     copies: tuple[Copy, ...]
     checked: tuple[Dim, ...]
     longest: int
+    faults: Place | None = None

@@ -44,7 +44,7 @@ class _Draft:
     def __init__(self, draft: Draft, name: str) -> None:
         self.draft, self.name = draft, name
         self.known = draft.dependencies
-        self.early = self.known.all_before(draft.program.outputs)
+        self.early = self.known.early(draft.program.outputs)
 
     def fail(self, what: str) -> GraphError:
         return GraphError(f"pass {self.name}: {what}")

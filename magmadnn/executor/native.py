@@ -46,6 +46,7 @@ class Instance:
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: list[Patch] = []
+        self._faults = np.zeros(1, np.int64)
         self._lay_out()
         self._actions = self._prepare(threads) if prepared else []
 
@@ -105,7 +106,7 @@ class Instance:
             else:
                 compiled.setdefault(work.phase, []).append(work)
         phases = {number: tasks.phase(works) for number, works in compiled.items()}
-        self._patches = tasks.patches
+        self._patches, self._faults = tasks.patches, tasks.faults
         actions: list[tuple[int, Action]] = []
         waiting: list[list[Task]] = []
         for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
@@ -146,7 +147,8 @@ class Instance:
     def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
         """The outputs, as arrays of their own, after every variable got its new value.
 
-        With `guard`, None where an output is NaN or infinite; no variable is changed then.
+        None where a row was asked for that is not there, and, with `guard`, where an output is NaN or
+        infinite; no variable is changed then.
         """
         for node, mirror in self._mirrors.items():
             np.copyto(mirror, node.value.read())
@@ -158,6 +160,9 @@ class Instance:
         for phase, action in self._actions:
             if phase < self.plan.checked:
                 action()
+        if self._faults[0]:
+            self._faults[0] = 0
+            return None
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None
@@ -238,5 +243,5 @@ class NativeRunner:
     def run(
         self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
     ) -> list[Array] | None:
-        """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
+        """One run; None, and nothing is updated, where `Instance.run` gives none."""
         return self.instance(sizes).run(fed, guard)

@@ -59,6 +59,7 @@ class Slices:
 
     def _made(self, sizes: Mapping[str, int], threads: int) -> Driver:
         tasks = Tasks(self.plan, self._instance.arrays, sizes, threads)
+        self._faults = tasks.faults
         phases: list[list[Task]] = [self._gathers()]
         for number in range(max((w.phase for w in self.plan.work), default=-1) + 1):
             phases.append(tasks.phase(w for w in self.plan.work if w.phase == number))
@@ -124,7 +125,8 @@ class Slices:
             settings: values for each batch.
 
         Returns:
-            None where an output is NaN or infinite; all variables are then as before the slice.
+            None where an output is NaN or infinite, or a row was asked for that is not there; all variables
+            are then as before the slice.
         """
         count = len(order) // self._size
         before = [(v, v.copy()) for v in map(variable_memory, self._variables())]
@@ -133,8 +135,9 @@ class Slices:
             self._settings[node][:count] = values
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
-        if all(np.isfinite(f).all() for f in found):
+        if not self._faults[0] and all(np.isfinite(f).all() for f in found):
             return found
+        self._faults[0] = 0
         for memory, values in before:
             np.copyto(memory, values)
         return None

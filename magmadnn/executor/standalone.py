@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.passes.plan_memory import Life, arena_of
+from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
 from magmadnn.compiler.standalone import Call, Copy, Fact, Place, Standalone
 from magmadnn.errors import GraphError
@@ -65,6 +67,7 @@ class _Exporter:
         self._constants: dict[Node, int] = {}
         self._data: list[bytes] = []
         self._facts: dict[Node, Fact] = {}
+        self._faults: Place | None = None
 
     def made(self, longest: int) -> Standalone:
         """All parts together."""
@@ -79,11 +82,12 @@ class _Exporter:
             tuple(_nbytes(n.shape[1:], n) for n in self.outputs),
             tuple(self._buffers),
             tuple(self._data),
-            tuple(self._facts.values()),
+            (*self._facts.values(), *self._no_faults()),
             calls,
             copies,
             tuple(dim for dim in dims if not dim.never_negative),
             longest,
+            self._faults,
         )
 
     def _written_directly(self) -> dict[Node, int]:
@@ -132,16 +136,29 @@ class _Exporter:
         lowered = work.lowered
         assert lowered is not None
         nodes = {slot: node for slot, node, _ in (*lowered.reads, *lowered.writes)}
+        places = {slot: self._place(node) for slot, node in nodes.items()}
+        if FAULTS in lowered.kernel.slots:
+            places[FAULTS] = self._wrong_rows()
         numbers = {
             slot: self._samples.size(partial(_slot, work=work, slot=slot))
             for slot in lowered.kernel.slots
-            if slot not in nodes
+            if slot not in places
         }
         # A size that the caller gives counts as many: the kernel must do for all of them.
         kernel = lowered.kernel
         if isinstance(kernel, Gemm):
             kernel = selected(kernel, numbers)
-        return Call(kernel, numbers, {s: self._place(n) for s, n in nodes.items()})
+        return Call(kernel, numbers, places)
+
+    def _wrong_rows(self) -> Place:
+        """Where kernels note that a number of a row was wrong."""
+        if self._faults is None:
+            self._faults = Place("buffer", len(self._buffers))
+            self._buffers.append((8,))
+        return self._faults
+
+    def _no_faults(self) -> list[Fact]:
+        return [] if self._faults is None else [Fact(self._faults, 0, "int64")]
 
     def _copies(self) -> list[Copy]:
         """Outputs that do not lie in the caller's memory already."""
@@ -186,6 +203,13 @@ def _check_kernels(plan: NativePlan) -> None:
                 f"export: op {node.label}{where} has no native kernel for {node.spec} (predict calls "
                 "NumPy there), so it cannot be in an object file; replace it, or export the part of "
                 "the model without it: md.Model(inputs=..., outputs=...)"
+            )
+        if work.region.kind is RegionKind.MOVE:
+            node = work.region.nodes[0]
+            raise GraphError(
+                f"export: op {node.label}{f' of layer {node.scope}' if node.scope else ''} copies by a table "
+                "that is made for one batch size, so it cannot be in an object file; export the part of the "
+                "model without it: md.Model(inputs=..., outputs=...)"
             )
     for target, _ in plan.program.updates:
         raise GraphError(

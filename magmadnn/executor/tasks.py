@@ -20,14 +20,17 @@ from magmadnn.compiler.emit.llvm.kernel import Loaded, load
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
 from magmadnn.errors import FileError
 from magmadnn.graph.dim import bind_shape
-from magmadnn.graph.node import PLACEHOLDER, Node
+from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
+
+from .runs import runs_of
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
@@ -54,6 +57,7 @@ class Tasks:
         patches: addresses to be set before each run.
         scratch_bytes: what each thread needs.
         useful_threads: how many threads have something to gain: one, where no step is worth cutting.
+        faults: [1], not 0 after a run in which a number of a row was out of range.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Tasks:
         self.patches: list[Patch] = []
         self.scratch_bytes = 0
         self.useful_threads = 1
+        self.faults = np.zeros(1, np.int64)
         self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
         load([lowered.kernel for lowered in self._lowered.values()], cache=kernel_cache())
 
@@ -90,12 +95,31 @@ class Tasks:
         (loaded,) = load([lowered.kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))
         values = slot_values(work, self.arrays, self.sizes)
+        values[FAULTS] = self.faults.ctypes.data
+        holds: tuple[Array, ...] = (self.faults,)
+        if work.region.kind is RegionKind.MOVE:
+            holds = self._runs(work.region.nodes[0], values)
         return [
-            (cost, self._task(loaded, lowered, {**values, **part}))
+            (cost, self._task(loaded, lowered, {**values, **part}, holds))
             for cost, part in self._parts(work, values)
         ]
 
-    def _task(self, loaded: Loaded, lowered: Lowered, values: Mapping[str, int]) -> Task:
+    def _runs(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
+        """The table of a movement and its constants; puts their addresses into the slots."""
+        operands = [self.arrays[i] for i in node.inputs]
+        with naming_scope(node):
+            table, constants = runs_of(node, operands, self.sizes)
+        values["table"], values[f"x{len(operands)}"] = table.ctypes.data, constants.ctypes.data
+        values["row1"], values["column1"] = len(table), self.arrays[node].size // max(len(table), 1)
+        return (table, constants)
+
+    def _task(
+        self,
+        loaded: Loaded,
+        lowered: Lowered,
+        values: Mapping[str, int],
+        holds: tuple[Array, ...],
+    ) -> Task:
         slots = lowered.kernel.slots
         block = np.array([values[slot] for slot in slots], np.int64)
         for slot, node, _ in lowered.reads:
@@ -103,7 +127,7 @@ class Tasks:
             if base.op is PLACEHOLDER:
                 offset = self.arrays[node].ctypes.data - self.arrays[base].ctypes.data
                 self.patches.append(Patch(block, slots.index(slot), base, offset))
-        return Task(loaded, block)
+        return Task(loaded, block, holds)
 
     def _parts(self, work: Work, values: Mapping[str, int]) -> list[tuple[float, dict[str, int]]]:
         """The parts of the matrix that threads take one by one, and what they cost."""
@@ -111,12 +135,16 @@ class Tasks:
         rows, columns = values["row1"], values["column1"]
         least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
         cost = rows * columns * values.get("k", 1) / least
+        if work.region.kind is RegionKind.SCATTER:
+            cost *= values["picks"]
         if self.threads == 1 or cost < 2:
             return [(cost, {})]
         self.useful_threads = self.threads
         by_row = rows >= columns or bool(work.region.numbers)
         if work.region.kind is RegionKind.COLUMNS:
             by_row = False
+        if work.region.kind is RegionKind.MOVE:
+            by_row = True
         length, step, worth = (rows, 1, 1) if by_row else (columns, _COLUMN_STEP, _COLUMN_STEP)
         if isinstance(kernel := work.lowered.kernel, Gemm):
             tile = tile_for(kernel, host())

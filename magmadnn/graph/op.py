@@ -33,6 +33,8 @@ class OpKind(Enum):
     REDUCTION = "reduction"
     CONTRACTION = "contraction"
     MOVEMENT = "movement"  # every element of the result is one element of an operand, or a constant
+    GATHER = "gather"  # slices of the first operand along `axis`, as the second numbers them
+    SCATTER = "scatter"  # its transpose: `count` slices, sums of those of the first operand
     RANDOM = "random"  # depends on a counter, see `Op.draws`
     OTHER = "other"
 

@@ -16,6 +16,7 @@ from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim, Shape, product
 from magmadnn.graph.node import Node, constant, size
 from magmadnn.graph.op import (
+    REGISTRY,
     Array,
     Draw,
     DTypeRule,
@@ -147,8 +148,22 @@ def _reduction(
         attributes={"axis": None, "keepdims": False},
         canonical=_canonical,
         contracts=_COMBINE[name],
+        decompose=_wide_nodes(name),
         notes=notes,
     )
+
+
+def _wide_nodes(name: str) -> Callable[..., Any]:
+    """The same on a wider type, which half precision, truth values and small integers are combined in."""
+
+    def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        if x.dtype in (np.float32, np.float64, np.int64):
+            return None
+        op, wide = REGISTRY[name], "float32" if is_floating(x.dtype) else "int64"
+        result = op(cast(x, wide), axis=axis, keepdims=keepdims)
+        return cast(result, op.dtypes(op.words, [x.dtype], {}))
+
+    return decompose
 
 
 def _by_slices(combine: Callable[..., float], x: Array, axis: Any, keepdims: bool) -> Array:

@@ -28,6 +28,7 @@ _STATUS = (
     ("ok", 0, "done"),
     ("wrong_size", 1, "a size is out of range"),
     ("no_memory", 2, "malloc found none"),
+    ("wrong_row", 3, "an input numbers a row of a table that is not there"),
 )
 _WIDTH = 96
 _FORTRAN_WIDTH = 120  # of 132 that are allowed

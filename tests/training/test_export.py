@@ -353,12 +353,36 @@ def test_arguments_are_called_after_inputs_and_outputs(tmp_path: Path) -> None:
 
 
 def test_an_op_without_a_kernel_is_named(tmp_path: Path) -> None:
-    model = md.Model([md.layers.Input((4,), "int64"), md.layers.Embedding(7, 3)])
+    x = md.layers.Input((4,))
+    with md.graph.scope("embedding_1"):
+        model = md.Model(inputs=[x], outputs=[md.ops.cumsum(x, 1)])
     with pytest.raises(
         GraphError, match=r"op \w+ of layer embedding_1 has no native kernel .*way|part"
     ):
         model.export(tmp_path / "net.o")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_by_a_table_is_named(tmp_path: Path) -> None:
+    x = md.layers.Input((4,))
+    model = md.Model(inputs=[x], outputs=[md.ops.concat([x, x], 1)])
+    with pytest.raises(GraphError, match=r"op concat copies by a table .* one batch size"):
+        model.export(tmp_path / "net.o")
+    assert not list(tmp_path.iterdir())
+
+
+@NEEDS_C
+def test_tables_and_numbers_that_they_do_not_have(tmp_path: Path) -> None:
+    model = md.Model([md.layers.Input((4,), "int64"), md.layers.Embedding(7, 3)])
+    model.export(tmp_path / "net.o", batch_size=5)
+    net = Exported(tmp_path / "net.o", "net")
+    x = np.random.default_rng(1).integers(0, 7, (13, 4))
+    found = nan_like(model.predict(x))
+    assert net.predict([x], found) == 0
+    assert_equal(found, model.predict(x))
+    for wrong in (-1, 7, 2**60):
+        x[11, 2] = wrong
+        assert net.predict([x], found) == 3
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn import ops
 from magmadnn.optim import StepSlices
 
 RNG = np.random.default_rng(7)
 ROWS = 103
 X = RNG.normal(size=(ROWS, 7)).astype(np.float32)
 Y = (X @ RNG.normal(size=(7, 3))).argmax(1)
+WORDS = RNG.integers(0, 11, (ROWS, 6))
 layers = md.layers
 
 
@@ -33,7 +35,49 @@ def dropout(executor: str) -> tuple[md.Model, Any, Any]:
     return model([layers.Dropout(0.1), *hidden, layers.Dropout(0.5)], executor), X, Y
 
 
-NETWORKS: list[Callable[[str], tuple[md.Model, Any, Any]]] = [dropout]
+def embedding(executor: str) -> tuple[md.Model, Any, Any]:
+    made = md.Model(
+        [
+            layers.Input((6,), dtype="int64"),
+            layers.Embedding(11, 8),
+            layers.Flatten(),
+            layers.Dense(3),
+        ],
+        loss=md.losses.CrossEntropy(class_weight=(1.0, 2.0, 0.5)),
+        optimizer=md.optim.SGD(0.1, momentum=0.9),
+        metrics=["accuracy"],
+        executor=executor,
+    )
+    return made, WORDS, Y
+
+
+def two_inputs(executor: str) -> tuple[md.Model, Any, Any]:
+    a, b = layers.Input((7,)), layers.Input((3,))
+    joined = ops.concat([layers.Dense(5)(a), b], axis=1)
+    made = md.Model(
+        inputs=[a, b],
+        outputs=layers.Dense(3)(joined),
+        loss="cross_entropy",
+        optimizer=md.optim.Adam(0.01),
+        executor=executor,
+    )
+    return made, [X, np.ascontiguousarray(X[:, :3])], Y
+
+
+def counted(executor: str) -> tuple[md.Model, Any, Any]:
+    made = md.Model(
+        [layers.Input((7,)), layers.Dense(5, activation="relu"), layers.Dense(3)],
+        loss="cross_entropy",
+        optimizer="sgd",
+        metrics=[md.metrics.F1(), md.metrics.TopK(2), md.metrics.ConfusionMatrix()],
+        executor=executor,
+    )
+    return made, X, Y
+
+
+NETWORKS: list[Callable[[str], tuple[md.Model, Any, Any]]] = [
+    dropout, embedding, two_inputs, counted,
+]  # fmt: skip
 
 
 class LookAtEachBatch(md.callbacks.Callback):

@@ -25,7 +25,7 @@ def fold(draft: Draft) -> Draft:
     """Write updates over the variables themselves wherever nobody needs the old values any more."""
     program, regions, layouts = draft.program, draft.regions, draft.layouts
     known = draft.dependencies
-    early = known.all_before(program.outputs)
+    early = known.early(program.outputs)
     position = {region: (region not in early, k) for k, region in enumerate(regions)}
     before = known.before
     chosen: dict[Node, Node] = {}

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from magmadnn.compiler.copies import layouts_of
 from magmadnn.compiler.layout import FULL, SCALAR, Layouts
-from magmadnn.compiler.regions import Region, RegionKind, matrix_of
+from magmadnn.compiler.regions import ALONE, Region, RegionKind, matrix_of
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
@@ -24,6 +25,12 @@ from magmadnn.graph.program import Program
 _MOST_OPERANDS = (
     14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
 )
+_ALONE = {
+    OpKind.RANDOM: RegionKind.RANDOM,
+    OpKind.MOVEMENT: RegionKind.MOVE,
+    OpKind.GATHER: RegionKind.GATHER,
+    OpKind.SCATTER: RegionKind.SCATTER,
+}
 _COMBINED = ("add", "maximum", "minimum")
 _LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
 
@@ -37,7 +44,7 @@ class Fusion:
     """
 
     def __init__(self, program: Program, compilable: Callable[[Node], bool]) -> None:
-        self.layouts = Layouts(program.nodes())
+        self.layouts = layouts_of(program.nodes(), compilable)
         self.of: dict[Node, Region] = {}
         self._compilable = compilable
         self._position = {node: k for k, node in enumerate(program.nodes())}
@@ -55,8 +62,8 @@ class Fusion:
             self._take_reduction(node)
         elif kind is OpKind.CONTRACTION and self._is_gemm(node):
             self._begin(RegionKind.GEMM, node)
-        elif kind is OpKind.RANDOM:
-            self._begin(RegionKind.RANDOM, node)
+        elif kind in _ALONE:
+            self._begin(_ALONE[kind], node, self._walked(node))
         else:
             self._begin(RegionKind.CALL, node)
 
@@ -65,6 +72,17 @@ class Fusion:
         region = Region(kind, rows, columns, [node])
         self.of[node] = region
         return region
+
+    def _walked(self, node: Node) -> Any:
+        """The shape that a kernel of one node walks over: for rows by number, [outer, picks, inner]."""
+        kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
+        if kind not in (OpKind.GATHER, OpKind.SCATTER):
+            return node.shape
+        axis, picks = node.attributes["axis"], node.inputs[1].ndim
+        own = picks if kind is OpKind.GATHER else 1
+        outer, inner = node.shape[:axis], node.shape[axis + own :]
+        between = node.inputs[1].shape if kind is OpKind.GATHER else ()
+        return (*outer, *between, product(inner))
 
     # --- pointwise --------------------------------------------------------------------------------
 
@@ -92,7 +110,7 @@ class Fusion:
 
     def _fits(self, node: Node, region: Region) -> bool:
         """Whether `node` can be computed in `region`."""
-        if region.kind is RegionKind.CALL:
+        if region.kind in ALONE:
             return False
         if not self._is_element(node, region) and not self._is_number(node, region):
             return False
@@ -201,7 +219,7 @@ class Fusion:
     def _merged(self, one: Region, other: Region) -> Region | None:
         """What two regions become as one; None where they cannot be one kernel."""
         kinds = [one.kind, other.kind]
-        apart = RegionKind.CALL in kinds or RegionKind.RANDOM in kinds
+        apart = RegionKind.RANDOM in kinds or any(kind in ALONE for kind in kinds)
         if one.domain != other.domain or apart or RegionKind.ROWS not in kinds:
             return None
         if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):

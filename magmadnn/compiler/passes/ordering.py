@@ -12,7 +12,7 @@ from magmadnn.compiler.regions import Region
 def order(draft: Draft) -> Draft:
     """The earliest phase of each region; those that outputs need come before all others."""
     known = draft.dependencies
-    early = known.all_before(draft.program.outputs)
+    early = known.early(draft.program.outputs)
     before = {r: known.before[r] | draft.before.get(r, frozenset()) for r in draft.regions}
     position = {r: (r not in early, k) for k, r in enumerate(draft.regions)}
     ordered = in_order(before, position)

@@ -38,10 +38,12 @@ class Task:
     Attributes:
         kernel: what is called.
         arguments: its argument block; what its addresses point to must outlive the driver.
+        holds: what of that nobody else keeps alive.
     """
 
     kernel: Loaded
     arguments: NDArray[np.int64]
+    holds: tuple[Any, ...] = ()
 
 
 _libraries: dict[tuple[bool, bool], Library] = {}

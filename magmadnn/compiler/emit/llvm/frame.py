@@ -29,3 +29,8 @@ class Frame:
         """The memory whose address is in `slot`, as elements of type `item`."""
         at = self._block.viewed(POINTER)[self._slots.index(slot)]
         return self._code.array(at, item)
+
+    def array_after(self, slot: str, number: Value, item: Any) -> Array:
+        """The memory whose address is `number` slots behind `slot`."""
+        at = self._block.viewed(POINTER)[number + self._slots.index(slot)]
+        return self._code.array(at, item)

@@ -23,7 +23,7 @@ from .kernel import add_function
 from .target import Target, object_code
 from .writers import scratch_bytes
 
-OK, WRONG_SIZE, NO_MEMORY = 0, 1, 2  # what entry points return
+OK, WRONG_SIZE, NO_MEMORY, WRONG_ROW = 0, 1, 2, 3  # what entry points return
 _BATCH = "one_batch"
 _ITEMS = {1: I8, 4: I32, 8: I64}  # for copies, where only the size of an element matters
 _NUMBERS = {"int32": I32, "int64": I64, "float32": F32, "float64": F64}
@@ -81,7 +81,7 @@ class _Writer:
     def write_batch(self) -> None:
         """`batch(inputs..., samples, sizes..., outputs..., scratch)`: at most `longest` samples."""
         what = self.what
-        code, given = self._function(_BATCH, VOID, with_scratch=True, internal=True)
+        code, given = self._function(_BATCH, I32, with_scratch=True, internal=True)
         starts, end = self._buffers(code, given.sizes)
         bases = {
             "input": given.inputs,
@@ -110,7 +110,9 @@ class _Writer:
             code.ir.call(self._kernels[call.kernel], operands)
         for copy in what.copies:
             _write_copy(code, copy, address(copy.source), address(copy.goal), given.sizes)
-        code.give_back()
+        if what.faults is not None:
+            _return_if(code, address(what.faults).viewed(I64)[0].differs(0), WRONG_ROW)
+        code.ir.ret(ir.Constant(I32, OK))
 
     def _buffers(self, code: Code, sizes: Mapping[str, Value]) -> tuple[list[Value], Value]:
         """Where buffers begin in scratch memory, and where all of them end."""
@@ -149,7 +151,7 @@ class _Writer:
                 steps = [polynomial(code, n, sizes) for n in nbytes]
                 return [a.at(first * n).base for a, n in zip(arrays, steps, strict=True)]
 
-            code.ir.call(
+            found = code.ir.call(
                 self._named(_BATCH),
                 [
                     *rows(given.inputs, self.what.inputs),
@@ -158,6 +160,7 @@ class _Writer:
                     scratch.base,
                 ],
             )
+            _return_if(code, Value(code, found).differs(OK), WRONG_ROW)
         code.ir.ret(ir.Constant(I32, OK))
 
     def write_predict(self) -> None:

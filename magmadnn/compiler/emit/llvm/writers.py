@@ -11,6 +11,7 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.rows import Rows
 
 from .batch_rows import write_gather
@@ -21,6 +22,7 @@ from .frame import Frame
 from .gemm import gemm_scratch_bytes, write_gemm
 from .gemv import gemv_scratch_bytes, write_gemv
 from .keep import write_keep
+from .moves import write_add_picked, write_move, write_pick
 from .rows import write_rows
 from .target import Target
 
@@ -32,6 +34,9 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Gather: write_gather,
     Keep: write_keep,
     Draw: write_draw,
+    Move: write_move,
+    Pick: write_pick,
+    AddPicked: write_add_picked,
 }
 
 

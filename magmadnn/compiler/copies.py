@@ -1,0 +1,39 @@
+"""Views that get memory of their own, because a kernel that reads them could not walk over them.
+
+A transposed operand of a sum, say, or the rows of a table that were reversed: they are copied first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Op, OpKind
+
+from .layout import Layouts
+from .regions import matrix_of
+
+
+def layouts_of(nodes: Sequence[Node], compilable: Callable[[Node], bool]) -> Layouts:
+    """How the values of a program lie in memory, with copies where kernels need them."""
+    layouts = Layouts(nodes)
+    copied = {i for node in nodes for i in _unreadable(node, layouts, compilable)}
+    return Layouts(nodes, copied) if copied else layouts
+
+
+def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]) -> Iterable[Node]:
+    """The operands of a node that are views which its kernel cannot read."""
+    op = node.op
+    if not isinstance(op, Op) or not compilable(node):
+        return
+    for operand in node.inputs:
+        if layouts.is_view(operand) and not _reads(node, op, operand, layouts):
+            yield operand
+
+
+def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
+    if op.kind in (OpKind.GATHER, OpKind.SCATTER):
+        return bool(layouts.arrays[operand].flags.c_contiguous)
+    if op.kind is OpKind.POINTWISE:
+        return layouts.spread(operand, *matrix_of(node.shape)) is not None
+    return True

@@ -1,0 +1,92 @@
+"""The runs of a movement: where each stretch of its result comes from, found out by NumPy itself.
+
+The op's NumPy function is applied to the places of its operands' elements in place of their values. What
+comes out says for every element of the result which element of which operand it is, or that it is a
+constant, and neighbours whose sources are evenly spaced are one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.graph.dim import substitute
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array, Op
+from magmadnn.graph.spec import is_floating
+
+_APART = 1 << 40  # between the places of two operands, more than memory has
+_LONGEST = 1 << 14  # elements of a run, so that threads can share a long one
+
+
+def runs_of(
+    node: Node, operands: Sequence[Array], sizes: Mapping[str, int]
+) -> tuple[NDArray[np.int64], Array]:
+    """The table of a `Move`, and the constants that are its last source.
+
+    Args:
+        node: a movement whose operands all have its dtype.
+        operands: their arrays, with any strides.
+        sizes: of symbolic dimensions.
+    """
+    op = node.op
+    assert isinstance(op, Op)
+    attributes = {k: substitute(v, sizes) for k, v in node.attributes.items()}
+    kind = np.dtype(np.float64) if is_floating(node.dtype) else np.dtype(np.int64)
+    # Places are even, then odd; what does not change between the two is a constant.
+    found, other = (
+        op.forward([(2 * p + odd).astype(kind) for p in _places(operands)], attributes, kind)
+        for odd in (0, 1)
+    )
+    constant = (found == other) | (found != found)
+    constants = found[constant].astype(node.dtype)
+    moved = np.where(constant, 0, found).astype(np.int64).ravel() >> 1
+    source, place = moved // _APART, moved % _APART - _APART // 2
+    flat = constant.ravel()
+    source[flat], place[flat] = len(operands), np.arange(constants.size)
+    data = constants.view(np.uint8).reshape(constants.size, node.dtype.itemsize)
+    if (data == data[:1]).all():
+        constants, place[flat] = constants[:1], 0
+    return _table(source, place), constants
+
+
+def _places(operands: Sequence[Array]) -> list[NDArray[np.int64]]:
+    """For each operand its elements' places relative to its first, above those of operands before."""
+    made = []
+    for number, array in enumerate(operands):
+        places = np.full(array.shape, number * _APART + _APART // 2, np.int64)
+        for axis, (size, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
+            steps = np.arange(size) * (stride // array.itemsize)
+            places += steps.reshape([-1 if k == axis else 1 for k in range(array.ndim)])
+        made.append(places)
+    return made
+
+
+def _table(source: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Runs [to, source, place, step, elements] of evenly spaced elements of one source."""
+    count = source.size
+    if not count:
+        return np.zeros((0, 5), np.int64)
+    steps = np.diff(place)
+    jump = np.diff(source) != 0
+    # A step like no other where the source changes, so that it begins a run of its own.
+    steps[jump] = _APART + np.arange(count - 1)[jump]
+    turns = np.flatnonzero(np.diff(steps)) + 1
+    first = np.concatenate([[0], turns]).astype(np.int64)[: count - 1]
+    lengths = np.diff(np.concatenate([first, [count - 1]]))
+    # Stretches of one step, each of which ends at the element where the next one begins. A single step leads
+    # to a new run; between two longer stretches that element belongs to the first.
+    begins = np.zeros(count, bool)
+    begins[0] = True
+    single = lengths == 1
+    begins[first[single] + 1] = True
+    begins[first[1:][~single[1:] & ~single[:-1]] + 1] = True
+    starts = np.flatnonzero(begins)
+    starts = np.unique(np.concatenate([starts, np.arange(0, count, _LONGEST)]))
+    elements = np.diff(np.concatenate([starts, [count]]))
+    step = np.ones(len(starts), np.int64)
+    several = elements > 1
+    step[several] = steps[starts[several]]
+    return np.stack([starts, source[starts], place[starts], step, elements], axis=1)

@@ -1,0 +1,198 @@
+"""Movements that copy, rows by number and their transpose: kernels against the reference, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn import ops
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.native import native_plan
+from magmadnn.compiler.regions import RegionKind
+from magmadnn.errors import DataError
+from magmadnn.executor import Executable
+from magmadnn.executor.native import Instance
+from magmadnn.executor.runs import runs_of
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.gradient import gradient
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.program import Program
+from magmadnn.memory import as_dtype
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
+from tests.compiler.sample_programs import BATCH, ramp, variable
+
+RNG = np.random.default_rng(3)
+SHAPES = {"x": (5, 7, 11), "z": (5, 3, 11), "i": (4, 3)}
+INDICES = RNG.integers(0, 5, SHAPES["i"])
+
+Nodes = dict[str, Any]
+CASES: dict[str, Callable[[Nodes], Any]] = {
+    "take": lambda n: ops.take(n["x"], n["i"]),
+    "take, axis 1": lambda n: ops.take(n["x"], n["i"], axis=1),
+    "take of a transpose": lambda n: ops.take(ops.transpose(n["x"], (2, 1, 0)), n["i"], axis=2),
+    "take of a slice": lambda n: ops.take(n["x"][:, 1:6], n["i"], axis=1),
+    "scatter": lambda n: ops.scatter_add(ops.take(n["x"], n["i"], axis=1), n["i"], axis=1, count=9),
+    "scatter of a broadcast": lambda n: ops.scatter_add(
+        ops.broadcast_to(n["x"][0, 0], (4, 3, 11)), n["i"], count=5
+    ),
+    "concat": lambda n: ops.concat([n["x"], n["z"]], 1),
+    "concat, last axis": lambda n: ops.concat([n["x"][:, :3], n["z"], n["z"]], 2),
+    "concat of a flip": lambda n: ops.concat([ops.flip(n["x"], 2), n["z"] + n["z"]], 1),
+    "stack": lambda n: ops.stack([n["x"], n["x"]], -1),
+    "pad": lambda n: ops.pad(n["x"], ((1, 2), (0, 3), (2, 0))),
+    "pad with ones": lambda n: ops.pad(n["x"], ((1, 2), (0, 0), (2, 0)), 1),
+    "tile": lambda n: ops.tile(n["x"], (2, 1, 3)),
+    "transpose in a sum": lambda n: ops.transpose(n["x"], (2, 0, 1)) + 1,
+    "reshape of a transpose": lambda n: ops.reshape(ops.transpose(n["x"], (1, 0, 2)), (35, 11)),
+    "reshape of a slice": lambda n: ops.reshape(n["x"][:, ::2], (20, 11)),
+    "gradient of a slice": lambda n: gradient(ops.sum(n["x"][1:4, ::-2, 3] ** 2), [n["x"]])[0],
+}
+
+
+def made(name: str, dtype: str) -> tuple[Node, dict[Node, Any]]:
+    kinds = {"x": as_dtype(dtype), "z": as_dtype(dtype), "i": np.dtype(np.int64)}
+    nodes: Nodes = {k: placeholder(k, Spec(SHAPES[k], kinds[k])) for k in SHAPES}
+    root = CASES[name](nodes)
+    drawn = {k: RNG.integers(1, 7, SHAPES[k]).astype(kinds[k]) for k in ("x", "z")}
+    values = {**drawn, "i": INDICES}
+    used = set(Program.of([root]).nodes())
+    return root, {node: values[k] for k, node in nodes.items() if node in used}
+
+
+def dtypes_for(name: str) -> list[str]:
+    """Sums are compiled for some dtypes; gradients are of real numbers."""
+    if name.startswith("gradient"):
+        return ["float32", "float64"]
+    summed = ["float32", "float64", "int64"]
+    return summed if "scatter" in name else [*summed, "bool", "bfloat16", "int16"]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n in CASES for d in dtypes_for(n)])
+def test_elements_are_those_of_the_reference(name: str, dtype: str) -> None:
+    root, feeds = made(name, dtype)
+    native, reference = (Executable([root], executor=e) for e in ("native", "reference"))
+    (a,), (b,) = native.run(feeds), reference.run(feeds)
+    assert a.dtype == b.dtype
+    assert np.array_equal(a, b)
+    if dtype in ("float32", "float64", "int64"):
+        kinds = [w.region.kind for w in native.native.plan.work]
+        assert RegionKind.CALL not in kinds
+        assert set(kinds) & {RegionKind.MOVE, RegionKind.GATHER, RegionKind.SCATTER}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 13])
+def test_sizes_may_be_known_late(batch: int) -> None:
+    x, i = (
+        placeholder("x", Spec((BATCH, 7), np.dtype("float32"))),
+        placeholder("i", Spec((BATCH,), np.dtype("int32"))),
+    )
+    outputs: list[Any] = [
+        ops.concat([x, ops.flip(x, 0)], 1),
+        ops.take(x, i),
+        ops.scatter_add(x, i, count=BATCH + 3),
+        ops.pad(ops.transpose(x), ((0, 2), (1, 0)), 0.5),
+    ]
+    feeds = {x: ramp(batch, 7), i: np.arange(batch, dtype=np.int32)[::-1] // 2}
+    native, reference = (
+        Executable(outputs, executor=e).run(feeds) for e in ("native", "reference")
+    )
+    for a, b in zip(native, reference, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_sums_of_rows_are_taken_in_order_for_any_number_of_threads() -> None:
+    x, i = (
+        placeholder("x", Spec((4001, 131), np.dtype("float32"))),
+        placeholder("i", Spec((4001,), np.dtype("int64"))),
+    )
+    summed: Any = ops.scatter_add(x, i, count=17)
+    feeds: dict[Any, Any] = {
+        x: RNG.normal(size=(4001, 131)).astype(np.float32), i: RNG.integers(0, 17, 4001)
+    }  # fmt: skip
+    wanted = np.zeros((17, 131), np.float32)
+    np.add.at(wanted, feeds[i], feeds[x])
+    plan = native_plan(Program.of([summed, ops.take(x, i), ops.concat([x, x], 1)]))
+    for threads in (1, 2, 5):
+        found = Instance(plan, {}, threads).run(feeds, guard=False)
+        assert found is not None
+        assert np.array_equal(found[0], wanted)
+        assert np.array_equal(found[1], feeds[x][feeds[i]])
+        assert np.array_equal(found[2], np.concatenate([feeds[x]] * 2, 1))
+
+
+@pytest.mark.parametrize("wrong", [-1, 5, 2**40])
+def test_a_number_out_of_range_is_an_error_and_changes_nothing(wrong: int) -> None:
+    table, i = variable("table", ramp(5, 3)), placeholder("i", Spec((2, 2), np.dtype("int64")))
+    rows: Any = ops.take(table, i)
+    summed: Any = ops.scatter_add(rows, i, count=5)
+    before = np.array(table.value.read())
+    step = Executable([], [(table, table - summed)], executor="native")
+    numbers = np.array([[0, 1], [wrong, 4]])
+    with pytest.raises(DataError, match=f"take: index {wrong} at \\(1, 0\\) is outside 0 to 4"):
+        step.run({i: numbers})
+    assert np.array_equal(table.value.read(), before)
+    step.run({i: np.array([[0, 1], [1, 4]])})  # and the next run is as if nothing had been
+    wanted = before.copy()
+    np.subtract.at(wanted, [0, 1, 1, 4], before[[0, 1, 1, 4]])
+    assert np.array_equal(table.value.read(), wanted)
+
+
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
+def test_kernels_are_right_at_any_width_and_cut(target: Any) -> None:
+    source, index = ramp(2 * 5 * 37).reshape(2, 5, 37), np.array([4, 0, 2, 2, 1, 0, 3])
+    faults = np.zeros(1, np.int64)
+    sizes: dict[str, Any] = {
+        "columns": 37,
+        "count": 5,
+        "picks": 7,
+        "index": index,
+        "faults": faults,
+    }
+    picked = np.zeros((2, 7, 37), np.float32)
+    summed = np.ones((2, 5, 37), np.float32)
+    for column0, column1 in ((0, 5), (5, 37)):
+        part = {"column0": column0, "column1": column1}
+        for row0, row1 in ((0, 3), (3, 14)):
+            tile: dict[str, Any] = {"row0": row0, "row1": row1, **part, **sizes}
+            call(Pick(4, "int64"), target, source=source, result=picked, **tile)
+        rows: dict[str, Any] = {"row0": 0, "row1": 2, **part, **sizes}
+        call(AddPicked("float32", "int64"), target, source=picked, result=summed, **rows)
+    assert np.array_equal(picked, source[:, index])
+    wanted = np.zeros_like(summed)
+    for outer in range(2):
+        np.add.at(wanted[outer], index, picked[outer])
+    assert np.array_equal(summed, wanted)
+
+
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
+def test_runs_are_copied_at_any_width(target: Any) -> None:
+    x = placeholder("x", Spec((7, 43), np.dtype("uint8")))
+    root: Any = ops.pad(ops.transpose(x[:, ::-1]), ((1, 0), (2, 0)), 3)
+    array = RNG.integers(1, 9, (7, 43)).astype(np.uint8)
+    moved = root.inputs[0]
+    table, constants = runs_of(root, [np.transpose(array[:, ::-1])], {})
+    assert moved.shape == (43, 7)
+    result = np.zeros((44, 9), np.uint8)
+    start = array[:, ::-1]
+    call(
+        Move(1, 2), target, row0=0, row1=len(table), table=table, result=result,
+        x0=start.ctypes.data, x1=constants,
+    )  # fmt: skip
+    assert np.array_equal(result, np.pad(array[:, ::-1].T, ((1, 0), (2, 0)), constant_values=3))
+
+
+def test_neighbours_are_one_run() -> None:
+    x = placeholder("x", Spec((50, 70), np.dtype("float32")))
+    array = ramp(50, 70)
+    for root, runs in (
+        (ops.concat([x, x], 0), 2),
+        (ops.concat([x, x], 1), 100),
+        (ops.flip(x, 1), 50),
+        (ops.transpose(x), 70),
+        (ops.pad(x, ((1, 1), (0, 0))), 3),
+    ):
+        operands = [array] * len(root.inputs)
+        assert len(runs_of(root, operands, {})[0]) == runs
