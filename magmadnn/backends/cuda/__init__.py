@@ -10,9 +10,13 @@ from functools import cache
 
 from magmadnn.errors import DeviceError
 
+from .engine import Engine as Engine
 from .protocol import DeviceMemory as DeviceMemory
 
-__all__ = ["DeviceMemory", "Provider", "available", "device_count", "device_memory", "install"]
+__all__ = [
+    "DeviceMemory", "Engine", "Provider", "available", "device_count", "device_engine",
+    "device_memory", "install",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,12 @@ class Provider:
     Attributes:
         probe: counts them, and gives their names or why there are none.
         open_device: the memory of one.
+        open_engine: computing on one; None where its devices only hold memory.
     """
 
     probe: Callable[[], tuple[int, str]]
     open_device: Callable[[int], DeviceMemory]
+    open_engine: Callable[[int], Engine] | None = None
 
 
 def _probe_cupy() -> tuple[int, str]:
@@ -49,7 +55,14 @@ def _open_cupy(device: int) -> DeviceMemory:
     return _cupy.CupyMemory(device)
 
 
-_CUPY = Provider(cache(_probe_cupy), _open_cupy)
+@cache
+def _open_cupy_engine(device: int) -> Engine:
+    from . import _cupy_engine
+
+    return _cupy_engine.CudaEngine(device)
+
+
+_CUPY = Provider(cache(_probe_cupy), _open_cupy, _open_cupy_engine)
 _provider = [_CUPY]
 
 
@@ -83,3 +96,15 @@ def device_memory(device: int) -> DeviceMemory:
     if not 0 <= device < count:
         raise DeviceError(f"device {device} is not there: this machine has {count}, counted from 0")
     return _provider[0].open_device(device)
+
+
+def device_engine(device: int) -> Engine:
+    """Computing on device number `device`.
+
+    Raises:
+        DeviceError: if there is no such device, or it only holds memory.
+    """
+    device_memory(device)  # says what is missing
+    if _provider[0].open_engine is None:
+        raise DeviceError(f"device {device} holds memory only: it cannot compute")
+    return _provider[0].open_engine(device)

@@ -1,0 +1,170 @@
+"""`Engine` of a CUDA device: NVRTC and cuBLAS through CuPy's bindings, graphs through the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import cupy  # only where the extra cuda12 or cuda13 is installed
+import numpy as np
+from cupy.cuda import cublas, nvrtc, runtime
+
+from magmadnn.errors import DeviceError
+
+from . import _driver as driver
+from .engine import PRODUCT_WORKSPACE, GraphNode, KernelNode, ProductNode
+
+_EARLY_CAPABILITY = 90  # from which on a kernel may begin before the one in front of it has ended
+_REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
+_COMPUTE_32F, _COMPUTE_TF32, _COMPUTE_64F = 68, 77, 70
+_DEFAULT_ALGORITHM = -1
+
+
+class CudaGraph:
+    """A graph ready to be launched."""
+
+    def __init__(self, engine: CudaEngine, made: int, held: object) -> None:
+        self._engine, self._made, self._held = engine, made, held
+        self._end = weakref.finalize(self, _destroy, engine, made)
+
+    def launch(self) -> None:
+        with self._engine.here():
+            driver.launch_graph(self._made, self._engine.stream)
+
+
+def _destroy(engine: CudaEngine, made: int) -> None:
+    with engine.here():
+        driver.destroy_instance(made)
+
+
+class CudaEngine:
+    """`Engine` of CUDA device number `device`."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        with cupy.cuda.Device(device):
+            runtime.free(0)  # makes the context
+            self._context = driver.current_context()
+            facts = runtime.getDeviceProperties(device)
+            self.stream = driver.new_stream()
+            self._side = driver.new_capturing_stream()
+        self.capability = facts["major"] * 10 + facts["minor"]
+        self.processors = int(facts["multiProcessorCount"])
+        self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
+        compiler = ".".join(map(str, nvrtc.getVersion()))
+        self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
+        self._lock = threading.RLock()
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """With this device's context, and alone."""
+        with self._lock:
+            driver.use_context(self._context)
+            yield
+
+    def compile(self, text: str, options: Sequence[str]) -> bytes:
+        program = nvrtc.createProgram(text, "magmadnn.cu", (), ())
+        suffix = "a" if self.capability >= _EARLY_CAPABILITY else ""
+        try:
+            nvrtc.compileProgram(program, (*options, f"-arch=sm_{self.capability}{suffix}"))
+            image: bytes = nvrtc.getCUBIN(program)
+        except nvrtc.NVRTCError as error:
+            raise DeviceError(
+                f"NVRTC cannot compile a kernel: {error}: {nvrtc.getProgramLog(program)}"
+            ) from error
+        finally:
+            nvrtc.destroyProgram(program)
+        return image
+
+    def load(self, image: bytes, names: Sequence[str]) -> list[int]:
+        with self.here():
+            module = driver.load_module(image)
+            return [driver.function_of(module, name) for name in names]
+
+    def wait(self) -> None:
+        with self.here():
+            driver.wait_for(self.stream)
+
+    # --- graphs -----------------------------------------------------------------------------------
+
+    def graph(self, nodes: Sequence[GraphNode]) -> CudaGraph:
+        with self.here():
+            graph = driver.new_graph()
+            try:
+                made = [self._added(graph, node) for node in nodes]
+                edges = [
+                    (made[k], made[number], self._is_early(nodes[k], node))
+                    for number, node in enumerate(nodes)
+                    for k in node.after
+                ]
+                driver.add_edges(graph, edges)
+                return CudaGraph(self, driver.instantiated(graph), nodes)
+            finally:
+                driver.destroy_graph(graph)
+
+    def _is_early(self, before: GraphNode, after: GraphNode) -> bool:
+        """Whether a kernel may begin while the one before it still runs: kernels of this package wait."""
+        both = isinstance(before, KernelNode) and isinstance(after, KernelNode)
+        return both and self.capability >= _EARLY_CAPABILITY
+
+    def _added(self, graph: int, node: GraphNode) -> int:
+        if isinstance(node, KernelNode):
+            if node.shared_bytes > 48 << 10:
+                driver.allow_shared_bytes(node.function, node.shared_bytes)
+            return driver.add_kernel(
+                graph, node.function, node.grid, node.block, node.shared_bytes, node.arguments
+            )
+        child = self._captured(node)
+        try:
+            return driver.add_child(graph, child)
+        finally:
+            driver.destroy_graph(child)
+
+    # --- products ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _handle(self) -> int:
+        handle: int = cublas.create()
+        cublas.setStream(handle, self._side)
+        return handle
+
+    def _captured(self, node: ProductNode) -> int:
+        """A matrix product as a graph of its own."""
+        self._set_workspace(node.workspace)
+        driver.begin_capture(self._side)
+        try:
+            self._multiply(node)
+        finally:
+            graph = driver.end_capture(self._side)
+        return graph
+
+    def _set_workspace(self, address: int) -> None:
+        """cuBLAS's scratch memory; CuPy does not bind the function."""
+        handle = self._handle
+        major = nvrtc.getVersion()[0]
+        library = ctypes.CDLL(f"libcublas.so.{major}")  # which CuPy has loaded already
+        status = library.cublasSetWorkspace_v2(
+            ctypes.c_void_p(handle), ctypes.c_void_p(address), ctypes.c_size_t(PRODUCT_WORKSPACE)
+        )
+        if status:
+            raise DeviceError(f"cuBLAS does not take a workspace (status {status})")
+
+    def _multiply(self, node: ProductNode) -> None:
+        """The product in column order: C' = op(B)' op(A)'."""
+        m, n, k = node.sizes
+        lda, ldb, ldc = node.strides
+        transpose_a, transpose_b = node.transposes
+        kind = _REAL[node.dtype]
+        compute = _COMPUTE_TF32 if node.tensor_float else _COMPUTE_32F
+        if node.dtype == "float64":
+            compute = _COMPUTE_64F
+        one, zero = (np.array(x, node.dtype) for x in (1, 0))
+        cublas.gemmEx(
+            self._handle, int(transpose_b), int(transpose_a), n, m, k, one.ctypes.data,
+            node.b, kind, ldb, node.a, kind, lda, zero.ctypes.data, node.c, kind, ldc,
+            compute, _DEFAULT_ALGORITHM,
+        )  # fmt: skip

@@ -1,0 +1,205 @@
+"""The CUDA driver's functions that graphs need, through ctypes: modules, streams, graphs.
+
+The driver is where explicit graphs are, with edges that let a kernel begin before the one in front of it has
+ended. Its functions keep their binary interface for good: each name here carries its version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint8, c_uint64, c_void_p
+from functools import cache
+
+from magmadnn.errors import DeviceError, OutOfMemoryError
+
+_OUT_OF_MEMORY = 2
+_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PROGRAMMATIC = 1  # edge type, and port of a kernel
+
+
+class KernelParameters(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", c_void_p), ("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint),
+        ("parameters", POINTER(c_void_p)), ("extra", c_void_p), ("kernel", c_void_p),
+        ("context", c_void_p),
+    )  # fmt: skip
+
+
+class EdgeData(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (
+        ("from_port", c_uint8), ("to_port", c_uint8), ("kind", c_uint8), ("reserved", c_uint8 * 5),
+    )  # fmt: skip
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def call(name: str, *arguments: object) -> None:
+    """Call a function of the driver.
+
+    Raises:
+        OutOfMemoryError, DeviceError: if it fails, with the driver's text.
+    """
+    status: int = getattr(_library(), name)(*arguments)
+    if status:
+        text = c_char_p()
+        _library().cuGetErrorString(c_int(status), byref(text))
+        message = f"{name}: {(text.value or b'error').decode()} ({status})"
+        if status == _OUT_OF_MEMORY:
+            raise OutOfMemoryError(f"the device has no memory left: {message}")
+        raise DeviceError(
+            f"the device failed: {message}; results since the last wait are not known"
+        )
+
+
+def current_context() -> int:
+    """The context of the calling thread; 0 where there is none."""
+    context = c_void_p()
+    call("cuCtxGetCurrent", byref(context))
+    return context.value or 0
+
+
+def use_context(context: int) -> None:
+    """Make it the calling thread's."""
+    call("cuCtxSetCurrent", c_void_p(context))
+
+
+def new_stream() -> int:
+    """A stream that is in one order with the default stream."""
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), c_uint(0))
+    return stream.value or 0
+
+
+def new_capturing_stream() -> int:
+    """A stream that is in no order with the default stream, as capturing needs."""
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), c_uint(1))
+    return stream.value or 0
+
+
+def wait_for(stream: int) -> None:
+    """Return once all that a stream was given is done."""
+    call("cuStreamSynchronize", c_void_p(stream))
+
+
+def load_module(image: bytes) -> int:
+    """A module of machine code."""
+    module = c_void_p()
+    call("cuModuleLoadData", byref(module), c_char_p(image))
+    return module.value or 0
+
+
+def function_of(module: int, name: str) -> int:
+    """A function of a module."""
+    function = c_void_p()
+    call("cuModuleGetFunction", byref(function), c_void_p(module), c_char_p(name.encode()))
+    return function.value or 0
+
+
+def allow_shared_bytes(function: int, nbytes: int) -> None:
+    """Let a function have so much dynamic shared memory."""
+    call("cuFuncSetAttribute", c_void_p(function), c_int(_DYNAMIC_SHARED_BYTES), c_int(nbytes))
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def new_graph() -> int:
+    """An empty graph."""
+    graph = c_void_p()
+    call("cuGraphCreate", byref(graph), c_uint(0))
+    return graph.value or 0
+
+
+def add_kernel(
+    graph: int,
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared_bytes: int,
+    arguments: Sequence[int],
+) -> int:
+    """A kernel in a graph; its arguments are copied."""
+    values = (c_uint64 * max(len(arguments), 1))(*(a & 0xFFFFFFFFFFFFFFFF for a in arguments))
+    start = ctypes.addressof(values)
+    places = (c_void_p * max(len(arguments), 1))(*(start + 8 * k for k in range(len(arguments))))
+    parameters = KernelParameters(
+        function, (c_uint * 3)(*grid), (c_uint * 3)(*block), shared_bytes,
+        ctypes.cast(places, POINTER(c_void_p)), None, None, None,
+    )  # fmt: skip
+    node = c_void_p()
+    call("cuGraphAddKernelNode_v2", byref(node), c_void_p(graph), None, 0, byref(parameters))
+    return node.value or 0
+
+
+def add_child(graph: int, child: int) -> int:
+    """A copy of another graph in a graph."""
+    node = c_void_p()
+    call(
+        "cuGraphAddChildGraphNode",
+        byref(node), c_void_p(graph), None, ctypes.c_size_t(0), c_void_p(child),
+    )  # fmt: skip
+    return node.value or 0
+
+
+def add_edges(graph: int, edges: Sequence[tuple[int, int, bool]]) -> None:
+    """Edges (from, to, early) of a graph; over an early one, kernels wait themselves."""
+    count = len(edges)
+    if not count:
+        return
+    origins = (c_void_p * count)(*(a for a, _, _ in edges))
+    goals = (c_void_p * count)(*(b for _, b, _ in edges))
+    data = (EdgeData * count)()
+    for entry, (_, _, early) in zip(data, edges, strict=True):
+        entry.from_port = entry.kind = _PROGRAMMATIC if early else 0
+    if not any(early for _, _, early in edges):
+        call("cuGraphAddDependencies", c_void_p(graph), origins, goals, ctypes.c_size_t(count))
+    else:
+        call(
+            "cuGraphAddDependencies_v2",
+            c_void_p(graph), origins, goals, data, ctypes.c_size_t(count),
+        )  # fmt: skip
+
+
+def instantiated(graph: int) -> int:
+    """A graph made ready to be launched."""
+    made = c_void_p()
+    call("cuGraphInstantiateWithFlags", byref(made), c_void_p(graph), c_uint64(0))
+    return made.value or 0
+
+
+def launch_graph(made: int, stream: int) -> None:
+    """Begin to run a graph."""
+    call("cuGraphLaunch", c_void_p(made), c_void_p(stream))
+
+
+def destroy_graph(graph: int) -> None:
+    """Give a graph back that was not instantiated."""
+    call("cuGraphDestroy", c_void_p(graph))
+
+
+def destroy_instance(made: int) -> None:
+    """Give an instantiated graph back."""
+    call("cuGraphExecDestroy", c_void_p(made))
+
+
+def begin_capture(stream: int) -> None:
+    """Take down what a stream is given from now on, instead of running it."""
+    call("cuStreamBeginCapture_v2", c_void_p(stream), c_int(_RELAXED))
+
+
+def end_capture(stream: int) -> int:
+    """The graph of what a stream was given."""
+    graph = c_void_p()
+    call("cuStreamEndCapture", c_void_p(stream), byref(graph))
+    return graph.value or 0

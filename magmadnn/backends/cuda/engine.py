@@ -1,0 +1,105 @@
+"""What a device must be able to do beside holding memory: compile, load and run graphs of launches.
+
+A graph is a list of nodes, each of which says after which others it comes; what is not ordered may run at
+the same time. It is made once and launched many times. Everything that an engine does is done in the order
+in which it is asked for, and in one order with the copies of `DeviceMemory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class KernelNode:
+    """A launch of a function.
+
+    Attributes:
+        function: as `Engine.load` gave it.
+        grid: blocks,
+        block: and threads of each.
+        shared_bytes: dynamic shared memory.
+        arguments: 8 bytes each: integers and addresses.
+        after: numbers of nodes, all lower than this one's, that are done when it begins.
+    """
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[int, ...]
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProductNode:
+    """A matrix product by the device's library: C[m, n] = op(A) op(B), row by row.
+
+    Attributes:
+        dtype: float32 or float64, of everything.
+        tensor_float: whether float32 may be multiplied as TF32.
+        sizes: m, n, k.
+        transposes: whether A is stored [k, m] and B [n, k].
+        a, b, c: addresses.
+        strides: elements from row to row of a, b, c as they are stored.
+        workspace: address of `PRODUCT_WORKSPACE` bytes that no other node uses at the same time.
+        after: as for `KernelNode`.
+    """
+
+    dtype: str
+    tensor_float: bool
+    sizes: tuple[int, int, int]
+    transposes: tuple[bool, bool]
+    a: int
+    b: int
+    c: int
+    strides: tuple[int, int, int]
+    workspace: int
+    after: tuple[int, ...] = ()
+
+
+GraphNode = KernelNode | ProductNode
+
+PRODUCT_WORKSPACE = 32 << 20
+
+
+class Graph(Protocol):
+    """Nodes that were made one thing, to be launched again and again."""
+
+    def launch(self) -> None:
+        """Begin to run all nodes; returns before they are done."""
+        ...
+
+
+class Engine(Protocol):
+    """Computing on one device.
+
+    Attributes:
+        capability: compute capability, 90 for 9.0.
+        processors: number of multiprocessors.
+        shared_bytes: most shared memory of a block.
+        versions: of everything that compiled code depends on.
+    """
+
+    capability: int
+    processors: int
+    shared_bytes: int
+    versions: tuple[str, ...]
+
+    def compile(self, text: str, options: Sequence[str]) -> bytes:
+        """CUDA C++ as machine code for this device."""
+        ...
+
+    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
+        """The functions of these names in what `compile` gave."""
+        ...
+
+    def graph(self, nodes: Sequence[GraphNode]) -> Graph:
+        """A graph of nodes."""
+        ...
+
+    def wait(self) -> None:
+        """Return once all that was launched is done."""
+        ...

@@ -1,0 +1,69 @@
+"""Which launches must wait for which: from what they read and write."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Span = tuple[int, int]
+
+
+@dataclass
+class _Atom:
+    """A piece of memory that launches touch as a whole: the last that wrote it, and its readers since."""
+
+    writer: int | None = None
+    readers: list[int] = field(default_factory=list)
+
+
+def edges_of(touched: Sequence[tuple[Sequence[Span], Sequence[Span]]]) -> list[tuple[int, ...]]:
+    """For each of a row of launches the earlier ones that it waits for.
+
+    A launch waits for the last writers of all that it reads or writes, and for the readers of what it
+    writes; but not for one that another it waits for has waited for.
+
+    Args:
+        touched: (spans read, spans written) of each launch, as first and last address.
+    """
+    cuts = sorted({at for reads, writes in touched for span in (*reads, *writes) for at in span})
+    atoms = [_Atom() for _ in cuts]
+    before: list[int] = []  # as bits: all that are done when a launch begins
+    result: list[tuple[int, ...]] = []
+    for number, (reads, writes) in enumerate(touched):
+        wanted = _wanted(number, reads, writes, cuts, atoms)
+        known, kept = 0, []
+        for other in sorted(wanted, reverse=True):
+            if not known >> other & 1:
+                kept.append(other)
+                known |= before[other] | 1 << other
+        before.append(known)
+        result.append(tuple(sorted(kept)))
+    return result
+
+
+def _wanted(
+    number: int,
+    reads: Sequence[Span],
+    writes: Sequence[Span],
+    cuts: list[int],
+    atoms: list[_Atom],
+) -> set[int]:
+    """All earlier launches that a launch must come after; notes what it touches."""
+    wanted: set[int] = set()
+    read = {k for span in reads for k in _pieces(span, cuts)}
+    written = {k for span in writes for k in _pieces(span, cuts)}
+    for k in read | written:
+        if (writer := atoms[k].writer) is not None:
+            wanted.add(writer)
+    for k in written:
+        wanted.update(atoms[k].readers)
+    for k in read - written:
+        atoms[k].readers.append(number)
+    for k in written:
+        atoms[k].writer, atoms[k].readers = number, []
+    return wanted - {number}
+
+
+def _pieces(span: Span, cuts: list[int]) -> range:
+    return range(bisect_left(cuts, span[0]), bisect_left(cuts, span[1]))

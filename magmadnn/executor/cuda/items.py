@@ -1,0 +1,128 @@
+"""The launches of a plan over laid-out memory, with what each reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from magmadnn.backends.cuda import Engine
+from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
+from magmadnn.compiler.emit.cuda.module import can_emit, choose
+from magmadnn.compiler.emit.cuda.variant import Launch
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.lower import Lowered
+from magmadnn.compiler.native import Work
+from magmadnn.executor.tasks import slot_values
+
+from .code import chip_of, functions_of
+from .edges import Span, edges_of
+from .layout import Layout
+
+
+@dataclass(frozen=True)
+class Item:
+    """A launch.
+
+    Attributes:
+        what: of a kernel, or of a product by the device's library.
+        reads: spans of memory that it reads,
+        writes: and that it writes.
+    """
+
+    what: Launch | ProductNode
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+
+
+def runs_on_device(work: Work) -> bool:
+    """Whether there is code for the device; NumPy computes the step otherwise."""
+    kernel = None if work.lowered is None else work.lowered.kernel
+    return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
+
+
+class Items:
+    """Makes the launches of steps.
+
+    Args:
+        layout: where values lie.
+        engine: the device.
+        workspace: address of scratch memory for products by the library.
+        tensor_float: whether products of float32 may be computed in TF32.
+    """
+
+    def __init__(self, layout: Layout, engine: Engine, workspace: Span, tensor_float: bool) -> None:
+        self._layout, self._workspace = layout, workspace
+        self._tensor_float = tensor_float
+        self._chip = chip_of(engine)
+
+    def of(self, work: Work) -> list[Item]:
+        """The launches of one step, in order."""
+        assert work.lowered is not None
+        values = self._values(work)
+        reads = tuple(self._layout.span(node) for _, node, _ in work.lowered.reads)
+        writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
+        if isinstance(work.lowered.kernel, Gemm):
+            return self._product(work.lowered, values, reads, writes)
+        launch = choose(work.lowered.kernel, values, self._chip)
+        return [] if launch is None else [Item(launch, reads, writes)]
+
+    def _product(
+        self,
+        lowered: Lowered,
+        values: Mapping[str, int],
+        reads: tuple[Span, ...],
+        writes: tuple[Span, ...],
+    ) -> list[Item]:
+        """The library's product, and a kernel for what is done to its elements."""
+        gemm = lowered.kernel
+        assert isinstance(gemm, Gemm)
+        rows, columns = values["row1"], values["column1"]
+        if not rows or not columns:
+            return []
+        product = ProductNode(
+            gemm.dtype, self._tensor_float, (rows, columns, values["k"]),
+            (gemm.transpose_a, gemm.transpose_b), values["a"], values["b"], values["c"],
+            (values["lda"], values["ldb"], values["ldc"]), self._workspace[0],
+        )  # fmt: skip
+        bare = writes[-1]  # the product's own memory is the last
+        items = [Item(product, reads[:2], (bare, self._workspace))]
+        rest = finishing(gemm)
+        if rest is not None:
+            filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}
+            launch = choose(rest, filled, self._chip)
+            assert launch is not None
+            items.append(Item(launch, (*reads[2:], bare), writes))
+        return items
+
+    def _values(self, work: Work) -> dict[str, int]:
+        """All slots of a kernel for its whole matrix, with addresses on the device."""
+        assert work.lowered is not None
+        values = slot_values(work, self._layout.frames, self._layout.sizes)
+        for slot, node, _ in (*work.lowered.reads, *work.lowered.writes):
+            values[slot] = self._layout.address(node)
+        return values
+
+
+def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
+    """A graph of launches, each of which waits for those that it depends on and no others."""
+    launches = [item.what for item in items if isinstance(item.what, Launch)]
+    functions = functions_of(engine, (launch.variant for launch in launches))
+    edges = edges_of([(item.reads, item.writes) for item in items])
+    nodes: list[GraphNode] = []
+    for item, after in zip(items, edges, strict=True):
+        if isinstance(item.what, ProductNode):
+            nodes.append(replace(item.what, after=after))
+        else:
+            one = item.what
+            nodes.append(
+                KernelNode(
+                    functions[one.variant],
+                    one.grid,
+                    one.block,
+                    one.shared_bytes,
+                    one.arguments,
+                    after,
+                )
+            )
+    return engine.graph(nodes)

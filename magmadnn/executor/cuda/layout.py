@@ -1,0 +1,183 @@
+"""Where the values of a plan lie on a device, for given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_memory
+from magmadnn.compiler.native import NativePlan
+from magmadnn.compiler.passes.plan_memory import arena_of
+from magmadnn.graph.dim import bind_shape, substitute
+from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
+from magmadnn.graph.op import Array, Op
+from magmadnn.memory import Kind, MemoryManager
+
+Span = tuple[int, int]
+
+_ALIGNMENT = 256  # of every value
+# Up to here every value has memory of its own: where two share some, one waits for the other's readers.
+_APART_BYTES = 1 << 28
+
+
+class Layout:
+    """Addresses of all values on a device.
+
+    Attributes:
+        frames: an array for each value that has memory, laid out as on the device; its elements mean nothing.
+    """
+
+    def __init__(self, plan: NativePlan, sizes: Mapping[str, int], device: int) -> None:
+        self.plan, self.sizes, self.device = plan, dict(sizes), device
+        self.frames: dict[Node, Array] = {}
+        self._memory = device_memory(device)
+        self._offsets: dict[Node, int] = {}
+        self._mirrors: dict[Node, MemoryManager] = {}  # of variables that are not on this device
+        self._frame_all()
+        self._arena = MemoryManager(max(self._place(), 1), np.uint8, Kind.DEVICE, device)
+        self._base = self._arena.device_pointer(write=True)
+        self._upload_leaves()
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def _frame_all(self) -> None:
+        stored = {node for work in self.plan.work for node in work.needed}
+        for node in self.plan.program.nodes():
+            if self.plan.layouts.is_view(node):
+                if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored
+                    self.frames[node] = self.viewed(node, self.frames[node.inputs[0]])
+            elif node in stored or not isinstance(node.op, Op):
+                self.frames[node] = np.empty(bind_shape(node.shape, self.sizes), node.dtype)
+
+    def viewed(self, node: Node, source: Array) -> Array:
+        """A view of a value, by the rules of NumPy."""
+        assert isinstance(node.op, Op)
+        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
+        return np.asarray(node.op.numpy(source, **attributes))
+
+    def _place(self) -> int:
+        """Offsets in the arena; how large it is."""
+        arena = arena_of(self.plan, self.sizes)
+        lives = {life.node: life for life in arena.lives}
+        shared = arena.apart > _APART_BYTES
+        end = arena.nbytes if shared else 0
+        for node, frame in self.frames.items():
+            if self.plan.layouts.is_view(node) or self._variable_of(node) is not None:
+                continue
+            if shared and node in lives:
+                self._offsets[node] = lives[node].start
+            else:
+                start = -(-end // _ALIGNMENT) * _ALIGNMENT
+                self._offsets[node], end = start, start + max(frame.nbytes, 1)
+        return end
+
+    def _variable_of(self, node: Node) -> Node | None:
+        """The variable whose memory a value lies in."""
+        return node if node.op is VARIABLE else self.plan.in_place.get(node)
+
+    def _upload_leaves(self) -> None:
+        for node in self._offsets:
+            if node.op is CONSTANT:
+                self.write(node, np.asarray(node.value))
+            elif node.op is SIZE:
+                self.write(node, np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype))
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def base_address(self, node: Node) -> int:
+        """The address of the memory that a value, which is no view, lies in."""
+        variable = self._variable_of(node)
+        if variable is not None:
+            return self.variable(variable)
+        return self._base + self._offsets[node]
+
+    def address(self, node: Node) -> int:
+        """The address of a value's first element."""
+        base = self.plan.layouts.bases[node]
+        offset = self.frames[node].ctypes.data - self.frames[base].ctypes.data
+        return self.base_address(base) + offset
+
+    def span(self, node: Node) -> Span:
+        """First and last address of the memory that a value, or what it is a view of, lies in."""
+        base = self.plan.layouts.bases[node]
+        start = self.base_address(base)
+        return start, start + max(self.frames[base].nbytes, 1)
+
+    def variable(self, node: Node) -> int:
+        """The address of a variable's values on this device, brought up to date if it lies there."""
+        tensor = tensor_of(node)
+        if is_on_device(tensor, self.device):
+            start: int = tensor.memory.device_pointer()
+            return start + int(tensor.offset * tensor.dtype.itemsize)
+        if node not in self._mirrors:
+            count = int(np.prod(bind_shape(node.shape, {}), dtype=np.int64))
+            self._mirrors[node] = MemoryManager(count, node.dtype, Kind.DEVICE, self.device)
+        return self._mirrors[node].device_pointer(write=True)
+
+    # --- variables --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Before a run: bring what lies on the host to the device."""
+        for node in self.plan.program.nodes():
+            if node.op is VARIABLE:
+                address = self.variable(node)
+                if node in self._mirrors:
+                    self.copy_in(address, tensor_of(node).read())
+
+    def written(self) -> None:
+        """After kernels wrote variables: the host's copies are stale."""
+        for target in self.plan.in_place.values():
+            if target in self._mirrors:
+                array = np.empty(bind_shape(target.shape, {}), target.dtype)
+                self.copy_out(array, self.variable(target))
+                target.value.write(array)
+            else:
+                tensor_of(target).memory.device_pointer(write=True)
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def write(self, node: Node, values: Array) -> None:
+        """Give a value, which is no view, its elements."""
+        self.copy_in(self.base_address(node), np.broadcast_to(values, self.frames[node].shape))
+
+    def read(self, node: Node) -> Array:
+        """A value as an array of its own on the host."""
+        base = self.plan.layouts.bases[node]
+        whole = np.empty(self.frames[base].shape, base.dtype)
+        self.copy_out(whole, self.base_address(base))
+        return whole if node is base else np.array(self._through(node, base, whole))
+
+    def _through(self, node: Node, base: Node, whole: Array) -> Array:
+        source = node.inputs[0]
+        return self.viewed(node, whole if source is base else self._through(source, base, whole))
+
+    def copy_in(self, address: int, values: Array) -> None:
+        """Copy from the host."""
+        if values.size:
+            flat = np.ascontiguousarray(values).reshape(-1)
+            self._memory.copy_to_device(address, flat.view(np.uint8))
+
+    def copy_out(self, values: Array, address: int) -> None:
+        """Copy to the host, into a contiguous array."""
+        if values.size:
+            self._memory.copy_to_host(values.reshape(-1).view(np.uint8), address)
+
+    def copy_within(self, to: int, source: int, nbytes: int) -> None:
+        """Copy on the device."""
+        if nbytes:
+            self._memory.copy_on_device(to, source, nbytes)
+
+
+def tensor_of(node: Node) -> Any:
+    """The Tensor that a variable holds."""
+    return getattr(node.value, "tensor", node.value)
+
+
+def is_on_device(tensor: Any, device: int) -> bool:
+    """Whether kernels on the device can work on a variable's own memory."""
+    if tensor.kind is Kind.HOST or tensor.device != device:
+        return False
+    packed = np.empty(tensor.shape, tensor.dtype).strides
+    return bool(tensor.strides == packed and tensor.memory.writable)

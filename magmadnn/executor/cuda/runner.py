@@ -1,0 +1,190 @@
+"""Running a NativePlan on a device: laid out once for each set of sizes, then graphs are launched."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from magmadnn.backends.cuda import Engine, device_engine
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
+from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.executor.run import is_finite
+from magmadnn.graph.dim import substitute
+from magmadnn.graph.node import VARIABLE, Node, naming_scope
+from magmadnn.graph.op import Array, Op
+from magmadnn.memory import Kind, MemoryManager
+
+from .edges import Span
+from .items import Item, Items, graph_of, runs_on_device
+from .layout import Layout, is_on_device, tensor_of
+
+# sets of sizes whose memory is kept: whole and partial batch, validation, prediction
+_LAYOUTS_KEPT = 8
+
+Action = Callable[[], None]
+
+
+class Instance:
+    """A plan laid out on a device for given sizes."""
+
+    def __init__(
+        self, plan: NativePlan, sizes: Mapping[str, int], device: int, tensor_float: bool
+    ) -> None:
+        self.plan = plan
+        self.layout = Layout(plan, sizes, device)
+        self._engine = device_engine(device)
+        self._items = Items(self.layout, self._engine, workspace_of(device), tensor_float)
+        self._addresses: tuple[int, ...] = ()
+        self._actions: list[tuple[int, Action]] = []
+
+    def _prepare(self) -> None:
+        """Graphs and calls in order, each with its phase; anew where a variable has moved."""
+        addresses = tuple(
+            self.layout.variable(n) for n in self.plan.program.nodes() if n.op is VARIABLE
+        )
+        if self._actions and addresses == self._addresses:
+            return
+        self._addresses, self._actions = addresses, []
+        waiting: list[Item] = []
+        last = 0
+        for work in self.plan.work:
+            if waiting and last < self.plan.checked <= work.phase:
+                waiting = self._flush(waiting, last)
+            last = work.phase
+            if runs_on_device(work):
+                waiting += self._items.of(work)
+            else:
+                waiting = self._flush(waiting, last)
+                self._actions.append((last, self._call(work)))
+        self._flush(waiting, last)
+
+    def _flush(self, waiting: list[Item], phase: int) -> list[Item]:
+        """Make a graph of what is waiting; nothing waits then."""
+        if waiting:
+            self._actions.append((phase, graph_of(self._engine, waiting).launch))
+        return []
+
+    def _call(self, work: Work) -> Action:
+        """The ops' NumPy functions, on copies of their operands."""
+        layout, needed = self.layout, set(work.needed)
+
+        def call() -> None:
+            known: dict[Node, Array] = {}
+            for node in work.region.nodes:
+                op = node.op
+                assert isinstance(op, Op)
+                operands = [self._operand(i, known) for i in node.inputs]
+                attributes = {k: substitute(v, layout.sizes) for k, v in node.attributes.items()}
+                with naming_scope(node):
+                    known[node] = np.asarray(op.forward(operands, attributes, node.dtype))
+            for node in needed:
+                layout.write(node, known[node])
+
+        return call
+
+    def _operand(self, node: Node, known: Mapping[Node, Array]) -> Array:
+        """A value on the host: just computed, a view of such, or a copy from the device."""
+        if node in known:
+            return known[node]
+        if self.plan.layouts.bases[node] in known:
+            return self.layout.viewed(node, self._operand(node.inputs[0], known))
+        return self.layout.read(node)
+
+    def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
+        """The outputs, as arrays of their own, after every variable got its new value.
+
+        With `guard`, None where an output is NaN or infinite; no variable is changed then.
+        """
+        layout, checked = self.layout, self.plan.checked
+        layout.begin()
+        self._prepare()
+        for node, array in fed.items():
+            if node in layout.frames:
+                layout.write(node, array)
+        for phase, action in self._actions:
+            if phase < checked:
+                action()
+        outputs = [layout.read(node) for node in self.plan.program.outputs]
+        if guard and not all(map(is_finite, outputs)):
+            return None
+        for phase, action in self._actions:
+            if phase >= checked:
+                action()
+        self._write()
+        return outputs
+
+    def _write(self) -> None:
+        """Give variables the new values that do not lie in their memory already."""
+        program, bases = self.plan.program, self.plan.layouts.bases
+        fresh = [(t, v) for t, v in program.updates if v not in self.plan.in_place]
+        moved = [(t, self.layout.read(v)) for t, v in fresh if not self._can_copy(t, v)]
+        for target, value in fresh:
+            if self._can_copy(target, value):
+                nbytes = self.layout.frames[bases[value]].nbytes
+                source = self.layout.base_address(bases[value])
+                self.layout.copy_within(self.layout.variable(target), source, nbytes)
+                tensor_of(target).memory.device_pointer(write=True)
+        self.layout.written()
+        for target, array in moved:
+            target.value.write(array)
+
+    def _can_copy(self, target: Node, value: Node) -> bool:
+        """Whether a new value is one block, of nobody else's, that can be copied on the device."""
+        base = self.plan.layouts.bases[value]
+        own = base.op is not VARIABLE and base not in self.plan.in_place
+        whole = own and self.plan.layouts.is_whole(value)
+        return whole and is_on_device(tensor_of(target), self.layout.device)
+
+
+_workspaces: dict[int, MemoryManager] = {}
+
+
+def workspace_of(device: int) -> Span:
+    """Scratch memory for products by the device's library, one at a time."""
+    if device not in _workspaces:
+        _workspaces[device] = MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
+    start = _workspaces[device].device_pointer(write=True)
+    return start, start + PRODUCT_WORKSPACE
+
+
+class CudaRunner:
+    """A plan and the layouts that it was run with lately.
+
+    Args:
+        plan: what is run.
+        device: number of the device.
+        tensor_float: whether products of float32 may be computed in TF32.
+    """
+
+    def __init__(self, plan: NativePlan, device: int, tensor_float: bool = False) -> None:
+        self.plan, self.device, self.tensor_float = plan, device, tensor_float
+        self._instances: OrderedDict[tuple[tuple[str, int], ...], Instance] = OrderedDict()
+
+    @property
+    def engine(self) -> Engine:
+        """The device."""
+        return device_engine(self.device)
+
+    def instance(self, sizes: Mapping[str, int]) -> Instance:
+        """The layout for these sizes."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self._instances:
+            self._instances[key] = Instance(self.plan, sizes, self.device, self.tensor_float)
+            if len(self._instances) > _LAYOUTS_KEPT:
+                self._instances.popitem(last=False)
+        self._instances.move_to_end(key)
+        return self._instances[key]
+
+    def run(
+        self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
+    ) -> list[Array] | None:
+        """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
+        return self.instance(sizes).run(fed, guard)
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan as text, and what of it NumPy computes because there is no code for the device."""
+        by_numpy = [w for w in self.plan.work if w.lowered is not None and not runs_on_device(w)]
+        lines = [f"# device {self.device}; by NumPy, on copies: {w.region}" for w in by_numpy]
+        return "\n".join([self.plan.text(sizes), *lines])

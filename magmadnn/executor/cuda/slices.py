@@ -1,0 +1,247 @@
+"""Many batches in one go on a device: data, order and settings lie there, steps are one graph.
+
+A graph holds several steps. What depends on the number of the batch (which rows, which settings, where
+outputs are kept) is looked up in memory by a number that the graph itself counts on, so a graph that is
+launched again goes on where it ended. Steps use two sets of memory in turn, so that the beginning of a
+step runs beside the end of the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from magmadnn.backends.cuda.engine import Graph
+from magmadnn.compiler.emit.cuda.module import choose
+from magmadnn.compiler.emit.cuda.step_ends import FetchPart, advance, fetch, keep_all
+from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import Rows, pointwise
+from magmadnn.errors import OutOfMemoryError
+from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from magmadnn.graph.op import Array
+from magmadnn.memory import Kind, MemoryManager
+
+from .code import chip_of
+from .edges import Span
+from .items import Item, Items, graph_of, runs_on_device
+from .layout import Layout, is_on_device, tensor_of
+from .runner import CudaRunner, workspace_of
+
+LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
+_STEPS = (64, 8, 1)  # of a graph
+
+
+class _Block:
+    """An array on the device."""
+
+    def __init__(self, nbytes: int, device: int) -> None:
+        self._memory = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
+        self.address = self._memory.device_pointer(write=True)
+        self.span: Span = (self.address, self.address + max(nbytes, 1))
+
+
+class CudaSlices:
+    """A plan that runs slices of batches of one size on a device.
+
+    Args:
+        runner: the plan and the device.
+        data: for each placeholder of data, the rows to take batches from.
+        settings: scalar placeholders whose value may change from batch to batch.
+        sizes: of symbolic dimensions.
+        batch_size: rows of a batch.
+    """
+
+    def __init__(
+        self,
+        runner: CudaRunner,
+        data: Mapping[Node, Array],
+        settings: Sequence[Node],
+        sizes: Mapping[str, int],
+        batch_size: int,
+    ) -> None:
+        self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
+        device = runner.device
+        self._layouts = [Layout(runner.plan, sizes, device) for _ in range(2)]
+        self._items = [
+            Items(layout, self._engine, workspace_of(device), runner.tensor_float)
+            for layout in self._layouts
+        ]
+        first = self._layouts[0]
+        self._data = {n: self._uploaded(a, device) for n, a in data.items() if n in first.frames}
+        self._dtypes = {node: array.dtype.name for node, array in data.items()}
+        self._settings = {n: _Block(8 * LONGEST, device) for n in settings if n in first.frames}
+        rows = len(next(iter(data.values())))
+        self._order = _Block(8 * min(rows, LONGEST * batch_size), device)
+        self._first = _Block(8, device)
+        self._outputs = [
+            (node, first.frames[node], _Block(LONGEST * first.frames[node].nbytes, device))
+            for node in runner.plan.program.outputs
+        ]
+        self._variables = [target for target, _ in runner.plan.program.updates]
+        self._before = [
+            _Block(tensor_of(v).nbytes, device) for v in self._variables
+        ]  # to go back to where a slice began
+        self._graphs: dict[int, Graph] = {}
+        self._addresses: tuple[int, ...] = ()
+
+    def _uploaded(self, array: Array, device: int) -> _Block:
+        block = _Block(array.nbytes, device)
+        self._layouts[0].copy_in(block.address, array)
+        return block
+
+    # --- graphs -----------------------------------------------------------------------------------
+
+    def _graph(self, steps: int) -> Graph:
+        """The graph of so many steps."""
+        if steps not in self._graphs:
+            items = [item for step in range(steps) for item in self._step(step)]
+            items.append(Item(advance(self._first.address, steps), (), (self._first.span,)))
+            self._graphs[steps] = graph_of(self._engine, items)
+        return self._graphs[steps]
+
+    def _step(self, step: int) -> list[Item]:
+        """The launches of one step: fetch a batch, compute, keep outputs, write variables."""
+        layout, items = self._layouts[step % 2], self._items[step % 2]
+        made = [self._fetch(layout, step)]
+        for work in self.plan.work:
+            made += items.of(work)
+        return [*made, self._keep(layout, step), *self._copies(layout)]
+
+    def _fetch(self, layout: Layout, step: int) -> Item:
+        parts, reads, writes = [], [self._first.span], []
+        for node, block in self._data.items():
+            part = FetchPart(self._dtypes[node], node.dtype.name)
+            rows = self._size
+            columns = layout.frames[node].size // rows
+            place = (block.address, self._order.address, layout.base_address(node))
+            parts.append((part, rows, columns, *place))
+            reads += [block.span, self._order.span]
+            writes.append(layout.span(node))
+        for node, block in self._settings.items():
+            part = FetchPart("float64", node.dtype.name)
+            parts.append((part, 1, 1, block.address, 0, layout.base_address(node)))
+            reads.append(block.span)
+            writes.append(layout.span(node))
+        return Item(fetch(self._first.address, step, parts), tuple(reads), tuple(writes))
+
+    def _keep(self, layout: Layout, step: int) -> Item:
+        parts, reads, writes = [], [self._first.span], []
+        for node, frame, block in self._outputs:
+            parts.append((node.dtype.name, frame.size, layout.address(node), block.address))
+            reads.append(layout.span(node))
+            # Steps keep in different rows: only those of one place in the graph must keep their order.
+            start = block.address + step * frame.nbytes
+            writes.append((start, start + max(frame.nbytes, 1)))
+        return Item(keep_all(self._first.address, step, parts), tuple(reads), tuple(writes))
+
+    def _copies(self, layout: Layout) -> list[Item]:
+        """New values that were not written in place, into their variables."""
+        items = []
+        for target, value in self.plan.program.updates:
+            if value in self.plan.in_place:
+                continue
+            count, name = layout.frames[value].size, value.dtype.name
+            kernel = copying(name)
+            values = {"row0": 0, "row1": 1, "column0": 0, "column1": count, "x_row": 0, "y_row": 0}
+            values |= {"x": layout.address(value), "y": layout.variable(target)}
+            launch = choose(kernel, values, chip_of(self._engine))
+            if launch is not None:
+                items.append(Item(launch, (layout.span(value),), (layout.span(target),)))
+        return items
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
+        """Outputs of the batches of these rows, [batches, ...] each.
+
+        Args:
+            order: row numbers, a whole number of batches and at most `LONGEST`.
+            settings: values for each batch.
+
+        Returns:
+            None where an output is NaN or infinite; all variables are then as before the slice.
+        """
+        count, layout = len(order) // self._size, self._layouts[0]
+        self._check_addresses()
+        layout.copy_in(self._first.address, np.zeros(1, np.int64))
+        layout.copy_in(self._order.address, order.astype(np.int64, copy=False))
+        for node, block in self._settings.items():
+            layout.copy_in(block.address, np.asarray(settings[node], np.float64))
+        for variable, block in zip(self._variables, self._before, strict=True):
+            nbytes = tensor_of(variable).nbytes
+            layout.copy_within(block.address, layout.variable(variable), nbytes)
+        left = count
+        while left:
+            steps = next(s for s in _STEPS if s <= left)
+            self._graph(steps).launch()
+            left -= steps
+        self._engine.wait()
+        for variable in self._variables:
+            tensor_of(variable).memory.device_pointer(write=True)
+        found = [self._kept(frame, block, count) for _, frame, block in self._outputs]
+        if all(np.isfinite(f).all() for f in found):
+            return found
+        for variable, block in zip(self._variables, self._before, strict=True):
+            nbytes = tensor_of(variable).nbytes
+            layout.copy_within(layout.variable(variable), block.address, nbytes)
+        return None
+
+    def _kept(self, frame: Array, block: _Block, count: int) -> Array:
+        found = np.empty((count, *frame.shape), frame.dtype)
+        self._layouts[0].copy_out(found, block.address)
+        return found
+
+    def _check_addresses(self) -> None:
+        """Bring variables to the device; graphs are made anew where one has moved."""
+        layout = self._layouts[0]
+        addresses = tuple(
+            layout.variable(n) for n in self.plan.program.nodes() if n.op is VARIABLE
+        )
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self._graphs.clear()
+
+
+def copying(dtype: str) -> Rows:
+    """The kernel that copies elements."""
+    return pointwise((Operand("x", dtype),), Result("y", dtype, ("argument", 0)))
+
+
+def slices_of(
+    runner: CudaRunner,
+    data: Mapping[Node, Array],
+    settings: Sequence[Node],
+    sizes: Mapping[str, int],
+    batch_size: int,
+) -> CudaSlices | None:
+    """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device."""
+    if not can_slice(runner, data, settings):
+        return None
+    try:
+        return CudaSlices(runner, data, settings, sizes, batch_size)
+    except OutOfMemoryError:
+        return None  # batches are then brought to the device one by one
+
+
+def can_slice(runner: CudaRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
+    """Whether a plan can run on its own: no calls, data of known types, values in memory of their own."""
+    plan, fed = runner.plan, {*data, *settings}
+    bases = plan.layouts.bases
+    stored = {node for work in plan.work for node in work.needed}
+    variables = [n for n in plan.program.nodes() if n.op is VARIABLE]
+    return (
+        all(map(runs_on_device, plan.work))
+        and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
+        and all(a.dtype.name in DTYPES and a.size for a in data.values())
+        and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
+        and all(
+            v in plan.in_place
+            or (v.dtype.name in DTYPES and bases[v] in stored and plan.layouts.is_whole(v))
+            for _, v in plan.program.updates
+        )
+        and all(n.dtype.name in DTYPES for n in plan.program.outputs)
+        and all(is_on_device(tensor_of(n), runner.device) for n in variables)
+        and all(is_on_device(tensor_of(t), runner.device) for t, _ in plan.program.updates)
+    )

@@ -1,0 +1,48 @@
+"""Where programs run: the processor, or an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from magmadnn.backends import cuda
+from magmadnn.errors import DeviceError, UnknownNameError
+
+DEVICES = ("cpu", "cuda", "auto")
+PRECISIONS = ("float32", "tf32")
+
+
+def device_of(name: str) -> int | None:
+    """The number of the GPU that a name means; None for the processor.
+
+    Args:
+        name: "cpu"; "cuda", or "cuda:1" for another than the first; "auto" for a GPU where one can be used.
+
+    Raises:
+        UnknownNameError: if there is no such name.
+        DeviceError: if there is no such GPU; says what is missing.
+    """
+    kind, _, number = name.partition(":")
+    if kind not in DEVICES or (number and (kind != "cuda" or not number.isdigit())):
+        raise UnknownNameError.of("device", name, DEVICES)
+    if kind == "cpu":
+        return None
+    found, reason = cuda.available()
+    if kind == "auto":
+        return 0 if found else None
+    if not found:
+        raise DeviceError(f'device "{name}": {reason}; use device="cpu"')
+    wanted = int(number or 0)
+    if wanted >= cuda.device_count():
+        raise DeviceError(
+            f'device "{name}" is not there: this machine has {cuda.device_count()}, counted from 0'
+        )
+    return wanted
+
+
+def check_precision(name: str) -> str:
+    """The name, if it is a precision.
+
+    Raises:
+        UnknownNameError: if it is none.
+    """
+    if name not in PRECISIONS:
+        raise UnknownNameError.of("precision", name, PRECISIONS)
+    return name
