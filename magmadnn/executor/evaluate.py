@@ -14,9 +14,11 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.graph.program import Program
 
 from .binding import bind
+from .places import device_of
 from .run import Watch, compute, run
 
 if TYPE_CHECKING:
+    from .cuda.runner import CudaRunner
     from .native import NativeRunner
 
 
@@ -32,10 +34,12 @@ class Executable:
         training: the phase (dropout, batch statistics).
         executor: "native" runs compiled kernels, "reference" NumPy, op by op.
         precision: of matrix products; see `magmadnn.compiler.passes.precision`.
+        device: where compiled kernels run: "cpu", "cuda", "cuda:1", "auto"; see `device_of`.
         check: verify the graph after each pass, and each value against its shape and dtype; for tests.
 
     Raises:
-        UnknownNameError: if there is no such executor or precision.
+        UnknownNameError: if there is no such executor, precision or device.
+        DeviceError: if there is no such GPU.
     """
 
     def __init__(
@@ -46,15 +50,18 @@ class Executable:
         training: bool = False,
         executor: str = "reference",
         precision: str = "float32",
+        device: str = "cpu",
         check: bool = False,
     ) -> None:
         if executor not in EXECUTORS:
             raise UnknownNameError.of("executor", executor, EXECUTORS)
         self.program = rounded(Program.of(outputs, updates, training=training), precision)
-        self.executor = executor
+        self.executor, self.precision = executor, precision
+        self.device = device_of(device) if executor == "native" else None
         self._check = check
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None
+        self._cuda: CudaRunner | None = None
 
     @property
     def plan(self) -> Plan:
@@ -74,9 +81,26 @@ class Executable:
             self._native = NativeRunner(native_plan(self.program, check=self._check))
         return self._native
 
+    @property
+    def cuda(self) -> CudaRunner:
+        """The compiled kernels and the memory that they run in on a GPU."""
+        if self._cuda is None:
+            from magmadnn.compiler.native import native_plan
+
+            from .cuda.runner import CudaRunner
+
+            assert self.device is not None
+            plan = native_plan(self.program, check=self._check)
+            self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
+        return self._cuda
+
+    @property
+    def _runner(self) -> NativeRunner | CudaRunner:
+        return self.native if self.device is None else self.cuda
+
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan of the executor in use, as text, for these sizes of symbolic dimensions."""
-        return self.native.plan.text(sizes) if self.executor == "native" else str(self.plan)
+        return self._runner.text(sizes) if self.executor == "native" else str(self.plan)
 
     def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
         """The sizes of symbolic dimensions for these feeds."""
@@ -98,12 +122,12 @@ class Executable:
         """
         if self.executor == "native" and watch is None:
             fed, sizes = bind(self.plan, feeds)
-            outputs = self.native.run(fed, sizes, guard=guard or self._may_hide_errors)
+            outputs = self._runner.run(fed, sizes, guard=guard or self._may_hide_errors)
             if outputs is not None:
                 return outputs
             if not guard:
                 compute(self.plan, feeds)  # raises where kernels gave NaN
-                return self.native.run(fed, sizes) or []
+                return self._runner.run(fed, sizes) or []
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
 
     @cached_property

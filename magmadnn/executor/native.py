@@ -240,6 +240,10 @@ class NativeRunner:
         self._instances.move_to_end(key)
         return self._instances[key]
 
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan as text."""
+        return self.plan.text(sizes)
+
     def run(
         self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
     ) -> list[Array] | None:

@@ -6,7 +6,6 @@ from magmadnn.backends import cuda
 from magmadnn.errors import DeviceError, UnknownNameError
 
 DEVICES = ("cpu", "cuda", "auto")
-PRECISIONS = ("float32", "tf32")
 
 
 def device_of(name: str) -> int | None:
@@ -37,12 +36,11 @@ def device_of(name: str) -> int | None:
     return wanted
 
 
-def check_precision(name: str) -> str:
-    """The name, if it is a precision.
+def placed(name: str) -> str:
+    """The device that a name means, as the name of that very device: "cpu", "cuda:0".
 
     Raises:
-        UnknownNameError: if it is none.
+        UnknownNameError, DeviceError: as `device_of`.
     """
-    if name not in PRECISIONS:
-        raise UnknownNameError.of("precision", name, PRECISIONS)
-    return name
+    number = device_of(name)
+    return "cpu" if number is None else f"cuda:{number}"

@@ -35,6 +35,7 @@ class Optimizer(Record, ABC, family="optimiser"):
         outputs: Sequence[Operation] = (),
         executor: str = "native",
         precision: str = "float32",
+        device: str = "cpu",
     ) -> Step:
         """The training step that lowers `loss`.
 
@@ -45,12 +46,13 @@ class Optimizer(Record, ABC, family="optimiser"):
             executor: "native" for compiled kernels, "reference" for NumPy, op by op.
             precision: of matrix products; see `Model`. With "mixed_fp16" the loss is scaled, and steps whose
                 gradients are not finite change nothing: see `Step.skipped`.
+            device: where kernels run: "cpu", "cuda", "cuda:1" or "auto"; see `Model`.
 
         Raises:
             GraphError, ShapeError, DTypeError, ArgumentError: if the loss is no scalar or does not depend
                 on any parameter, or if parameters are not floating-point variables, each given once.
         """
-        return Step(self, loss, parameters, outputs, executor, precision)
+        return Step(self, loss, parameters, outputs, executor, precision, device)
 
     def minimize(
         self,

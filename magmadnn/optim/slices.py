@@ -16,6 +16,8 @@ from magmadnn.tensor.operation import as_feeds
 from .inputs import Settings
 
 if TYPE_CHECKING:
+    from magmadnn.executor.cuda.slices import CudaSlices
+
     from .step import Step
 
 
@@ -28,7 +30,7 @@ class StepSlices:
 
     longest = LONGEST
 
-    def __init__(self, step: Step, settings: Settings, slices: Slices) -> None:
+    def __init__(self, step: Step, settings: Settings, slices: Slices | CudaSlices) -> None:
         self._step, self._settings, self._slices = step, settings, slices
 
     @classmethod
@@ -43,11 +45,16 @@ class StepSlices:
         """Slices over these arrays; None where a part of the step has to run in Python."""
         rows = as_feeds(data)
         values = settings.feeds(step.count)
+        sample = {node: array[:batch_size] for node, array in rows.items()}
+        sizes = executable.sizes({**sample, **values})
+        if executable.device is not None:
+            from magmadnn.executor.cuda.slices import slices_of
+
+            made = slices_of(executable.cuda, rows, list(values), sizes, batch_size)
+            return None if made is None else cls(step, settings, made)
         plan = executable.native.plan
         if not can_slice(plan, rows, list(values)):
             return None
-        sample = {node: array[:batch_size] for node, array in rows.items()}
-        sizes = executable.sizes({**sample, **values})
         slices = Slices(plan, rows, list(values), sizes, batch_size, thread_count())
         return cls(step, settings, slices)
 

@@ -44,6 +44,7 @@ class Step:
         outputs: Sequence[Any] = (),
         executor: str = "native",
         precision: str = "float32",
+        device: str = "cpu",
     ) -> None:
         name, parts = type(optimizer).__name__, optimizer.parts()
         where = f"{name}.step"
@@ -65,6 +66,7 @@ class Step:
             training=True,
             executor=executor,
             precision=precision,
+            device=device,
         )
 
     def __call__(self, feeds: Feeds | None = None) -> Tensor:

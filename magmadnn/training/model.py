@@ -11,7 +11,7 @@ import numpy as np
 from magmadnn import ops, optim
 from magmadnn.data import check_arrays, split
 from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
-from magmadnn.executor import Executable
+from magmadnn.executor import Executable, placed
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec, is_floating
@@ -49,9 +49,12 @@ class Model:
         precision: "float32"; "float64" for everything; "mixed_bf16" or "mixed_fp16" for operands of matrix
             products that are rounded to bfloat16 or float16, with sums, parameters and all else in float32
             (in float16 the loss is scaled); "tf32" lets GPUs round them to TF32.
+        device: "cpu"; "cuda", or "cuda:1" for another than the first NVIDIA GPU; "auto" for a GPU where one
+            can be used. Parameters may be read and set as ever: they are copied when that is needed.
 
     Raises:
-        UnknownNameError: if there is no such executor or precision.
+        UnknownNameError: if there is no such executor, precision or device.
+        DeviceError: if there is no such GPU; says what is missing.
         ArgumentError, GraphError: if there is no Input, or outputs do not follow from the inputs.
     """
 
@@ -67,6 +70,7 @@ class Model:
         seed: int = 0,
         executor: str = "native",
         precision: str = "float32",
+        device: str = "cpu",
     ) -> None:
         if (layers is None) == (inputs is None or outputs is None):
             raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
@@ -77,6 +81,7 @@ class Model:
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
         self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
         self.executor, self.precision = executor, precision
+        self.device = placed(device)
         self.optimizer = None if optimizer is None else optim.of(optimizer)
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)
@@ -317,7 +322,7 @@ class Model:
     def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
         trained = tuple(p.node for p in self.parameters())
-        way = (self.executor, self.precision)
+        way = (self.executor, self.precision, self.device)
         key = (*self._objective_key(sample), self.optimizer, *way, trained)
         if self._step is None or self._step[0] != key:
             if self.optimizer is None:
@@ -331,6 +336,7 @@ class Model:
                 outputs=objective.sums,
                 executor=self.executor,
                 precision=self.precision,
+                device=self.device,
             )
             self._step = (key, objective, step)
         return self._step[1:]
@@ -423,7 +429,9 @@ class Model:
 
     def _executable(self, outputs: Sequence[Operation]) -> Executable:
         nodes = [output.node for output in outputs]
-        return Executable(nodes, executor=self.executor, precision=self.precision)
+        return Executable(
+            nodes, executor=self.executor, precision=self.precision, device=self.device
+        )
 
     def predict_probability(self, x: Any, *, batch_size: int = 4096) -> Array:
         """Probabilities of the classes from logits [..., k]: softmax, or sigmoid for a single one."""

@@ -1,27 +1,23 @@
-"""`Engine` of a CUDA device: NVRTC and cuBLAS through CuPy's bindings, graphs through the driver."""
+"""`Engine` of a CUDA device: NVRTC through CuPy's bindings, graphs through the driver, cuBLAS."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
-import numpy as np
-from cupy.cuda import cublas, nvrtc, runtime
+from cupy.cuda import nvrtc, runtime
 
 from magmadnn.errors import DeviceError
 
 from . import _driver as driver
-from .engine import PRODUCT_WORKSPACE, GraphNode, KernelNode, ProductNode
+from ._cublas import Products
+from .engine import GraphNode, KernelNode, ProductNode
 
 _EARLY_CAPABILITY = 90  # from which on a kernel may begin before the one in front of it has ended
-_REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
-_COMPUTE_32F, _COMPUTE_TF32, _COMPUTE_64F = 68, 77, 70
-_DEFAULT_ALGORITHM = -1
 
 
 class CudaGraph:
@@ -127,44 +123,15 @@ class CudaEngine:
     # --- products ---------------------------------------------------------------------------------
 
     @cached_property
-    def _handle(self) -> int:
-        handle: int = cublas.create()
-        cublas.setStream(handle, self._side)
-        return handle
+    def _products(self) -> Products:
+        return Products(self._side)
 
     def _captured(self, node: ProductNode) -> int:
         """A matrix product as a graph of its own."""
-        self._set_workspace(node.workspace)
+        products = self._products
         driver.begin_capture(self._side)
         try:
-            self._multiply(node)
+            products.multiply(node)
         finally:
             graph = driver.end_capture(self._side)
         return graph
-
-    def _set_workspace(self, address: int) -> None:
-        """cuBLAS's scratch memory; CuPy does not bind the function."""
-        handle = self._handle
-        major = nvrtc.getVersion()[0]
-        library = ctypes.CDLL(f"libcublas.so.{major}")  # which CuPy has loaded already
-        status = library.cublasSetWorkspace_v2(
-            ctypes.c_void_p(handle), ctypes.c_void_p(address), ctypes.c_size_t(PRODUCT_WORKSPACE)
-        )
-        if status:
-            raise DeviceError(f"cuBLAS does not take a workspace (status {status})")
-
-    def _multiply(self, node: ProductNode) -> None:
-        """The product in column order: C' = op(B)' op(A)'."""
-        m, n, k = node.sizes
-        lda, ldb, ldc = node.strides
-        transpose_a, transpose_b = node.transposes
-        kind = _REAL[node.dtype]
-        compute = _COMPUTE_TF32 if node.tensor_float else _COMPUTE_32F
-        if node.dtype == "float64":
-            compute = _COMPUTE_64F
-        one, zero = (np.array(x, node.dtype) for x in (1, 0))
-        cublas.gemmEx(
-            self._handle, int(transpose_b), int(transpose_a), n, m, k, one.ctypes.data,
-            node.b, kind, ldb, node.a, kind, lda, zero.ctypes.data, node.c, kind, ldc,
-            compute, _DEFAULT_ALGORITHM,
-        )  # fmt: skip

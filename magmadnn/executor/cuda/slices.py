@@ -196,9 +196,7 @@ class CudaSlices:
     def _check_addresses(self) -> None:
         """Bring variables to the device; graphs are made anew where one has moved."""
         layout = self._layouts[0]
-        addresses = tuple(
-            layout.variable(n) for n in self.plan.program.nodes() if n.op is VARIABLE
-        )
+        addresses = tuple(layout.variable(n) for n in self.plan.program.nodes() if n.op is VARIABLE)
         if addresses != self._addresses:
             self._addresses = addresses
             self._graphs.clear()

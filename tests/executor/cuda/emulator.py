@@ -1,0 +1,173 @@
+"""A device made of this process: its memory is the host's, and kernels are compiled by g++ and run as fibers.
+
+So the text of kernels, what they are given and the order in which graphs let them run are all tried without
+a GPU. Nodes of a graph run in an order that is drawn anew at each launch among all that its edges allow, so
+that a missing edge shows as a wrong result. New memory holds garbage.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.backends.cuda import Provider, install
+from magmadnn.backends.cuda.engine import GraphNode, KernelNode, ProductNode
+from magmadnn.backends.cuda.protocol import fill_by_doubling
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+_HEADER = Path(__file__).with_name("emulator.h")
+
+
+class HostMemory:
+    """`DeviceMemory` whose addresses are this process's."""
+
+    name = "device 0 (emulated)"
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, np.ndarray] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        raw = np.full(nbytes + 512, 0xCB, np.uint8)
+        address = raw.ctypes.data + (-raw.ctypes.data) % 256
+        self._blocks[address] = raw
+        return address
+
+    allocate_managed = allocate
+
+    def free(self, address: int) -> None:
+        self._blocks.pop(address).fill(0xDD)
+
+    def copy_to_device(self, to: int, source: np.ndarray, hold: object = None) -> None:
+        ctypes.memmove(to, source.ctypes.data, source.nbytes)
+
+    def copy_to_host(self, to: np.ndarray, source: int, hold: object = None) -> None:
+        ctypes.memmove(to.ctypes.data, source, to.nbytes)
+
+    def copy_on_device(self, to: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(to, source, nbytes)
+
+    def fill(self, to: int, pattern: bytes, count: int) -> None:
+        if count:
+            ctypes.memmove(to, pattern, len(pattern))
+            fill_by_doubling(self, to, pattern, len(pattern) * count)
+
+    def prefetch_managed(self, address: int, nbytes: int, to_device: bool) -> None:
+        """Nothing moves."""
+
+    def wait(self) -> None:
+        """Everything is done at once."""
+
+    def free_and_total(self) -> tuple[int | None, int]:
+        return None, 1 << 40
+
+
+class EmulatedGraph:
+    """Nodes that run in any order that their edges allow."""
+
+    def __init__(self, nodes: Sequence[GraphNode], draw: random.Random) -> None:
+        self.nodes, self._draw = nodes, draw
+
+    def launch(self) -> None:
+        left = {k: set(node.after) for k, node in enumerate(self.nodes)}
+        while left:
+            ready = [k for k, after in left.items() if not after & left.keys()]
+            number = self._draw.choice(ready)
+            del left[number]
+            _run(self.nodes[number])
+
+
+def _run(node: GraphNode) -> None:
+    if isinstance(node, ProductNode):
+        _multiply(node)
+        return
+    values = (ctypes.c_int64 * max(len(node.arguments), 1))(*node.arguments)
+    sizes = [(ctypes.c_uint * 3)(*three) for three in (node.grid, node.block)]
+    node.function(values, *sizes)
+
+
+def _array(address: int, rows: int, row: int, columns: int, dtype: str) -> np.ndarray:
+    count = max((rows - 1) * row + columns, 0) if rows and columns else 0
+    raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+    flat = np.frombuffer(raw, dtype)
+    item = flat.itemsize
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (row * item, item))
+
+
+def _multiply(node: ProductNode) -> None:
+    m, n, k = node.sizes
+    a_shape, b_shape = (
+        ((k, m) if node.transposes[0] else (m, k)),
+        ((n, k) if node.transposes[1] else (k, n)),
+    )
+    a = _array(node.a, a_shape[0], node.strides[0], a_shape[1], node.dtype)
+    b = _array(node.b, b_shape[0], node.strides[1], b_shape[1], node.dtype)
+    c = _array(node.c, m, node.strides[2], n, node.dtype)
+    c[:] = (a.T if node.transposes[0] else a) @ (b.T if node.transposes[1] else b)
+
+
+class Emulator:
+    """`Engine` of this process."""
+
+    capability, processors, shared_bytes = 80, 4, 48 << 10
+    versions: tuple[str, ...] = ("emulated",)
+
+    def __init__(self, seed: int = 0) -> None:
+        self._draw = random.Random(seed)
+        self._folder = tempfile.TemporaryDirectory()
+        self._count = 0
+        self.graphs: list[EmulatedGraph] = []
+
+    def compile(self, text: str, options: Sequence[str]) -> bytes:
+        names = re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(", text)
+        entries = "\n".join(
+            f'extern "C" void run_{name}(const int64_t *values, const unsigned *grid, '
+            f"const unsigned *block) {{ launch({name}, values, grid, block); }}"
+            for name in names
+        )
+        source = Path(self._folder.name) / "module.cpp"
+        source.write_text(f"{_HEADER.read_text()}\n{text}\n{entries}\n")
+        made = source.with_suffix(".so")
+        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
+                   "-shared", "-fPIC", "-o", str(made), str(source)]  # fmt: skip
+        subprocess.run(command, check=True)
+        return made.read_bytes()
+
+    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
+        self._count += 1
+        path = Path(self._folder.name) / f"module_{self._count}.so"
+        path.write_bytes(image)
+        library = ctypes.CDLL(str(path))
+        return [getattr(library, f"run_{name}") for name in names]
+
+    def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
+        for number, node in enumerate(nodes):
+            assert all(0 <= k < number for k in node.after)
+            assert isinstance(node, (KernelNode, ProductNode))
+        self.graphs.append(EmulatedGraph(tuple(nodes), self._draw))
+        return self.graphs[-1]
+
+    def wait(self) -> None:
+        """Everything is done at once."""
+
+
+@contextmanager
+def emulated_device(seed: int = 0) -> Iterator[Emulator]:
+    """One emulated device in place of the machine's own."""
+    memory, engine = HostMemory(), Emulator(seed)
+    before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
+    try:
+        yield engine
+    finally:
+        install(before)
