@@ -10,7 +10,7 @@ from magmadnn.compiler.emit.cuda.module import OPTIONS, key_of, module_text, sym
 from magmadnn.compiler.emit.cuda.variant import Chip, Variant
 from magmadnn.executor.tasks import kernel_cache
 
-_loaded: dict[tuple[int, Variant], object] = {}
+_loaded: dict[tuple[Engine, Variant], object] = {}
 _lock = threading.Lock()
 
 
@@ -27,13 +27,13 @@ def functions_of(engine: Engine, wanted: Iterable[Variant]) -> dict[Variant, obj
     """
     variants = list(dict.fromkeys(wanted))
     with _lock:
-        missing = [v for v in variants if (id(engine), v) not in _loaded]
+        missing = [v for v in variants if (engine, v) not in _loaded]
         if missing:
             image = _image(engine, missing)
             names = [symbol(k) for k in range(len(missing))]
             for variant, function in zip(missing, engine.load(image, names), strict=True):
-                _loaded[id(engine), variant] = function
-        return {v: _loaded[id(engine), v] for v in variants}
+                _loaded[engine, variant] = function
+        return {v: _loaded[engine, v] for v in variants}
 
 
 def _image(engine: Engine, variants: list[Variant]) -> bytes:

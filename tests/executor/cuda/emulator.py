@@ -7,7 +7,9 @@ that a missing edge shows as a wrong result. New memory holds garbage.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import hashlib
 import random
 import re
 import shutil
@@ -15,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +124,22 @@ class Emulator:
     """`Engine` of this process."""
 
     capability, processors, shared_bytes = 80, 4, 48 << 10
-    versions: tuple[str, ...] = ("emulated",)
 
-    def __init__(self, seed: int = 0) -> None:
-        self._draw = random.Random(seed)
-        self._folder = tempfile.TemporaryDirectory()
+    def __init__(self) -> None:
+        self.versions: tuple[str, ...] = (
+            "emulated",
+            hashlib.sha256(_HEADER.read_bytes()).hexdigest(),
+        )
+        self._draw = random.Random()
+        self._folder = Path(tempfile.mkdtemp(prefix="magmadnn-emulator-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         self._count = 0
         self.graphs: list[EmulatedGraph] = []
+
+    def begin(self, seed: int) -> None:
+        """Forget graphs, and draw the order of nodes from this seed on."""
+        self._draw.seed(seed)
+        self.graphs.clear()
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         names = re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(", text)
@@ -136,7 +148,7 @@ class Emulator:
             f"const unsigned *block) {{ launch({name}, values, grid, block); }}"
             for name in names
         )
-        source = Path(self._folder.name) / "module.cpp"
+        source = self._folder / "module.cpp"
         source.write_text(f"{_HEADER.read_text()}\n{text}\n{entries}\n")
         made = source.with_suffix(".so")
         command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
@@ -146,7 +158,7 @@ class Emulator:
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         self._count += 1
-        path = Path(self._folder.name) / f"module_{self._count}.so"
+        path = self._folder / f"module_{self._count}.so"
         path.write_bytes(image)
         library = ctypes.CDLL(str(path))
         return [getattr(library, f"run_{name}") for name in names]
@@ -162,10 +174,17 @@ class Emulator:
         """Everything is done at once."""
 
 
+@cache
+def _engine() -> Emulator:
+    """One for all tests: kernels are compiled once."""
+    return Emulator()
+
+
 @contextmanager
 def emulated_device(seed: int = 0) -> Iterator[Emulator]:
     """One emulated device in place of the machine's own."""
-    memory, engine = HostMemory(), Emulator(seed)
+    memory, engine = HostMemory(), _engine()
+    engine.begin(seed)
     before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
     try:
         yield engine

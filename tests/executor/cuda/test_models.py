@@ -1,0 +1,144 @@
+"""Models on a device: the same curves as on the processor, whatever way a step is run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import DeviceError, NumericError, UnknownNameError
+from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
+from tests.executor.cuda.emulator import emulated_device, needs_compiler
+
+EPS = float(np.finfo(np.float32).eps)
+SIZES = (13, 17, 11, 5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "optimizer",
+    [md.optim.SGD(0.3), md.optim.SGD(0.1, momentum=0.9), md.optim.Adam(0.01)],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_fit_is_what_it_is_on_the_processor(device: str, optimizer: md.optim.Optimizer) -> None:
+    x, y = samples(43, 13, 5)
+    with on(device):
+        there = network(SIZES, optimizer, device="cuda")
+        here = network(SIZES, optimizer)
+        curves = [m.fit(x, y, batch_size=8, epochs=3, verbose=0).rows for m in (there, here)]
+        for a, b in zip(*curves, strict=True):
+            assert a["loss"] == pytest.approx(b["loss"], rel=64 * EPS)
+            assert a["accuracy"] == b["accuracy"]
+        # 18 updates, each rounded a few times; Adam divides by small numbers
+        assert distance(there, here) < 18 * 64 * EPS
+        np.testing.assert_allclose(there.predict(x), here.predict(x), rtol=0, atol=18 * 64 * EPS)
+        assert there.evaluate(x, y)["loss"] == pytest.approx(here.evaluate(x, y)["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_replayed_graphs_do_what_single_steps_do(device: str) -> None:
+    x, y = samples(8 * 75, 13, 5)  # a graph of 64 steps, one of 8, and 3 of one
+    rate = md.optim.cosine(0.3, 90)  # another setting for each step
+    with on(device):
+        replayed, single = (network(SIZES, md.optim.SGD(rate), device="cuda") for _ in range(2))
+        rows = replayed.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).rows
+        batches = [(x[k : k + 8], y[k : k + 8]) for k in range(0, len(x), 8)]
+        others = single.fit(batches, epochs=2, verbose=0).rows
+        assert [r["loss"] for r in rows] == [r["loss"] for r in others]
+        assert distance(replayed, single) == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_do_not_depend_on_the_run(device: str) -> None:
+    x, y = samples(40, 13, 5)
+    with on(device):
+        models = [network(SIZES, md.optim.Adam(), device="cuda") for _ in range(3)]
+        for model in models:
+            model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        assert distance(models[0], models[1]) == distance(models[0], models[2]) == 0
+
+
+@needs_compiler
+def test_a_missing_edge_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulated device runs what is not ordered in any order: without edges the result is another."""
+    from magmadnn.executor.cuda import items
+
+    x, y = samples(40, 13, 5)
+    with emulated_device(seed=3):
+        right = network(SIZES, md.optim.SGD(0.3), device="cuda")
+        right.fit(x, y, batch_size=8, verbose=0)
+        edges = items.edges_of
+        monkeypatch.setattr(
+            items, "edges_of", lambda touched: [after[1:] for after in edges(touched)]
+        )
+        wrong = network(SIZES, md.optim.SGD(0.3), device="cuda")
+        try:
+            wrong.fit(x, y, batch_size=8, verbose=0)
+        except NumericError:
+            return  # garbage was read
+        assert not distance(right, wrong) < 1e-3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_parameters_move_when_they_are_asked_for(device: str) -> None:
+    x, y = samples(24, 13, 5)
+    with on(device):
+        a, b = network(SIZES, md.optim.SGD(0.3), device="cuda"), network(SIZES, md.optim.SGD(0.3))
+        for model in (a, b):
+            model.fit(x, y, batch_size=8, verbose=0)
+        held = b.values()
+        a.assign(held)  # to the device
+        assert distance(a, b) == 0
+        for model in (a, b):
+            model.fit(x, y, batch_size=8, verbose=0)
+        assert 0 < max(np.abs(a.values()[k] - held[k]).max() for k in held)
+        assert distance(a, b) < 64 * EPS
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_has_no_kernel_is_computed_by_numpy(device: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((9, 4, 3)).astype(np.float32)
+    layers = [
+        md.layers.Input((4, 3)),
+        md.layers.Conv1D(5, 3) if hasattr(md.layers, "Conv1D") else None,
+    ]
+    layers = [one for one in layers if one is not None]
+    layers += [md.layers.Flatten(), md.layers.Dense(2)]
+    with on(device):
+        there = md.Model(layers, seed=1, device="cuda")
+        here = md.Model(layers, seed=1)
+        np.testing.assert_allclose(there.predict(x), here.predict(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_not_a_number_is_told_and_nothing_is_changed(device: str) -> None:
+    x, y = samples(24, 13, 5)
+    x[17] = 3e38
+    with on(device):
+        model = network(SIZES, md.optim.SGD(0.3), activation="relu", device="cuda")
+        with pytest.raises(NumericError, match="dense_1"):
+            model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        assert all(np.isfinite(v).all() for v in model.values().values())
+
+
+def test_a_device_that_is_not_there_is_told() -> None:
+    from magmadnn.backends.cuda import Provider, install
+
+    before = install(Provider(lambda: (0, "no driver"), lambda n: pytest.fail("not there")))
+    try:
+        with pytest.raises(DeviceError, match='device "cuda": no driver; use device="cpu"'):
+            network(SIZES, md.optim.SGD(0.3), device="cuda")
+        assert network(SIZES, md.optim.SGD(0.3), device="auto").device == "cpu"
+    finally:
+        install(before)
+    with pytest.raises(UnknownNameError, match="cuda"):
+        network(SIZES, md.optim.SGD(0.3), device="cude")
+
+
+@needs_compiler
+def test_names_of_devices() -> None:
+    with emulated_device():
+        assert network(SIZES, None, device="auto").device == "cuda:0"
+        with pytest.raises(DeviceError, match="this machine has 1, counted from 0"):
+            network(SIZES, None, device="cuda:3")
