@@ -117,7 +117,8 @@ def _multiply(node: ProductNode) -> None:
     a = _array(node.a, a_shape[0], node.strides[0], a_shape[1], node.dtype)
     b = _array(node.b, b_shape[0], node.strides[1], b_shape[1], node.dtype)
     c = _array(node.c, m, node.strides[2], n, node.dtype)
-    c[:] = (a.T if node.transposes[0] else a) @ (b.T if node.transposes[1] else b)
+    with np.errstate(all="ignore"):
+        c[:] = (a.T if node.transposes[0] else a) @ (b.T if node.transposes[1] else b)
 
 
 class Emulator:
