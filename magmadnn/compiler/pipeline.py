@@ -12,16 +12,16 @@ from magmadnn.graph.program import Program
 from .dump import Dump
 from .passes.decompose import decompose
 from .passes.simplify import simplify
+from .passes.stabilise import stabilise
 from .plan import Plan, plan_of
 from .verify import verify
 
 Pass = Callable[[Program], Program]
 
-# What the reference executor runs is not taken apart, so that errors and NaN are found at the op that was
-# written.
-PASSES: tuple[Pass, ...] = (simplify,)
-# The parts that decompose makes repeat each other, so simplify runs once more.
-BEFORE_FUSION: tuple[Pass, ...] = (*PASSES, decompose, simplify)
+# What stabilise and decompose make may repeat what is there, so simplify runs once more. What the reference
+# executor runs is not taken apart, so that errors and NaN are found at the op that was written.
+PASSES: tuple[Pass, ...] = (simplify, stabilise, simplify)
+BEFORE_FUSION: tuple[Pass, ...] = (simplify, stabilise, decompose, simplify)
 
 
 def compile_program(program: Program, *, check: bool = False) -> Plan:

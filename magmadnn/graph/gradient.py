@@ -18,6 +18,7 @@ from .node import Node, constant, resolve_phase, scoped, topological
 from .op import NoGradient, Op
 from .signature import shape_text
 from .spec import is_floating
+from .stable import stabilised
 
 
 class PartOp(Protocol):
@@ -73,6 +74,9 @@ def gradient(
     if seed is None:
         seed = constant(np.ones((), y.dtype))
     (y, seed, *targets), _ = resolve_phase([y, seed, *xs], training)
+    # what is differentiated keeps its digits: the gradient of log(softmax(x)) divides by no number near 0
+    stable = stabilised([y], targets)
+    y, targets = stable[y], [stable.get(target, target) for target in targets]
     seed = seed if seed.dtype == y.dtype else _parts[0].cast(seed, y.dtype)
     adjoints = _sweep(y, set(targets), seed)
     return [adjoints[x] if x in adjoints else _zeros(x) for x in targets]

@@ -100,6 +100,8 @@ class Op:
             promotion.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
             `rewrite(node)` gives the new node, or None where it does not apply.
+        stable: rules that may replace a node of this op by one of the same value that keeps more digits:
+            `rule(node)` gives the new node, or None where it does not apply.
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions.
         notes: more for the documentation: source, special values.
@@ -122,6 +124,7 @@ class Op:
     draws: str | None = None
     integers: tuple[str, ...] = ()
     rewrites: tuple[Callable[..., Any], ...] = ()
+    stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None
     notes: str = ""
 

@@ -37,6 +37,7 @@ def pointwise(
     attributes: Mapping[str, Any] | None = None,
     canonical: Callable[..., Attributes] | None = None,
     rewrites: tuple[Rewrite, ...] = (),
+    stable: tuple[Rewrite, ...] = (),
     notes: str = "",
 ) -> Op:
     """A new op that computes element by element; it is then `magmadnn.ops.NAME`'s equal in all things.
@@ -56,6 +57,7 @@ def pointwise(
         attributes: names and defaults of settings, such as a slope.
         canonical: brings attributes to one hashable form, given the operands' specs.
         rewrites: simpler forms, see `Op.rewrites`.
+        stable: forms that keep more digits, see `Op.stable`.
         notes: more for the documentation.
 
     Raises:
@@ -78,6 +80,7 @@ def pointwise(
         canonical=canonical,
         scalar=scalar,
         rewrites=rewrites,
+        stable=stable,
         notes=notes,
     )
 

@@ -20,6 +20,7 @@ from magmadnn.graph.spec import is_floating
 from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
 from ._rewrites import drop_neutral, drop_pair, drop_unchanged
+from ._stable import difference_of, share_of
 from .elementary import log
 
 _XY = ("x", "y")
@@ -40,7 +41,7 @@ add = pointwise(
 subtract = pointwise(
     "subtract", "x - y", lambda x, y: s.subtract(x, y), args=_XY,
     vjp=lambda g, z, x, y: (g, -g), reference=_exact(lambda a, b: a - b),
-    rewrites=(drop_neutral(0.0, right_only=True),),
+    rewrites=(drop_neutral(0.0, right_only=True),), stable=(difference_of,),
 )  # fmt: skip
 multiply = pointwise(
     "multiply", "x * y", lambda x, y: s.multiply(x, y), args=_XY,
@@ -50,7 +51,7 @@ multiply = pointwise(
 divide = pointwise(
     "divide", "x / y", lambda x, y: s.divide(x, y), args=_XY,
     vjp=lambda g, z, x, y: (g / y, -g * z / y), reference=_exact(lambda a, b: a / b),
-    rewrites=(drop_neutral(1, right_only=True),),
+    rewrites=(drop_neutral(1, right_only=True),), stable=(share_of,),
 )  # fmt: skip
 floor_divide = pointwise(
     "floor_divide", "floor(x / y)", lambda x, y: s.floor_divide(x, y), args=_XY,

@@ -11,6 +11,7 @@ from magmadnn.graph import scalar as s
 from magmadnn.graph.op import Draw, Op, Sample
 
 from ._pointwise import elementwise_reference, pointwise, positive_samples
+from ._stable import log1p_of, log_of
 
 
 def _above_minus_one(draw: Draw) -> Iterable[Sample]:
@@ -28,12 +29,13 @@ expm1 = pointwise(
 log = pointwise(
     "log", "the natural logarithm of x", lambda x: s.log(x), vjp=lambda g, y, x: g / x,
     reference=elementwise_reference(math.log), samples=positive_samples,
+    stable=(log_of,),
     notes="-inf at 0, NaN below. The original's log(x + 1e-8) is not needed: see log_softmax.",
 )  # fmt: skip
 log1p = pointwise(
     "log1p", "log(1 + x)", lambda x: s.log1p(x), vjp=lambda g, y, x: g / (x + 1),
     reference=elementwise_reference(math.log1p), samples=_above_minus_one,
-    notes="Keeps its digits near 0.",
+    stable=(log1p_of,), notes="Keeps its digits near 0.",
 )  # fmt: skip
 sqrt = pointwise(
     "sqrt", "the square root of x", lambda x: s.sqrt(x), vjp=lambda g, y, x: 0.5 * g / y,

@@ -48,7 +48,7 @@ def test_programs_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     run("reference")
     found = sorted(path.name for path in (tmp_path / "new").iterdir())
     assert found == ["0001-reference", "0002-reference"]
-    assert "s0 = " in (tmp_path / "new" / found[1] / "02-plan.txt").read_text()
+    assert "s0 = " in (tmp_path / "new" / found[1] / "04-plan.txt").read_text()
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.select import selected
 from magmadnn.executor import Executable
-from magmadnn.executor.native import set_threads, threads
+from magmadnn.executor.threads import set_threads, thread_count
 
 BOTH = list(itertools.product((False, True), repeat=2))
 
@@ -45,7 +45,7 @@ def test_a_vector_with_gaps_beside_a_matrix_stored_along_k():
 def test_in_a_program(ta, tb, m, n):
     """Products of one row or column, with an epilogue, for one and two threads."""
     rng = np.random.default_rng(11)
-    k, kept = 509, threads()
+    k, kept = 509, thread_count()
     a = rng.standard_normal((k, m) if ta else (m, k)).astype("f4")
     b = rng.standard_normal((n, k) if tb else (k, n)).astype("f4")
     bias = rng.standard_normal(n).astype("f4")
