@@ -137,7 +137,7 @@ def _result(model: Model, data: Dataset, history: History, settings: Settings) -
         "epochs": len(history),
         "parameters": sum(prod(p.shape) for p in model.parameters()),
         "seed": settings.seed,
-        "device": "cpu",
+        "device": model.device,
         "precision": settings.precision,
         "parameters_sha256": parameters_sha256(
             (str(p.node.name), np.asarray(p.value.read())) for p in model.parameters()

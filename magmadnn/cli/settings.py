@@ -27,7 +27,7 @@ class Settings:
         task: "classification" or "regression"; None: told from the target.
         missing: what is done with missing values of a table.
         test_split: share of the rows that is the test set, where data has none of its own.
-        device: auto or cpu.
+        device: auto, cpu or cuda.
         precision: of matrix products; see `magmadnn.Model`.
         seed: of initial values, order, dropout and splits.
         checkpoint_every: steps; None: each epoch and each minute.

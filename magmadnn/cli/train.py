@@ -81,7 +81,7 @@ _RUN: tuple[Option, ...] = (
         "--device",
         one_of("device", ("auto", "cpu", "cuda")),
         "auto|cpu|cuda",
-        "where to compute; this version trains on the CPU (default: auto)",
+        "where to compute: a GPU where there is one, unless said otherwise (default: auto)",
     ),
     (
         "--precision",

@@ -108,15 +108,10 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
 
 
 def _check_device(device: str) -> None:
-    """Training is on the CPU in this version, whatever there is."""
-    if device != "cuda":
-        return
+    """Refuse a device that is not there before data is read, which may take long."""
     found, reason = cuda.available()
-    if not found:
+    if device == "cuda" and not found:
         raise DeviceError(f"--device cuda: {reason}; use --device cpu")
-    raise DeviceError(
-        "--device cuda: there is a GPU, but this version trains on the CPU; use --device cpu"
-    )
 
 
 def _check_new(folder: Path) -> None:
@@ -223,6 +218,7 @@ def _build(settings: Settings, data: Dataset) -> Model:
         metrics=["accuracy"] if classes else ["rmse", "r2"],
         seed=settings.seed,
         precision=settings.precision,
+        device=settings.device,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -62,6 +64,7 @@ class ArraySource:
         self.seed = seed
         self.rows: int | None = len(inputs[0])
         self.sample = _batch(self.arrays)
+        self._next: tuple[int, Future[NDArray[np.int64]]] | None = None
 
     @property
     def in_memory(self) -> bool:
@@ -69,9 +72,14 @@ class ArraySource:
         return not any(is_mapped(a) for part in self.arrays for a in part)
 
     def order(self, number: int) -> NDArray[np.int64]:
-        """The order of the rows in an epoch."""
-        rows = self.rows or 0
-        return np.arange(rows) if self.seed is None else order(rows, self.seed, number)
+        """The order of the rows in an epoch. A thread begins with the next one's meanwhile."""
+        rows, seed = self.rows or 0, self.seed
+        if seed is None:
+            return np.arange(rows)
+        known, self._next = self._next, None
+        now = known[1].result() if known and known[0] == number else order(rows, seed, number)
+        self._next = (number + 1, ahead(order, rows, seed, number + 1))
+        return now
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch."""
@@ -126,6 +134,20 @@ class IterableSource:
                 f"fit: the iterator of batches is used up in epoch {number + 1}; hand over a function "
                 "that makes one for each epoch"
             )
+
+
+def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """What a function gives, computed by a thread of its own that ends with it."""
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(compute(*arguments))
+        except Exception as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return made
 
 
 def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
