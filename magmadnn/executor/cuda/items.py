@@ -11,9 +11,13 @@ from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
 from magmadnn.compiler.emit.cuda.module import can_emit, choose
 from magmadnn.compiler.emit.cuda.variant import Launch
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.lower import Lowered
-from magmadnn.compiler.native import Work
+from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.lower import Lowered, product_of
+from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.compiler.regions import RegionKind
+from magmadnn.executor.runs import runs_of
 from magmadnn.executor.tasks import slot_values
+from magmadnn.graph.node import Node, naming_scope
 
 from .code import chip_of, functions_of
 from .edges import Span, edges_of
@@ -38,7 +42,14 @@ class Item:
 def runs_on_device(work: Work) -> bool:
     """Whether there is code for the device; NumPy computes the step otherwise."""
     kernel = None if work.lowered is None else work.lowered.kernel
-    return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
+    if isinstance(kernel, Gemm):
+        return product_of(work.region).ndim == 2
+    return kernel is not None and can_emit(kernel)
+
+
+def may_fault(plan: NativePlan) -> bool:
+    """Whether a kernel notes rows that are not there."""
+    return any(w.lowered is not None and FAULTS in w.lowered.kernel.slots for w in plan.work)
 
 
 class Items:
@@ -55,6 +66,7 @@ class Items:
         self._layout, self._workspace = layout, workspace
         self._tensor_float = tensor_float
         self._chip = chip_of(engine)
+        self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
 
     def of(self, work: Work) -> list[Item]:
         """The launches of one step, in order."""
@@ -101,7 +113,23 @@ class Items:
         values = slot_values(work, self._layout.frames, self._layout.sizes)
         for slot, node, _ in (*work.lowered.reads, *work.lowered.writes):
             values[slot] = self._layout.address(node)
+        values[FAULTS] = self._layout.faults
+        if work.region.kind is RegionKind.MOVE:
+            self._put_runs(work.region.nodes[0], values)
         return values
+
+    def _put_runs(self, node: Node, values: dict[str, int]) -> None:
+        """Put the table of a movement and its constants on the device, and their addresses into slots."""
+        if node not in self._runs:
+            layout = self._layout
+            operands = [layout.frames[i] for i in node.inputs]
+            with naming_scope(node):
+                table, constants = runs_of(node, operands, layout.sizes)
+            self._runs[node] = len(table), layout.put(table), layout.put(constants)
+        count, at, constants_at = self._runs[node]
+        values["table"], values[f"x{len(node.inputs)}"] = at, constants_at
+        values["row1"] = count
+        values["column1"] = -(-self._layout.frames[node].size // max(count, 1))
 
 
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:

@@ -38,6 +38,8 @@ class Layout:
         self._frame_all()
         self._arena = MemoryManager(max(self._place(), 1), np.uint8, Kind.DEVICE, device)
         self._base = self._arena.device_pointer(write=True)
+        self._held: list[MemoryManager] = []
+        self.faults = self.put(np.zeros(1, np.int64))
         self._upload_leaves()
 
     # --- places -----------------------------------------------------------------------------------
@@ -115,6 +117,22 @@ class Layout:
             count = int(np.prod(bind_shape(node.shape, {}), dtype=np.int64))
             self._mirrors[node] = MemoryManager(count, node.dtype, Kind.DEVICE, self.device)
         return self._mirrors[node].device_pointer(write=True)
+
+    def put(self, values: Array) -> int:
+        """The address of a copy on the device that lives as long as this layout."""
+        held = MemoryManager(max(values.nbytes, 1), np.uint8, Kind.DEVICE, self.device)
+        self._held.append(held)
+        address = held.device_pointer(write=True)
+        self.copy_in(address, values)
+        return address
+
+    def take_faults(self) -> bool:
+        """Whether a row was asked for that is not there, since this was asked last."""
+        word = np.zeros(1, np.int64)
+        self.copy_out(word, self.faults)
+        if word[0]:
+            self.copy_in(self.faults, np.zeros(1, np.int64))
+        return bool(word[0])
 
     # --- variables --------------------------------------------------------------------------------
 

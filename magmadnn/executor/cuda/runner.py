@@ -17,7 +17,7 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
 
 from .edges import Span
-from .items import Item, Items, graph_of, runs_on_device
+from .items import Item, Items, graph_of, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -36,6 +36,7 @@ class Instance:
         self.layout = Layout(plan, sizes, device)
         self._engine = device_engine(device)
         self._items = Items(self.layout, self._engine, workspace_of(device), tensor_float)
+        self._faulty = may_fault(plan)
         self._addresses: tuple[int, ...] = ()
         self._actions: list[tuple[int, Action]] = []
 
@@ -95,7 +96,8 @@ class Instance:
     def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
         """The outputs, as arrays of their own, after every variable got its new value.
 
-        With `guard`, None where an output is NaN or infinite; no variable is changed then.
+        None where a row was asked for that is not there, and, with `guard`, where an output is NaN or
+        infinite; no variable is changed then.
         """
         layout, checked = self.layout, self.plan.checked
         layout.begin()
@@ -106,6 +108,8 @@ class Instance:
         for phase, action in self._actions:
             if phase < checked:
                 action()
+        if self._faulty and layout.take_faults():
+            return None
         outputs = [layout.read(node) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None

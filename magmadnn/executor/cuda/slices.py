@@ -25,7 +25,7 @@ from magmadnn.memory import Kind, MemoryManager
 
 from .code import chip_of
 from .edges import Span
-from .items import Item, Items, graph_of, runs_on_device
+from .items import Item, Items, graph_of, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .runner import CudaRunner, workspace_of
 
@@ -83,6 +83,7 @@ class CudaSlices:
         self._before = [
             _Block(tensor_of(v).nbytes, device) for v in self._variables
         ]  # to go back to where a slice began
+        self._faulty = may_fault(runner.plan)
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
 
@@ -161,7 +162,8 @@ class CudaSlices:
             settings: values for each batch.
 
         Returns:
-            None where an output is NaN or infinite; all variables are then as before the slice.
+            None where an output is NaN or infinite, or a row was asked for that is not there; all variables
+            are then as before the slice.
         """
         count, layout = len(order) // self._size, self._layouts[0]
         self._check_addresses()
@@ -181,7 +183,8 @@ class CudaSlices:
         for variable in self._variables:
             tensor_of(variable).memory.device_pointer(write=True)
         found = [self._kept(frame, block, count) for _, frame, block in self._outputs]
-        if all(np.isfinite(f).all() for f in found):
+        faults = self._faulty and sum(layout.take_faults() for layout in self._layouts) > 0
+        if not faults and all(np.isfinite(f).all() for f in found):
             return found
         for variable, block in zip(self._variables, self._before, strict=True):
             nbytes = tensor_of(variable).nbytes

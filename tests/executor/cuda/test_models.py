@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import DeviceError, NumericError, UnknownNameError
+from magmadnn import ops
+from magmadnn.errors import DataError, DeviceError, NumericError, UnknownNameError
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
@@ -99,16 +100,54 @@ def test_parameters_move_when_they_are_asked_for(device: str) -> None:
 def test_what_has_no_kernel_is_computed_by_numpy(device: str) -> None:
     rng = np.random.default_rng(3)
     x = rng.standard_normal((9, 4, 3)).astype(np.float32)
-    layers = [
-        md.layers.Input((4, 3)),
-        md.layers.Conv1D(5, 3) if hasattr(md.layers, "Conv1D") else None,
-    ]
-    layers = [one for one in layers if one is not None]
-    layers += [md.layers.Flatten(), md.layers.Dense(2)]
+    fed = md.layers.Input((4, 3))
+    by_numpy = ops.cumsum(fed, axis=1)
+    layers = md.layers.Dense(2)(md.layers.Flatten()(by_numpy))
     with on(device):
-        there = md.Model(layers, seed=1, device="cuda")
-        here = md.Model(layers, seed=1)
+        there = md.Model(inputs=fed, outputs=layers, seed=1, device="cuda")
+        here = md.Model(inputs=fed, outputs=layers, seed=1)
         np.testing.assert_allclose(there.predict(x), here.predict(x), rtol=1e-5, atol=1e-6)
+        assert "numpy" in there.plan(batch_size=9)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dropout_drops_what_it_drops_on_the_processor(device: str) -> None:
+    x, y = samples(40, 13, 5)
+
+    def built(place: str) -> md.Model:
+        layers = [md.layers.Input((13,)), md.layers.Dense(17, activation="relu")]
+        layers += [md.layers.Dropout(0.3), md.layers.Dense(5)]
+        return md.Model(
+            layers, loss="cross_entropy", optimizer=md.optim.SGD(0.3), seed=5, device=place
+        )
+
+    with on(device):
+        there, here = built("cuda"), built("cpu")
+        for model in (there, here):
+            model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        assert distance(there, here) < 10 * 64 * EPS
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rows_by_number(device: str) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(0, 11, (40, 6)), rng.integers(0, 3, 40)
+
+    def built(place: str) -> md.Model:
+        fed = md.layers.Input((6,), "int64")
+        out = md.layers.Dense(3)(md.layers.Flatten()(md.layers.Embedding(11, 4)(fed)))
+        return md.Model(
+            inputs=fed, outputs=out, loss="cross_entropy", optimizer=md.optim.SGD(0.3), seed=5,
+            device=place,
+        )  # fmt: skip
+
+    with on(device):
+        there, here = built("cuda"), built("cpu")
+        for model in (there, here):
+            model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        assert distance(there, here) < 10 * 64 * EPS
+        with pytest.raises(DataError):
+            there.predict(x + 9)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.rows import Rows
 
 from .columns import choose_columns
+from .draw import choose_draw
+from .moves import choose_add_picked, choose_move, choose_pick
 from .prelude import PRELUDE
 from .rows import choose_rows
 from .variant import Chip, Launch, Variant
@@ -20,6 +24,10 @@ from .variant import Chip, Launch, Variant
 _CHOICES: dict[type[Any], Callable[[Any, Mapping[str, int], Chip], Launch | None]] = {
     Rows: choose_rows,
     Columns: choose_columns,
+    Draw: choose_draw,
+    Move: choose_move,
+    Pick: choose_pick,
+    AddPicked: choose_add_picked,
 }
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")
