@@ -21,6 +21,7 @@ class Work:
     Attributes:
         region: what is computed.
         needed: those of its nodes that are stored.
+        room: a node besides whose place is room for sums, and which nobody reads.
         lowered: the kernel; None where NumPy does it.
         phase: steps of one phase do not depend on each other, and come after those of earlier phases.
     """
@@ -29,6 +30,12 @@ class Work:
     needed: tuple[Node, ...]
     lowered: Lowered | None
     phase: int
+    room: Node | None = None
+
+    @property
+    def placed(self) -> tuple[Node, ...]:
+        """Nodes that get memory."""
+        return self.needed if self.room is None else (self.room, *self.needed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,7 +86,7 @@ def _totals(plan: NativePlan, sizes: Mapping[str, int]) -> list[str]:
         f"{counts}, {len(plan.in_place)} of {updates} updates in place",
         f"# {_costs(plan, plan.work, sizes)}",
     ]
-    shapes = tuple(node.shape for work in plan.work for node in work.needed)
+    shapes = tuple(node.shape for work in plan.work for node in work.placed)
     if {symbol for dim in dims_of(shapes) for symbol in dim.symbols} <= sizes.keys():
         arena = arena_of(plan, sizes)
         lines.append(f"# arena of {arena.nbytes} bytes; {arena.apart} if nothing were shared")

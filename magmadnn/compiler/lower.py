@@ -333,6 +333,7 @@ def _lower_gemm(
         transpose_a=_is_transposed(layouts, a),
         transpose_b=_is_transposed(layouts, b),
         epilogue=finish,
+        unread=main is product and main not in set(needed),
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
     writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))

@@ -55,6 +55,7 @@ class Gemm:
         transpose_b: B is stored [n, k] rather than [k, n].
         scaled: whether there are alpha and beta.
         epilogue: what is done to the elements last.
+        unread: nobody reads C afterwards, only what the epilogue stores besides: C is room for sums.
         blocking: how the emitter cuts its loops, in its own terms; None: by its own rule.
     """
 
@@ -63,6 +64,7 @@ class Gemm:
     transpose_b: bool = False
     scaled: bool = False
     epilogue: Epilogue | None = None
+    unread: bool = False
     blocking: object | None = None
 
     @property

@@ -68,7 +68,7 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     alive: list[Life] = []
     for work in plan.work:  # in the order of phases
         alive = [life for life in alive if life.last >= work.phase]
-        for node in work.needed:
+        for node in work.placed:
             if node in plan.in_place:
                 continue
             nbytes = _nbytes(node, sizes)

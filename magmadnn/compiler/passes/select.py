@@ -16,12 +16,12 @@ def select(draft: Draft) -> Draft:
     work = []
     for region in sorted(draft.regions, key=lambda r: draft.phases[r]):
         stored = tuple(n for n in region.nodes if n in needed)
-        gemm = region.kind is RegionKind.GEMM
-        if gemm and main_result(region, stored, draft.in_place) not in stored:
-            stored = (product_of(region), *stored)
         called = region.kind is RegionKind.CALL
         lowered = None if called else lower(region, draft.layouts, stored, draft.in_place)
-        work.append(Work(region, stored, lowered, draft.phases[region]))
+        gemm = region.kind is RegionKind.GEMM
+        bare = gemm and main_result(region, stored, draft.in_place) not in stored
+        room = product_of(region) if bare else None
+        work.append(Work(region, stored, lowered, draft.phases[region], room))
     return replace(draft, work=tuple(work))
 
 

@@ -45,7 +45,7 @@ class Layout:
     # --- places -----------------------------------------------------------------------------------
 
     def _frame_all(self) -> None:
-        stored = {node for work in self.plan.work for node in work.needed}
+        stored = {node for work in self.plan.work for node in work.placed}
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored

@@ -77,9 +77,9 @@ class Code(Threads):
         slot.type = POINTER  # llvmlite gives what it allocates a typed pointer still
         return Array(self, slot, item)
 
-    def prefetch(self, array: Array, index: Number) -> None:
-        """A hint that the cache line of `array[index]` will be written soon."""
-        hints = [ir.Constant(I32, number) for number in (1, 3, 1)]  # write, keep, data
+    def prefetch(self, array: Array, index: Number, written: bool = True) -> None:
+        """A hint that the cache line of `array[index]` will be written, or else read, soon."""
+        hints = [ir.Constant(I32, number) for number in (int(written), 3, 1)]  # use, keep, data
         self.intrinsic("llvm.prefetch.p0", VOID, [array.address(index), *hints])
 
     def variable(self, start: Value) -> Variable:

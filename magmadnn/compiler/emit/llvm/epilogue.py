@@ -10,38 +10,41 @@ from magmadnn.compiler.kernels.operands import Operand, Result, row_constant
 
 from .builder import Code, Value, item_type, vector
 from .formulas import ITEMS, Writer
-from .frame import Frame
+from .frame import Slots
 from .operands import Matrix
 from .place import Finisher, Place, WrittenEpilogue
 
 
-def finisher(epilogue: Epilogue | None, code: Code, frame: Frame) -> Finisher | None:
-    """What writes an epilogue, wherever in the kernel it is needed."""
+def finisher(epilogue: Epilogue | None, code: Code, slots: Slots) -> Finisher | None:
+    """What writes an epilogue, wherever it is needed in the function that `code` writes from here on."""
     if epilogue is None:
         return None
     if isinstance(epilogue, Finish):
-        return lambda value, place: write_finish(epilogue, code, frame, value, place)
+        return _written(epilogue, code, slots)
     written = cast(WrittenEpilogue, epilogue)
-    return lambda value, place: written.write(code, frame, value, place)
+    return lambda value, place: written.write(code, slots, value, place)
 
 
-def write_finish(finish: Finish, code: Code, frame: Frame, value: Value, place: Place) -> Value:
-    """The vector to store in place of `value`."""
+def _written(finish: Finish, code: Code, slots: Slots) -> Finisher:
+    """The vector to store in place of another; addresses are read here, once for all vectors."""
     parts: list[Operand | Result] = [*finish.operands, *finish.results]
-    matrices = {part: Matrix(code, frame, part) for part in parts}
+    matrices = {part: Matrix(code, slots, part) for part in parts}
 
-    def leaf(formula: Formula) -> Value:
-        if formula == ("product",):
-            return value
-        operand = finish.operands[formula[1]]
-        mask = None if row_constant(operand) else place.mask
-        return matrices[operand].load(place.row, place.column, place.lanes, mask)
+    def write(value: Value, place: Place) -> Value:
+        def leaf(formula: Formula) -> Value:
+            if formula == ("product",):
+                return value
+            operand = finish.operands[formula[1]]
+            mask = None if row_constant(operand) else place.mask
+            return matrices[operand].load(place.row, place.column, place.lanes, mask)
 
-    kind = item_type(value.type)
-    writer = Writer(code, leaf, vector(kind, place.lanes))
-    stored = [(result, writer.write(result.formula)) for result in finish.results]
-    main = writer.write(finish.formula)
-    for result, made in stored:
-        wide = vector(ITEMS[result.dtype], place.lanes)
-        matrices[result].store(place.row, place.column, code.lift(made, wide), place.mask)
-    return code.lift(main, value.type)
+        kind = item_type(value.type)
+        writer = Writer(code, leaf, vector(kind, place.lanes))
+        stored = [(result, writer.write(result.formula)) for result in finish.results]
+        main = writer.write(finish.formula)
+        for result, made in stored:
+            wide = vector(ITEMS[result.dtype], place.lanes)
+            matrices[result].store(place.row, place.column, code.lift(made, wide), place.mask)
+        return code.lift(main, value.type)
+
+    return write

@@ -9,7 +9,7 @@ The order of the loops, from the outside::
           for columns in panels of one tile (a panel stays in the first-level cache)
             [copy the panel of B, turned if B is stored transposed]
             for rows in tiles: the tile                                      (gemm_tile.py)
-            [after the last block of k: the epilogue, while the panel's sums are in the cache]
+              [after the last block of k: alpha, beta, epilogue             (gemm_finish.py)]
 
 What is computed, exactly: each element is one chain `sum = fma(a, b, sum)` from 0 in the order of k;
 then `sum` itself, or with alpha and beta `fma(beta, C, alpha * sum)` (`alpha * sum` if beta = 0, C
@@ -22,8 +22,8 @@ from __future__ import annotations
 from magmadnn.compiler.kernels.gemm import Gemm
 
 from .builder import FLOATS, Code, item_bytes
-from .epilogue import finisher
 from .frame import ALIGNMENT, Frame
+from .gemm_finish import Finishing
 from .gemm_loops import Blocking, Nest, block_elements, default_blocking
 from .gemm_tile import Tile, largest_tile
 from .target import Target
@@ -60,18 +60,19 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         scratch,
         (gemm.transpose_a, gemm.transpose_b),
         gemm.scaled,
-        finisher(gemm.epilogue, code, frame),
+        Finishing(gemm, code.function.name),
     ).write()
 
 
 def layout(gemm: Gemm, target: Target) -> dict[str, int]:
-    """Where in scratch memory lie a panel of B, a block of A, the last panel's sums and further sums."""
+    """Where in scratch memory lie copies of B and A, a tile's sums, the last panel's and further ones."""
     item = item_bytes(FLOATS[gemm.dtype])
     tile, blocking = largest_tile(target, item), blocking_for(gemm, target)
     panels = 1 if gemm.transpose_b else blocking.group
     sizes = {
         "panel": (blocking.max_depth + tile.lanes) * tile.columns * panels,
         "block": block_elements(tile, blocking),
+        "tile": tile.rows * tile.columns,
         "edge": blocking.rows * tile.columns,
         "sums": blocking.rows * blocking.columns if gemm.scaled else 0,
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .builder import Array, Code, Value, item_bytes
 from .frame import Frame
+from .gemm_finish import Ending, Finishing
 from .gemm_pack import (
     pack_a_columns,
     pack_a_rows,
@@ -16,8 +17,7 @@ from .gemm_pack import (
     pack_b_rows,
 )
 from .gemm_panel import PanelOfA, write_panel
-from .gemm_tile import Scale, Side, Tile
-from .place import Finisher, Place
+from .gemm_tile import Side, Tile
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
@@ -131,9 +131,9 @@ class Nest:
         scratch: Mapping[str, Array],
         transposes: tuple[bool, bool],
         scaled: bool,
-        finish: Finisher | None,
+        finishing: Finishing,
     ) -> None:
-        self.code, self.frame, self.finish = code, frame, finish
+        self.code, self.frame, self.finishing, self.scaled = code, frame, finishing, scaled
         self.tile, self.blocking, self.scratch = tile, blocking, scratch
         self.transpose_a, self.transpose_b = transposes
         item = scratch["panel"].item
@@ -141,7 +141,6 @@ class Nest:
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
         self.one, self.cut = code.integer(1), frame.integer("cuts")
         self.by_rule = self.cut.equals(0)
-        self.factors = tuple(frame.array(x, item)[0] for x in ("alpha", "beta")) if scaled else ()
 
     def write(self) -> None:
         """Write everything."""
@@ -167,7 +166,7 @@ class Nest:
         steps = _even_part(code, k, (k + aim // 2) // aim)
         most = code.select(self.by_rule, self.blocking.rows, (self.cut >> 16) & 0xFFFF)
         wide = code.larger(columns, 1)
-        if self.factors:
+        if self.scaled:
             deep = self.by_rule & (k > steps) & (k <= aim * 2)
             steps = code.select(deep, k, steps)
             most = code.select(deep, max(1, self.blocking.rows // 2 // high) * high, most)
@@ -267,29 +266,24 @@ class Nest:
     # ------------------------------------------------------------------ panels
 
     def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value) -> None:
-        """All tiles of one panel, and the epilogue on it after the last block of k."""
+        """All tiles of one panel."""
         code, tile = self.code, self.tile
         rows = block.i1 - block.i0
-        c = self.c.at(block.i0 * self.ldc + j)
-        sums, scale = Side(c, self.ldc, self.one), None
-        if self.factors:
+        sums = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
+        if self.scaled:
             kept = self.scratch["sums"].at(j - block.j0)
             sums = Side(kept, code.integer(self.blocking.columns), self.one)
-            scale = Scale(block.last, c, self.ldc, *self.factors)
+        finishing = None if self.finishing.is_plain else self.finishing
+        ending = self._ending(block, j, code.integer(tile.columns)) if finishing else None
         unroll = self.blocking.unroll
-        write_panel(code, tile, unroll, rows, block.depth, a, b, sums, block.resume, scale)
-        if self.finish:
-            with code.when(block.last), code.loop(block.i0, block.i1) as i:
-                for x in range(tile.width):
-                    place = Place(i, j + x * tile.lanes, tile.lanes, None)
-                    at = i * self.ldc + place.column
-                    self.c.put(at, self._finished(self.c.vector(at, tile.lanes), place))
+        write_panel(
+            code, tile, unroll, finishing, True, rows, block.depth, a, b, sums, block.resume, ending
+        )
 
     def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
         code, largest = self.code, self.tile
         rows, columns = block.i1 - block.i0, block.j1 - j
-        sums = Side(self.scratch["edge"], code.integer(largest.columns), self.one)
         narrower = 0
         for width in (w for w in _WIDTHS if w <= largest.width):
             tile = Tile(largest.rows, width, largest.lanes)
@@ -297,28 +291,13 @@ class Nest:
             narrower = tile.columns
             with code.when(fits):
                 b = self._edge_side_b(block, j, width)
-                write_panel(code, tile, 1, rows, block.depth, a, b, sums, block.resume, None)
-        with code.when(block.last), code.loop(block.i0, block.i1) as i:
-            with code.loop(j, block.j1, largest.lanes) as column:
-                mask = code.first(block.j1 - column, largest.lanes)
-                place = Place(i, column, largest.lanes, mask)
-                at = (i - block.i0) * largest.columns + (column - j)
-                self._store_edge(sums.start.vector(at, largest.lanes), place)
+                sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
+                ending = self._ending(block, j, columns)
+                write_panel(
+                    code, tile, 1, self.finishing, False, rows, block.depth, a, b, sums,
+                    block.resume, ending,
+                )  # fmt: skip
 
-    def _store_edge(self, total: Value, place: Place) -> None:
-        """Scale and finish a vector of sums, and store the lanes that exist."""
-        code, at = self.code, place.row * self.ldc + place.column
-        if self.factors:
-            alpha, beta = self.factors
-            result = code.variable(total * alpha)
-            with code.when(beta.differs(0.0)):
-                old = self.c.vector(at, place.lanes, place.mask)
-                result.value = code.fma(old, beta, result.value)
-            total = result.value
-        if self.finish:
-            total = self._finished(total, place)
-        self.c.put(at, total, place.mask)
-
-    def _finished(self, value: Value, place: Place) -> Value:
-        assert self.finish is not None
-        return self.finish(value, place)
+    def _ending(self, block: _Block, j: Value, columns: Value) -> Ending:
+        tile, arguments = self.scratch["tile"], self.frame.block
+        return Ending(block.last, tile, arguments, block.i0, j, columns)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .builder import Array, Code, Value
-from .gemm_tile import Scale, Side, Tile, write_tile
+from .gemm_finish import Ending, Finishing
+from .gemm_tile import Side, Tile, write_tile
 
 _TAIL_ROWS = (4, 2, 1)  # heights of the tiles for rows that do not fill the largest one
 
@@ -35,60 +36,101 @@ def write_panel(
     code: Code,
     tile: Tile,
     unroll: int,
+    finishing: Finishing | None,
+    whole: bool,
     rows: Value,
     depth: Value,
     a: PanelOfA,
     b: Side,
     sums: Side,
     resume: Value,
-    scale: Scale | None,
+    ending: Ending | None,
 ) -> None:
-    """Cover `rows` rows with tiles, the highest first; a subroutine that kernels share."""
-    key = _key(tile, b, unroll, scale)
+    """Cover `rows` rows with tiles, the highest first: a subroutine.
+
+    Args:
+        code: where to write.
+        tile: the largest tile.
+        unroll: steps of k written out in it.
+        finishing: what is done to tiles after the last block of k; kernels without share the subroutine.
+        whole: whether all columns of a tile exist in C.
+        rows: how many rows.
+        depth: steps of k.
+        a: the block of A.
+        b: the panel of B.
+        sums: where sums lie before and after, apart from those that are finished.
+        resume: whether there are any.
+        ending: for `finishing`.
+    """
+    key = _key(tile, b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
 
     def write(code: Code, rows: Value, *others: Any) -> None:
         done = code.variable(code.integer(0))
         for height in (tile.rows, *(r for r in _TAIL_ROWS if r < tile.rows)):
             shape = Tile(height, tile.width, tile.lanes)
+            row = _Row(tile, shape, unroll, finishing, whole)
             with code.loop(done.value, rows - (height - 1), height) as i:
-                _write_row(code, tile, shape, unroll, rows, i, *others)
+                row.write(code, i, *others)
                 done.value = i + height
 
-    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, resume, scale)
+    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, resume, ending)
 
 
-def _write_row(
-    code: Code,
-    largest: Tile,
-    tile: Tile,
-    unroll: int,
-    rows: Value,
-    i: Value,
-    depth: Value,
-    a: PanelOfA,
-    b: Side,
-    sums: Side,
-    resume: Value,
-    scale: Scale | None,
-) -> None:
-    """The tile at row `i`, after hints that its part of C will be written."""
-    here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
-    if scale is not None:
-        scale = Scale(scale.last, scale.c.at(i * scale.row), scale.row, scale.alpha, scale.beta)
-    if tile == largest:
-        c, row = (scale.c, scale.row) if scale else (here.start, here.row)
-        for x in range(tile.rows):
-            code.prefetch(c, row * x)
-            code.prefetch(c, row * x + (tile.columns - 1))
-    left = a.tile(i, largest.rows)
-    steps = unroll if tile == largest else 1
-    name = f"tile_{_key(tile, b, steps, scale)}"
-    code.subroutine(
-        name, functools.partial(write_tile, tile, steps), depth, left, b, here, resume, scale
-    )
+@dataclass(frozen=True)
+class _Row:
+    """Writes one tile of a panel."""
+
+    largest: Tile
+    tile: Tile
+    unroll: int
+    finishing: Finishing | None
+    whole: bool
+
+    def write(
+        self,
+        code: Code,
+        i: Value,
+        depth: Value,
+        a: PanelOfA,
+        b: Side,
+        sums: Side,
+        resume: Value,
+        ending: Ending | None,
+    ) -> None:
+        """The tile at row `i`, after hints about what will be written."""
+        tile = self.tile
+        here = goal = Side(sums.start.at(i * sums.row), sums.row, sums.step)
+        if ending is not None:
+            room = code.integer(tile.columns)
+            goal = Side(
+                code.select_array(ending.last, ending.tile, here.start),
+                code.select(ending.last, room, here.row),
+                here.step,
+            )
+        self._announce(code, i, here, ending)
+        steps = self.unroll if tile == self.largest else 1
+        body = functools.partial(write_tile, tile, steps)
+        left = a.tile(i, self.largest.rows)
+        name = f"tile_{_key(tile, b, steps)}"
+        code.subroutine(name, body, depth, left, b, here, goal, resume)
+        if self.finishing is not None and ending is not None:
+            with code.when(ending.last):
+                self.finishing.write(code, tile, ending, i, self.whole)
+
+    def _announce(self, code: Code, i: Value, here: Side, ending: Ending | None) -> None:
+        """Hints that parts of C and of the epilogue's matrices will be needed."""
+        tile = self.tile
+        if tile != self.largest or not self.whole:
+            return
+        if self.finishing is None or ending is None:
+            for x in range(tile.rows):
+                code.prefetch(here.start, here.row * x)
+                code.prefetch(here.start, here.row * x + (tile.columns - 1))
+            return
+        with code.when(ending.last):
+            self.finishing.announce(code, tile, ending, i)
 
 
-def _key(tile: Tile, b: Side, unroll: int, scale: Scale | None) -> str:
+def _key(tile: Tile, b: Side, unroll: int) -> str:
     """What the code of a tile depends on, as a part of a name."""
-    shape = f"{tile.rows}x{tile.width}x{tile.lanes}_{b.start.item}_{unroll}"
-    return shape + ("_scaled" if scale else "")
+    return f"{tile.rows}x{tile.width}x{tile.lanes}_{b.start.item}_{unroll}"

@@ -50,20 +50,6 @@ class Side:
     step: Value
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Where and how a finished tile goes to C: `C = alpha * sum + beta * C`, if `last` holds.
-
-    Exactly `fma(beta, C, alpha * sum)`; if beta = 0 `alpha * sum`, and C is not read.
-    """
-
-    last: Value
-    c: Array
-    row: Value
-    alpha: Value
-    beta: Value
-
-
 def write_tile(
     tile: Tile,
     unroll: int,
@@ -72,12 +58,12 @@ def write_tile(
     a: Side,
     b: Side,
     sums: Side,
+    goal: Side,
     resume: Value,
-    scale: Scale | None,
 ) -> None:
-    """One tile: sums of `depth` products, from zero or with `resume` from `sums`, back to `sums`.
+    """One tile: sums of `depth` products, from zero or with `resume` from `sums`, stored in `goal`.
 
-    With `scale`, a finished tile goes to C instead. B's and the sums' step is 1.
+    B's step is 1, and so are those of the sums and the goal.
     """
     totals = [
         [code.variable(code.zero(vector(b.start.item, tile.lanes))) for _ in range(tile.width)]
@@ -93,22 +79,8 @@ def write_tile(
         for total, at in each(sums.row):
             total.value = sums.start.vector(at, tile.lanes)
     _write_products(code, tile, unroll, depth, a, b, totals)
-    if scale is None:
-        for total, at in each(sums.row):
-            sums.start.put(at, total.value)
-        return
-    with code.choose(scale.last) as (finished, unfinished):
-        with unfinished:
-            for total, at in each(sums.row):
-                sums.start.put(at, total.value)
-        with finished, code.choose(scale.beta.equals(0.0)) as (overwrite, add):
-            with overwrite:
-                for total, at in each(scale.row):
-                    scale.c.put(at, total.value * scale.alpha)
-            with add:
-                for total, at in each(scale.row):
-                    old = scale.c.vector(at, tile.lanes)
-                    scale.c.put(at, code.fma(old, scale.beta, total.value * scale.alpha))
+    for total, at in each(goal.row):
+        goal.start.put(at, total.value)
 
 
 def _write_products(

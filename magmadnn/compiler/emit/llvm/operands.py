@@ -6,17 +6,17 @@ from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Re
 
 from .builder import I1, Array, Code, Value
 from .formulas import ITEMS, cast, memory_item
-from .frame import Frame
+from .frame import Slots
 
 
 class Matrix:
     """The memory of an operand or a result inside a kernel."""
 
-    def __init__(self, code: Code, frame: Frame, part: Operand | Result) -> None:
+    def __init__(self, code: Code, slots: Slots, part: Operand | Result) -> None:
         self._code, self._part = code, part
         self._item = memory_item(part.dtype)
-        self._base = frame.array(part.name, self._item)
-        self._stride = frame.integer(f"{part.name}_row") if part.spread == FULL else None
+        self._base = slots.array(part.name, self._item)
+        self._stride = slots.integer(f"{part.name}_row") if part.spread == FULL else None
 
     def _row(self, row: Value) -> Array:
         return self._base if self._stride is None else self._base.at(row * self._stride)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .builder import Code, Value
-from .frame import Frame
+from .frame import Slots
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ class WrittenEpilogue(Protocol):
         """Names of the slots it adds to the argument block."""
         ...
 
-    def write(self, code: Code, frame: Frame, value: Value, place: Place) -> Value:
+    def write(self, code: Code, slots: Slots, value: Value, place: Place) -> Value:
         """The vector to store in place of `value`."""
         ...

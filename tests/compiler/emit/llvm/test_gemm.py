@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
-from magmadnn.compiler.emit.llvm.frame import Frame
+from magmadnn.compiler.emit.llvm.frame import Slots
 from magmadnn.compiler.emit.llvm.gemm import blocking_for
 from magmadnn.compiler.emit.llvm.gemm_loops import Blocking, Cut
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.place import Place
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
-from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm, matrix
 
 DTYPES = ("float32", "float64")
@@ -175,8 +176,8 @@ class BiasAndSquare:
 
     slots = ("bias",)
 
-    def write(self, code: Code, frame: Frame, value: Value, place: Place) -> Value:
-        bias = frame.array("bias", value.type.element).vector(place.column, place.lanes, place.mask)
+    def write(self, code: Code, slots: Slots, value: Value, place: Place) -> Value:
+        bias = slots.array("bias", value.type.element).vector(place.column, place.lanes, place.mask)
         total = value + bias
         number = place.row * 100 + place.column + code.lane_numbers(place.lanes, I64)
         return total * total + code.convert(number, value.type.element)
@@ -199,6 +200,30 @@ def test_epilogue(dtype, scaled):
         unit = np.finfo(dtype).eps
         allowed = 2 * abs(total + bias) * bound + bound**2 + 4 * unit * (abs(expected) + 1)
         assert (abs(c - expected) <= allowed).all()
+
+
+def update_of(dtype: str, rate: float) -> Finish:
+    """w - rate * product, written over w."""
+    step = ("multiply", ("product",), ("constant", rate))
+    new = ("subtract", ("argument", 0), step)
+    return Finish((Operand("w", dtype),), (Result("w", dtype, new),), ("product",))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("m", "n", "k"), [(47, 53, 11), (13, 16, 40), (5, 3, 700)])
+@pytest.mark.parametrize("blocking", [None, SMALL])
+def test_an_update_in_place_needs_no_product_in_memory(dtype, m, n, k, blocking):
+    plain = Gemm(dtype, transpose_a=True, blocking=blocking)
+    made = replace(plain, epilogue=update_of(dtype, 0.25), unread=True)
+    a, b, c = operands(made, m, n, k, 3)
+    w, room = matrix(np.random.default_rng(4), m, n, dtype, 5), np.full_like(c, np.nan)
+    expected = w - np.array(0.25, dtype) * gemm(plain, a, b, c, host())
+    outside = w.base[:, n:].copy()
+    gemm(made, a, b, room, host(), w=w, w_row=w.strides[0] // w.itemsize)
+    np.testing.assert_array_equal(w, expected)
+    np.testing.assert_array_equal(w.base[:, n:], outside)
+    if blocking is None and k < 100:  # sums of a single block of k stay out of memory
+        assert np.isnan(room).all()
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "znver5", "apple-m1", "neoverse-v2"])

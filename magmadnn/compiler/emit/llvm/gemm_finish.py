@@ -1,0 +1,134 @@
+"""The end of a tile of a matrix product: alpha and beta, the epilogue, and what is stored.
+
+It follows the last products of each tile at once, while the sums are in the first-level cache. What it reads
+and writes besides was announced to the caches before the tile's products began.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import FULL
+
+from .builder import FLOATS, Array, Code, Value
+from .epilogue import finisher
+from .frame import Slots
+from .gemm_tile import Tile
+from .place import Finisher, Place
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a panel has to know for the end of its tiles.
+
+    Attributes:
+        last: whether this is the last block of k.
+        tile: room for the sums of one tile.
+        block: the kernel's argument block.
+        row: the panel's first row of C,
+        column: and its first column.
+        columns: how many columns of C there are in it.
+    """
+
+    last: Value
+    tile: Array
+    block: Array
+    row: Value
+    column: Value
+    columns: Value
+
+
+class Finishing:
+    """Writes the end of tiles for one kernel.
+
+    Args:
+        gemm: the kernel.
+        name: of its function; no other kernel of the module shares what is written here.
+    """
+
+    def __init__(self, gemm: Gemm, name: str) -> None:
+        self.gemm, self.name = gemm, name
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether sums are stored as they are."""
+        return not self.gemm.scaled and self.gemm.epilogue is None
+
+    def write(self, code: Code, tile: Tile, ending: Ending, i: Value, whole: bool) -> None:
+        """The end of the tile at row `i` of its panel; `whole`: all its columns exist."""
+        name = f"finish_{self.name}_{tile.rows}x{tile.width}_{whole}"
+        body = functools.partial(self._write, tile, whole)
+        code.subroutine(name, body, ending, i)
+
+    def _write(self, tile: Tile, whole: bool, code: Code, ending: Ending, i: Value) -> None:
+        gemm, lanes = self.gemm, tile.lanes
+        slots = Slots(code, ending.block, gemm.slots)
+        finish = finisher(gemm.epilogue, code, slots)
+        item = FLOATS[gemm.dtype]
+        c, ldc = slots.array("c", item), slots.integer("ldc")
+        factors = [slots.array(x, item)[0] for x in ("alpha", "beta")] if gemm.scaled else []
+        masks = [
+            None if whole else code.first(ending.columns - x * lanes, lanes)
+            for x in range(tile.width)
+        ]
+        with code.loop(0, code.integer(tile.rows)) as r:
+            for x, mask in enumerate(masks):
+                place = Place(ending.row + i + r, ending.column + x * lanes, lanes, mask)
+                at = place.row * ldc + place.column
+                value = ending.tile.vector(r * tile.columns + x * lanes, lanes)
+                value = _scaled(code, value, c, at, factors, mask)
+                self._store(finish, value, place, c, at)
+
+    def _store(
+        self, finish: Finisher | None, value: Value, place: Place, c: Array, at: Value
+    ) -> None:
+        if finish is not None:
+            value = finish(value, place)
+        if not self.gemm.unread:
+            c.put(at, value, place.mask)
+
+    def announce(self, code: Code, tile: Tile, ending: Ending, i: Value) -> None:
+        """Hints about the memory that the end of the whole tile at row `i` will touch."""
+        code.subroutine(
+            f"announce_{self.name}_{tile.rows}x{tile.width}",
+            functools.partial(self._announce, tile),
+            ending,
+            i,
+        )
+
+    def _announce(self, tile: Tile, code: Code, ending: Ending, i: Value) -> None:
+        slots = Slots(code, ending.block, self.gemm.slots)
+        for start, stride, written in self._streams(slots):
+            for r in range(tile.rows):
+                at = (ending.row + i + r) * stride + ending.column
+                code.prefetch(start, at, written)
+                code.prefetch(start, at + (tile.columns - 1), written)
+
+    def _streams(self, slots: Slots) -> Iterator[tuple[Array, Value, bool]]:
+        """Start, stride and use of the matrices as large as C; what is updated in place is read first."""
+        gemm = self.gemm
+        item = FLOATS[gemm.dtype]
+        if not gemm.unread or gemm.scaled:
+            yield slots.array("c", item), slots.integer("ldc"), True
+        if isinstance(gemm.epilogue, Finish):
+            for part in gemm.epilogue.operands:
+                if part.spread == FULL and part.dtype == gemm.dtype:
+                    yield slots.array(part.name, item), slots.integer(f"{part.name}_row"), False
+
+
+def _scaled(
+    code: Code, total: Value, c: Array, at: Value, factors: list[Value], mask: Value | None
+) -> Value:
+    """Exactly `fma(beta, C, alpha * sum)`; if beta = 0 `alpha * sum`, and C is not read."""
+    if not factors:
+        return total
+    alpha, beta = factors
+    result = code.variable(total * alpha)
+    with code.when(beta.differs(0.0)):
+        old = c.vector(at, int(total.type.count), mask)
+        result.value = code.fma(old, beta, result.value)
+    made: Value = result.value
+    return made
