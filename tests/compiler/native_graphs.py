@@ -180,10 +180,17 @@ def variables_of(case: Case) -> list[Node]:
     return [n for n in case.program.nodes() if n.op is VARIABLE] + [t for t, _ in case.updates]
 
 
-def ran(case: Case, executor: str, start: Mapping[Node, Array]) -> list[list[Array]]:
+def ran(
+    case: Case, executor: str, start: Mapping[Node, Array], device: str = "cpu"
+) -> list[list[Array]]:
     """Outputs and new values of variables, for each of the feeds; each from the same start."""
     executable = Executable(
-        case.outputs, case.updates, training=True, executor=executor, check=executor == "native"
+        case.outputs,
+        case.updates,
+        training=True,
+        executor=executor,
+        device=device,
+        check=executor == "native",
     )
     found = []
     for feeds in case.feeds:
@@ -196,7 +203,7 @@ def ran(case: Case, executor: str, start: Mapping[Node, Array]) -> list[list[Arr
     return found
 
 
-def fault(case: Case) -> str | None:
+def fault(case: Case, device: str = "cpu") -> str | None:
     """What differs between native and reference; None where nothing does."""
     start = {node: np.array(node.value.read()) for node in variables_of(case)}
     try:
@@ -208,7 +215,7 @@ def fault(case: Case) -> str | None:
         for node, value in start.items():
             node.value.write(value)
     try:
-        got = ran(case, "native", start)
+        got = ran(case, "native", start, device)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {error}"
@@ -265,13 +272,13 @@ def difference(wanted: Array, have: Array, limit: tuple[Array, Array] | None) ->
 # --- shrinking ------------------------------------------------------------------------------------
 
 
-def shrunk(case: Case) -> Case:
+def shrunk(case: Case, device: str = "cpu") -> Case:
     """A smaller case that still fails: fewer results, fewer runs, values fed in place of computed."""
     smaller = True
     while smaller:
         smaller = False
         for candidate in _smaller(case):
-            if len(candidate.program.roots) and fault(candidate) is not None:
+            if len(candidate.program.roots) and fault(candidate, device) is not None:
                 case, smaller = candidate, True
                 break
     return case
