@@ -36,8 +36,8 @@ class Products:
     def multiply(self, node: ProductNode) -> None:
         """The product in column order: C' = op(B)' op(A)'."""
         m, n, k = node.sizes
-        lda, ldb, ldc = node.strides
         transpose_a, transpose_b = node.transposes
+        lda, ldb, ldc = node.leading_dimensions
         kind = c_int(_REAL[node.dtype])
         compute = _COMPUTE_TF32 if node.tensor_float else _COMPUTE_32F
         if node.dtype == "float64":

@@ -59,6 +59,14 @@ class ProductNode:
     workspace: int
     after: tuple[int, ...] = ()
 
+    @property
+    def leading_dimensions(self) -> tuple[int, int, int]:
+        """The strides as BLAS takes them: at least a row long, also where there is one row or none."""
+        m, n, k = self.sizes
+        rows = (m if self.transposes[0] else k, k if self.transposes[1] else n, n)
+        a, b, c = (max(*pair, 1) for pair in zip(self.strides, rows, strict=True))
+        return a, b, c
+
 
 GraphNode = KernelNode | ProductNode
 
