@@ -46,6 +46,7 @@ class Instance:
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: list[Patch] = []
+        self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
         self._faults = np.zeros(1, np.int64)
         self._lay_out()
         self._actions = self._prepare(threads) if prepared else []
@@ -148,6 +149,7 @@ class Instance:
         """The outputs, as arrays of their own, after every variable got its new value.
 
         None where a row was asked for that is not there, and, with `guard`, where an output is NaN or
+        or new value is NaN or
         infinite; no variable is changed then.
         """
         for node, mirror in self._mirrors.items():
@@ -166,11 +168,30 @@ class Instance:
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None
+        if guard:
+            self._remember()
         for phase, action in self._actions:
             if phase >= self.plan.checked:
                 action()
+        if guard and not all(map(is_finite, self._new_values())):
+            self._restore()
+            return None
         self._write()
         return outputs
+
+    def _new_values(self) -> list[Array]:
+        return [self._current(value) for _, value in self.plan.program.updates]
+
+    def _remember(self) -> None:
+        """Copy what is about to be written over, into memory that is kept for it."""
+        for value in self.plan.in_place:
+            if value not in self._before:
+                self._before[value] = np.empty_like(self.arrays[value])
+            np.copyto(self._before[value], self.arrays[value])
+
+    def _restore(self) -> None:
+        for value, before in self._before.items():
+            np.copyto(self.arrays[value], before)
 
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""

@@ -90,7 +90,11 @@ def _compute(
 
 def is_finite(value: Array) -> bool:
     """Whether an array holds no NaN and no infinity."""
-    return not is_floating(value.dtype) or bool(np.isfinite(value).all())
+    if not is_floating(value.dtype):
+        return True
+    with np.errstate(all="ignore"):
+        total = value.sum()  # NaN and infinity stay in a sum; a sum may also overflow by itself
+    return bool(np.isfinite(total)) or bool(np.isfinite(value).all())
 
 
 class _Owner:

@@ -20,6 +20,7 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 
 from .native import Instance, is_plain, variable_memory
+from .run import is_finite
 from .tasks import Tasks, kernel_cache
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
@@ -125,8 +126,8 @@ class Slices:
             settings: values for each batch.
 
         Returns:
-            None where an output is NaN or infinite, or a row was asked for that is not there; all variables
-            are then as before the slice.
+            None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
+            all variables are then as before the slice.
         """
         count = len(order) // self._size
         before = [(v, v.copy()) for v in map(variable_memory, self._variables())]
@@ -135,7 +136,8 @@ class Slices:
             self._settings[node][:count] = values
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
-        if not self._faults[0] and all(np.isfinite(f).all() for f in found):
+        written = [memory for memory, _ in before]
+        if not self._faults[0] and all(map(is_finite, [*found, *written])):
             return found
         self._faults[0] = 0
         for memory, values in before:

@@ -102,7 +102,7 @@ class Layer:
 
     Attributes:
         name: in tables, errors and checkpoints; a Model numbers layers without one.
-        trainable: False freezes all parameters of the layer.
+        trainable: False freezes all parameters and floating-point states of the layer.
     """
 
     name: str | None = field(default=None, kw_only=True)

@@ -97,7 +97,8 @@ class BatchNorm(Layer):
 
     with the variance of the batch times n / (n - 1), as in algorithm 2, step 10 (n values per feature; for
     n = 1 the variance is 0). Running statistics change in training only. The layer keeps gamma and beta
-    (trained) and both statistics, [k] each. A frozen layer keeps gamma and beta; its statistics go on.
+    (trained) and both statistics, [k] each. A frozen layer keeps all four as they are; training goes on to
+    normalise by mean and variance of the batch.
 
     Attributes:
         momentum: of the running statistics, from 0 up to but not including 1. PyTorch calls 1 - momentum so.

@@ -36,6 +36,7 @@ class Optimizer(Record, ABC, family="optimiser"):
         executor: str = "native",
         precision: str = "float32",
         device: str = "cpu",
+        kept: Sequence[Operation] = (),
     ) -> Step:
         """The training step that lowers `loss`.
 
@@ -47,12 +48,13 @@ class Optimizer(Record, ABC, family="optimiser"):
             precision: of matrix products; see `Model`. With "mixed_fp16" the loss is scaled, and steps whose
                 gradients are not finite change nothing: see `Step.skipped`.
             device: where kernels run: "cpu", "cuda", "cuda:1" or "auto"; see `Model`.
+            kept: variables that stay as they are although layers would update them (running statistics).
 
         Raises:
             GraphError, ShapeError, DTypeError, ArgumentError: if the loss is no scalar or does not depend
                 on any parameter, or if parameters are not floating-point variables, each given once.
         """
-        return Step(self, loss, parameters, outputs, executor, precision, device)
+        return Step(self, loss, parameters, outputs, executor, precision, device, kept)
 
     def minimize(
         self,

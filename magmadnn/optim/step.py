@@ -45,6 +45,7 @@ class Step:
         executor: str = "native",
         precision: str = "float32",
         device: str = "cpu",
+        kept: Sequence[Any] = (),
     ) -> None:
         name, parts = type(optimizer).__name__, optimizer.parts()
         where = f"{name}.step"
@@ -52,8 +53,9 @@ class Step:
         roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]
         self.optimizer = optimizer
         self._settings = Settings(optimizer, parts)
+        held = {variable.node for variable in kept}
         self._scaling = LossScale() if precision == "mixed_fp16" else None
-        update = Update(name, parts, self._settings.scalars, roots, nodes, self._scaling)
+        update = Update(name, parts, self._settings.scalars, roots, nodes, self._scaling, held)
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = dict(update.slots)

@@ -6,7 +6,7 @@ are float32, and only the result is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,7 @@ class Update:
         roots: Sequence[Node],
         parameters: Sequence[Node],
         scaling: LossScale | None = None,
+        kept: Collection[Node] = (),
     ) -> None:
         where = f"{name}.step"
         self.scaling = scaling
@@ -136,7 +137,7 @@ class Update:
         found = gradient(self.outputs[0], self.parameters, seed_of(scaling), training=True)
         with scope(name):
             self._build(where, parts, scalars, found)
-        self.updates += own
+        self.updates += [(target, value) for target, value in own if target not in kept]
 
     def _build(
         self,

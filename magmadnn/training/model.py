@@ -153,6 +153,11 @@ class Model:
             if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
         ]
 
+    def _kept_states(self) -> list[Parameter]:
+        """What frozen layers have learnt without being trained: running statistics, but no counters."""
+        states = [p for p in self.variables() if isinstance(p, Parameter) and not p.trained]
+        return [p for p in states if not p.layer.is_trainable and is_floating(p.dtype)]
+
     def values(self) -> dict[str, Array]:
         """Copies of all parameters and states, by name."""
         return {p.name: np.array(p.value.read()) for p in self.variables()}
@@ -278,9 +283,8 @@ class Model:
 
         Raises:
             ShapeError, DTypeError, DataError: if data does not fit, naming where.
-            NumericError: if the loss becomes NaN or infinite, naming the first operation and layer;
-                parameters are then those before that step. What a step makes of parameters is looked at
-                when an epoch ends and before a checkpoint is written.
+            NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
+                first operation and layer; parameters are then those before that step.
         """
         at_least("fit: epochs", epochs, 0)
         if isinstance(batch_size, int):
@@ -323,7 +327,8 @@ class Model:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
         trained = tuple(p.node for p in self.parameters())
         way = (self.executor, self.precision, self.device)
-        key = (*self._objective_key(sample), self.optimizer, *way, trained)
+        kept = self._kept_states()
+        key = (*self._objective_key(sample), self.optimizer, *way, trained, *(s.node for s in kept))
         if self._step is None or self._step[0] != key:
             if self.optimizer is None:
                 raise ArgumentError(
@@ -337,6 +342,7 @@ class Model:
                 executor=self.executor,
                 precision=self.precision,
                 device=self.device,
+                kept=kept,
             )
             self._step = (key, objective, step)
         return self._step[1:]

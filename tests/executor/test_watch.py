@@ -95,10 +95,11 @@ def test_integers_and_halves() -> None:
 # --- guarded runs ---------------------------------------------------------------------------------
 
 
-def test_a_guarded_run_writes_nothing_when_something_is_not_finite() -> None:
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_a_guarded_run_writes_nothing_when_something_is_not_finite(executor: str) -> None:
     v, w = variable("v", np.float32([1, 2, 3])), variable("w", np.float32([4, 5, 6]))
     with scope("sgd"):
-        run = Executable([ops.sum(X)], [(v, v / X), (w, w + X)])
+        run = Executable([ops.sum(X)], [(v, v / X), (w, w + X)], executor=executor)
     with pytest.raises(NumericError) as info:
         run.run({X: np.float32([1, 0, 1])}, guard=True)
     assert str(info.value).startswith("divide in sgd: the result has infinity, first at (1,)")

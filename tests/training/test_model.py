@@ -145,6 +145,33 @@ def test_frozen_layers_stay_as_they_are():
     assert len(model.parameters()) == 4
 
 
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_a_frozen_batch_norm_keeps_its_statistics(executor):
+    layers = [
+        md.layers.Input((7,)),
+        md.layers.BatchNorm(),
+        md.layers.Dropout(0.5),
+        md.layers.Dense(2),
+    ]
+    model = md.Model(layers, loss="cross_entropy", optimizer="sgd", executor=executor)
+    norm, dropout = model.layer("batch_norm_1"), model.layer("dropout_1")
+
+    def statistics():
+        return [np.array(p.value.read()) for p in (norm.running_mean, norm.running_variance)]
+
+    def fit():
+        before, count = statistics(), int(dropout.counter.value.item())
+        model.fit(X, Y % 2, batch_size=50, epochs=1, verbose=False)
+        assert int(dropout.counter.value.item()) == count + 3
+        return [np.array_equal(a, b) for a, b in zip(before, statistics(), strict=True)]
+
+    assert fit() == [False, False]
+    model.freeze("batch_norm_1", "dropout_1")
+    assert fit() == [True, True]
+    model.unfreeze()
+    assert fit() == [False, False]
+
+
 def test_regularisers_are_part_of_the_loss():
     def loss(strength):
         model = md.Model(
@@ -278,6 +305,26 @@ def test_mistakes_are_named(act, error, text):
     with pytest.raises(error, match=text) as caught:
         act()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("slices", [True, False])
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_a_step_that_makes_a_parameter_infinite_is_not_done(executor, slices):
+    """The loss of the step is finite; the square root has no derivative at 0."""
+    x = md.layers.Input((7,))
+    h = md.layers.Dense(3, name="first", use_bias=False)(x)
+    y = md.layers.Activation(lambda h: md.ops.sqrt(md.ops.square(h)), name="root")(h)
+    model = md.Model(inputs=x, outputs=y, loss="mse", optimizer="sgd", executor=executor)
+    data, targets = np.ones((40, 7), np.float32), np.ones((40, 3), np.float32)
+    data[20:] = 0
+    before = model.values()["first/kernel"]
+    watch = [md.callbacks.LambdaCallback(on_batch_end=lambda fit: None)]
+    watch[0].batches = lambda fit: 7 if slices else 1
+    with pytest.raises(NumericError, match="in root/gradient"):
+        model.fit(data, targets, batch_size=5, shuffle=False, verbose=False, callbacks=watch)
+    assert np.isfinite(model.values()["first/kernel"]).all()
+    assert model._step[2].count == 4
+    assert not np.array_equal(model.values()["first/kernel"], before)
 
 
 def test_parameters_that_overflow_are_noticed_and_not_saved(tmp_path):
