@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
@@ -58,12 +59,14 @@ class Items:
     Args:
         layout: where values lie.
         engine: the device.
-        workspace: address of scratch memory for products by the library.
+        workspaces: pieces of scratch memory for products by the library, which take them in turn.
         tensor_float: whether products of float32 may be computed in TF32.
     """
 
-    def __init__(self, layout: Layout, engine: Engine, workspace: Span, tensor_float: bool) -> None:
-        self._layout, self._workspace = layout, workspace
+    def __init__(
+        self, layout: Layout, engine: Engine, workspaces: Sequence[Span], tensor_float: bool
+    ) -> None:
+        self._layout, self._workspaces = layout, cycle(workspaces)
         self._tensor_float = tensor_float
         self._chip = chip_of(engine)
         self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
@@ -92,13 +95,14 @@ class Items:
         rows, columns = values["row1"], values["column1"]
         if not rows or not columns:
             return []
+        workspace = next(self._workspaces)
         product = ProductNode(
             gemm.dtype, self._tensor_float, (rows, columns, values["k"]),
             (gemm.transpose_a, gemm.transpose_b), values["a"], values["b"], values["c"],
-            (values["lda"], values["ldb"], values["ldc"]), self._workspace[0],
+            (values["lda"], values["ldb"], values["ldc"]), workspace[0],
         )  # fmt: skip
         bare = writes[-1]  # the product's own memory is the last
-        items = [Item(product, reads[:2], (bare, self._workspace))]
+        items = [Item(product, reads[:2], (bare, workspace))]
         rest = finishing(gemm)
         if rest is not None:
             filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}

@@ -35,7 +35,7 @@ class Instance:
         self.plan = plan
         self.layout = Layout(plan, sizes, device)
         self._engine = device_engine(device)
-        self._items = Items(self.layout, self._engine, workspace_of(device), tensor_float)
+        self._items = Items(self.layout, self._engine, workspaces_of(device), tensor_float)
         self._faulty = may_fault(plan)
         self._addresses: tuple[int, ...] = ()
         self._actions: list[tuple[int, Action]] = []
@@ -142,15 +142,19 @@ class Instance:
         return whole and is_on_device(tensor_of(target), self.layout.device)
 
 
-_workspaces: dict[int, MemoryManager] = {}
+_PRODUCTS_AT_ONCE = 3
+_workspaces: dict[int, list[MemoryManager]] = {}
 
 
-def workspace_of(device: int) -> Span:
-    """Scratch memory for products by the device's library, one at a time."""
+def workspaces_of(device: int) -> list[Span]:
+    """Pieces of scratch memory for products by the device's library, each for one at a time."""
     if device not in _workspaces:
-        _workspaces[device] = MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
-    start = _workspaces[device].device_pointer(write=True)
-    return start, start + PRODUCT_WORKSPACE
+        _workspaces[device] = [
+            MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
+            for _ in range(_PRODUCTS_AT_ONCE)
+        ]
+    starts = [memory.device_pointer(write=True) for memory in _workspaces[device]]
+    return [(start, start + PRODUCT_WORKSPACE) for start in starts]
 
 
 class CudaRunner:

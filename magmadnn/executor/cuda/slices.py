@@ -27,7 +27,7 @@ from .code import chip_of
 from .edges import Span
 from .items import Item, Items, graph_of, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
-from .runner import CudaRunner, workspace_of
+from .runner import CudaRunner, workspaces_of
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 _STEPS = (64, 8, 1)  # of a graph
@@ -65,7 +65,7 @@ class CudaSlices:
         device = runner.device
         self._layouts = [Layout(runner.plan, sizes, device) for _ in range(2)]
         self._items = [
-            Items(layout, self._engine, workspace_of(device), runner.tensor_float)
+            Items(layout, self._engine, workspaces_of(device), runner.tensor_float)
             for layout in self._layouts
         ]
         first = self._layouts[0]
