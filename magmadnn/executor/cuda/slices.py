@@ -9,6 +9,7 @@ step runs beside the end of the one before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,6 +32,8 @@ from .runner import CudaRunner, workspaces_of
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 _STEPS = (64, 8, 1)  # of a graph
+
+_kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
 
 
 class _Block:
@@ -69,7 +72,8 @@ class CudaSlices:
             for layout in self._layouts
         ]
         first = self._layouts[0]
-        self._data = {n: self._uploaded(a, device) for n, a in data.items() if n in first.frames}
+        self._data = {n: _Block(a.nbytes, device) for n, a in data.items() if n in first.frames}
+        self.load(data)
         self._dtypes = {node: array.dtype.name for node, array in data.items()}
         self._settings = {n: _Block(8 * LONGEST, device) for n in settings if n in first.frames}
         rows = len(next(iter(data.values())))
@@ -87,10 +91,10 @@ class CudaSlices:
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
 
-    def _uploaded(self, array: Array, device: int) -> _Block:
-        block = _Block(array.nbytes, device)
-        self._layouts[0].copy_in(block.address, array)
-        return block
+    def load(self, data: Mapping[Node, Array]) -> None:
+        """Take other rows from now on, of the same shapes and dtypes."""
+        for node, block in self._data.items():
+            self._layouts[0].copy_in(block.address, data[node])
 
     # --- graphs -----------------------------------------------------------------------------------
 
@@ -217,13 +221,24 @@ def slices_of(
     sizes: Mapping[str, int],
     batch_size: int,
 ) -> CudaSlices | None:
-    """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device."""
+    """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device.
+
+    The last ones are kept with their graphs, and take new data of the same shapes.
+    """
     if not can_slice(runner, data, settings):
         return None
+    looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
+    key = (looks, tuple(settings), tuple(sorted(sizes.items())))
+    kept = _kept.setdefault(runner, {})
+    if key in kept:
+        kept[key].load(data)  # which may have changed
+        return kept[key]
+    kept.clear()
     try:
-        return CudaSlices(runner, data, settings, sizes, batch_size)
+        kept[key] = CudaSlices(runner, data, settings, sizes, batch_size)
     except OutOfMemoryError:
         return None  # batches are then brought to the device one by one
+    return kept[key]
 
 
 def can_slice(runner: CudaRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:

@@ -53,9 +53,13 @@ def vector_type(dtype: str, width: int) -> str:
 
 
 def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) -> int:
-    """How many elements of a row a thread takes at a time: 16 bytes of the widest where all lies so."""
+    """How many elements of a row a thread takes at a time: 16 bytes of the widest where all lies so.
+
+    What is the same in every row comes from the caches, and does not count.
+    """
     streams = [p for p in parts if p.spread not in (COLUMN, SCALAR)]
-    widest = max((ITEM_BYTES[p.dtype] for p in streams), default=_WIDEST_LOAD)
+    long = [p for p in streams if p.spread == FULL] or streams
+    widest = max((ITEM_BYTES[p.dtype] for p in long), default=_WIDEST_LOAD)
     width = max(_WIDEST_LOAD // widest, 1)
     while width > 1 and not all(_fits(p, values, columns, width) for p in streams):
         width //= 2
