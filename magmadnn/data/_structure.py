@@ -16,6 +16,8 @@ from magmadnn.errors import DataError, DTypeError, ShapeError
 
 Array = NDArray[Any]
 
+_BLOCK_BYTES = 1 << 20
+
 
 def is_structure(value: object) -> bool:
     """Whether `value` holds arrays rather than being one; a list of numbers is an array."""
@@ -107,3 +109,17 @@ def take_rows(array: Array, rows: NDArray[np.int64]) -> Array:
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     out[ascending] = array[rows[ascending]]
     return out
+
+
+def read_rows(array: Array, rows: NDArray[np.int64], out: Array) -> None:
+    """Copy these rows, which ascend, into `out`; no further memory is needed to speak of."""
+    plain = array.view(np.ndarray)
+    if rows[-1] - rows[0] + 1 == len(rows):
+        np.copyto(out, plain[rows[0] : rows[-1] + 1])
+    elif plain.flags.c_contiguous and plain.flags.aligned and plain.dtype == out.dtype:
+        # "clip" writes straight into `out`, and needs the interpreter for nothing.
+        np.take(plain, rows, axis=0, out=out, mode="clip")
+    else:
+        step = max(1, _BLOCK_BYTES // max(1, plain[:1].nbytes))
+        for k in range(0, len(rows), step):
+            out[k : k + step] = plain[rows[k : k + step]]

@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.executor import Executable
 from magmadnn.executor.slices import LONGEST, Slices, can_slice
 from magmadnn.executor.threads import thread_count
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.tensor.operation import as_feeds
 
@@ -30,8 +31,14 @@ class StepSlices:
 
     longest = LONGEST
 
-    def __init__(self, step: Step, settings: Settings, slices: Slices | CudaSlices) -> None:
-        self._step, self._settings, self._slices = step, settings, slices
+    def __init__(
+        self,
+        step: Step,
+        settings: Settings,
+        slices: Slices | CudaSlices,
+        data: Mapping[Node, Array],
+    ) -> None:
+        self._step, self._settings, self._slices, self._data = step, settings, slices, data
 
     @classmethod
     def made(
@@ -51,12 +58,17 @@ class StepSlices:
             from magmadnn.executor.cuda.slices import slices_of
 
             made = slices_of(executable.cuda, rows, list(values), sizes, batch_size)
-            return None if made is None else cls(step, settings, made)
+            return None if made is None else cls(step, settings, made, rows)
         plan = executable.native.plan
         if not can_slice(plan, rows, list(values)):
             return None
         slices = Slices(plan, rows, list(values), sizes, batch_size, thread_count())
-        return cls(step, settings, slices)
+        return cls(step, settings, slices, rows)
+
+    def changed(self, first: int, last: int) -> None:
+        """Tell that rows `first` to `last` of the data have other values than at the last run."""
+        if first < last and not isinstance(self._slices, Slices):  # those read where the data lies
+            self._slices.load(self._data, first, last)
 
     def run(self, order: Array, count: int) -> list[Array] | None:
         """Loss and outputs of the next `count` batches of these rows, [count, ...] each.

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.data import check_arrays
 from magmadnn.data._structure import is_mapped
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, DTypeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
+from magmadnn.losses import CrossEntropy, as_loss
 from magmadnn.tensor import Operation, Placeholder
+
+from .sources import as_arrays, inputs_for
+
+if TYPE_CHECKING:
+    from .model import Model
 
 
 def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operation]:
@@ -57,3 +64,33 @@ def at_least(what: str, value: Any, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+
+
+def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array], list[Array]]:
+    """Inputs and targets of a model, checked.
+
+    Raises:
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
+    """
+    inputs = inputs_for(model.inputs, x, what)
+    targets = as_arrays(y)
+    # one array is "x" in messages, several are "x[0]", "x[1]" ...
+    given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
+    check_arrays(given, wanted, classes=_classes(model, y))
+    for fed, array in zip(model.inputs, inputs, strict=True):
+        if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
+            raise DTypeError(
+                f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
+                "cast the data, or give Input another dtype"
+            )
+    return inputs, targets
+
+
+def _classes(model: Model, y: Any) -> int | None:
+    """How many classes the targets may have, where the loss takes class numbers."""
+    single = len(model.outputs) == 1 and model.loss is not None
+    if not single or not isinstance(as_loss(model.loss), CrossEntropy):
+        return None
+    labels = as_arrays(y)[0]
+    classes = model.outputs[0].shape[-1]
+    return classes if isinstance(classes, int) and not is_floating(labels.dtype) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from magmadnn.errors import ArgumentError, DTypeError, FileError
 from magmadnn.executor import Executable
-from magmadnn.graph.dim import Shape
+from magmadnn.graph.node import Node
 from magmadnn.tensor import Operation
 
 from .durable import read_file, write_file
@@ -46,13 +46,14 @@ def export_model(
     from magmadnn.executor.standalone import standalone
 
     target = host() if cpu is None else named(cpu)
-    plan = Executable([o.node for o in model.outputs], executor="native").native.plan
+    nodes = [output.node for output in model.outputs]
+    plan = Executable(nodes, executor="native", precision=model.precision).native.plan
     what = standalone(plan, [p.node for p in model.inputs], batch_size)
     interface = Interface(
         prefix,
         place.stem,
-        tuple(_arguments("x", model.inputs)),
-        tuple(_arguments("y", model.outputs)),
+        tuple(_arguments("x", model.inputs, [x.node for x in model.inputs])),
+        tuple(_arguments("y", model.outputs, plan.program.outputs)),
         {symbol: f"n_{_slug(symbol)}" for symbol in what.symbols} | {what.batch: "samples"},
         batch_size,
         f"{target.cpu} ({target.triple})",
@@ -87,15 +88,19 @@ def _slug(text: str) -> str:
     return re.sub("[^A-Za-z0-9]+", "_", plain).strip("_")
 
 
-def _arguments(letter: str, values: Sequence[Operation]) -> list[Argument]:
+def _arguments(
+    letter: str, values: Sequence[Operation], computed: Sequence[Node]
+) -> list[Argument]:
     """One argument for each input or output: `x`, or `x_image`, `x_age` where there are several."""
     found: list[Argument] = []
-    for value in values:
-        label = value.node.scope or value.name
-        if value.dtype.name not in C_TYPES:
+    for value, node in zip(
+        values, computed, strict=True
+    ):  # precision may be another than in the model
+        label, dtype = value.node.scope or value.name, node.dtype.name
+        if dtype not in C_TYPES:
             raise DTypeError(
-                f"export: {label} is {value.dtype.name}, expected one of {', '.join(C_TYPES)}; "
-                "convert it with md.ops.cast"
+                f"export: {label} is {dtype}, expected one of {', '.join(C_TYPES)}; convert it with "
+                "md.ops.cast"
             )
         name = letter
         if len(values) > 1:
@@ -103,8 +108,7 @@ def _arguments(letter: str, values: Sequence[Operation]) -> list[Argument]:
             taken = {a.name for a in found}
             if name in taken:
                 name = next(n for k in range(2, 10**6) if (n := f"{name}_{k}") not in taken)
-        shape: Shape = tuple(value.node.shape[1:])
-        found.append(Argument(name, label, shape, value.dtype.name))
+        found.append(Argument(name, label, node.shape[1:], dtype))
     return found
 
 

@@ -18,7 +18,8 @@ from magmadnn.optim import Step, StepSlices
 from .checkpoint import State
 from .history import History, Row
 from .objective import Objective
-from .sources import ArraySource, Batch, Source
+from .pieces import Batch, Take
+from .sources import Source
 
 if TYPE_CHECKING:
     from .callbacks import Callback
@@ -153,13 +154,18 @@ class Fit:
     def _run_epoch(self) -> None:
         started = time.perf_counter() - self._seconds
         self._call("on_epoch_begin")
-        self._run_slices(started)
-        if self._stop is not None:
-            return
-        if self.batches is not None and self.batch >= self.batches:
-            self._finish_epoch()  # slices did it all
-            return
-        for batch in self.source.epoch(self.epoch, self.current_batch_size, self.batch):
+        slices, size = self._slices(), self.current_batch_size
+        if slices is None:
+            self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
+        else:
+            with self.source.pieces(self.epoch, size, self.batch) as take:
+                self._run_slices(slices, take, started)
+        if self._stop is None:
+            self._finish_epoch()
+
+    def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
+        """Run batches one by one, until something asks to stop."""
+        for batch in batches:
             loss, *sums = self.step.run(feeds_for(self.model, self.objective, batch), guard=True)
             self.totals.add(batch, loss, sums)
             self.last_loss = float(loss)
@@ -169,49 +175,50 @@ class Fit:
             self._call("on_batch_end")
             if self._stop is not None:
                 return
-        self._finish_epoch()
 
-    def _run_slices(self, started: float) -> None:
-        """As many whole batches of this epoch as can run in slices; the rest runs one by one.
+    def _run_slices(self, slices: StepSlices, take: Take, started: float) -> None:
+        """Run whole batches in slices, others one by one, until something asks to stop.
 
         A slice takes about a tenth of a second, so that progress, signals and callbacks have their turn.
         """
-        slices, size = self._slices(), self.current_batch_size
-        if slices is None or not isinstance(self.source, ArraySource):
-            return
-        order = self.source.order(self.epoch)
-        whole, seconds = len(order) // size, _SLICE_SECONDS / 8
-        while self.batch < whole and self._stop is None:
+        seconds = _SLICE_SECONDS / 8
+        while self._stop is None:
             limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
             wanted = max(int(_SLICE_SECONDS / seconds), 1)
-            count = min(wanted, whole - self.batch, slices.longest, *limits)
+            piece = take(min(wanted, slices.longest, *limits))
+            if piece is None:
+                return
             begun = time.perf_counter()
-            rows = order[self.batch * size : (self.batch + count) * size]
-            found = slices.run(rows, count)
-            if found is None:
-                return  # one by one, these batches tell what is wrong
-            seconds = max((time.perf_counter() - begun) / count, 1e-7)
+            slices.changed(*piece.fresh)
+            found = None if piece.rows is None else slices.run(piece.rows, piece.count)
+            if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
+                self._run_batches(piece.each(), started)
+                continue
+            seconds = max((time.perf_counter() - begun) / piece.count, 1e-7)
             loss, *sums = found
-            self.totals.add_all(size, loss, sums)
+            assert piece.rows is not None
+            self.totals.add_all(len(piece.rows) // piece.count, loss, sums)
             self.last_loss = float(loss[-1])
-            self.batch += count
-            self.steps += count
+            self.batch += piece.count
+            self.steps += piece.count
             self._seconds = time.perf_counter() - started
             self._call("on_batch_end")
 
     def _slices(self) -> StepSlices | None:
-        """The step as slices over the source's arrays; made once for each batch size."""
+        """The step as slices over the source's data; made once for each batch size."""
         size = self.current_batch_size
-        if not isinstance(self.source, ArraySource) or not self.source.in_memory:
-            return None
-        if self.source.arrays[2] or any(c.batches(self) == 1 for c in self.callbacks):
+        if self.source.sample.weights is not None or any(
+            c.batches(self) == 1 for c in self.callbacks
+        ):
             return None
         if size not in self._made_slices:
-            inputs, targets, _ = self.source.arrays
-            data = dict(zip(self.model.inputs, inputs, strict=True))
-            data |= dict(zip(self.objective.targets, targets, strict=True))
-            enough = (self.source.rows or 0) >= size
-            self._made_slices[size] = self.step.slices(data, size) if enough else None
+            found = self.source.data(size)
+            self._made_slices[size] = None
+            if found is not None:
+                (inputs, targets, _), rows = found
+                data = dict(zip(self.model.inputs, inputs, strict=True))
+                data |= dict(zip(self.objective.targets, targets, strict=True))
+                self._made_slices[size] = self.step.slices(data, rows)
         return self._made_slices[size]
 
     def check_finite(self) -> None:

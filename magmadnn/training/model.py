@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from magmadnn import ops, optim
-from magmadnn.data import check_arrays, split
+from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
 from magmadnn.executor import Executable, placed
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.layers.layer import Layer, Parameter, number_layers
-from magmadnn.losses import CrossEntropy, as_loss
+from magmadnn.losses import as_loss
 from magmadnn.metrics import as_metric
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
 from .architecture import free_variables, layers_of
 from .callbacks import Callback
-from .checks import as_iterable, at_least, chained, looks
+from .checks import as_iterable, at_least, chained, checked_arrays, looks
 from .fit import BatchSize, Fit, run_once
 from .history import History
 from .objective import Objective, sample_weights
+from .pieces import Batch
 from .progress import for_verbosity
-from .sources import ArraySource, Batch, IterableSource, Source, as_arrays, inputs_for
+from .sources import ArraySource, IterableSource, Source, inputs_for
 from .summary import summary_text
 
 Trained = Parameter | Variable
@@ -240,7 +242,7 @@ class Model:
         if self.optimizer is None:
             return self._predictor()
         if y is not None:
-            inputs, targets = self._arrays("plan", x, y)
+            inputs, targets = checked_arrays(self, "plan", x, y)
             self._training_step(ArraySource(inputs, targets, None, seed=None).sample)
         if self._step is None:
             raise ArgumentError("plan: no targets are known before fit; give some: plan(x, y)")
@@ -300,22 +302,22 @@ class Model:
                 )
             source: Source = IterableSource(as_iterable(x))
         else:
-            inputs, targets = self._arrays("fit", x, y)
+            inputs, targets = checked_arrays(self, "fit", x, y)
             weights = sample_weights(targets, sample_weight, class_weight)
+            kept = None
             if validation_split:
                 if validation_data is not None:
                     raise ArgumentError("fit: give validation_data or validation_split, not both")
-                parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
-                kept, held = split(parts, validation_split, self.seed)
-                inputs, targets, validation_data = list(kept[0]), list(kept[1]), held[:2]
-                weights = kept[2][0] if kept[2] else None
+                kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
+                held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
             seed = self.seed if shuffle else None
-            source = ArraySource(inputs, targets, weights, seed=seed)
+            source = ArraySource(inputs, targets, weights, seed=seed, chosen=kept)
         objective, step = self._training_step(source.sample)
-        validate = None
+        size, validate = max(batch_size if isinstance(batch_size, int) else 0, 1024), None
         if validation_data is not None:
-            size = batch_size if isinstance(batch_size, int) else 1024
-            validate = self._validation(validation_data, max(size, 1024))
+            validate = self._validation(validation_data, size)
+        elif validation_split:
+            validate = partial(self._evaluated, held_back, size)
         run = Fit(
             self, objective, step, source, batch_size=batch_size, epochs=epochs,
             initial_epoch=initial_epoch, validation=validate,
@@ -358,30 +360,6 @@ class Model:
         x, y = data
         return lambda: self.evaluate(x, y, batch_size=batch_size)
 
-    def _arrays(self, what: str, x: Any, y: Any) -> tuple[list[Array], list[Array]]:
-        """Inputs and targets, checked."""
-        inputs = inputs_for(self.inputs, x, what)
-        targets = as_arrays(y)
-        # one array is "x" in messages, several are "x[0]", "x[1]" ...
-        given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
-        check_arrays(given, wanted, classes=self._classes(y))
-        for fed, array in zip(self.inputs, inputs, strict=True):
-            if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
-                raise DTypeError(
-                    f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
-                    "cast the data, or give Input another dtype"
-                )
-        return inputs, targets
-
-    def _classes(self, y: Any) -> int | None:
-        """How many classes the targets may have, where the loss takes class numbers."""
-        single = len(self.outputs) == 1 and self.loss is not None
-        if not single or not isinstance(as_loss(self.loss), CrossEntropy):
-            return None
-        labels = as_arrays(y)[0]
-        classes = self.outputs[0].shape[-1]
-        return classes if isinstance(classes, int) and not is_floating(labels.dtype) else None
-
     # --- use --------------------------------------------------------------------------------------
 
     def evaluate(
@@ -399,9 +377,12 @@ class Model:
         if y is None:
             source: Source = IterableSource(as_iterable(x))
         else:
-            inputs, targets = self._arrays("evaluate", x, y)
+            inputs, targets = checked_arrays(self, "evaluate", x, y)
             weights = sample_weights(targets, sample_weight, None)
             source = ArraySource(inputs, targets, weights, seed=None)
+        return self._evaluated(source, batch_size)
+
+    def _evaluated(self, source: Source, batch_size: int) -> dict[str, Any]:
         sample = source.sample
         key = self._objective_key(sample)
         if self._evaluation is None or self._evaluation[0] != key:

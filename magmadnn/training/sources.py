@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -14,24 +15,30 @@ from numpy.typing import NDArray
 
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
+from magmadnn.data.ring import Ring
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.tensor import Placeholder
 
+from .pieces import (
+    Batch,
+    InMemory,
+    Parts,
+    Reader,
+    Take,
+    batch_of,
+    fill,
+    flat,
+    half_of_ring,
+    parts_like,
+    parts_of,
+    rows_of,
+    taken,
+    told,
+)
 
-@dataclass(frozen=True)
-class Batch:
-    """One batch: an array for each input and output, and the samples' weights."""
-
-    inputs: list[Array]
-    targets: list[Array]
-    weights: Array | None = None
-
-    @property
-    def rows(self) -> int:
-        """Number of samples."""
-        return len(self.inputs[0])
+_AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
 class Source(Protocol):
@@ -48,9 +55,28 @@ class Source(Protocol):
         """The batches of an epoch from batch `start` on."""
         ...
 
+    def data(self, batch_size: int) -> tuple[Parts, int] | None:
+        """What slices gather batches from, and rows of a batch; None if there is no whole batch."""
+        ...
+
+    def pieces(self, number: int, batch_size: int, start: int) -> AbstractContextManager[Take]:
+        """The batches of an epoch from batch `start` on, for slices over `data`."""
+        ...
+
 
 class ArraySource:
-    """Batches of arrays, in an order that depends on seed and epoch only."""
+    """Batches of arrays, in an order that depends on seed and epoch only.
+
+    Arrays in memory are gathered from where they are. Arrays that are mapped from files are read by a
+    thread, in the order of the file, into one half of a ring while batches of the other half run.
+
+    Args:
+        inputs: one array for each input.
+        targets: one for each output.
+        weights: of the samples.
+        seed: of the order; None: as they stand.
+        chosen: the rows that are meant, ascending; None: all.
+    """
 
     def __init__(
         self,
@@ -59,11 +85,14 @@ class ArraySource:
         weights: Array | None,
         *,
         seed: int | None,
+        chosen: NDArray[np.int64] | None = None,
     ) -> None:
         self.arrays: Parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
         self.seed = seed
-        self.rows: int | None = len(inputs[0])
-        self.sample = _batch(self.arrays)
+        self._chosen = chosen
+        self.rows: int | None = len(inputs[0]) if chosen is None else len(chosen)
+        self.sample = batch_of(self.arrays)
+        self._rings: dict[int, Ring] = {}
         self._next: tuple[int, Future[NDArray[np.int64]]] | None = None
 
     @property
@@ -75,26 +104,64 @@ class ArraySource:
         """The order of the rows in an epoch. A thread begins with the next one's meanwhile."""
         rows, seed = self.rows or 0, self.seed
         if seed is None:
-            return np.arange(rows)
+            return self._chosen_of(np.arange(rows))
         known, self._next = self._next, None
         now = known[1].result() if known and known[0] == number else order(rows, seed, number)
         self._next = (number + 1, ahead(order, rows, seed, number + 1))
-        return now
+        return self._chosen_of(now)
+
+    def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return numbers if self._chosen is None else self._chosen[numbers]
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch."""
         return batch_count(self.rows or 0, batch_size)
 
     def epoch(self, number: int, batch_size: int, start: int) -> Iterator[Batch]:
-        """The batches of an epoch; mapped files are read ahead by a thread."""
-        found = batches(self.arrays, batch_size, seed=self.seed, epoch=number, start=start)
-        return map(_batch, found if self.in_memory else prefetch(found))
+        """The batches of an epoch; mapped files are read ahead by a thread.
+
+        Raises:
+            DataError: if a file cannot be read, naming the batch.
+        """
+        if self._chosen is None:
+            found = batches(self.arrays, batch_size, seed=self.seed, epoch=number, start=start)
+        else:
+            rows = self.order(number)
+            steps = range(start * batch_size, len(rows), batch_size)
+            found = (rows_of(self.arrays, rows[k : k + batch_size]) for k in steps)
+        if self.in_memory:
+            return map(batch_of, found)
+        return map(batch_of, prefetch(told(found, number, start)))
+
+    def data(self, batch_size: int) -> tuple[Parts, int] | None:
+        """The arrays, or the ring that mapped ones are read into."""
+        if (self.rows or 0) < batch_size:
+            return None
+        if self.in_memory:
+            return self.arrays, batch_size
+        if batch_size not in self._rings:
+            flat = [a for part in self.arrays for a in part]
+            half = half_of_ring(flat, batch_size, (self.rows or 0) // batch_size)
+            self._rings[batch_size] = Ring(flat, batch_size, 2 * half)
+        return parts_like(self.arrays, self._rings[batch_size].arrays), batch_size
+
+    @contextmanager
+    def pieces(self, number: int, batch_size: int, start: int) -> Iterator[Take]:
+        """The batches of an epoch; those of mapped files are in the ring meanwhile."""
+        order = self.order(number)
+        if self.in_memory:
+            yield InMemory(self.arrays, order, batch_size, start)
+            return
+        ring = self._rings[batch_size]
+        reader = Reader(self.arrays, order, ring, number, start)
+        with ring.start(reader.fill):
+            yield partial(taken, ring, self.arrays)
 
 
 class IterableSource:
     """Batches from an iterable, or from a function that makes one for each epoch.
 
-    A thread prepares the next batch.
+    A thread prepares the next batches, in a ring if they are all alike.
     """
 
     rows: int | None = None
@@ -108,6 +175,7 @@ class IterableSource:
             raise DataError("fit: the iterable of batches is empty") from None
         self.sample = as_batch(head)
         self._first = _chain(head, self._first)
+        self._ring: Ring | None = None
 
     def _fresh(self) -> Iterable[Any]:
         return self.source() if callable(self.source) else self.source
@@ -122,18 +190,37 @@ class IterableSource:
         Raises:
             DataError: if an iterator is used up; only a list, a dataset or a function starts again.
         """
+        with prefetch(self._batches(number, start)) as ahead:
+            yield from ahead
+
+    def _batches(self, number: int, start: int) -> Generator[Batch]:
         items = self._first if self._first is not None else iter(self._fresh())
         self._first = None
         found = False
-        with prefetch(islice(items, start, None)) as ahead:
-            for item in ahead:
-                found = True
-                yield as_batch(item)
+        for item in told(islice(items, start, None), number, start):
+            found = True
+            yield as_batch(item)
         if not found and not start:
             raise DataError(
                 f"fit: the iterator of batches is used up in epoch {number + 1}; hand over a function "
                 "that makes one for each epoch"
             )
+
+    def data(self, batch_size: int) -> tuple[Parts, int] | None:
+        """A ring for batches like the first; the iterable decides how large they are."""
+        parts, size = parts_of(self.sample), self.sample.rows
+        if self._ring is None:
+            places = min(2 * half_of_ring(flat(parts), size, _AHEAD // 2), _AHEAD)
+            self._ring = Ring(flat(parts), size, places)
+        return parts_like(parts, self._ring.arrays), size
+
+    @contextmanager
+    def pieces(self, number: int, batch_size: int, start: int) -> Iterator[Take]:
+        """The batches of an epoch; those that are like the first are in the ring meanwhile."""
+        assert self._ring is not None
+        ring, found = self._ring, self._batches(number, start)
+        with ring.start(partial(fill, ring, found)):
+            yield partial(taken, ring, parts_of(self.sample))
 
 
 def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -153,14 +240,6 @@ def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
 def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield head
     yield from rest
-
-
-Parts = tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
-
-
-def _batch(parts: Parts) -> Batch:
-    inputs, targets, weights = parts
-    return Batch(list(inputs), list(targets), weights[0] if weights else None)
 
 
 def as_batch(item: Any) -> Batch:

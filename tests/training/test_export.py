@@ -191,6 +191,19 @@ def test_a_single_output(tmp_path: Path) -> None:
         assert_equal(found, wanted)
 
 
+@NEEDS_C
+def test_precision_is_that_of_the_model(tmp_path: Path) -> None:
+    parts = [md.layers.Input((11,)), md.layers.Dense(17, activation="relu"), md.layers.Dense(4)]
+    model = md.Model(parts, precision="float64")
+    x = samples(37, 11)
+    header = model.export(tmp_path / "net.o")[1].read_text()
+    assert "int net_predict(const float *x, int64_t samples, double *y);" in header
+    found = nan_like(model.predict(x))
+    assert found[0].dtype == np.float64
+    assert Exported(tmp_path / "net.o", "net").predict([x], found) == 0
+    assert_equal(found, model.predict(x))
+
+
 def mixed() -> md.Model:
     """Several inputs and outputs, of several dtypes, of unknown length, views and copies among them."""
     a = md.layers.Input((6,), name="age / pressure")

@@ -91,10 +91,11 @@ class CudaSlices:
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
 
-    def load(self, data: Mapping[Node, Array]) -> None:
-        """Take other rows from now on, of the same shapes and dtypes."""
+    def load(self, data: Mapping[Node, Array], first: int = 0, last: int | None = None) -> None:
+        """Take other rows of the same shapes and dtypes from now on: all, or those from `first` to `last`."""
         for node, block in self._data.items():
-            self._layouts[0].copy_in(block.address, data[node])
+            row = data[node][:1].nbytes
+            self._layouts[0].copy_in(block.address + first * row, data[node][first:last])
 
     # --- graphs -----------------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import DataError, DeviceError, NumericError, UnknownNameError
+from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
@@ -43,10 +46,35 @@ def test_replayed_graphs_do_what_single_steps_do(device: str) -> None:
     with on(device):
         replayed, single = (network(SIZES, md.optim.SGD(rate), device="cuda") for _ in range(2))
         rows = replayed.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).rows
-        batches = [(x[k : k + 8], y[k : k + 8]) for k in range(0, len(x), 8)]
-        others = single.fit(batches, epochs=2, verbose=0).rows
+        looks = md.callbacks.LambdaCallback(on_batch_end=lambda fit: None)
+        others = single.fit(
+            x, y, batch_size=8, epochs=2, shuffle=False, verbose=0, callbacks=[looks]
+        ).rows
         assert [r["loss"] for r in rows] == [r["loss"] for r in others]
         assert distance(replayed, single) == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_data_that_is_streamed_is_that_of_memory(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "_RING_BYTES", 4000)
+    x, y = samples(8 * 20 + 3, 13, 5)
+    files = [
+        np.lib.format.open_memmap(tmp_path / n, "w+", a.dtype, a.shape)
+        for n, a in zip("xy", (x, y), strict=True)
+    ]
+    for file, array in zip(files, (x, y), strict=True):
+        file[:] = array
+    with on(device):
+        held, read, made = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(3))
+        held.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
+        read.fit(*files, batch_size=8, epochs=3, shuffle=False, verbose=0)
+        made.fit(lambda: md.data.batches((x, y), 8), epochs=3, verbose=0)
+        assert distance(held, read) == distance(held, made) == 0
+        held.fit(x, y, batch_size=8, verbose=0)
+        read.fit(*files, batch_size=8, verbose=0)
+        assert distance(held, read) == 0
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,0 +1,167 @@
+"""Room for a few batches that a thread fills while others are used: data that does not fit into memory.
+
+The reader fills places in turn and waits where all are taken; the user takes what is ready and gives
+it back by taking more. Nothing is ever copied out, and memory does not grow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.data._structure import Array
+
+_JOIN_SECONDS = 5.0  # how long `close` waits for what is just being read
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Batches in places that follow each other.
+
+    Attributes:
+        first: the first place.
+        count: how many.
+        fresh: first and end of the places that were filled anew since the last time that was told; these
+            batches' rows are among them or were told of before.
+    """
+
+    first: int
+    count: int
+    fresh: tuple[int, int]
+
+
+class Ring:
+    """Places for batches of equal size.
+
+    Args:
+        samples: an array like each of a batch's: shapes of rows and dtypes.
+        rows: of a batch.
+        places: how many batches there is room for.
+
+    Attributes:
+        arrays: one for each of a batch's, [places * rows, ...].
+        order: for each row of each batch, the row of `arrays` in which it lies. A reader may put the
+            rows of what it fills at once in any order.
+    """
+
+    def __init__(self, samples: Sequence[Array], rows: int, places: int) -> None:
+        self.rows, self.places = rows, places
+        self.arrays = [
+            np.zeros((places * rows, *s.shape[1:]), s.dtype.newbyteorder("=")) for s in samples
+        ]
+        self.order: NDArray[np.int64] = np.arange(places * rows)
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._ready: deque[Ready | Any] = deque()
+        self._written = self._taken = self._free_from = 0  # places so far; what was given back
+        self._error: BaseException | None = None
+        self._ended = self._closed = False
+
+    # --- the reader's side ------------------------------------------------------------------------
+
+    def wait_for_room(self, count: int) -> int | None:
+        """Wait until `count` places that follow each other are free; the first, or None if none is wanted."""
+        with self._changed:
+            first = self._written % self.places
+            enough = self._written + count - self.places
+            self._changed.wait_for(lambda: self._closed or self._free_from >= enough)
+            return None if self._closed else first
+
+    def add(self, count: int) -> None:
+        """The next `count` places are filled."""
+        with self._changed:
+            first = self._written % self.places
+            self._written += count
+            last = self._ready[-1] if self._ready else None
+            if isinstance(last, Ready) and last.first + last.count == first:
+                fresh = (last.fresh[0], first + count)
+                self._ready[-1] = Ready(last.first, last.count + count, fresh)
+            else:
+                self._ready.append(Ready(first, count, (first, first + count)))
+            self._changed.notify_all()
+
+    def pass_on(self, item: Any) -> bool:
+        """Hand over something that fits into no place, in its turn; False if nothing is wanted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._ready) < 2)
+            self._ready.append(item)
+            self._changed.notify_all()
+            return not self._closed
+
+    def _read(self, fill: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            fill()
+        except BaseException as raised:
+            error = raised
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    # --- the user's side --------------------------------------------------------------------------
+
+    def start(self, fill: Callable[[], None]) -> Ring:
+        """Begin anew, with `fill` in a thread as the reader; use as a context manager, or `close`."""
+        if self._thread is not None:
+            self._thread.join()  # it has ended; were it still reading, it would fill our places
+        self._reset()
+        self._thread = threading.Thread(
+            target=self._read, args=(fill,), name="magmadnn-reader", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def take(self, most: int) -> Ready | Any | None:
+        """Up to `most` batches that are ready, or what was passed on; None at the end. Waits for the reader.
+
+        What was taken before is given back. An error of the reader is raised when all that it had filled
+        is used up.
+        """
+        with self._changed:
+            self._free_from = self._taken
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ended or self._ready)
+            if not self._ready:
+                error, self._error = self._error, None
+                if error is not None:
+                    raise error
+                return None
+            found = self._ready.popleft()
+            if not isinstance(found, Ready):
+                return found
+            if found.count > most:
+                told = (found.fresh[1], found.fresh[1])
+                self._ready.appendleft(Ready(found.first + most, found.count - most, told))
+                found = Ready(found.first, most, found.fresh)
+            self._taken += found.count
+            return found
+
+    def close(self) -> None:
+        """Stop the reader."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(_JOIN_SECONDS)
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,146 @@
+"""The ring: places that a thread fills while others are used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.data.ring import Ready, Ring
+
+SAMPLE = [np.empty((1, 3), np.float32), np.empty(1, ">i8")]
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "magmadnn-reader"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert not readers()
+
+
+def writing(ring: Ring, pieces: list[int]) -> Callable[[], None]:
+    """A reader that fills pieces of so many batches, each with its number."""
+
+    def fill() -> None:
+        number = 0
+        for count in pieces:
+            first = ring.wait_for_room(count)
+            if first is None:
+                return
+            for place in range(first, first + count):
+                ring.arrays[0][place * ring.rows : (place + 1) * ring.rows] = number
+                number += 1
+            ring.add(count)
+
+    return fill
+
+
+def used(ring: Ring, most: int) -> list[int]:
+    """The numbers of the batches that are taken, each looked at as late as possible."""
+    found = []
+    told: dict[int, int] = {}  # what a copy of the ring would hold that follows `fresh`
+    while (ready := ring.take(most)) is not None:
+        for place in range(*ready.fresh):
+            told[place] = int(ring.arrays[0][place * ring.rows, 0])
+        assert 1 <= ready.count <= most
+        assert ready.first + ready.count <= ring.places
+        time.sleep(0.0005)  # a reader that did not wait would have written over them by now
+        for place in range(ready.first, ready.first + ready.count):
+            rows = ring.arrays[0][place * ring.rows : (place + 1) * ring.rows]
+            assert (rows == rows[0, 0]).all()
+            found.append(int(rows[0, 0]))
+            assert told[place] == found[-1]
+    return found
+
+
+def test_places_have_the_shape_of_rows_and_the_machines_byte_order() -> None:
+    ring = Ring(SAMPLE, rows=5, places=4)
+    assert [(a.shape, a.dtype) for a in ring.arrays] == [((20, 3), np.float32), ((20,), np.int64)]
+    assert ring.order.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+@pytest.mark.parametrize("pieces", [[1] * 41, [2] * 20 + [1], [4], [], [2, 2, 2, 1]])
+def test_batches_come_once_and_in_order(pieces: list[int], most: int) -> None:
+    ring = Ring(SAMPLE, rows=2, places=4)
+    for _ in range(2):  # each epoch begins anew
+        with ring.start(writing(ring, pieces)):
+            assert used(ring, most) == list(range(sum(pieces)))
+
+
+def test_the_reader_waits_for_room() -> None:
+    ring = Ring(SAMPLE, rows=2, places=4)
+    filled: list[int] = []
+    write = writing(ring, [1] * 10)
+    add = ring.add
+    ring.add = lambda count: (filled.append(count), add(count))[1]  # type: ignore[method-assign]  # counts
+    with ring.start(write):
+        for _ in range(200):
+            if len(filled) == 4:
+                break
+            time.sleep(0.005)
+        time.sleep(0.05)
+        assert len(filled) == 4
+        assert ring.take(3) == Ready(0, 3, (0, 4))
+        time.sleep(0.05)
+        assert len(filled) == 4  # what is in use is not free
+        assert ring.take(3) == Ready(3, 1, (4, 4))
+        for _ in range(200):
+            if len(filled) == 7:
+                break
+            time.sleep(0.005)
+        assert len(filled) == 7
+
+
+def test_what_fits_no_place_comes_in_its_turn() -> None:
+    ring = Ring(SAMPLE, rows=2, places=4)
+
+    def fill() -> None:
+        for item in ("a", 1, 1, "b", "c", 1):
+            if isinstance(item, str):
+                assert ring.pass_on(item)
+            else:
+                assert ring.wait_for_room(item) is not None
+                ring.add(item)
+
+    with ring.start(fill):
+        found: list[Any] = []
+        while (taken := ring.take(1)) is not None:
+            found.append(taken.count if isinstance(taken, Ready) else taken)
+    assert found == ["a", 1, 1, "b", "c", 1]
+
+
+def test_an_error_comes_after_what_was_filled() -> None:
+    ring = Ring(SAMPLE, rows=2, places=4)
+
+    def fill() -> None:
+        writing(ring, [1, 1])()
+        raise OSError("gone")
+
+    with ring.start(fill):
+        assert sum(ring.take(1).count for _ in range(2)) == 2  # type: ignore[union-attr]  # ready
+        with pytest.raises(OSError, match="gone"):
+            ring.take(1)
+        assert ring.take(1) is None
+
+
+def test_a_reader_that_waits_is_stopped() -> None:
+    ring = Ring(SAMPLE, rows=2, places=4)
+    ended = threading.Event()
+
+    def fill() -> None:
+        while ring.wait_for_room(1) is not None:
+            ring.add(1)
+        ended.set()
+
+    with pytest.raises(KeyboardInterrupt), ring.start(fill):
+        ring.take(2)
+        raise KeyboardInterrupt
+    assert ended.is_set()
