@@ -10,6 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import DataError, DeviceError, NumericError, UnknownNameError
+from magmadnn.executor.cuda import items
 from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
@@ -89,23 +90,15 @@ def test_results_do_not_depend_on_the_run(device: str) -> None:
 
 @needs_compiler
 def test_a_missing_edge_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulated device runs what is not ordered in any order: without edges the result is another."""
-    from magmadnn.executor.cuda import items
-
-    x, y = samples(40, 13, 5)
+    """The emulated device runs what is not ordered in any order: without edges results are others."""
+    x, _ = samples(8, 13, 5)
     with emulated_device(seed=3):
-        right = network(SIZES, md.optim.SGD(0.3), device="cuda")
-        right.fit(x, y, batch_size=8, verbose=0)
-        edges = items.edges_of
-        monkeypatch.setattr(
-            items, "edges_of", lambda touched: [after[1:] for after in edges(touched)]
-        )
-        wrong = network(SIZES, md.optim.SGD(0.3), device="cuda")
-        try:
-            wrong.fit(x, y, batch_size=8, verbose=0)
-        except NumericError:
-            return  # garbage was read
-        assert not distance(right, wrong) < 1e-3
+        model = network(SIZES, None, device="cuda")
+        right = model.predict(x)
+        assert all((model.predict(x) == right).all() for _ in range(5))
+        monkeypatch.setattr(items, "edges_of", lambda touched: [() for _ in touched])
+        wrong = network(SIZES, None, device="cuda")
+        assert not all(np.allclose(wrong.predict(x), right) for _ in range(5))
 
 
 @pytest.mark.parametrize("device", DEVICES)
