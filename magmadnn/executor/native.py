@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from .threads import thread_count
 _LAYOUTS_KEPT = 8
 
 Action = Callable[[], None]
+Layout = TypeVar("Layout")
 
 
 class Instance:
@@ -79,7 +80,9 @@ class Instance:
             return np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype)
         if node.op is CONSTANT:
             return np.asarray(node.value, order="C")
-        return np.empty(bind_shape(node.shape, self.sizes), node.dtype)  # replaced at each run
+        shape = bind_shape(node.shape, self.sizes)  # slices gather here; else replaced at each run
+        nbytes = int(np.prod(shape, dtype=np.int64)) * node.dtype.itemsize
+        return scratch(nbytes).view(node.dtype).reshape(shape)
 
     def _variable(self, node: Node) -> Array:
         """The memory of a variable; where that is not one contiguous block of the host, a mirror of it."""
@@ -249,17 +252,22 @@ class NativeRunner:
 
     def __init__(self, plan: NativePlan) -> None:
         self.plan = plan
-        self._instances: OrderedDict[Any, Instance] = OrderedDict()
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+
+    def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:
+        """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""
+        if key not in self._kept:
+            self._kept[key] = make()
+            if len(self._kept) > _LAYOUTS_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        found: Layout = self._kept[key]
+        return found
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The layout for these sizes, on as many threads as are wanted now."""
         key = (thread_count(), *sorted(sizes.items()))
-        if key not in self._instances:
-            self._instances[key] = Instance(self.plan, sizes, thread_count())
-            if len(self._instances) > _LAYOUTS_KEPT:
-                self._instances.popitem(last=False)
-        self._instances.move_to_end(key)
-        return self._instances[key]
+        return self.kept(key, lambda: Instance(self.plan, sizes, thread_count()))
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text."""

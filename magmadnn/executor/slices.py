@@ -12,27 +12,30 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.kernel import block, load
+from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
 from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.native import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 
-from .native import Instance, is_plain, variable_memory
+from .native import Instance, NativeRunner, is_plain, variable_memory
 from .run import is_finite
-from .tasks import Tasks, kernel_cache
+from .tasks import Tasks, even_parts, kernel_cache
+from .threads import thread_count
 
+_SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 
 
 class Slices:
-    """A plan that runs slices of batches of one size.
+    """A plan that runs slices of batches of one size, over data that may change from slice to slice.
 
     Args:
         plan: without calls of NumPy (see `can_slice`).
-        data: for each placeholder of data, the rows to take batches from.
+        data: for each placeholder of data, rows like those to take batches from.
         settings: scalar placeholders whose value may change from batch to batch.
+        sizes: of symbolic dimensions, in a batch.
         batch_size: rows of a batch.
         threads: how many threads run it.
     """
@@ -46,58 +49,66 @@ class Slices:
         batch_size: int,
         threads: int,
     ) -> None:
-        self.plan, self._data, self._size = plan, dict(data), batch_size
+        self.plan, self._size = plan, batch_size
+        self._reads = [node for node in plan.program.nodes() if node.op is VARIABLE]
         self._instance = Instance(plan, sizes, threads, prepared=False)
         self._settings = {node: np.zeros(LONGEST) for node in settings}
         self._numbers = np.arange(LONGEST)
-        rows = len(next(iter(data.values())))
-        self._order = np.zeros(min(rows, LONGEST * batch_size), np.int64)
         self.outputs = [
             np.zeros((LONGEST, *self._instance.arrays[n].shape), n.dtype)
             for n in plan.program.outputs
         ]
-        self._driver = self._made(sizes, threads)
+        memories = [variable_memory(node) for node in self._variables()]
+        self._before = [scratch(m.nbytes).view(m.dtype).reshape(m.shape) for m in memories]
+        self._fetching: list[
+            tuple[Node, Task]
+        ] = []  # gathers of data, whose addresses are set anew
+        self._driver = self._made(data, sizes, threads)
 
-    def _made(self, sizes: Mapping[str, int], threads: int) -> Driver:
+    def _made(self, data: Mapping[Node, Array], sizes: Mapping[str, int], threads: int) -> Driver:
         tasks = Tasks(self.plan, self._instance.arrays, sizes, threads)
         self._faults = tasks.faults
-        phases: list[list[Task]] = [self._gathers()]
-        for number in range(max((w.phase for w in self.plan.work), default=-1) + 1):
-            phases.append(tasks.phase(w for w in self.plan.work if w.phase == number))
-        phases.append(self._keeps())
+        phases = [
+            tasks.phase(w for w in self.plan.work if w.phase == number)
+            for number in range(max((w.phase for w in self.plan.work), default=-1) + 1)
+        ]
+        gathers = self._gathers(data, tasks.useful_threads)
+        phases = [gathers, *phases, self._keeps()]
         return Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
 
     def _task(self, kernel: Any, **values: Any) -> Task:
         (loaded,) = load([kernel], cache=kernel_cache())
         return Task(loaded, block(kernel, **values))
 
-    def _gathers(self) -> list[Task]:
+    def _gathers(self, data: Mapping[Node, Array], threads: int) -> list[Task]:
         """Rows of the data in the order of the epoch, and the settings in that of the batches."""
-        tasks = []
-        arrays = self._instance.arrays
-        for node, source in self._data.items():
-            if node not in arrays:
-                continue  # nothing is computed from it
-            goal = arrays[node]
-            columns = source[:1].size
-            tasks.append(
-                self._task(
-                    Gather(source.dtype.name, node.dtype.name), row0=0, row1=self._size,
-                    columns=columns, batch_rows=self._size, source=source, source_row=columns,
-                    order=self._order, result=goal, result_row=columns,
-                )
-            )  # fmt: skip
+        arrays, settings = self._instance.arrays, list[Task]()
+        for node, source in data.items():
+            if node in arrays:  # else nothing is computed from it
+                self._fetching += [(node, t) for t in self._gather(node, source, threads)]
         for node, values in self._settings.items():
             if node not in arrays:
                 continue
-            tasks.append(
+            settings.append(
                 self._task(
                     Gather("float64", node.dtype.name), row0=0, row1=1, columns=1, batch_rows=1,
                     source=values, source_row=1, order=self._numbers,
                     result=arrays[node], result_row=1,
                 )
             )  # fmt: skip
-        return tasks
+        return [*(task for _, task in self._fetching), *settings]
+
+    def _gather(self, node: Node, source: Array, threads: int) -> list[Task]:
+        """Parts of a batch of one array; `run` says where the data and the order lie."""
+        columns = source[:1].size
+        return [
+            self._task(
+                Gather(source.dtype.name, node.dtype.name), row0=start, row1=end, columns=columns,
+                batch_rows=self._size, source=0, source_row=columns, order=0,
+                result=self._instance.arrays[node], result_row=columns,
+            )
+            for start, end in even_parts(self._size, columns, threads)
+        ]  # fmt: skip
 
     def _keeps(self) -> list[Task]:
         """Outputs into their rows, and new values that were not written in place into variables."""
@@ -118,10 +129,13 @@ class Slices:
             for source, result, step in pairs
         ]  # fmt: skip
 
-    def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
+    def run(
+        self, data: Mapping[Node, Array], order: Array, settings: Mapping[Node, Array]
+    ) -> list[Array] | None:
         """Outputs of the batches of these rows, [batches, ...] each.
 
         Args:
+            data: what the rows are taken from: arrays of the shapes and dtypes that this was made for.
             order: row numbers, a whole number of batches and at most `LONGEST`.
             settings: values for each batch.
 
@@ -130,22 +144,59 @@ class Slices:
             all variables are then as before the slice.
         """
         count = len(order) // self._size
-        before = [(v, v.copy()) for v in map(variable_memory, self._variables())]
-        self._order[: len(order)] = order
+        for node in self._reads:  # what a device has written comes to the host
+            variable_memory(node)
+        memories = [variable_memory(node) for node in self._variables()]
+        order = np.ascontiguousarray(order, np.int64)
+        for node, task in self._fetching:
+            task.arguments[_SOURCE] = data[node].ctypes.data
+            task.arguments[_ORDER] = order.ctypes.data
+        for memory, kept in zip(memories, self._before, strict=True):
+            np.copyto(kept, memory)
         for node, values in settings.items():
             self._settings[node][:count] = values
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
-        written = [memory for memory, _ in before]
-        if not self._faults[0] and all(map(is_finite, [*found, *written])):
+        if not self._faults[0] and all(map(is_finite, [*found, *memories])):
             return found
         self._faults[0] = 0
-        for memory, values in before:
-            np.copyto(memory, values)
+        for memory, kept in zip(memories, self._before, strict=True):
+            np.copyto(memory, kept)
         return None
 
     def _variables(self) -> list[Node]:
         return [target for target, _ in self.plan.program.updates]
+
+
+class BoundSlices:
+    """Slices over data: what one training holds, while the rest is kept for the next."""
+
+    def __init__(self, slices: Slices, data: Mapping[Node, Array]) -> None:
+        self._slices, self._data = slices, dict(data)
+
+    def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
+        """As `Slices.run`."""
+        return self._slices.run(self._data, order, settings)
+
+
+def slices_of(
+    runner: NativeRunner,
+    data: Mapping[Node, Array],
+    settings: Sequence[Node],
+    sizes: Mapping[str, int],
+    batch_size: int,
+) -> BoundSlices | None:
+    """Slices of a plan over data, made once for data that looks alike; None where it cannot run alone."""
+    if not can_slice(runner.plan, data, settings):
+        return None
+    threads = thread_count()
+    looks = tuple((node, rows.dtype, rows.shape[1:]) for node, rows in data.items())
+    key = ("slices", threads, batch_size, tuple(sorted(sizes.items())), looks, tuple(settings))
+
+    def made() -> Slices:
+        return Slices(runner.plan, data, settings, sizes, batch_size, threads)
+
+    return BoundSlices(runner.kept(key, made), data)
 
 
 def can_slice(plan: NativePlan, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:

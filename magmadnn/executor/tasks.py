@@ -6,14 +6,16 @@ of threads.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm.cache import Cache
+from magmadnn.compiler.emit.llvm.cache import Cache, default_folder
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for
 from magmadnn.compiler.emit.llvm.kernel import Loaded, load
@@ -158,6 +160,12 @@ class Tasks:
         ]
 
 
+def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:
+    """Rows of a matrix that is only copied, in one part for each thread if it is large enough."""
+    parts = max(1, min(threads, rows * columns // _LEAST_ELEMENTS))
+    return list(pairwise(rows * k // parts for k in range(parts + 1)))
+
+
 def slot_values(
     work: Work, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
 ) -> dict[str, int]:
@@ -206,9 +214,15 @@ def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
 def kernel_cache() -> Cache | None:
     """The folder of compiled kernels; None where it cannot be used safely."""
     try:
-        return Cache()
+        return _cache_in(default_folder())
     except FileError:
         return None
+
+
+@functools.cache
+def _cache_in(folder: Path) -> Cache:
+    """Looked at once in a process."""
+    return Cache(folder)
 
 
 def _row_stride(array: Any) -> int:

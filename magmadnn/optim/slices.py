@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.executor import Executable
-from magmadnn.executor.slices import LONGEST, Slices, can_slice
-from magmadnn.executor.threads import thread_count
+from magmadnn.executor.slices import LONGEST, BoundSlices, slices_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.tensor.operation import as_feeds
@@ -35,7 +34,7 @@ class StepSlices:
         self,
         step: Step,
         settings: Settings,
-        slices: Slices | CudaSlices,
+        slices: BoundSlices | CudaSlices,
         data: Mapping[Node, Array],
     ) -> None:
         self._step, self._settings, self._slices, self._data = step, settings, slices, data
@@ -55,19 +54,18 @@ class StepSlices:
         sample = {node: array[:batch_size] for node, array in rows.items()}
         sizes = executable.sizes({**sample, **values})
         if executable.device is not None:
-            from magmadnn.executor.cuda.slices import slices_of
+            from magmadnn.executor.cuda.slices import slices_of as slices_on_device
 
-            made = slices_of(executable.cuda, rows, list(values), sizes, batch_size)
+            made = slices_on_device(executable.cuda, rows, list(values), sizes, batch_size)
             return None if made is None else cls(step, settings, made, rows)
-        plan = executable.native.plan
-        if not can_slice(plan, rows, list(values)):
-            return None
-        slices = Slices(plan, rows, list(values), sizes, batch_size, thread_count())
-        return cls(step, settings, slices, rows)
+        slices = slices_of(executable.native, rows, list(values), sizes, batch_size)
+        return None if slices is None else cls(step, settings, slices, rows)
 
     def changed(self, first: int, last: int) -> None:
         """Tell that rows `first` to `last` of the data have other values than at the last run."""
-        if first < last and not isinstance(self._slices, Slices):  # those read where the data lies
+        if first < last and not isinstance(
+            self._slices, BoundSlices
+        ):  # those read where the data lies
             self._slices.load(self._data, first, last)
 
     def run(self, order: Array, count: int) -> list[Array] | None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from magmadnn.executor.tasks import _cut
+from magmadnn.executor.tasks import _cut, even_parts
 
 
 @pytest.mark.parametrize("length", [1, 6, 47, 100, 528, 784, 2051])
@@ -32,3 +32,11 @@ def test_no_thread_is_left_with_much_more_than_its_share() -> None:
         for start, end in pairwise((0, *_cut(528, 16, threads, 16))):
             busy[busy.index(min(busy))] += end - start
         assert max(busy) <= 528 / threads + 16
+
+
+@pytest.mark.parametrize(("rows", "columns", "threads"), [(100, 784, 2), (7, 3, 2), (47, 9001, 4)])
+def test_copies_are_cut_evenly(rows: int, columns: int, threads: int) -> None:
+    parts = even_parts(rows, columns, threads)
+    assert [a for a, _ in parts] == [0, *(b for _, b in parts[:-1])]
+    assert parts[-1][1] == rows
+    assert len(parts) == (1 if rows * columns < 20_000 else threads)

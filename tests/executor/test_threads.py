@@ -67,7 +67,7 @@ def test_a_number_takes_effect_at_the_next_run() -> None:
     md.set_threads(2)
     np.testing.assert_array_equal(net.predict(X), first)
     executable = net._predictor()
-    assert {key[0] for key in executable.native._instances} == {1, 2}
+    assert {key[0] for key in executable.native._kept} == {1, 2}
 
 
 def test_the_environment_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -374,6 +375,28 @@ def test_slices_of_batches_give_the_same_bits_as_single_batches(optimizer):
     b = single.fit(X, Y, batch_size=17, epochs=4, verbose=False, callbacks=[LookAtEachBatch()])
     assert same(sliced, single)
     assert [(r["loss"], r["accuracy"]) for r in a] == [(r["loss"], r["accuracy"]) for r in b]
+
+
+def test_later_trainings_use_the_slices_of_earlier_ones_over_their_own_data():
+    """Other rows, more of them, other dtypes: each gives what a model without slices gives."""
+    sliced, single = network(optimizer=md.optim.Adam()), network(optimizer=md.optim.Adam())
+    more = np.concatenate([X, X[::-1] * 0.5])
+    data = [(X, Y), (X[3:40].copy(), Y[3:40].copy()), (more, np.tile(Y, 2)), (X.astype("f8"), Y)]
+    for x, y in data:
+        sliced.fit(x, y, batch_size=17, epochs=2, verbose=False)
+        single.fit(x, y, batch_size=17, epochs=2, verbose=False, callbacks=[LookAtEachBatch()])
+        assert same(sliced, single)
+    made = [key for key in sliced._step[2]._executable.native._kept if key[0] == "slices"]
+    assert len(made) == 2  # one for each dtype
+
+
+def test_slices_do_not_keep_the_data():
+    model, rows = network(), np.tile(X, (3, 1))
+    kept = weakref.ref(rows)
+    model.fit(rows, np.tile(Y, 3), batch_size=10, verbose=False)
+    del rows
+    gc.collect()
+    assert kept() is None
 
 
 def test_slices_run_without_python_between_batches():
