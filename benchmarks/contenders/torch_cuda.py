@@ -43,7 +43,8 @@ class Training:
         settle(precision)
         x, y, order, weights = loaded(file)
         self._order = torch.from_numpy(order.reshape(-1, batch)).to(DEVICE)
-        self._losses = torch.zeros(len(self._order), device=DEVICE)
+        kind = torch.from_numpy(x).dtype
+        self._losses = torch.zeros(len(self._order), dtype=kind, device=DEVICE)
         self._count = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         self._model = network(weights, activation).to(DEVICE)
         made = _CompiledStep if mode == "compiled graph" else _Step
@@ -55,7 +56,7 @@ class Training:
     def _one(self) -> None:
         """The step of the batch that the device's counter says."""
         rows = self._order.index_select(0, self._count)[0]
-        self._losses.index_copy_(0, self._count, self._step(rows).float().reshape(1))
+        self._losses.index_copy_(0, self._count, self._step(rows).to(self._losses.dtype).reshape(1))
         self._count.add_(1)
 
     def _captured(self) -> Callable[[], None]:
