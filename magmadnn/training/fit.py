@@ -222,7 +222,7 @@ class Fit:
         return self._made_slices[size]
 
     def check_finite(self) -> None:
-        """Look whether parameters and states are finite: at each epoch's end, and before they are saved.
+        """Look whether parameters and states are finite before they are saved.
 
         Raises:
             NumericError: naming the first that is not.
@@ -235,7 +235,6 @@ class Fit:
                 )
 
     def _finish_epoch(self) -> None:
-        self.check_finite()
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
         seconds = max(self._seconds, 1e-9)
         if self.validation is not None:

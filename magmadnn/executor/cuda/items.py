@@ -9,8 +9,10 @@ from itertools import cycle
 from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
 from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
+from magmadnn.compiler.emit.cuda.finite import MOST_PARTS, look_finite
 from magmadnn.compiler.emit.cuda.module import can_emit, choose
 from magmadnn.compiler.emit.cuda.variant import Launch
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.lower import Lowered, product_of
@@ -134,6 +136,21 @@ class Items:
         values["table"], values[f"x{len(node.inputs)}"] = at, constants_at
         values["row1"] = count
         values["column1"] = -(-self._layout.frames[node].size // max(count, 1))
+
+
+def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
+    """Launches that set a word where a value is NaN or infinite: (dtype, memory) of each.
+
+    Values of dtypes that cannot be either are left out.
+    """
+    real = [(dtype, span) for dtype, span in values if dtype in ("float32", "float64")]
+    items = []
+    for start in range(0, len(real), MOST_PARTS):
+        some = real[start : start + MOST_PARTS]
+        parts = [(d, (s[1] - s[0]) // ITEM_BYTES[d], s[0]) for d, s in some]
+        reads = tuple(span for _, span in some)
+        items.append(Item(look_finite(fault[0], parts), reads, (fault,)))
+    return items
 
 
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:

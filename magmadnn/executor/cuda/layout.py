@@ -134,6 +134,13 @@ class Layout:
             self.copy_in(self.faults, np.zeros(1, np.int64))
         return bool(word[0])
 
+    def variable_span(self, node: Node) -> Span:
+        """First and last address of a variable's values."""
+        start = self.variable(node)
+        return start, start + int(
+            np.prod(bind_shape(node.shape, {}), dtype=np.int64)
+        ) * node.dtype.itemsize
+
     # --- variables --------------------------------------------------------------------------------
 
     def begin(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from magmadnn.backends.cuda import Engine, device_engine
-from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Graph
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.executor.run import is_finite
 from magmadnn.graph.dim import substitute
@@ -17,7 +17,7 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
 
 from .edges import Span
-from .items import Item, Items, graph_of, may_fault, runs_on_device
+from .items import Item, Items, finite_items, graph_of, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -37,6 +37,8 @@ class Instance:
         self._engine = device_engine(device)
         self._items = Items(self.layout, self._engine, workspaces_of(device), tensor_float)
         self._faulty = may_fault(plan)
+        self._look: Graph | None = None
+        self._before: dict[Node, MemoryManager] = {}
         self._addresses: tuple[int, ...] = ()
         self._actions: list[tuple[int, Action]] = []
 
@@ -47,7 +49,7 @@ class Instance:
         )
         if self._actions and addresses == self._addresses:
             return
-        self._addresses, self._actions = addresses, []
+        self._addresses, self._actions, self._look = addresses, [], None
         waiting: list[Item] = []
         last = 0
         for work in self.plan.work:
@@ -96,8 +98,8 @@ class Instance:
     def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
         """The outputs, as arrays of their own, after every variable got its new value.
 
-        None where a row was asked for that is not there, and, with `guard`, where an output is NaN or
-        infinite; no variable is changed then.
+        None where a row was asked for that is not there, and, with `guard`, where an output or a new value is
+        NaN or infinite; no variable is changed then.
         """
         layout, checked = self.layout, self.plan.checked
         layout.begin()
@@ -113,11 +115,48 @@ class Instance:
         outputs = [layout.read(node) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None
+        if guard:
+            self._remember()
         for phase, action in self._actions:
             if phase >= checked:
                 action()
+        if guard and not self._is_finite():
+            self._restore()
+            return None
         self._write()
         return outputs
+
+    def _remember(self) -> None:
+        """Copy what is about to be written over."""
+        layout = self.layout
+        for value in self.plan.in_place:
+            start, end = layout.span(value)
+            if value not in self._before:
+                self._before[value] = MemoryManager(
+                    end - start, np.uint8, Kind.DEVICE, layout.device
+                )
+            layout.copy_within(self._before[value].device_pointer(write=True), start, end - start)
+
+    def _restore(self) -> None:
+        layout = self.layout
+        for value, before in self._before.items():
+            start, end = layout.span(value)
+            layout.copy_within(start, before.device_pointer(), end - start)
+        layout.written()
+
+    def _is_finite(self) -> bool:
+        """Whether no new value is NaN or infinite."""
+        layout = self.layout
+        if self._look is None:
+            word = (layout.faults, layout.faults + 8)
+            new = [value for _, value in self.plan.program.updates]
+            items = finite_items(word, [(v.dtype.name, layout.span(v)) for v in new])
+            self._look = graph_of(self._engine, items)
+        self._look.launch()
+        others = [
+            v for _, v in self.plan.program.updates if v.dtype.name not in ("float32", "float64")
+        ]
+        return not layout.take_faults() and all(is_finite(layout.read(v)) for v in others)
 
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""

@@ -26,7 +26,7 @@ from magmadnn.memory import Kind, MemoryManager
 
 from .code import chip_of
 from .edges import Span
-from .items import Item, Items, graph_of, may_fault, runs_on_device
+from .items import Item, Items, finite_items, graph_of, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .runner import CudaRunner, workspaces_of
 
@@ -87,7 +87,7 @@ class CudaSlices:
         self._before = [
             _Block(tensor_of(v).nbytes, device) for v in self._variables
         ]  # to go back to where a slice began
-        self._faulty = may_fault(runner.plan)
+        self._look: Graph | None = None
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
 
@@ -167,8 +167,8 @@ class CudaSlices:
             settings: values for each batch.
 
         Returns:
-            None where an output is NaN or infinite, or a row was asked for that is not there; all variables
-            are then as before the slice.
+            None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
+            all variables are then as before the slice.
         """
         count, layout = len(order) // self._size, self._layouts[0]
         self._check_addresses()
@@ -184,17 +184,27 @@ class CudaSlices:
             steps = next(s for s in _STEPS if s <= left)
             self._graph(steps).launch()
             left -= steps
+        self._look_at_variables()
         self._engine.wait()
         for variable in self._variables:
             tensor_of(variable).memory.device_pointer(write=True)
         found = [self._kept(frame, block, count) for _, frame, block in self._outputs]
-        faults = self._faulty and sum(layout.take_faults() for layout in self._layouts) > 0
+        faults = sum(layout.take_faults() for layout in self._layouts) > 0
         if not faults and all(np.isfinite(f).all() for f in found):
             return found
         for variable, block in zip(self._variables, self._before, strict=True):
             nbytes = tensor_of(variable).nbytes
             layout.copy_within(layout.variable(variable), block.address, nbytes)
         return None
+
+    def _look_at_variables(self) -> None:
+        """Note a fault where a new value is NaN or infinite."""
+        layout = self._layouts[0]
+        if self._look is None:
+            values = [(v.dtype.name, layout.variable_span(v)) for v in self._variables]
+            word = (layout.faults, layout.faults + 8)
+            self._look = graph_of(self._engine, finite_items(word, values))
+        self._look.launch()
 
     def _kept(self, frame: Array, block: _Block, count: int) -> Array:
         found = np.empty((count, *frame.shape), frame.dtype)
@@ -208,6 +218,7 @@ class CudaSlices:
         if addresses != self._addresses:
             self._addresses = addresses
             self._graphs.clear()
+            self._look = None
 
 
 def copying(dtype: str) -> Rows:

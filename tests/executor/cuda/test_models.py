@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,6 +181,20 @@ def test_not_a_number_is_told_and_nothing_is_changed(device: str) -> None:
         with pytest.raises(NumericError, match="dense_1"):
             model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
         assert all(np.isfinite(v).all() for v in model.values().values())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sliced", [True, False])
+def test_an_update_that_is_not_finite_is_not_made(device: str, sliced: bool) -> None:
+    x, y = samples(24, 13, 5)
+    fed: tuple[Any, ...] = (x, y) if sliced else ([(x[:8], y[:8])],)
+    with on(device):
+        model = network(SIZES, md.optim.SGD(3e38), activation="relu", device="cuda")
+        before = model.values()
+        x *= np.float32(1e6)  # gradients are that large, so updates overflow
+        with pytest.raises(NumericError):
+            model.fit(*fed, **({"batch_size": 8} if sliced else {}), shuffle=False, verbose=0)
+        assert all((model.values()[name] == value).all() for name, value in before.items())
 
 
 def test_a_device_that_is_not_there_is_told() -> None:

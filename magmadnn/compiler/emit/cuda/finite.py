@@ -1,0 +1,57 @@
+"""A kernel that looks whether values are finite: one launch for many arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .formulas import MEMORY
+from .prelude import BEGIN
+from .variant import Launch
+
+_THREADS = 256
+_BLOCKS = 256
+MOST_PARTS = 100  # arrays of one launch: what fits into its parameters
+
+
+@dataclass(frozen=True)
+class LookFinite:
+    """Sets a word where an element of an array is NaN or infinite.
+
+    Slots: `fault`, the word's address; then for each array `count, source`.
+
+    Attributes:
+        dtypes: of the arrays, float32 or float64.
+    """
+
+    dtypes: tuple[str, ...]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        own = ("count", "source")
+        return ("fault", *(f"{s}{k}" for k in range(len(self.dtypes)) for s in own))
+
+    def text(self, name: str) -> str:
+        """The function."""
+        kinds, body = ["i64 *fault"], ["  bool bad = false;"]
+        body.append(f"  const i64 first = (i64)blockIdx.x * {_THREADS} + threadIdx.x;")
+        for k, dtype in enumerate(self.dtypes):
+            kinds += [f"i64 count{k}", f"const {MEMORY[dtype]} *source{k}"]
+            step = f"i += (i64)gridDim.x * {_THREADS}"
+            # 0 times what is not finite is NaN
+            body.append(
+                f"  for (i64 i = first; i < count{k}; {step}) bad |= !(source{k}[i] * 0 == 0);"
+            )
+        body.append("  if (bad) *fault = 1;")
+        lines = "\n".join(body)
+        head = f'extern "C" __global__ void {name}({", ".join(kinds)})'
+        return f"{head} {{\n{BEGIN}{lines}\n}}\n"
+
+
+def look_finite(fault: int, parts: Sequence[tuple[str, int, int]]) -> Launch:
+    """The launch for arrays: (dtype, count, address) of each, at most `MOST_PARTS`."""
+    variant = LookFinite(tuple(dtype for dtype, *_ in parts))
+    arguments = (fault, *(number for _, *numbers in parts for number in numbers))
+    blocks = min(max(-(-max((n for _, n, _ in parts), default=1) // _THREADS), 1), _BLOCKS)
+    return Launch(variant, (blocks, 1, 1), (_THREADS, 1, 1), arguments)
