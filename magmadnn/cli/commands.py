@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train a network on data",
     "evaluate": "loss and errors of a trained network on data",
     "predict": "write what a trained network predicts to a CSV file",
+    "export": "write a trained network as an object file for C and Fortran",
     "summary": "print the layers of a network",
     "doctor": "print what this machine has, and what is missing",
 }
