@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan, Work
@@ -18,7 +19,7 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind
 
 from .run import is_finite
-from .tasks import Patch, Tasks, kernel_cache
+from .tasks import Patch, Tasks
 from .threads import thread_count
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction

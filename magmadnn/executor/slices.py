@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
@@ -21,7 +22,7 @@ from magmadnn.graph.op import Array
 
 from .native import Instance, NativeRunner, is_plain, variable_memory
 from .run import is_finite
-from .tasks import Tasks, even_parts, kernel_cache
+from .tasks import Tasks, even_parts
 from .threads import thread_count
 
 _SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")

@@ -6,19 +6,17 @@ of threads.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm.cache import Cache, default_folder
+from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for
-from magmadnn.compiler.emit.llvm.kernel import Loaded, load
+from magmadnn.compiler.emit.llvm.kernel import Loaded, compiled_count, load
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
@@ -27,7 +25,7 @@ from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
-from magmadnn.errors import FileError
+from magmadnn.compiler.tune import tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
@@ -75,7 +73,9 @@ class Tasks:
         self.useful_threads = 1
         self.faults = np.zeros(1, np.int64)
         self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
+        before = compiled_count()
         load([lowered.kernel for lowered in self._lowered.values()], cache=kernel_cache())
+        self._warm = compiled_count() == before
 
     def _selected(self, work: Work) -> Lowered:
         """The step with the kernel that suits its sizes."""
@@ -101,9 +101,12 @@ class Tasks:
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._runs(work.region.nodes[0], values)
+        parts = self._parts(work, values)
+        if isinstance(lowered.kernel, Gemm):
+            largest = {**values, **parts[0][1]}
+            values["cuts"] = tuner().cut(lowered.kernel, largest, measure=self._warm)
         return [
-            (cost, self._task(loaded, lowered, {**values, **part}, holds))
-            for cost, part in self._parts(work, values)
+            (cost, self._task(loaded, lowered, {**values, **part}, holds)) for cost, part in parts
         ]
 
     def _runs(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
@@ -209,20 +212,6 @@ def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
             at = length
         ends.append(min(at, length))
     return ends
-
-
-def kernel_cache() -> Cache | None:
-    """The folder of compiled kernels; None where it cannot be used safely."""
-    try:
-        return _cache_in(default_folder())
-    except FileError:
-        return None
-
-
-@functools.cache
-def _cache_in(folder: Path) -> Cache:
-    """Looked at once in a process."""
-    return Cache(folder)
 
 
 def _row_stride(array: Any) -> int:

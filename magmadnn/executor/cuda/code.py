@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from magmadnn.backends.cuda import Engine
 from magmadnn.compiler.emit.cuda.module import OPTIONS, key_of, module_text, symbol
 from magmadnn.compiler.emit.cuda.variant import Chip, Variant
-from magmadnn.executor.tasks import kernel_cache
+from magmadnn.compiler.emit.llvm.cache import kernel_cache
 
 _loaded: dict[tuple[Engine, Variant], object] = {}
 _lock = threading.Lock()

@@ -133,6 +133,20 @@ class Cache:
         return made
 
 
+def kernel_cache() -> Cache | None:
+    """The folder of compiled kernels; None where it cannot be used safely."""
+    try:
+        return _cache_in(default_folder())
+    except FileError:
+        return None
+
+
+@functools.cache
+def _cache_in(folder: Path) -> Cache:
+    """Looked at once in a process."""
+    return Cache(folder)
+
+
 def _check_private(folder: Path) -> None:
     """Refuse a folder that others could have put code into."""
     state = folder.stat()

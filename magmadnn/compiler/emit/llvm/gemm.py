@@ -70,7 +70,7 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     tile, blocking = largest_tile(target, item), blocking_for(gemm, target)
     panels = 1 if gemm.transpose_b else blocking.group
     sizes = {
-        "panel": (blocking.max_depth + tile.lanes) * tile.columns * panels,
+        "panel": (blocking.max_depth(gemm.scaled) + tile.lanes) * tile.columns * panels,
         "block": block_elements(tile, blocking),
         "tile": tile.rows * tile.columns,
         "edge": blocking.rows * tile.columns,

@@ -50,15 +50,13 @@ class Blocking:
     pack_a_rows: int = 1024
     pack_a_columns: int = 64
     pack_b_rows: int = 512
-    pack_b_colliding_rows: int = 24
+    pack_b_colliding_rows: int = 8
     group: int = 8
     unroll: int = 1
 
-    @property
-    def max_depth(self) -> int:
-        """The most steps of k in a block, by this rule or by a `Cut`."""
-        deepest = 2 * self.depth
-        return deepest + deepest // 2 + 1  # blocks are even, and the last would be half as deep
+    def max_depth(self, scaled: bool) -> int:
+        """The most steps of k in a block: blocks are even, and the last would be half as deep."""
+        return 2 * self.depth if scaled else self.depth + self.depth // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,8 @@ class Cut:
     """A choice in place of the rule's, for products of given sizes; the slot `cuts` holds its `word`.
 
     Attributes:
-        depth: steps of k in a block, about; at most twice those of the blocking.
-        rows: rows of C in a block at most; `depth * rows` must not be more than in the blocking.
+        depth: steps of k in a block, about,
+        rows: and rows of C at most, a multiple of the tile's; neither may be more than in the blocking.
         copy_a: whether blocks of A are copied,
         copy_b: and panels of B, where they are not stored transposed.
     """
@@ -84,8 +82,8 @@ class Cut:
 
 
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
-    """A block of A fills most of the second-level cache, a panel of B half of the first-level one."""
-    depth = max(256, target.l1_bytes // 2 // (tile.columns * item))
+    """A block of A fills most of the second-level cache, a panel of B most of the first-level one."""
+    depth = max(256, target.l1_bytes * 5 // 8 // (tile.columns * item))
     rows = max(1, target.l2_bytes * 3 // 4 // (depth * item) // tile.rows) * tile.rows
     # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
     # so far up that registers run out.

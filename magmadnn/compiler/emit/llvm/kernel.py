@@ -115,6 +115,12 @@ def _shown(kernel: Kernel, target: Target) -> str:
 
 
 _loaded: dict[tuple[Kernel, Target], Loaded] = {}
+_compiled: list[Kernel] = []
+
+
+def compiled_count() -> int:
+    """How many kernels this process had to compile so far, rather than to read."""
+    return len(_compiled)
 
 
 def load(
@@ -130,6 +136,7 @@ def load(
     if missing:
 
         def compiled() -> bytes:
+            _compiled.extend(missing)
             return object_code(llvm_text(missing, made_for), made_for)
 
         code = cache.code(key_of(repr(missing), made_for), compiled) if cache else compiled()

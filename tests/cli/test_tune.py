@@ -1,0 +1,65 @@
+"""magmadnn tune: what is shown, and what is removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from magmadnn.compiler.emit.llvm.gemm_cuts import RULE
+from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.tune_file import Record, Records
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MAGMADNN_TUNE_SECONDS", raising=False)
+
+
+def test_nothing_measured(command) -> None:
+    done = command("tune", "show")
+    assert (done.code, done.err) == (0, "")
+    machine, file, limit, measured = done.out.splitlines()
+    assert host().cpu in machine
+    assert str(Records(host()).path) in file
+    assert limit == "limit     0.1 seconds for each process"
+    assert measured == "measured  0 products"
+
+
+def test_show_and_clear(command) -> None:
+    records = Records(host())
+    records.add({"float32 5 x 7 x 3 NN": Record("copy B", {RULE: 100.0, "copy B": 80.0})})
+    records.add({"float32 11 x 7 x 3 NN": Record(RULE, {RULE: 110.0})})
+    lines = command("tune", "show").out.splitlines()
+    assert lines[3:] == [
+        "measured  2 products",
+        "  float32 11 x 7 x 3 NN     110.0 us  by rule",
+        "  float32 5 x 7 x 3 NN       80.0 us  copy B, 20% less than by rule",
+    ]
+    done = command("tune", "clear")
+    assert done.out == f"removed the measurements of 2 products: {records.path}\n"
+    assert not records.path.exists()
+    assert command("tune", "clear").out.startswith("removed the measurements of 0 products")
+
+
+def test_mistakes(command) -> None:
+    done = command("tune")
+    assert (done.code, done.out) == (2, "")
+    assert "show|clear" in done.err
+    done = command("tune", "shwo")
+    assert done.code == 2
+    assert "did you mean 'show'?" in done.err
+
+
+def test_a_file_that_cannot_be_removed(command) -> None:
+    records = Records(host())
+    records.path.mkdir(parents=True)
+    done = command("tune", "clear")
+    assert done.code == 2
+    assert f"tune: cannot remove {records.path}" in done.err
+
+
+def test_help(command, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        command("tune", "--help")
+    assert end.value.code == 0
+    assert "MAGMADNN_TUNE_SECONDS" in capsys.readouterr().out
