@@ -22,8 +22,8 @@ from .variant import Chip, Launch, arguments_of
 
 _ACROSS = 32  # columns of a block
 _MOST_LANES = 32
-_ROWS_OF_A_LANE = 4  # before there is another lane
-_UNROLL = 4
+_ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
+_UNROLL = 16
 
 
 @dataclass(frozen=True)
