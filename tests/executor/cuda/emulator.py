@@ -95,9 +95,15 @@ def _run(node: GraphNode) -> None:
     if isinstance(node, ProductNode):
         _multiply(node)
         return
-    values = (ctypes.c_int64 * max(len(node.arguments), 1))(*node.arguments)
-    sizes = [(ctypes.c_uint * 3)(*three) for three in (node.grid, node.block)]
-    node.function(values, *sizes)
+    run_launch(node.function, node.grid, node.block, node.arguments)
+
+
+def run_launch(
+    function: Any, grid: Sequence[int], block: Sequence[int], arguments: Sequence[int]
+) -> None:
+    """Run all blocks of one function."""
+    values = (ctypes.c_int64 * max(len(arguments), 1))(*arguments)
+    function(values, *((ctypes.c_uint * 3)(*three) for three in (grid, block)))
 
 
 def _array(address: int, rows: int, row: int, columns: int, dtype: str) -> np.ndarray:
