@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from benchmarks.cpu.peak import CHAINS, Fmas
 from magmadnn.compiler.emit.llvm import kernel
+from magmadnn.compiler.emit.llvm.peak import CHAINS, Fmas
 from magmadnn.compiler.emit.llvm.target import host
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.cpu.peak import Peak
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
+from magmadnn.compiler.emit.llvm.peak import Peak
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.kernels.gemm import Gemm
 

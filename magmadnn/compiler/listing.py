@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from magmadnn.graph.dim import Size, dims_of, product, substitute
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
@@ -12,12 +14,13 @@ from magmadnn.graph.text import constant_text
 
 from .formulas import operations
 from .passes.plan_memory import arena_of
+from .rates import Rates
 
 if TYPE_CHECKING:
     from .native import NativePlan, Work
 
 
-def describe(plan: NativePlan, sizes: Mapping[str, int]) -> str:
+def describe(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None = None) -> str:
     """The text of a plan.
 
     A block for each step: phase, kernel, matrix, nodes and layer; what it reads and keeps; operations and
@@ -26,11 +29,13 @@ def describe(plan: NativePlan, sizes: Mapping[str, int]) -> str:
     Args:
         plan: what is described.
         sizes: of symbolic dimensions, as far as they are known.
+        rates: limits of a core; with them, and all sizes known, each step has its expected time.
     """
-    return "\n".join([*_steps(plan, sizes), *_updates(plan), *_totals(plan, sizes)])
+    steps = _steps(plan, sizes, rates)
+    return "\n".join([*steps, *_updates(plan), *_totals(plan, sizes, rates)])
 
 
-def _steps(plan: NativePlan, sizes: Mapping[str, int]) -> list[str]:
+def _steps(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> list[str]:
     stored = [node for work in plan.work for node in work.needed]
     names = {node: f"%{k} {node.label}" for k, node in enumerate(stored)}
     known = False
@@ -42,16 +47,31 @@ def _steps(plan: NativePlan, sizes: Mapping[str, int]) -> list[str]:
         lines.append(f"{work.phase:3} {_work_text(work, sizes)}")
         lines.append(f"      reads {_listed(reads_of(plan, work), names, plan, sizes)}")
         lines.append(f"      keeps {_listed(work.needed, names, plan, sizes)}")
-        lines.append(f"      {_costs(plan, [work], sizes)}")
+        lines.append(f"      {_costs(plan, [work], sizes)}{_expected(plan, [work], sizes, rates)}")
     return lines if known else [*lines, "    # outputs are known"]
 
 
-def _work_text(work: Work, sizes: Mapping[str, int]) -> str:
+def title_of(work: Work, sizes: Mapping[str, int]) -> str:
+    """Kernel, matrix and nodes of a step: `gemm [16, 5] matmul add relu`."""
     way = "numpy" if work.lowered is None else type(work.lowered.kernel).__name__.lower()
     names = " ".join(n.label for n in work.region.nodes)
+    return f"{way} {_shape_text((*work.region.rows, work.region.columns), sizes)} {names}"
+
+
+def layer_of(work: Work) -> str:
+    """The layer that a step belongs to, or the optimiser; that of a product where there is one."""
+    nodes = sorted(work.region.nodes, key=lambda n: not _is_contraction(n))
+    scopes = (n.scope.removesuffix("/gradient") for n in nodes)
+    return next((scope for scope in scopes if scope and scope != "gradient"), "")
+
+
+def _is_contraction(node: Node) -> bool:
+    return isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION
+
+
+def _work_text(work: Work, sizes: Mapping[str, int]) -> str:
     scope = next((n.scope for n in work.region.nodes if n.scope), "")
-    shape = _shape_text((*work.region.rows, work.region.columns), sizes)
-    return f"{way} {shape} {names}{f'  # {scope}' if scope else ''}"
+    return f"{title_of(work, sizes)}{f'  # {scope}' if scope else ''}"
 
 
 def _listed(
@@ -79,12 +99,12 @@ def _updates(plan: NativePlan) -> list[str]:
     ]
 
 
-def _totals(plan: NativePlan, sizes: Mapping[str, int]) -> list[str]:
+def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> list[str]:
     calls, updates = len(plan.work) - plan.kernels, len(plan.program.updates)
     counts = f"# {plan.kernels} kernels, {calls} calls of NumPy"
     lines = [
         f"{counts}, {len(plan.in_place)} of {updates} updates in place",
-        f"# {_costs(plan, plan.work, sizes)}",
+        f"# {_costs(plan, plan.work, sizes)}{_expected(plan, plan.work, sizes, rates)}",
     ]
     shapes = tuple(node.shape for work in plan.work for node in work.placed)
     if {symbol for dim in dims_of(shapes) for symbol in dim.symbols} <= sizes.keys():
@@ -113,6 +133,29 @@ def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> 
         written = sum((_nbytes(n) for n in one.needed), start=written)
     numbers = [substitute(n, sizes) for n in (flops, read, written)]
     return "{} operations, {} bytes read, {} written".format(*numbers)
+
+
+def costs_of(plan: NativePlan, work: Work, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Operations, bytes read and bytes written by a step, for known sizes."""
+    flops = sum((_flops(n) for n in work.region.nodes), start=0)
+    read = sum((_nbytes(n) for n in reads_of(plan, work)), start=0)
+    written = sum((_nbytes(n) for n in work.needed), start=0)
+    found = [substitute(n, sizes) for n in (flops, read, written)]
+    return int(found[0]), int(found[1]), int(found[2])
+
+
+def _expected(
+    plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int], rates: Rates | None
+) -> str:
+    """The time that steps take on one core at its measured limits."""
+    if rates is None:
+        return ""
+    seconds = 0.0
+    for one in work:
+        flops, read, written = costs_of(plan, one, sizes)
+        wide = any(n.dtype == np.float64 for n in one.region.nodes)
+        seconds += rates.seconds(flops, read + written, "float64" if wide else "float32")
+    return f"; expected {1e6 * seconds:.2f} us"
 
 
 def _flops(node: Node) -> Size:

@@ -24,6 +24,7 @@ from .passes.ordering import order
 from .passes.select import select
 from .pipeline import BEFORE_FUSION
 from .pipeline import Pass as ProgramPass
+from .rates import Rates
 from .verify import verify
 from .verify_draft import verify_draft
 
@@ -76,9 +77,11 @@ class NativePlan:
         """How many steps are compiled kernels."""
         return sum(work.lowered is not None for work in self.work)
 
-    def text(self, sizes: Mapping[str, int] = MappingProxyType({})) -> str:
+    def text(
+        self, sizes: Mapping[str, int] = MappingProxyType({}), rates: Rates | None = None
+    ) -> str:
         """Steps, what they read and keep, operations, bytes and memory; see `describe`."""
-        return describe(self, sizes)
+        return describe(self, sizes, rates)
 
     def __str__(self) -> str:
         return self.text()

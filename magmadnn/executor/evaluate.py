@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.passes.precision import precision as rounded
-from magmadnn.errors import UnknownNameError
+from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.program import Program
@@ -20,6 +20,7 @@ from .run import Watch, compute, run
 if TYPE_CHECKING:
     from .cuda.runner import CudaRunner
     from .native import NativeRunner
+    from .profile_text import Profile
 
 
 EXECUTORS = ("native", "reference")
@@ -101,6 +102,33 @@ class Executable:
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan of the executor in use, as text, for these sizes of symbolic dimensions."""
         return self._runner.text(sizes) if self.executor == "native" else str(self.plan)
+
+    def expected_text(self, sizes: Mapping[str, int]) -> str:
+        """The plan with the least time of each step, at limits of a core that are measured now.
+
+        Raises:
+            ArgumentError: if it does not run on this machine's cores.
+        """
+        from .measure import measured_rates
+
+        self._need_cores("expected times")
+        return self.native.plan.text(sizes, measured_rates())
+
+    def profile(self, feeds: Mapping[Node, Any]) -> Profile:
+        """Measured times of all steps; variables keep their values.
+
+        Raises:
+            ArgumentError: if it does not run on this machine's cores.
+        """
+        from .profiling import profile
+
+        self._need_cores("profile")
+        return profile(self.native.plan, *bind(self.plan, feeds))
+
+    def _need_cores(self, what: str) -> None:
+        if self.executor != "native" or self.device is not None:
+            way = f"device {self.device}" if self.device else f"executor {self.executor!r}"
+            raise ArgumentError(f"{what}: measures compiled kernels on the CPU, got {way}")
 
     def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
         """The sizes of symbolic dimensions for these feeds."""

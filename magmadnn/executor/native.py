@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -43,8 +44,11 @@ class Instance:
         threads: int = 1,
         *,
         prepared: bool = True,
+        timed: bool = False,
     ) -> None:
-        self.plan, self.sizes = plan, dict(sizes)
+        self.plan, self.sizes, self._timed = plan, dict(sizes), timed
+        self._drivers: list[tuple[Driver, list[Work]]] = []  # of timed runs: whose tasks they do
+        self._spent: dict[Work, int] = {}  # nanoseconds of calls, likewise
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: list[Patch] = []
@@ -107,7 +111,7 @@ class Instance:
         calls: dict[int, list[Action]] = {}
         for work in self.plan.work:
             if work.lowered is None:
-                calls.setdefault(work.phase, []).append(self._call(work.region.nodes[0]))
+                calls.setdefault(work.phase, []).append(self._call(work))
             else:
                 compiled.setdefault(work.phase, []).append(work)
         phases = {number: tasks.phase(works) for number, works in compiled.items()}
@@ -118,14 +122,39 @@ class Instance:
             if phase in phases:
                 waiting.append(phases[phase])
             if phase in calls or phase + 1 == self.plan.checked:
-                actions += _driven(waiting, phase, tasks)
+                actions += self._driven(waiting, phase, tasks)
                 actions += [(phase, call) for call in calls.get(phase, [])]
                 waiting = []
         last = max((w.phase for w in self.plan.work), default=-1)
-        return actions + _driven(waiting, last, tasks)
+        return actions + self._driven(waiting, last, tasks)
 
-    def _call(self, node: Node) -> Action:
+    def _driven(
+        self, phases: list[list[Task]], last: int, tasks: Tasks
+    ) -> list[tuple[int, Action]]:
+        """What runs these phases, the last of which is number `last`."""
+        if not phases:
+            return []
+        driver = Driver(
+            phases, tasks.useful_threads, tasks.scratch_bytes, self._timed, cache=kernel_cache()
+        )
+        if self._timed:
+            self._drivers.append((driver, [tasks.work_of[id(t)] for p in phases for t in p]))
+        return [(last, lambda: driver.run(0, 1))]
+
+    def ticks(self) -> dict[Work, int]:
+        """Of a timed instance: the time of each step so far, on all threads together.
+
+        Kernels count ticks (see `ticks_per_second`), calls of NumPy nanoseconds.
+        """
+        total = dict.fromkeys(self.plan.work, 0) | self._spent
+        for driver, works in self._drivers:
+            for work, (ticks, _) in zip(works, driver.ticks().tolist(), strict=True):
+                total[work] += ticks
+        return total
+
+    def _call(self, work: Work) -> Action:
         """The op's NumPy function; its operands are looked up at each run, since feeds change."""
+        (node,) = work.region.nodes
         op, arrays = node.op, self.arrays
         assert isinstance(op, Op)
         attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
@@ -137,7 +166,12 @@ class Instance:
             with naming_scope(node):
                 np.copyto(out, op.forward(operands, attributes, node.dtype))
 
-        return call
+        def timed() -> None:
+            begun = time.perf_counter_ns()
+            call()
+            self._spent[work] = self._spent.get(work, 0) + time.perf_counter_ns() - begun
+
+        return timed if self._timed else call
 
     def _current(self, node: Node) -> Array:
         """The array of a value now, where it may be a view of something that is fed."""
@@ -213,14 +247,6 @@ class Instance:
         base = self.plan.layouts.bases[value]
         computed = isinstance(base.op, Op) and base not in self.plan.in_place
         return self._current(value) if computed else np.array(self._current(value))
-
-
-def _driven(phases: list[list[Task]], last: int, tasks: Tasks) -> list[tuple[int, Action]]:
-    """What runs these phases, the last of which is number `last`."""
-    if not phases:
-        return []
-    driver = Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
-    return [(last, lambda: driver.run(0, 1))]
 
 
 def variable_memory(node: Node) -> Array:

@@ -71,6 +71,7 @@ class Tasks:
         self.patches: list[Patch] = []
         self.scratch_bytes = 0
         self.useful_threads = 1
+        self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
         self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
         before = compiled_count()
@@ -105,9 +106,11 @@ class Tasks:
         if isinstance(lowered.kernel, Gemm):
             largest = {**values, **parts[0][1]}
             values["cuts"] = tuner().cut(lowered.kernel, largest, measure=self._warm)
-        return [
+        made = [
             (cost, self._task(loaded, lowered, {**values, **part}, holds)) for cost, part in parts
         ]
+        self.work_of |= {id(task): work for _, task in made}
+        return made
 
     def _runs(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
         """The table of a movement and its constants; puts their addresses into the slots."""

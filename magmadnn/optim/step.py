@@ -22,6 +22,7 @@ from .slices import StepSlices
 from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 
 if TYPE_CHECKING:
+    from magmadnn.executor.profile_text import Profile
     from magmadnn.executor.run import Watch
 
     from .optimizer import Optimizer
@@ -149,6 +150,16 @@ class Step:
     def text(self, sizes: Mapping[str, int]) -> str:
         """What a step runs, as text: kernels, memory, operations; see `Model.plan`."""
         return self._executable.text(sizes)
+
+    def expected_text(self, sizes: Mapping[str, int]) -> str:
+        """The plan with the least time of each kernel; see `Model.plan`."""
+        return self._executable.expected_text(sizes)
+
+    def profile(self, feeds: Feeds | None = None) -> Profile:
+        """Measured times of all kernels of a step; see `Model.profile`. Nothing is trained by it."""
+        fed = as_feeds(feeds)
+        fed.update(self._settings.feeds(self.count))
+        return self._executable.profile(fed)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that the step keeps: slots as "<parameter>/<slot>", and "count".

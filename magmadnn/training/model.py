@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,23 +15,27 @@ from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphErr
 from magmadnn.executor import Executable, placed
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.losses import as_loss
 from magmadnn.metrics import as_metric
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
-from .architecture import free_variables, layers_of
+from .architecture import free_variables, kept_states, layers_of
 from .callbacks import Callback
 from .checks import as_iterable, at_least, chained, checked_arrays, looks
 from .fit import BatchSize, Fit, run_once
 from .history import History
+from .inspection import plan_of, profile_of
 from .objective import Objective, sample_weights
 from .pieces import Batch
 from .progress import for_verbosity
 from .sources import ArraySource, IterableSource, Source, inputs_for
 from .summary import summary_text
+
+if TYPE_CHECKING:
+    from magmadnn.executor.profile_text import Profile
 
 Trained = Parameter | Variable
 
@@ -155,11 +159,6 @@ class Model:
             if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
         ]
 
-    def _kept_states(self) -> list[Parameter]:
-        """What frozen layers have learnt without being trained: running statistics, but no counters."""
-        states = [p for p in self.variables() if isinstance(p, Parameter) and not p.trained]
-        return [p for p in states if not p.layer.is_trainable and is_floating(p.dtype)]
-
     def values(self) -> dict[str, Array]:
         """Copies of all parameters and states, by name."""
         return {p.name: np.array(p.value.read()) for p in self.variables()}
@@ -227,26 +226,30 @@ class Model:
         """Print a table of layers, output shapes and numbers of parameters."""
         print(summary_text(self))
 
-    def plan(self, x: Any = None, y: Any = None, *, batch_size: int = 32) -> str:
+    def plan(
+        self, x: Any = None, y: Any = None, *, batch_size: int = 32, expected: bool = False
+    ) -> str:
         """What a training step runs, as text, with its costs; a prediction, without an optimiser.
 
         Args:
             x: data as for `fit`, of which a few samples will do; not needed once the model was fitted.
             y: targets, likewise.
             batch_size: the batch for which sizes are given.
+            expected: also the least time of each kernel, at limits of a core that are measured now.
         """
-        at_least("plan: batch_size", batch_size, 1)
-        return self._planned(x, y).text({"batch": batch_size})
+        return plan_of(self, x, y, batch_size, expected)
 
-    def _planned(self, x: Any, y: Any) -> Step | Executable:
-        if self.optimizer is None:
-            return self._predictor()
-        if y is not None:
-            inputs, targets = checked_arrays(self, "plan", x, y)
-            self._training_step(ArraySource(inputs, targets, None, seed=None).sample)
-        if self._step is None:
-            raise ArgumentError("plan: no targets are known before fit; give some: plan(x, y)")
-        return self._step[2]
+    def profile(self, x: Any, y: Any = None, *, batch_size: int = 32) -> Profile:
+        """Where the time of a training step goes; of a prediction, without an optimiser.
+
+        Runs the step on the first `batch_size` rows for some tenths of a second; nothing is trained by it.
+        `print` the result for a table of kernels and one of layers, with shares of the FMA peak and of the
+        memory bandwidth of a core, both measured just before; `to_chrome_trace(path)` writes a trace.
+
+        Raises:
+            ArgumentError: if the model does not run compiled kernels on the CPU, or y is missing.
+        """
+        return profile_of(self, x, y, batch_size)
 
     # --- train ------------------------------------------------------------------------------------
 
@@ -329,7 +332,7 @@ class Model:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
         trained = tuple(p.node for p in self.parameters())
         way = (self.executor, self.precision, self.device)
-        kept = self._kept_states()
+        kept = kept_states(self.variables())
         key = (*self._objective_key(sample), self.optimizer, *way, trained, *(s.node for s in kept))
         if self._step is None or self._step[0] != key:
             if self.optimizer is None:

@@ -1,4 +1,4 @@
-"""The most that a core's FMA units do: what the other figures are shares of."""
+"""The most that a core's FMA units do: what other figures are shares of."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.builder import FLOATS, Code, item_bytes, vector
-from magmadnn.compiler.emit.llvm.frame import Frame
-from magmadnn.compiler.emit.llvm.target import Target, host
+from .builder import FLOATS, Code, item_bytes, vector
+from .frame import Frame
+from .kernel import block, load, scratch
+from .target import Target, host
 
 CHAINS = 12  # enough independent sums to fill two FMA units of any latency in use
 STEPS = 40_000
@@ -24,6 +24,7 @@ class Fmas:
     slots = ("steps", "data")
 
     def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
         item = FLOATS[self.dtype]
         lanes = target.lanes(item_bytes(item))
         data = frame.array("data", item)
@@ -39,14 +40,18 @@ class Fmas:
 
 
 class Peak:
-    """Measures the peak in between other measurements, as clocks and neighbours change."""
+    """Measures the peak of one core in between other measurements, as clocks and neighbours change.
+
+    Attributes:
+        flops_per_second: the best so far; a multiplication and an addition are two operations.
+    """
 
     def __init__(self, dtype: str = "float32") -> None:
         made = Fmas(dtype)
         self._data = np.zeros(64, dtype)
-        self._block = kernel.block(made, steps=STEPS, data=self._data)
-        self._run = kernel.load([made])[0]
-        self._scratch = kernel.scratch(64)
+        self._block = block(made, steps=STEPS, data=self._data)
+        self._run = load([made])[0]
+        self._scratch = scratch(64)
         self._flops = 2.0 * STEPS * CHAINS * host().lanes(self._data.itemsize)
         self.flops_per_second = 0.0
 
