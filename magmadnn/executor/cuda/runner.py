@@ -182,17 +182,18 @@ class Instance:
 
 
 _PRODUCTS_AT_ONCE = 3
-_workspaces: dict[int, list[MemoryManager]] = {}
+_workspaces: dict[Engine, list[MemoryManager]] = {}
 
 
 def workspaces_of(device: int) -> list[Span]:
     """Pieces of scratch memory for products by the device's library, each for one at a time."""
-    if device not in _workspaces:
-        _workspaces[device] = [
+    engine = device_engine(device)
+    if engine not in _workspaces:
+        _workspaces[engine] = [
             MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
             for _ in range(_PRODUCTS_AT_ONCE)
         ]
-    starts = [memory.device_pointer(write=True) for memory in _workspaces[device]]
+    starts = [memory.device_pointer(write=True) for memory in _workspaces[engine]]
     return [(start, start + PRODUCT_WORKSPACE) for start in starts]
 
 
