@@ -19,7 +19,7 @@ from .kernels.gemm import Finish, Gemm
 from .kernels.kernel import Kernel
 from .kernels.moves import AddPicked, Move, Pick
 from .kernels.operands import Operand, Result
-from .kernels.rows import Reduction, Rows, Stage
+from .kernels.rows import SHORT_ROW, Reduction, Rows, Stage
 from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
 from .regions import Region, RegionKind
 
@@ -75,7 +75,10 @@ class _Formulas:
             return self.of(base)
         if base.op is CONSTANT and base.value.size == 1:
             return constant(base.value.item())
-        return self.operand(operand, self._spread(operand, reader))
+        spread = self._spread(operand, reader)
+        if spread == ROW and self.region.kind is RegionKind.ROWS and _counts(base):
+            return ("column",)
+        return self.operand(operand, spread)
 
     def operand(self, node: Node, spread: str) -> Formula:
         """Memory that the kernel reads."""
@@ -98,6 +101,13 @@ class _Formulas:
         if region.kind is RegionKind.COLUMNS and spread == FULL:
             return ROW
         return spread
+
+
+def _counts(base: Node) -> bool:
+    """Whether a node is the constant 0, 1, 2, ..., in int64."""
+    if base.op is not CONSTANT or base.dtype != np.int64:
+        return False
+    return bool(np.array_equal(base.value.ravel(), np.arange(base.value.size)))
 
 
 def lower(
@@ -172,6 +182,10 @@ def walks_of(region: Region, layouts: Layouts) -> dict[Node, int]:
     return _Walks(region, layouts).stage
 
 
+def _is_short(columns: Size) -> bool:
+    return isinstance(columns, int) and columns <= SHORT_ROW
+
+
 def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
     formulas = _Formulas(region, layouts)
     stages = _Walks(region, layouts)
@@ -206,6 +220,7 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
             for r, s, t, w in zip(reduce, store, then, store_row, strict=True)
         ),
         _dtype(region),
+        short=stages.count > 1 and _is_short(region.columns),
     )
     return Lowered(kernel, tuple(formulas.reads), tuple(writes))
 

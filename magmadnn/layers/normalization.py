@@ -82,7 +82,7 @@ class LayerNorm(Layer):
         wide = ops.cast(x, self.wide) if x.dtype != self.wide else x
         centred = wide - ops.mean(wide, axes, keepdims=True)
         variance = ops.mean(ops.square(centred), axes, keepdims=True)
-        y = gamma * (centred / ops.sqrt(variance + self.epsilon)) + beta
+        y = gamma * (centred * (1 / ops.sqrt(variance + self.epsilon))) + beta
         normal: Operation = ops.cast(y, x.dtype) if x.dtype != self.wide else y
         return normal
 

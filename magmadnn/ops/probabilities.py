@@ -2,6 +2,8 @@
 
 softmax       x [..., n] -> exp(x - m) / sum(exp(x - m)), m the largest along the axis
 log_softmax   x - logsumexp(x): no logarithm of a number near 0 is ever taken
+
+The sum is at least 1, so it is divided by once for each row, and its reciprocal multiplies the rest.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def _centred(x: Array, axis: int) -> Array:
 
 def _softmax_numpy(x: Array, axis: int) -> Array:
     e = np.exp(_centred(x, axis))
-    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+    return np.asarray(e * (1 / e.sum(axis=axis, keepdims=True)))
 
 
 def _log_softmax_numpy(x: Array, axis: int) -> Array:
@@ -68,7 +70,7 @@ def _softmax_nodes(x: Any, axis: int) -> Any:
         return None
     c, back = _centred_nodes(x, axis)
     e = exp(c)
-    return back(e / sum(e, axis, keepdims=True))
+    return back(e * (1 / sum(e, axis, keepdims=True)))
 
 
 def _log_softmax_nodes(x: Any, axis: int) -> Any:
@@ -76,6 +78,16 @@ def _log_softmax_nodes(x: Any, axis: int) -> Any:
         return None
     c, back = _centred_nodes(x, axis)
     return back(c - log(sum(exp(c), axis, keepdims=True)))
+
+
+def _log_softmax_vjp(g: Any, y: Any, x: Any, axis: int) -> Any:
+    """g - softmax(x) * sum(g), of the same exponentials as the forward formula's."""
+    total = sum(g, axis=axis, keepdims=True)
+    if _may_be_empty(x, axis):
+        return g - exp(y) * total
+    c, back = _centred_nodes(x, axis)
+    e = exp(c)
+    return g - back(e * (total / sum(e, axis, keepdims=True)))
 
 
 softmax = Op(
@@ -106,7 +118,7 @@ log_softmax = Op(
     shapes=lambda words, specs, attributes: specs[0].shape,
     dtypes=promote_floating,
     numpy=_log_softmax_numpy,
-    vjp=lambda g, y, x, axis: g - exp(y) * sum(g, axis=axis, keepdims=True),
+    vjp=_log_softmax_vjp,
     reference=lambda x, axis=-1: x - np.logaddexp.reduce(x, axis=axis, keepdims=True),
     samples=_samples,
     attributes={"axis": -1},

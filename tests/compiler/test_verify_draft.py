@@ -135,6 +135,17 @@ def test_an_update_before_a_walk_that_reads_the_old_value() -> None:
         verify_draft(draft, name="mine")
 
 
+def test_an_update_that_a_later_walk_over_the_row_reads() -> None:
+    w, v = held("w"), held("v")
+    later = w - ops.max(w * 2.0, -1, keepdims=True)
+    draft = drafted(Program.of([], [(w, w * 2.0), (v, later)]))
+    (new,) = [value for target, value in draft.program.updates if target is w]
+    assert new not in draft.in_place
+    broken = replace(draft, in_place={**draft.in_place, new: w})
+    with pytest.raises(GraphError, match="in place of w: .* reads it later"):
+        verify_draft(broken, name="mine")
+
+
 def test_a_call_that_may_raise_after_a_write() -> None:
     w, x = held("w"), placed("x", 3)
     v = md.variable("v", ramp(3)).node

@@ -15,7 +15,7 @@ from .builder import Code, Value, Variable, vector
 from .formulas import ITEMS, PRIMITIVES, Writer
 from .frame import Frame
 from .operands import Matrix, lanes_for
-from .rows import neutral
+from .row_walk import neutral
 from .target import Target
 
 _BLOCK = 64  # rows whose results are combined before they join the total

@@ -13,7 +13,7 @@ from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.errors import DTypeError
 
 from .builder import F32, F64, I1, I8, I32, I64, Code, Value, is_float, item_bytes, item_type, like
-from .vmath import FUNCTIONS
+from .vmath import FUNCTIONS, SPECIAL
 
 Emitter = Callable[..., Value]
 
@@ -31,6 +31,16 @@ class Writer:
         self._kind = kind
         self._known: dict[Formula, Any] = {}
 
+    def know(self, formula: Formula, value: Value) -> None:
+        """Use `value` wherever `formula` is a part."""
+        self._known[formula] = value
+
+    def copy(self) -> Writer:
+        """A writer that knows as much, for code that does not always run: what it writes stays there."""
+        twin = Writer(self._code, self._leaf, self._kind)
+        twin._known = dict(self._known)
+        return twin
+
     def write(self, formula: Formula) -> Value:
         """The value of `formula`."""
         result = self._value(formula)
@@ -47,12 +57,13 @@ class Writer:
             return args[0]
         if name == "cast":
             return cast(self._code, self.write(args[0]), ITEMS[args[1]])
-        if name not in PRIMITIVES:
+        if name not in PRIMITIVES and name not in _SPECIAL:
             return self._leaf(formula)
         operands = [self._value(arg) for arg in args]
         if not any(isinstance(operand, Value) for operand in operands):
             operands = [self._code.lift(operand, self._kind) for operand in operands]
-        return PRIMITIVES[name](self._code, *operands)
+        emit = PRIMITIVES.get(name) or _SPECIAL[name]
+        return emit(self._code, *operands)
 
 
 def cast(code: Code, x: Value, item: Any) -> Value:
@@ -129,13 +140,13 @@ def _truths(emit: Emitter) -> Emitter:
 
 
 def _minimum(code: Code, a: Value, b: Value) -> Value:
-    first = a < b
-    return code.select(first | a.differs(a) if is_float(a.type) else first, a, b)
+    least = code.select(a < b, a, b)  # b where one is NaN
+    return code.select(a.differs(a), a, least) if is_float(a.type) else least
 
 
 def _maximum(code: Code, a: Value, b: Value) -> Value:
-    first = a > b
-    return code.select(first | a.differs(a) if is_float(a.type) else first, a, b)
+    most = code.select(a > b, a, b)
+    return code.select(a.differs(a), a, most) if is_float(a.type) else most
 
 
 def _absolute(code: Code, x: Value) -> Value:
@@ -242,6 +253,9 @@ PRIMITIVES: dict[str, Emitter] = {
     "isnan": _numbers(lambda code, a: a.differs(a)),
     "where": _where,
 }
+
+
+_SPECIAL: dict[str, Emitter] = {name: _floats(emit) for name, emit in SPECIAL.items()}
 
 
 def memory_item(dtype: str) -> Any:

@@ -20,7 +20,7 @@ from .builder import FLOATS, Array, Code, Value, Variable, item_bytes, vector
 from .epilogue import finisher
 from .frame import ALIGNMENT, Frame
 from .place import Finisher, Place
-from .rows import PARTIAL_BYTES
+from .row_walk import PARTIAL_BYTES
 from .target import Target
 
 _PIECE_BYTES = 16 << 10  # of sums: half of a small first-level cache

@@ -1,156 +1,247 @@
 """Kernels of stages over rows as vector code; `kernels/rows.py` says what they compute.
 
-A sum adds element c to partial sum c mod 32 (float64: mod 16), in the order of the columns, and then
-halves the partial sums until one is left. So neither vector width nor threads change a bit of it.
+Memory should bound these kernels, so each number is computed once. What is the same in all of a row is
+computed before the walk over it (`row_formulas.py`); what costs much and several stages need is kept
+beside the row, in the first or second cache; while a row is worked on, the next one is fetched.
+`row_walk.py` writes the walks.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from typing import Any
 
 from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.operands import row_constant
-from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
+from magmadnn.compiler.kernels.operands import FULL, Result, row_constant
+from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows
 
-from .builder import I64, Array, Code, Value, is_float, item_bytes, item_type, vector
-from .formulas import ITEMS, PRIMITIVES, Writer
+from .builder import I32, I64, VOID, Array, Code, Value, is_float, item_type, vector
+from .formulas import ITEMS, PRIMITIVES, Writer, cast
 from .frame import Frame
-from .operands import Matrix, lanes_for
+from .operands import Matrix, MatrixRow, lanes_for
+from .row_formulas import (
+    COLUMN_NUMBER,
+    RowFormulas,
+    Spike,
+    cost,
+    parts,
+    place_of,
+    row_parts,
+    with_signs,
+)
+from .row_walk import Walk
 from .target import Target
 
-PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
+_BUFFER_BYTES = 8 * SHORT_ROW
+_AHEAD = 1024  # elements from what is worked on to what is fetched, at least
 
-_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
+
+def rows_scratch_bytes(kernel: Rows) -> int:
+    """Scratch memory for what is kept between stages."""
+    return len(RowFormulas(kernel).kept) * _BUFFER_BYTES
 
 
 def write_rows(kernel: Rows, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
-    walk = _Walk(kernel, code, frame, lanes_for(target.vector_bytes, kernel.parts))
+    lanes = lanes_for(target.vector_bytes, kernel.parts)
+    writer = _RowWriter(with_signs(kernel), code, frame, lanes)
     with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
-        walk.row(row)
+        writer.write(row)
+    if kernel.streams:
+        _wait_for_streams(code, target)
 
 
-class _Walk:
+def _wait_for_streams(code: Code, target: Target) -> None:
+    """Other threads read what was stored past the caches only after this."""
+    if target.triple.startswith(("x86_64", "i686")):
+        code.intrinsic("llvm.x86.sse.sfence", VOID, [])
+    else:
+        code.ir.fence("release")
+
+
+class _RowWriter:
     """Writes the stages for one row."""
 
     def __init__(self, kernel: Rows, code: Code, frame: Frame, lanes: int) -> None:
         self.kernel, self.code, self.lanes = kernel, code, lanes
         self.item = ITEMS[kernel.dtype]
+        self.formulas = RowFormulas(kernel)
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
         self.matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
-        self.partial = {
-            reduction: code.stack(ITEMS[reduction.dtype], _partials(reduction))
-            for stage in kernel.stages
-            for reduction in stage.reduce
-        }
+        bytes_at = {f: k * _BUFFER_BYTES for k, f in enumerate(self.formulas.kept)}
+        self.buffers = {f: frame.scratch.at(at) for f, at in bytes_at.items()}
+        self.kept_items: dict[Formula, Any] = {}
+        self.fetching = self._costliest() if kernel.short and len(kernel.stages) > 1 else -1
+        if self.fetching >= 0:
+            count = code.larger(self.column1, 1)
+            self.ahead = (count + (_AHEAD - 1)) // count
+        self.row: Value
+        self.at: dict[Any, MatrixRow]
+        self.numbers: dict[str, Value]
+        self.next: list[MatrixRow]
 
-    def row(self, row: Value) -> None:
+    def _costliest(self) -> int:
+        """The stage that leaves most time to fetch the next row."""
+        costs = [
+            sum(map(cost, self.formulas.of(self.kernel, n))) for n in range(len(self.kernel.stages))
+        ]
+        return costs.index(max(costs))
+
+    def write(self, row: Value) -> None:
         """All stages of a row."""
-        numbers: dict[str, Value] = {}
-        for stage in self.kernel.stages:
-            self._walk(stage, row, numbers)
+        self.row, self.numbers = row, {}
+        self.at = {p: m.at_row(row) for p, m in self.matrices.items() if not row_constant(p)}
+        writer = Writer(self.code, self._row_leaf, self.item)
+        for number, stage in enumerate(self.kernel.stages):
             for reduction in stage.reduce:
-                numbers[reduction.name] = self._total(reduction)
-            writer = Writer(self.code, lambda leaf: self._row_leaf(leaf, row, numbers), self.item)
+                if reduction in self.formulas.spikes:
+                    spike = self.formulas.spikes[reduction]
+                    self.numbers[reduction.name] = self._spiked(number, reduction, spike, writer)
+            walked = [r for r in stage.reduce if r not in self.formulas.spikes]
+            self.numbers.update(self._walked(number, walked, stage.store, writer))
             for name, formula in stage.then:
-                numbers[name] = writer.write(formula)
+                self.numbers[name] = writer.write(formula)
             for result in stage.store_row:
                 self.matrices[result].store_one(row, writer.write(result.formula))
 
-    def _walk(self, stage: Stage, row: Value, numbers: dict[str, Value]) -> None:
-        """One walk over the columns, the last of them behind a mask."""
-        if not stage.reduce and not stage.store:
-            return
-        for reduction in stage.reduce:
-            self._start(reduction)
-        code, lanes = self.code, self.lanes
-        count = self.column1 - self.column0
-        whole = self.column0 + (count - count % lanes)
-        with code.loop(self.column0, whole, lanes) as column:
-            self._step(stage, row, column, None, numbers)
-        with code.when(whole < self.column1):
-            mask = code.first(self.column1 - whole, lanes)
-            self._step(stage, row, whole, mask, numbers)
+    # ------------------------------------------------------------------ walks
 
-    def _step(
-        self,
-        stage: Stage,
-        row: Value,
-        column: Value,
-        mask: Value | None,
-        numbers: dict[str, Value],
-    ) -> None:
-        """One vector of columns."""
+    def _walked(
+        self, stage: int, reduce: Sequence[Reduction], store: Sequence[Result], writer: Writer
+    ) -> dict[str, Value]:
+        """One walk over the columns; the numbers that it gives."""
+        if not reduce and not store:
+            return {}
+        code = self.code
+        formulas = [*(r.formula for r in reduce), *(r.formula for r in store)]
+        known = {f: writer.write(f) for formula in formulas for f in self._row_parts(formula)}
+        places = {
+            p: self._column_number(writer.write(place))
+            for formula in formulas
+            for p in parts(formula)
+            if (place := place_of(p, self.kernel.operands)) is not None
+        }
+        if stage == self.fetching:
+            full = [o for o in self.kernel.operands if o.spread == FULL]
+            self.next = [self.matrices[o].at_row(self.row + self.ahead) for o in full]
+
+        def step(column: Value, mask: Value | None, number: int) -> list[Value]:
+            if stage == self.fetching and number * self.lanes * 4 % 64 == 0 and mask is None:
+                for matrix in self.next:
+                    matrix.prefetch(column)
+            elements = self._elements(column, mask, known)
+            for test, place in places.items():
+                elements.know(test, self._is_here(place, column))
+            for formula in self.formulas.uses[stage]:
+                elements.know(formula, self._kept(formula).vector(column, self.lanes))
+            values = [elements.write(r.formula) for r in reduce]
+            stored = [(result, elements.write(result.formula)) for result in store]
+            for formula, first in self.formulas.kept.items():
+                if first == stage:
+                    self._keep(formula, column, elements.write(formula))
+            for result, value in stored:
+                self._store(result, column, value, mask)
+            return values
+
+        work = sum(map(cost, formulas))
+        walk = Walk(code, self.lanes, self.column0, self.column1, step)
+        totals = walk.write(list(reduce), work)
+        return {r.name: total for r, total in zip(reduce, totals, strict=True)}
+
+    def _row_parts(self, formula: Formula) -> list[Formula]:
+        return list(row_parts(formula, self.kernel.operands))
+
+    def _elements(self, column: Value, mask: Value | None, known: dict[Formula, Value]) -> Writer:
+        """What writes formulas for a vector of columns."""
 
         def leaf(formula: Formula) -> Value:
-            if formula == ("column",):
+            if formula == COLUMN_NUMBER:
                 return self.code.lane_numbers(self.lanes, I64) + column
+            operand = self.kernel.operands[formula[1]]
+            return self.at[operand].load(column, self.lanes, mask)
+
+        writer = Writer(self.code, leaf, vector(self.item, self.lanes))
+        for formula, value in known.items():
+            writer.know(formula, value)
+        return writer
+
+    def _store(self, result: Result, column: Value, value: Value, mask: Value | None) -> None:
+        if item_type(value.type) == value.type:
+            value = self.code.splat(value, self.lanes)
+        if self.kernel.streams and mask is None and is_float(ITEMS[result.dtype]):
+            self.at[result].stream(column, value)
+        else:
+            self.at[result].store(column, value, mask)
+
+    def _row_leaf(self, leaf: Formula) -> Value:
+        """A leaf that is the same in all of a row."""
+        if leaf[0] == "value":
+            return self.numbers[leaf[1]]
+        if leaf == ("columns",):
+            return self.code.convert(self.column1 - self.column0, self.item)
+        operand = self.kernel.operands[leaf[1]]
+        return self.matrices[operand].load(self.row, self.row, 1, None)
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _kept(self, formula: Formula) -> Array:
+        return self.buffers[formula].viewed(self.kept_items[formula])
+
+    def _keep(self, formula: Formula, column: Value, value: Value) -> None:
+        """Whole vectors: there is room behind the last column."""
+        self.kept_items[formula] = item_type(value.type)
+        self._kept(formula).put(column, value)
+
+    # ------------------------------------------------------------------ one column
+
+    def _column_number(self, place: Value) -> Value:
+        """A place as a number that compares fast; what is outside of the matrix is nowhere."""
+        wide = cast(self.code, place, I64)
+        if not self.kernel.short:
+            return wide
+        inside = (wide < self.column1) & (wide >= 0)
+        return self.code.select(inside, self.code.narrowed(wide, I32), self.code.lift(-1, I32))
+
+    def _is_here(self, place: Value, column: Value) -> Value:
+        """Which of the columns from `column` on is the place."""
+        code, item = self.code, place.type
+        first = column if item == I64 else code.narrowed(column, I32)
+        difference: Value = place - first
+        return code.compare("==", code.lane_numbers(self.lanes, item), difference)
+
+    def _spiked(self, stage: int, reduction: Reduction, spike: Spike, writer: Writer) -> Value:
+        """A sum whose terms are 0 but for one; the walk over all, should they turn out not to be."""
+        code, item = self.code, ITEMS[reduction.dtype]
+        place = cast(code, writer.write(spike.place), I64)
+        total = code.variable(code.zero(item))
+
+        def pick() -> None:
+            with code.when((place >= self.column0) & (place < self.column1)):
+                term = cast(code, self._element(place).write(spike.here), item)
+                total.value = PRIMITIVES["add"](code, code.zero(item), term)
+
+        if spike.elsewhere[0] == "constant" and spike.elsewhere[1] == 0:
+            pick()
+            return total.value
+        other = cast(code, writer.write(spike.elsewhere), item)
+        with code.choose(other.equals(code.zero(item))) as (yes, no):
+            with yes:
+                pick()
+            with no:
+                found = self._walked(stage, [reduction], [], writer.copy())
+                total.value = found[reduction.name]
+        return total.value
+
+    def _element(self, column: Value) -> Writer:
+        """What writes formulas for a single column."""
+
+        def leaf(formula: Formula) -> Value:
+            if formula == COLUMN_NUMBER:
+                return column
             if formula[0] == "argument":
                 operand = self.kernel.operands[formula[1]]
                 if not row_constant(operand):
-                    return self.matrices[operand].load(row, column, self.lanes, mask)
-            return self._row_leaf(formula, row, numbers)
+                    return self.at[operand].load_one(column)
+            return self._row_leaf(formula)
 
-        writer = Writer(self.code, leaf, vector(self.item, self.lanes))
-        values = [(reduction, writer.write(reduction.formula)) for reduction in stage.reduce]
-        stored = [(result, writer.write(result.formula)) for result in stage.store]
-        for reduction, value in values:
-            self._add(reduction, column, value, mask)
-        for result, value in stored:
-            spread = value
-            if item_type(value.type) == value.type:
-                spread = self.code.splat(value, self.lanes)
-            self.matrices[result].store(row, column, spread, mask)
-
-    def _row_leaf(self, leaf: Formula, row: Value, numbers: dict[str, Value]) -> Value:
-        """A leaf that is the same in all of a row."""
-        if leaf[0] == "value":
-            return numbers[leaf[1]]
-        if leaf == ("columns",):
-            return self.code.convert(self.column1 - self.column0, self.item)
-        return self.matrices[self.kernel.operands[leaf[1]]].load(row, row, 1, None)
-
-    # ------------------------------------------------------------------ reductions
-
-    def _start(self, reduction: Reduction) -> None:
-        array, count = self.partial[reduction], _partials(reduction)
-        kind = vector(ITEMS[reduction.dtype], count)
-        array.put(0, self.code.lift(neutral(reduction), kind))
-
-    def _add(self, reduction: Reduction, column: Value, value: Value, mask: Value | None) -> None:
-        """Combine a vector with the partial results of its columns."""
-        code, array, lanes = self.code, self.partial[reduction], self.lanes
-        kind = vector(ITEMS[reduction.dtype], lanes)
-        value = code.lift(value, kind)
-        if mask is not None:
-            value = code.select(mask, value, code.lift(neutral(reduction), kind))
-        at = (column - self.column0) & (_partials(reduction) - 1)
-        array.put(at, PRIMITIVES[reduction.kind](code, array.vector(at, lanes), value))
-
-    def _total(self, reduction: Reduction) -> Value:
-        """The partial results halved until one is left."""
-        return halved(self.code, self.partial[reduction], _partials(reduction), reduction.kind)
-
-
-def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
-    """`count` partial results, a power of two, combined in pairs i and i + count / 2."""
-    values = partial.vector(0, count)
-    while count > 1:
-        count //= 2
-        low = code.shuffle(values, values, range(count))
-        high = code.shuffle(values, values, range(count, 2 * count))
-        values = PRIMITIVES[kind](code, low, high)
-    return code.lane(values, 0)
-
-
-def _partials(reduction: Reduction) -> int:
-    return PARTIAL_BYTES // item_bytes(ITEMS[reduction.dtype])
-
-
-def neutral(reduction: Reduction) -> float | int:
-    """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
-    item = ITEMS[reduction.dtype]
-    if is_float(item) or reduction.kind == "add":
-        return _NEUTRAL[reduction.kind] if is_float(item) else 0
-    end = 1 << (int(item.width) - 1)
-    return -end if reduction.kind == "maximum" else end - 1
+        return Writer(self.code, leaf, self.item)

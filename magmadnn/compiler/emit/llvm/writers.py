@@ -23,7 +23,7 @@ from .gemm import gemm_scratch_bytes, write_gemm
 from .gemv import gemv_scratch_bytes, write_gemv
 from .keep import write_keep
 from .moves import write_add_picked, write_move, write_pick
-from .rows import write_rows
+from .rows import rows_scratch_bytes, write_rows
 from .target import Target
 
 _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
@@ -66,4 +66,6 @@ def scratch_bytes(kernel: Kernel, target: Target) -> int:
     """Scratch memory that a kernel needs."""
     if isinstance(kernel, Gemv):
         return gemv_scratch_bytes(target)
+    if isinstance(kernel, Rows):
+        return rows_scratch_bytes(kernel)
     return gemm_scratch_bytes(kernel, target) if isinstance(kernel, Gemm) else 0

@@ -6,7 +6,16 @@ import math
 
 from magmadnn.compiler.emit.llvm.builder import Code, Value
 
-from .floats import by_layout, limited, polynomial, power_of_two, rounded, scaled
+from .floats import (
+    by_layout,
+    layout_of,
+    limited,
+    polynomial,
+    power_of_two,
+    rounded,
+    scaled,
+    spread_polynomial,
+)
 
 LOG2_E = 1.0 / math.log(2.0)
 LN2_32 = (0.693145751953125, 1.42860682030941723e-06)  # the first part has 12 bits to spare
@@ -31,10 +40,48 @@ def _reduced(code: Code, x: Value) -> tuple[Value, Value, Value]:
 
 
 def exp(code: Code, x: Value) -> Value:
-    """e**x; at most MAX_ULP["exp"] units in the last place from the true value, subnormals included."""
+    """e**x; at most MAX_ULP["exp"] units in the last place from the true value, subnormals included.
+
+    2**n may be out of range, so it is a product of two powers. Adding twice the exponent's bias while
+    rounding gives both by shifts alone.
+    """
     low, high = by_layout(x, (-104.0, 89.0), (-746.0, 710.0))  # beyond, the result is 0 or inf
-    n, r, rest = _reduced(code, limited(code, x, low, high))
-    return scaled(code, (r + rest) + 1.0, n)
+    layout = layout_of(x)
+    shifted, r = _shifted(code, limited(code, x, low, high), 2 * layout.bias)
+    n = code.bits(shifted, layout.bits)
+    half = n.shift_right(1)
+    powers = [code.bits(k << layout.mantissa, layout.item) for k in (half, n - half)]
+    return _times_exp(code, powers[0], r) * powers[1]
+
+
+def exp_below_zero(code: Code, x: Value) -> Value:
+    """e**x for x <= 0, as accurate, in less time: 2**n is 2**(n + k) 2**-k with a k that suits all."""
+    layout = layout_of(x)
+    low, spare = by_layout(x, (-104.0, 64), (-746.0, 512))
+    x = code.select(code.lift(low, x.type) > x, low, x)
+    shifted, r = _shifted(code, x, layout.bias + spare)
+    power = code.bits(code.bits(shifted, layout.bits) << layout.mantissa, layout.item)
+    scale: float = 2.0**-spare
+    return _times_exp(code, power, r) * scale
+
+
+def _shifted(code: Code, x: Value, add: int) -> tuple[Value, Value]:
+    """A float with n + `add` in its low bits, and r, where x = n log 2 + r."""
+    magic = layout_of(x).magic + add
+    shifted = code.fma(x, LOG2_E, magic)
+    whole = shifted - magic
+    high, low = by_layout(x, LN2_32, LN2_64)
+    return shifted, code.fma(whole, -low, code.fma(whole, -high, x))
+
+
+def _times_exp(code: Code, factor: Value, r: Value) -> Value:
+    """factor * exp(r), rounded once at the end; the factor is a power of two."""
+    if layout_of(r).mantissa < 30:  # a short chain, so the fewest instructions win
+        rest = polynomial(code, r, _EXP_32)
+    else:
+        rest = spread_polynomial(code, r, _EXP_64)
+    small = code.fma(r * r, rest, r)
+    return code.fma(small, factor, factor)
 
 
 def exp_of_sum(code: Code, x: Value, small: Value) -> Value:

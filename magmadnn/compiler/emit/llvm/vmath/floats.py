@@ -53,6 +53,17 @@ def polynomial(code: Code, x: Value, coefficients: Sequence[float]) -> Value:
     return total
 
 
+def spread_polynomial(code: Code, x: Value, coefficients: Sequence[float]) -> Value:
+    """The same by Estrin's scheme: pairs, pairs of pairs: few operations that wait for each other."""
+    terms = [code.lift(c, x.type) for c in coefficients]
+    power = x
+    while len(terms) > 1:
+        pairs = [code.fma(power, b, a) for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[2 * len(pairs) :]
+        power = power * power
+    return terms[0]
+
+
 def rounded(code: Code, x: Value, factor: float) -> tuple[Value, Value]:
     """The integer nearest to x * factor, as a float and as an integer; any value where x is NaN.
 

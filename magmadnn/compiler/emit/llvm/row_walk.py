@@ -1,0 +1,131 @@
+"""One walk over the columns of a row, and the order in which it sums.
+
+A sum adds element c to partial sum c mod 32 (float64: mod 16), in the order of the columns, and then
+halves the partial sums until one is left. So neither vector width nor threads change a bit of it.
+
+Where formulas are short, as many vectors as hold all partial results are worked on side by side, and these
+stay in registers. Where they are long, registers are needed otherwise, and one vector at a time is
+combined with partial results in memory, which is in the first cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from magmadnn.compiler.kernels.rows import Reduction
+
+from .builder import Array, Code, Value, Variable, is_float, item_bytes, vector
+from .formulas import ITEMS, PRIMITIVES
+
+PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
+_SIDE_BY_SIDE = 64  # instructions of a loop that is written out for several vectors, at most
+
+_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
+
+# Works on the vector at a column, behind a mask, of a number within the loop; gives what is reduced.
+Step = Callable[[Value, Value | None, int], list[Value]]
+
+
+class Walk:
+    """Writes a walk over the columns `column0` to `column1`."""
+
+    def __init__(self, code: Code, lanes: int, column0: Value, column1: Value, step: Step) -> None:
+        self.code, self.lanes, self.step = code, lanes, step
+        self.column0, self.column1 = column0, column1
+
+    def write(self, reduce: Sequence[Reduction], work: int) -> list[Value]:
+        """Write it; the totals of what is reduced.
+
+        Args:
+            reduce: how the values of a step are combined.
+            work: instructions of a step, roughly.
+        """
+        code, lanes = self.code, self.lanes
+        parts = [_Parts(code, reduction, lanes) for reduction in reduce]
+        most = max((part.count for part in parts), default=1)
+        side_by_side = most if most * work <= _SIDE_BY_SIDE else 1
+        count = self.column1 - self.column0
+        whole = self.column0 + (count - count % lanes)
+        wide = self.column0
+        if side_by_side > 1:
+            wide = wide + (count - count % (side_by_side * lanes))
+        if side_by_side > 1:
+            with code.loop(self.column0, wide, side_by_side * lanes) as column:
+                for number in range(side_by_side):
+                    values = self.step(column + number * lanes, None, number)
+                    for part, value in zip(parts, values, strict=True):
+                        part.add(value, number)
+        for part in parts:
+            part.spill()
+        with code.loop(wide, whole, lanes) as column:
+            self._add_to_memory(parts, column, None)
+        with code.when(whole < self.column1):
+            self._add_to_memory(parts, whole, code.first(self.column1 - whole, lanes))
+        return [part.total() for part in parts]
+
+    def _add_to_memory(self, parts: Sequence[_Parts], column: Value, mask: Value | None) -> None:
+        values = self.step(column, mask, 0)
+        for part, value in zip(parts, values, strict=True):
+            part.add_to_memory(column - self.column0, value, mask)
+
+
+class _Parts:
+    """The partial results of a reduction: in registers, later in memory."""
+
+    def __init__(self, code: Code, reduction: Reduction, lanes: int) -> None:
+        self.code, self.reduction, self.lanes = code, reduction, lanes
+        self.item = ITEMS[reduction.dtype]
+        self.elements = PARTIAL_BYTES // item_bytes(self.item)
+        self.count = max(1, self.elements // lanes)
+        self.kind = vector(self.item, lanes)
+        self.memory = code.stack(self.item, max(self.elements, lanes))
+        start = code.lift(neutral(reduction), self.kind)
+        self.registers: list[Variable] = [code.variable(start) for _ in range(self.count)]
+
+    def _combined(self, old: Value, value: Value) -> Value:
+        """With the old value second: LLVM would make a masked store, which is slow, of the other way."""
+        return PRIMITIVES[self.reduction.kind](self.code, value, old)
+
+    def add(self, value: Value, number: int) -> None:
+        """Combine a vector with the register of its number."""
+        register = self.registers[number % self.count]
+        register.value = self._combined(register.value, self.code.lift(value, self.kind))
+
+    def spill(self) -> None:
+        """Registers to memory."""
+        for number, register in enumerate(self.registers):
+            self.memory.put(number * self.lanes, register.value)
+
+    def add_to_memory(self, offset: Value, value: Value, mask: Value | None) -> None:
+        """Combine a vector with the partial results of its columns."""
+        value = self.code.lift(value, self.kind)
+        if mask is not None:
+            none = self.code.lift(neutral(self.reduction), self.kind)
+            value = self.code.select(mask, value, none)
+        at = offset & (self.elements - 1)
+        self.memory.put(at, self._combined(self.memory.vector(at, self.lanes), value))
+
+    def total(self) -> Value:
+        """The partial results halved until one is left."""
+        return halved(self.code, self.memory, self.elements, self.reduction.kind)
+
+
+def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
+    """`count` partial results, a power of two, combined in pairs i and i + count / 2."""
+    values = partial.vector(0, count)
+    while count > 1:
+        count //= 2
+        low = code.shuffle(values, values, range(count))
+        high = code.shuffle(values, values, range(count, 2 * count))
+        values = PRIMITIVES[kind](code, low, high)
+    return code.lane(values, 0)
+
+
+def neutral(reduction: Reduction) -> float | int:
+    """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
+    item = ITEMS[reduction.dtype]
+    if is_float(item) or reduction.kind == "add":
+        return _NEUTRAL[reduction.kind] if is_float(item) else 0
+    end = 1 << (int(item.width) - 1)
+    return -end if reduction.kind == "maximum" else end - 1
