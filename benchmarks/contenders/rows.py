@@ -138,7 +138,8 @@ def _cross_entropy_gradient(work: Work, rows: int, columns: int) -> None:
     (x,) = matrices(rows, columns, 1)
     logits, target = work.operand("x", x), work.operand("t", labels(rows, columns))
     loss = CrossEntropy()(logits, target)
-    work.outputs.append(loss.node)
+    # into a variable as well: an output has to be known before any variable is written
+    work.store(md.variable("loss", np.zeros((), x.dtype)), loss)
     work.store(md.variable("y", np.zeros_like(x)), md.grad(loss, [logits])[0])
 
 

@@ -142,7 +142,7 @@ def test_an_update_that_a_later_walk_over_the_row_reads() -> None:
     (new,) = [value for target, value in draft.program.updates if target is w]
     assert new not in draft.in_place
     broken = replace(draft, in_place={**draft.in_place, new: w})
-    with pytest.raises(GraphError, match="in place of w: .* reads it later"):
+    with pytest.raises(GraphError, match=r"in place of w: .* reads it later"):
         verify_draft(broken, name="mine")
 
 

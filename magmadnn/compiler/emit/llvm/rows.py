@@ -228,9 +228,10 @@ class _RowWriter:
             with yes:
                 pick()
             with no:
-                found = self._walked(stage, [reduction], [], writer.copy())
-                total.value = found[reduction.name]
-        return total.value
+                found: Value = self._walked(stage, [reduction], [], writer.copy())[reduction.name]
+                total.value = found
+        result: Value = total.value
+        return result
 
     def _element(self, column: Value) -> Writer:
         """What writes formulas for a single column."""

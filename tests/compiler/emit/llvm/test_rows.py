@@ -1,0 +1,227 @@
+"""Kernels over rows: what is kept beside a row, sums with one term, stores past the caches; equal bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mpmath
+import numpy as np
+import pytest
+
+from magmadnn.compiler.emit.llvm.frame import Frame
+from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, place_of, with_signs
+from magmadnn.compiler.emit.llvm.rows import rows_scratch_bytes
+from magmadnn.compiler.emit.llvm.target import Target, host
+from magmadnn.compiler.emit.llvm.values import FLOATS, item_bytes
+from magmadnn.compiler.emit.llvm.vmath import MAX_ULP, SPECIAL
+from magmadnn.compiler.kernels.operands import COLUMN, ROW, Operand, Result
+from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows, Stage
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
+
+F4, F8, I8 = "float32", "float64", "int64"
+X, Y = ("argument", 0), ("argument", 1)
+TOP, TOTAL = ("value", "top"), ("value", "total")
+HERE = ("equal", Y, ("column",))
+ZERO, NAN = ("constant", 0.0, "0.0"), ("constant", float("nan"), "nan")
+
+
+def softmax(dtype: str, short: bool) -> Rows:
+    e = ("exp", ("subtract", X, TOP))
+    return Rows(
+        (Operand("x", dtype),),
+        (
+            Stage(reduce=(Reduction("top", "maximum", X, dtype),)),
+            Stage(reduce=(Reduction("total", "add", e, dtype),)),
+            Stage(store=(Result("y", dtype, ("divide", e, TOTAL)),)),
+        ),
+        dtype,
+        short=short,
+    )
+
+
+def ran(
+    made: Rows, x: np.ndarray, target: Target, y: np.ndarray | None = None, **more
+) -> np.ndarray:
+    y = np.full_like(x, np.nan) if y is None else y
+    rows, columns = x.shape
+    slots = {
+        "row0": 0, "row1": rows, "column0": 0, "column1": columns, "x": x, "x_row": columns,
+        "y": y, "y_row": columns, **more,
+    }  # fmt: skip
+    call(made, target, rows_scratch_bytes(made), **{s: slots[s] for s in made.slots})
+    return y
+
+
+def drawn(rows: int, columns: int, dtype: str = F4) -> np.ndarray:
+    return np.random.default_rng(7).normal(size=(rows, columns)).astype(dtype) * 3
+
+
+@pytest.mark.parametrize("dtype", [F4, F8])
+@pytest.mark.parametrize("columns", [1, 7, 31, 32, 33, 127, 8192])
+def test_what_is_kept_changes_no_bit(dtype: str, columns: int) -> None:
+    x = drawn(3, columns, dtype)
+    results = [ran(softmax(dtype, short), x, t) for short in (True, False) for t in WIDTHS]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+    wide = np.exp(x.astype(F8) - x.max(1, keepdims=True))
+    true = wide / wide.sum(1, keepdims=True)
+    # exp of 1 ulp and its argument rounded once, 32 chains of sums, a division
+    allowed = np.finfo(dtype).eps * true * (4 + columns / 16 + abs(x - x.max(1, keepdims=True)))
+    assert (abs(results[0] - true) <= allowed).all()
+
+
+def test_exponentials_are_computed_once() -> None:
+    kernel = with_signs(softmax(F4, True))
+    (kept,) = RowFormulas(kernel).kept
+    assert kept[0] == "exp_below_zero"
+    assert rows_scratch_bytes(kernel) == 8 * SHORT_ROW
+    assert rows_scratch_bytes(softmax(F4, False)) == 0
+
+
+def test_only_what_is_less_than_its_largest_is_known_to_be_below_zero() -> None:
+    other = Rows(
+        (Operand("x", F4), Operand("y", F4)),
+        (
+            Stage(reduce=(Reduction("top", "maximum", X),)),
+            Stage(store=(Result("z", F4, ("exp", ("subtract", Y, TOP))),)),
+        ),
+    )
+    assert with_signs(other) == other
+
+
+def test_rows_with_nan_and_infinity() -> None:
+    x = drawn(4, 45)
+    x[0, 3], x[1, 44], x[2, 0] = np.nan, np.inf, -np.inf
+    for target in WIDTHS:
+        y = ran(softmax(F4, True), x, target)
+        assert np.isnan(y[:2]).any(1).all() and np.isnan(y[0]).all()
+        assert y[2, 0] == 0 and abs(y[2:].sum(1) - 1 < 1e-6).all()
+
+
+@pytest.mark.parametrize("dtype", [F4, F8])
+def test_exp_below_zero(dtype: str) -> None:
+    """Units in the last place against mpmath, subnormal results included; special values exactly."""
+    rng = np.random.default_rng(5)
+    lowest = float(np.log(np.finfo(dtype).smallest_subnormal))
+    x = np.concatenate([rng.uniform(1.02 * lowest, 0, 600), -(10.0 ** rng.uniform(-30, 0, 200))])
+    x = np.concatenate([x, [0.0, -0.0, -np.inf, np.nan, -3e38]]).astype(dtype)
+    x = np.resize(x, 832)
+    y = np.empty_like(x)
+    call(_Below(dtype), host(), n=x.size, x=x, y=y)
+    with mpmath.workprec(120):
+        for argument, found in zip(x[:800], y[:800], strict=True):
+            true = mpmath.exp(mpmath.mpf(float(argument)))
+            unit = mpmath.mpf(float(np.spacing(dtype_of(dtype, true))))
+            assert (
+                abs(mpmath.mpf(float(found)) - true)
+                <= MAX_ULP["exp_below_zero"][dtype == F8] * unit
+            )
+    np.testing.assert_array_equal(y[800:805], np.array([1, 1, 0, np.nan, 0], dtype))
+
+
+def dtype_of(dtype: str, value: object) -> np.floating:
+    return np.dtype(dtype).type(float(value))  # type: ignore[arg-type]  # mpmath has no types
+
+
+class _Below:
+    """y = exp_below_zero(x) for n elements."""
+
+    slots = ("n", "x", "y")
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def __repr__(self) -> str:
+        return f"_Below({self.dtype})"
+
+    def write(self, code, frame: Frame, target: Target) -> None:
+        item = FLOATS[self.dtype]
+        lanes = target.lanes(item_bytes(item))
+        x, y = frame.array("x", item), frame.array("y", item)
+        with code.loop(0, frame.integer("n"), lanes) as i:
+            y.put(i, SPECIAL["exp_below_zero"](code, x.vector(i, lanes)))
+
+
+# --- one column -----------------------------------------------------------------------------------
+
+
+def picked(formula: tuple, dtype: str = I8) -> Rows:
+    return Rows(
+        (Operand("x", F4), Operand("c", dtype, COLUMN), Operand("w", F4, COLUMN)),
+        (
+            Stage(
+                reduce=(Reduction("total", "add", formula),),
+                store_row=(Result("t", F4, TOTAL, COLUMN),),
+            ),
+        ),
+    )
+
+
+def sums(made: Rows, x: np.ndarray, c: np.ndarray, w: np.ndarray, target: Target) -> np.ndarray:
+    t = np.full(len(x), np.nan, F4)
+    ran(made, x, target, c=c, w=w, t=t)
+    return t
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_the_element_of_a_class_is_found_without_a_walk(dtype: str) -> None:
+    x, c, w = drawn(5, 45), np.array([0, 44, 45, 31, 32], dtype), np.ones(5, F4)
+    x[1, 44], x[3, 7] = -0.0, np.nan  # of another column
+    made = picked(("where", HERE, ("multiply", X, X), ZERO), dtype)
+    assert RowFormulas(made).spikes
+    expected = [x[0, 0] ** 2, 0, 0, x[3, 31] ** 2, x[4, 32] ** 2]
+    for target in WIDTHS:
+        np.testing.assert_array_equal(sums(made, x, c, w, target), np.array(expected, F4))
+
+
+def test_a_class_below_zero_is_nowhere() -> None:
+    x, made = drawn(2, 9), picked(("where", HERE, X, ZERO))
+    c = np.array([-1, 8])
+    np.testing.assert_array_equal(sums(made, x, c, np.ones(2, F4), host()), [0, x[1, 8]])
+
+
+def test_terms_elsewhere_that_are_not_zero_are_summed() -> None:
+    """w where the class is, and in every other column 0 * w, which is NaN for an infinite w; or 3 w."""
+    x, c = drawn(4, 45), np.array([1, 44, 9, 60])
+    w = np.array([2.5, np.inf, np.nan, -1], F4)
+    hot = picked(("multiply", ("cast", HERE, F4), ("argument", 2)))
+    assert RowFormulas(hot).spikes
+    others = ("multiply", ("subtract", ("constant", 3.0), ("cast", HERE, F4)), ("argument", 2))
+    for target in WIDTHS:
+        np.testing.assert_array_equal(sums(hot, x, c, w, target), [2.5, np.nan, np.nan, 0])
+        finite = sums(picked(others), x, c, np.array([1, 2, 1, 1], F4), target)
+        np.testing.assert_array_equal(finite, np.array([134, 268, 134, 135], F4))
+
+
+def test_what_is_no_test_of_an_integer_column() -> None:
+    operands = (Operand("x", F4), Operand("c", F4, COLUMN), Operand("d", I8, ROW))
+    for other in (("argument", 1), ("argument", 2), ("constant", 3)):
+        assert place_of(("equal", other, ("column",)), operands) is None
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_an_element_is_changed_where_the_class_is(short: bool) -> None:
+    x, c = drawn(4, 77), np.array([76, -1, 0, 900])
+    made = Rows(
+        (Operand("x", F4), Operand("c", I8, COLUMN)),
+        (Stage(store=(Result("y", F4, ("subtract", X, ("cast", HERE, F4))),)),),
+        short=short,
+    )
+    expected = x - (np.arange(77) == c[:, None]).astype(F4)
+    for target in WIDTHS:
+        np.testing.assert_array_equal(ran(made, x, target, c=c), expected)
+
+
+# --- past the caches ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [16, 48, 1024])
+def test_streamed_results_are_the_same(columns: int) -> None:
+    room = np.zeros((5 * columns + 16) * 4, np.uint8)
+    start = -room.ctypes.data % 64
+    y = room[start : start + 5 * columns * 4].view(F4).reshape(5, columns)
+    x = drawn(5, columns)
+    for target in WIDTHS:
+        y[:] = np.nan
+        ran(replace(softmax(F4, True), streams=True), x, target, y)
+        np.testing.assert_array_equal(y, ran(softmax(F4, False), x, target))
