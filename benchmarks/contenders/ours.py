@@ -34,6 +34,8 @@ class Training:
         self, file: str, activation: str, batch: int, optimizer: str, **options: str
     ) -> None:
         self._x, self._y, _, weights = loaded(file)
+        for array in (self._x, self._y):
+            array.flags.writeable = False  # so that it stays on a GPU, where the peers' data is too
         self._batch = batch
         self._model = model_of(weights, activation, optimizer, **options)
         self._loss = float("nan")

@@ -9,8 +9,10 @@ import numpy as np
 
 from magmadnn.data._structure import Array, is_mapped, leaves, row_count
 from magmadnn.errors import DataError, DTypeError, ShapeError
+from magmadnn.memory.unchanging import Noted
 
 _BLOCK = 1 << 18
+_FOUND_FINITE = Noted()  # arrays that nobody may write are looked at once
 
 
 def check_arrays(
@@ -41,8 +43,9 @@ def check_arrays(
             f"x has {rows} rows but {first[0]} has {len(first[1])}: every row needs a target"
         )
     for name, array in named:
-        if scan or (scan is None and not is_mapped(array)):
+        if scan or (scan is None and not is_mapped(array) and array not in _FOUND_FINITE):
             check_finite(name, array)
+            _FOUND_FINITE.add(array)
     if classes is not None and y is not None:
         for name, array in leaves(y, "y"):
             check_labels(name, array, classes, scan=scan)

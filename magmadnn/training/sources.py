@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -38,6 +38,7 @@ from .pieces import (
     told,
 )
 
+_MOST_KEPT = 1 << 20  # rows of an order that is kept
 _AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
@@ -106,8 +107,8 @@ class ArraySource:
         if seed is None:
             return self._chosen_of(np.arange(rows))
         known, self._next = self._next, None
-        now = known[1].result() if known and known[0] == number else order(rows, seed, number)
-        self._next = (number + 1, ahead(order, rows, seed, number + 1))
+        now = known[1].result() if known and known[0] == number else order_of(rows, seed, number)
+        self._next = (number + 1, ahead(order_of, rows, seed, number + 1))
         return self._chosen_of(now)
 
     def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -221,6 +222,18 @@ class IterableSource:
         ring, found = self._ring, self._batches(number, start)
         with ring.start(partial(fill, ring, found)):
             yield partial(taken, ring, parts_of(self.sample))
+
+
+def order_of(rows: int, seed: int, number: int) -> NDArray[np.int64]:
+    """The order of the rows in an epoch; the last ones are kept, where they are not large."""
+    return order(rows, seed, number) if rows > _MOST_KEPT else _kept_order(rows, seed, number)
+
+
+@lru_cache(maxsize=8)
+def _kept_order(rows: int, seed: int, number: int) -> NDArray[np.int64]:
+    found = order(rows, seed, number)
+    found.flags.writeable = False
+    return found
 
 
 def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:

@@ -23,6 +23,7 @@ from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.unchanging import Unchanging
 
 from .code import chip_of
 from .edges import Span
@@ -73,6 +74,7 @@ class CudaSlices:
         ]
         first = self._layouts[0]
         self._data = {n: _Block(a.nbytes, device) for n, a in data.items() if n in first.frames}
+        self._held: dict[Node, Unchanging | None] = {}  # what is there and cannot have changed
         self.load(data)
         self._dtypes = {node: array.dtype.name for node, array in data.items()}
         self._settings = {n: _Block(8 * LONGEST, device) for n in settings if n in first.frames}
@@ -93,9 +95,14 @@ class CudaSlices:
 
     def load(self, data: Mapping[Node, Array], first: int = 0, last: int | None = None) -> None:
         """Take other rows of the same shapes and dtypes from now on: all, or those from `first` to `last`."""
+        whole = first == 0 and last is None
         for node, block in self._data.items():
-            row = data[node][:1].nbytes
-            self._layouts[0].copy_in(block.address + first * row, data[node][first:last])
+            array, row = data[node], data[node][:1].nbytes
+            held = self._held.get(node)
+            if whole and held is not None and held.is_still(array):
+                continue
+            self._held[node] = Unchanging.of(array) if whole else None
+            self._layouts[0].copy_in(block.address + first * row, array[first:last])
 
     # --- graphs -----------------------------------------------------------------------------------
 
