@@ -703,12 +703,13 @@ COMMAND: dict[str, tuple[tuple[str, ...], str]] = {
         ("trian",),
         (
             "command 'trian' is not known: did you mean 'train'? known are doctor, "
-            "evaluate, predict, summary, train"
+            "evaluate, export, predict, summary, train, tune"
         ),
     ),
     "name: no command": (
         (),
-        ("a command is missing: give one of train, evaluate, predict, summary, doctor, or --help"),
+        "a command is missing: give one of train, evaluate, predict, export, summary, doctor, "
+        "tune, or --help",
     ),
     "name: option before the command": (
         ("--versoin",),
