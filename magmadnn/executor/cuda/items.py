@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import cycle
 
 from magmadnn.backends.cuda import Engine
@@ -61,17 +62,25 @@ class Items:
     Args:
         layout: where values lie.
         engine: the device.
-        workspaces: pieces of scratch memory for products by the library, which take them in turn.
+        workspaces: gives pieces of scratch memory for products by the library, which take them in turn.
         tensor_float: whether products of float32 may be computed in TF32.
     """
 
     def __init__(
-        self, layout: Layout, engine: Engine, workspaces: Sequence[Span], tensor_float: bool
+        self,
+        layout: Layout,
+        engine: Engine,
+        workspaces: Callable[[], Sequence[Span]],
+        tensor_float: bool,
     ) -> None:
-        self._layout, self._workspaces = layout, cycle(workspaces)
+        self._layout, self._give_workspaces = layout, workspaces
         self._tensor_float = tensor_float
         self._chip = chip_of(engine)
         self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
+
+    @cached_property
+    def _workspaces(self) -> Iterator[Span]:
+        return cycle(self._give_workspaces())
 
     def of(self, work: Work) -> list[Item]:
         """The launches of one step, in order."""

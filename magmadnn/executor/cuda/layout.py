@@ -10,16 +10,19 @@ import numpy as np
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.native import NativePlan
 from magmadnn.compiler.passes.plan_memory import arena_of
+from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.usage import in_units
 
 Span = tuple[int, int]
 
 _ALIGNMENT = 256  # of every value
 # Up to here every value has memory of its own: where two share some, one waits for the other's readers.
 _APART_BYTES = 1 << 28
+_NAMED = 3  # values that are named where memory runs out
 
 
 class Layout:
@@ -36,7 +39,7 @@ class Layout:
         self._offsets: dict[Node, int] = {}
         self._mirrors: dict[Node, MemoryManager] = {}  # of variables that are not on this device
         self._frame_all()
-        self._arena = MemoryManager(max(self._place(), 1), np.uint8, Kind.DEVICE, device)
+        self._arena = self._allocated(max(self._place(), 1))
         self._base = self._arena.device_pointer(write=True)
         self._held: list[MemoryManager] = []
         self.faults = self.put(np.zeros(1, np.int64))
@@ -85,6 +88,23 @@ class Layout:
                 self.write(node, np.asarray(node.value))
             elif node.op is SIZE:
                 self.write(node, np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype))
+
+    def _allocated(self, nbytes: int) -> MemoryManager:
+        try:
+            return MemoryManager(nbytes, np.uint8, Kind.DEVICE, self.device)
+        except OutOfMemoryError as error:
+            largest = sorted(self._offsets, key=lambda n: -self.frames[n].nbytes)[:_NAMED]
+            named = ", ".join(
+                f"{n.label} {in_units(self.frames[n].nbytes)}{f' in {n.scope}' if n.scope else ''}"
+                for n in largest
+            )
+            sizes = (
+                ", ".join(f"{name} {size}" for name, size in self.sizes.items()) or "fixed sizes"
+            )
+            raise OutOfMemoryError(
+                f"the plan needs {in_units(nbytes)} on device {self.device} for {sizes}; the largest "
+                f"values are {named}; lower the batch size, or compute on the processor ({error})"
+            ) from error
 
     # --- addresses --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Instance:
         self.plan = plan
         self.layout = Layout(plan, sizes, device)
         self._engine = device_engine(device)
-        self._items = Items(self.layout, self._engine, workspaces_of(device), tensor_float)
+        self._items = Items(self.layout, self._engine, partial(workspaces_of, device), tensor_float)
         self._faulty = may_fault(plan)
         self._look: Graph | None = None
         self._before: dict[Node, MemoryManager] = {}

@@ -9,6 +9,7 @@ step runs beside the end of the one before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -69,7 +70,7 @@ class CudaSlices:
         device = runner.device
         self._layouts = [Layout(runner.plan, sizes, device) for _ in range(2)]
         self._items = [
-            Items(layout, self._engine, workspaces_of(device), runner.tensor_float)
+            Items(layout, self._engine, partial(workspaces_of, device), runner.tensor_float)
             for layout in self._layouts
         ]
         first = self._layouts[0]

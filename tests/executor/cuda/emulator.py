@@ -38,10 +38,13 @@ class HostMemory:
 
     name = "device 0 (emulated)"
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
         self._blocks: dict[int, np.ndarray] = {}
+        self._capacity = capacity
 
     def allocate(self, nbytes: int) -> int:
+        if sum(block.size for block in self._blocks.values()) + nbytes > self._capacity:
+            raise MemoryError
         raw = np.full(nbytes + 512, 0xCB, np.uint8)
         address = raw.ctypes.data + (-raw.ctypes.data) % 256
         self._blocks[address] = raw
@@ -73,7 +76,7 @@ class HostMemory:
         """Everything is done at once."""
 
     def free_and_total(self) -> tuple[int | None, int]:
-        return None, 1 << 40
+        return None, self._capacity
 
 
 class EmulatedGraph:
@@ -188,9 +191,9 @@ def _engine() -> Emulator:
 
 
 @contextmanager
-def emulated_device(seed: int = 0) -> Iterator[Emulator]:
-    """One emulated device in place of the machine's own."""
-    memory, engine = HostMemory(), _engine()
+def emulated_device(seed: int = 0, capacity: int = 1 << 40) -> Iterator[Emulator]:
+    """One emulated device of `capacity` bytes in place of the machine's own."""
+    memory, engine = HostMemory(capacity), _engine()
     engine.begin(seed)
     before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
     try:

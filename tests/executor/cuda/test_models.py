@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.errors import DataError, DeviceError, NumericError, UnknownNameError
+from magmadnn.errors import (
+    DataError,
+    DeviceError,
+    NumericError,
+    OutOfMemoryError,
+    UnknownNameError,
+)
 from magmadnn.executor.cuda import items
 from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
@@ -195,6 +202,23 @@ def test_an_update_that_is_not_finite_is_not_made(device: str, sliced: bool) -> 
         with pytest.raises(NumericError):
             model.fit(*fed, **({"batch_size": 8} if sliced else {}), shuffle=False, verbose=0)
         assert all((model.values()[name] == value).all() for name, value in before.items())
+
+
+@needs_compiler
+def test_memory_that_runs_out_is_told_and_the_process_goes_on() -> None:
+    x, _ = samples(1 << 16, 13, 5)
+    with emulated_device(capacity=100 << 20):
+        model = network((13, 170, 5), None, device="cuda")
+        few = model.predict(x[:8])
+        with pytest.raises(OutOfMemoryError) as caught:
+            model.predict(x, batch_size=len(x))
+        text = str(caught.value)
+        assert re.match(
+            r"the plan needs \d+(\.\d)? MiB on device 0 for batch 65536; the largest", text
+        )
+        assert "sigmoid 42.5 MiB in dense_1" in text
+        assert "lower the batch size" in text
+        assert (model.predict(x[:8]) == few).all()
 
 
 def test_a_device_that_is_not_there_is_told() -> None:
