@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 
-from .layout import Layouts
+from .layout import FULL, Layouts, is_gemm_operand
 from .regions import matrix_of
 
 
@@ -36,4 +36,14 @@ def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
         return bool(layouts.arrays[operand].flags.c_contiguous)
     if op.kind is OpKind.POINTWISE:
         return layouts.spread(operand, *matrix_of(node.shape)) is not None
+    if op.kind is OpKind.REDUCTION:
+        return _is_walked(node.attributes.get("axis"), operand, layouts)
+    if op.kind is OpKind.CONTRACTION and operand.ndim > 1:
+        return is_gemm_operand(layouts.arrays[operand])
     return True
+
+
+def _is_walked(axes: object, operand: Node, layouts: Layouts) -> bool:
+    """Whether a reduction can walk over the operand of this layout: over its rows, or down its columns."""
+    spread = layouts.spread(operand, *matrix_of(operand.shape))
+    return spread == FULL or (axes == (operand.ndim - 1,) and spread is not None)

@@ -134,3 +134,9 @@ def _is_packed(axes: list[tuple[int, int]], step: int) -> bool:
             return False
         step *= size
     return True
+
+
+def is_gemm_operand(array: Any) -> bool:
+    """Whether the rows or the columns of a matrix are contiguous."""
+    rows, columns = array.strides[-2:]
+    return array.itemsize in (rows, columns) and min(rows, columns) > 0

@@ -21,7 +21,7 @@ from .kernels.moves import AddPicked, Move, Pick
 from .kernels.operands import Operand, Result
 from .kernels.rows import SHORT_ROW, Reduction, Rows, Stage
 from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
-from .regions import Region, RegionKind
+from .regions import Region, RegionKind, matrix_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class _Formulas:
             return COLUMN if operand.shape and self.layouts.arrays[operand].size > 1 else SCALAR
         if self.layouts.is_run(operand, *region.domain):
             return FULL
-        spread = self.layouts.spread(operand, *region.domain)
+        pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE
+        domain = matrix_of(reader.shape) if pointwise else region.domain
+        spread = self.layouts.spread(operand, *domain)
         assert spread is not None
         if region.kind is RegionKind.COLUMNS and spread == FULL:
             return ROW
@@ -358,4 +360,4 @@ def _lower_gemm(
 def _is_transposed(layouts: Layouts, node: Node) -> bool:
     """Whether a matrix lies in memory column by column."""
     array = layouts.arrays[node]
-    return bool(array.strides[0] == array.itemsize and array.strides[1] != array.itemsize)
+    return bool(array.strides[-2] == array.itemsize and array.strides[-1] != array.itemsize)

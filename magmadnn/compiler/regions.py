@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
 
 
@@ -59,3 +60,8 @@ class Region:
 def matrix_of(shape: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     """The leading axes and the last axis of a shape; a scalar is a matrix of one element."""
     return (shape[:-1], shape[-1]) if shape else ((), 1)
+
+
+def is_same_matrix(one: tuple[tuple[Any, ...], Any], other: tuple[tuple[Any, ...], Any]) -> bool:
+    """Whether two matrices have as many rows and columns, however their leading axes are divided."""
+    return bool(one[1] == other[1] and product(one[0]) == product(other[0]))

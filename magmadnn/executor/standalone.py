@@ -17,6 +17,7 @@ import numpy as np
 
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.lower import product_of
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.passes.plan_memory import Life, arena_of
 from magmadnn.compiler.regions import RegionKind
@@ -196,20 +197,20 @@ def _batch_of(inputs: Sequence[Node], outputs: Sequence[Node]) -> str:
 
 def _check_kernels(plan: NativePlan) -> None:
     for work in plan.work:
+        node = work.region.nodes[0]
+        where = f" of layer {node.scope}" if node.scope else ""
         if work.lowered is None:
-            node = work.region.nodes[0]
-            where = f" of layer {node.scope}" if node.scope else ""
             raise GraphError(
                 f"export: op {node.label}{where} has no native kernel for {node.spec} (predict calls "
                 "NumPy there), so it cannot be in an object file; replace it, or export the part of "
                 "the model without it: md.Model(inputs=..., outputs=...)"
             )
-        if work.region.kind is RegionKind.MOVE:
-            node = work.region.nodes[0]
+        stacked = work.region.kind is RegionKind.GEMM and product_of(work.region).ndim > 2
+        if stacked or work.region.kind is RegionKind.MOVE:
             raise GraphError(
-                f"export: op {node.label}{f' of layer {node.scope}' if node.scope else ''} copies by a table "
-                "that is made for one batch size, so it cannot be in an object file; export the part of the "
-                "model without it: md.Model(inputs=..., outputs=...)"
+                f"export: op {node.label}{where} runs by a table that is made for one batch size, so it "
+                "cannot be in an object file; replace it, or export the part of the model without it: "
+                "md.Model(inputs=..., outputs=...)"
             )
     for target, _ in plan.program.updates:
         raise GraphError(

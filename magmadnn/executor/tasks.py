@@ -6,6 +6,7 @@ of threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -82,7 +83,7 @@ class Tasks:
         """The step with the kernel that suits its sizes."""
         assert work.lowered is not None
         kernel = work.lowered.kernel
-        if not isinstance(kernel, Gemm):
+        if not isinstance(kernel, Gemm) or product_of(work.region).ndim > 2:
             return work.lowered
         values = slot_values(work, self.arrays, self.sizes)
         return replace(work.lowered, kernel=selected(kernel, values))
@@ -133,8 +134,9 @@ class Tasks:
         for slot, node, _ in lowered.reads:
             base = self.plan.layouts.bases[node]
             if base.op is PLACEHOLDER:
-                offset = self.arrays[node].ctypes.data - self.arrays[base].ctypes.data
-                self.patches.append(Patch(block, slots.index(slot), base, offset))
+                number = slots.index(slot)
+                offset = int(block[number]) - self.arrays[base].ctypes.data
+                self.patches.append(Patch(block, number, base, offset))
         return Task(loaded, block, holds)
 
     def _parts(self, work: Work, values: Mapping[str, int]) -> list[tuple[float, dict[str, int]]]:
@@ -145,9 +147,12 @@ class Tasks:
         cost = rows * columns * values.get("k", 1) / least
         if work.region.kind is RegionKind.SCATTER:
             cost *= values["picks"]
+        if self.threads > 1 and cost >= 2:
+            self.useful_threads = self.threads
+        if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
+            return self._products(node, work.lowered.kernel, values["lda"], cost)
         if self.threads == 1 or cost < 2:
             return [(cost, {})]
-        self.useful_threads = self.threads
         by_row = rows >= columns or bool(work.region.numbers)
         if work.region.kind is RegionKind.COLUMNS:
             by_row = False
@@ -164,6 +169,27 @@ class Tasks:
             (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
             for start, end in pairwise((0, *ends))
         ]
+
+    def _products(
+        self, node: Node, kernel: Any, lda: int, cost: float
+    ) -> list[tuple[float, dict[str, int]]]:
+        """Each product of a stack of matrices: its rows among those of all results, where its factors lie."""
+        shape = bind_shape(node.shape, self.sizes)
+        leading, rows = shape[:-2], shape[-2]
+        factors = {
+            slot: np.broadcast_to(array, (*leading, *array.shape[-2:]))
+            for slot, i in zip("ab", node.inputs, strict=True)
+            for array in (self.arrays[i],)
+        }
+        # Rows are counted over all results, and those of A begin with its own first.
+        step = node.dtype.itemsize * (1 if kernel.transpose_a else lda)
+        parts = []
+        for number, index in enumerate(np.ndindex(leading)):
+            places = {slot: f[index].ctypes.data for slot, f in factors.items()}
+            places["a"] -= number * rows * step
+            part = {"row0": number * rows, "row1": (number + 1) * rows, **places}
+            parts.append((cost / math.prod(leading), part))
+        return parts or [(cost, {})]  # of no rows, where the stack is empty
 
 
 def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:
@@ -189,15 +215,15 @@ def slot_values(
     if region.kind is RegionKind.COLUMNS:
         values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
     if region.kind is RegionKind.GEMM:
-        values["k"] = arrays[product_of(region).inputs[0]].shape[1]
+        values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
         values["cuts"] = 0
     for slot, node, _ in (*lowered.reads, *lowered.writes):
         array = arrays[node]
         values[slot] = array.ctypes.data
         if f"{slot}_row" in slots:
             values[f"{slot}_row"] = _row_stride(array)
-        if f"ld{slot}" in slots:
-            values[f"ld{slot}"] = _leading(array)
+        if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
+            values[f"ld{slot}"] = columns if slot == "c" else _leading(array)
     return values
 
 
@@ -227,7 +253,7 @@ def _row_stride(array: Any) -> int:
 
 def _leading(array: Any) -> int:
     """The leading dimension of a matrix that is stored by rows or by columns."""
-    rows, columns = array.strides
+    rows, columns = array.strides[-2:]
     if rows == array.itemsize and columns != array.itemsize:
         return int(columns // array.itemsize)
     return int(rows // array.itemsize)

@@ -20,7 +20,8 @@ from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, 
 from magmadnn.graph.spec import BFLOAT16, Spec
 
 from .arithmetic import add
-from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes
+from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes, transpose
+from .reductions import sum
 
 # --- matmul ---------------------------------------------------------------------------------------
 
@@ -66,6 +67,18 @@ def _as_matrix(x: Any) -> Any:
     return reshape(x, (product(x.shape[:-1]), x.shape[-1]))
 
 
+def _matmul_nodes(x: Any, w: Any) -> Any:
+    """The same by products of matrices, or of stacks of them; None where it is one already."""
+    rows, columns = expand_dims(x, 0) if x.ndim == 1 else x, expand_dims(w, 1) if w.ndim == 1 else w
+    flat = columns.ndim == 2 and rows.ndim > 2
+    if not flat and rows is x and columns is w:
+        return None
+    y = matmul(_as_matrix(rows) if flat else rows, columns)
+    leading = rows.shape[:-2] if flat else y.shape[:-2]
+    kept = (*rows.shape[-2:-1],) if x.ndim > 1 else ()
+    return reshape(y, (*leading, *kept, *(columns.shape[-1:] if w.ndim > 1 else ())))
+
+
 def _matmul_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7), draw(7, 3)))
     yield Sample((draw(2, 5, 7), draw(2, 7, 3)))
@@ -93,6 +106,7 @@ matmul: Op = Op(
     ),
     samples=_matmul_samples,
     contracts="add",
+    decompose=_matmul_nodes,
     notes="x [..., m, k], w [..., k, n] -> [..., m, n]. Half-precision operands are summed in float32.",
 )
 
@@ -176,6 +190,53 @@ def _einsum_vjp(g: Any, y: Any, *xs: Any, subscripts: str) -> tuple[Any, ...]:
     return tuple(gradients)
 
 
+def _einsum_nodes(*xs: Any, subscripts: str) -> Any:
+    """One operand: a sum and a transpose. Two: a product of matrices, or of stacks of them."""
+    terms, right = _split(subscripts)
+    dtypes = {x.dtype for x in xs}
+    if len(xs) > 2 or len(dtypes) > 1 or not dtypes <= {np.dtype("float32"), np.dtype("float64")}:
+        return None
+    others = [set(right).union(*(t for t in terms if t is not term)) for term in terms]
+    kept = [_summed(x, t, o) for x, t, o in zip(xs, terms, others, strict=True)]
+    if len(kept) == 1:
+        (x, term), order = kept[0], right
+    else:
+        x, order = _product_of_two(*kept[0], *kept[1], right), right
+        term = "".join(c for c in kept[0][1] if c in kept[1][1] and c in right)
+        term += "".join(c for c in kept[0][1] if c not in kept[1][1])
+        term += "".join(c for c in kept[1][1] if c not in kept[0][1])
+    return x and transpose(x, tuple(term.index(c) for c in order))
+
+
+def _summed(x: Any, term: str, wanted: set[str]) -> tuple[Any, str]:
+    """An operand without the axes that only it has."""
+    axes = tuple(k for k, c in enumerate(term) if c not in wanted)
+    return (sum(x, axis=axes) if axes else x), "".join(c for c in term if c in wanted)
+
+
+def _product_of_two(x: Any, left: str, w: Any, right: str, result: str) -> Any:
+    """Axes [common to all, of x, of w], by one product; None where a size of 1 is broadcast."""
+    both = [c for c in left if c in right]
+    sizes = dict(zip(left, x.shape, strict=True)), dict(zip(right, w.shape, strict=True))
+    if any(sizes[0][c] != sizes[1][c] for c in both):
+        return None
+    batch, summed = [c for c in both if c in result], [c for c in both if c not in result]
+    own = [c for c in left if c not in right], [c for c in right if c not in left]
+    rows = _grouped(x, left, (batch, own[0], summed))
+    columns = _grouped(w, right, (batch, summed, own[1]))
+    if not batch:
+        rows, columns = _as_matrix(rows), _as_matrix(columns)
+    shape = [sizes[0][c] for c in (*batch, *own[0])] + [sizes[1][c] for c in own[1]]
+    return reshape(matmul(rows, columns), tuple(shape))
+
+
+def _grouped(x: Any, term: str, groups: tuple[list[str], ...]) -> Any:
+    """The operand with one axis for each group of its axes."""
+    order = tuple(term.index(c) for group in groups for c in group)
+    sizes = tuple(product([x.shape[term.index(c)] for c in group]) for group in groups)
+    return reshape(transpose(x, order), sizes)
+
+
 def _einsum_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7), draw(7, 3)), {"subscripts": "ij,jk->ik"})
     yield Sample((draw(2, 5, 7), draw(2, 3, 7)), {"subscripts": "...ij,...kj->...ik"})
@@ -225,6 +286,7 @@ _einsum_op = Op(
     attributes={"subscripts": ""},
     canonical=_einsum_canonical,
     contracts="add",
+    decompose=_einsum_nodes,
 )
 
 

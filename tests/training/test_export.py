@@ -379,7 +379,7 @@ def test_an_op_without_a_kernel_is_named(tmp_path: Path) -> None:
 def test_a_copy_by_a_table_is_named(tmp_path: Path) -> None:
     x = md.layers.Input((4,))
     model = md.Model(inputs=[x], outputs=[md.ops.concat([x, x], 1)])
-    with pytest.raises(GraphError, match=r"op concat copies by a table .* one batch size"):
+    with pytest.raises(GraphError, match=r"op concat runs by a table .* one batch size"):
         model.export(tmp_path / "net.o")
     assert not list(tmp_path.iterdir())
 

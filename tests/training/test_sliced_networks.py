@@ -16,6 +16,7 @@ RNG = np.random.default_rng(7)
 ROWS = 103
 X = RNG.normal(size=(ROWS, 7)).astype(np.float32)
 Y = (X @ RNG.normal(size=(7, 3))).argmax(1)
+SERIES = RNG.normal(size=(ROWS, 5, 7)).astype(np.float32)
 WORDS = RNG.integers(0, 11, (ROWS, 6))
 layers = md.layers
 
@@ -75,8 +76,24 @@ def counted(executor: str) -> tuple[md.Model, Any, Any]:
     return made, X, Y
 
 
+def attention(executor: str) -> tuple[md.Model, Any, Any]:
+    x = layers.Input((5, 7))
+    query, key, value = layers.Dense(8)(x), layers.Dense(8)(x), layers.Dense(8)(x)
+    weights = ops.softmax(ops.matmul(query, ops.swapaxes(key, -1, -2)) * 8**-0.5)
+    mixed = layers.LayerNorm()(layers.Dense(7)(ops.matmul(weights, value)) + x)
+    made = md.Model(
+        inputs=[x],
+        outputs=layers.Dense(3)(layers.Flatten()(mixed)),
+        loss="cross_entropy",
+        optimizer=md.optim.SGD(0.1, momentum=0.9),  # Adam: the key's bias has noise as gradient
+        metrics=["accuracy"],
+        executor=executor,
+    )
+    return made, SERIES, Y
+
+
 NETWORKS: list[Callable[[str], tuple[md.Model, Any, Any]]] = [
-    dropout, embedding, two_inputs, counted,
+    dropout, embedding, two_inputs, counted, attention,
 ]  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from magmadnn.compiler.copies import layouts_of
-from magmadnn.compiler.layout import FULL, SCALAR, Layouts
-from magmadnn.compiler.regions import ALONE, Region, RegionKind, matrix_of
+from magmadnn.compiler.layout import FULL, SCALAR, Layouts, is_gemm_operand
+from magmadnn.compiler.regions import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
@@ -106,7 +106,7 @@ class Fusion:
         bases = [self.layouts.bases[i] for i in node.inputs]
         found = dict.fromkeys(self.of[b] for b in reversed(bases) if b in self.of)
         # a region that walks over this very matrix before one to which the node is a number of a row
-        return sorted(found, key=lambda r: r.domain != matrix_of(node.shape))
+        return sorted(found, key=lambda r: not is_same_matrix(r.domain, matrix_of(node.shape)))
 
     def _fits(self, node: Node, region: Region) -> bool:
         """Whether `node` can be computed in `region`."""
@@ -124,7 +124,7 @@ class Fusion:
         rows, columns = matrix_of(node.shape)
         if region.kind is RegionKind.COLUMNS:
             return columns == region.columns and all(size == 1 for size in rows)
-        return (rows, columns) == region.domain
+        return is_same_matrix((rows, columns), region.domain)
 
     def _is_number(self, node: Node, region: Region) -> bool:
         """Whether the node has a value for each row of the region's matrix, made from its reductions."""
@@ -136,15 +136,16 @@ class Fusion:
     def _readable(self, node: Node, region: Region) -> bool:
         """Whether the kernel can walk over every operand of the node."""
         element = self._is_element(node, region)
-        return all(self._reads(i, element, region) for i in node.inputs)
+        walked = matrix_of(node.shape) if element else region.domain
+        return all(self._reads(i, element, region, walked) for i in node.inputs)
 
-    def _reads(self, operand: Node, by_element: bool, region: Region) -> bool:
+    def _reads(self, operand: Node, by_element: bool, region: Region, walked: Any) -> bool:
         base = self.layouts.bases[operand]
         if self.of.get(base) is region:
             return self._reads_register(operand, by_element, region)
         if not by_element:
             return self.layouts.is_number(operand, region.rows)
-        spread = self.layouts.spread(operand, region.rows, region.columns)
+        spread = self.layouts.spread(operand, *walked)
         return spread == SCALAR if region.kind is RegionKind.RANDOM else spread is not None
 
     def _reads_register(self, operand: Node, by_element: bool, region: Region) -> bool:
@@ -207,10 +208,10 @@ class Fusion:
             self.of[node] = region
 
     def _is_gemm(self, node: Node) -> bool:
-        """Whether it is a plain product of two matrices whose rows or columns are contiguous."""
-        if node.attributes or len(node.inputs) != 2 or node.ndim != 2:
+        """Whether it is a product of matrices, or stacks of them, with contiguous rows or columns."""
+        if node.attributes or len(node.inputs) != 2 or node.ndim < 2:
             return False
-        if any(i.ndim != 2 or i.dtype != node.dtype for i in node.inputs):
+        if any(i.ndim < 2 or i.dtype != node.dtype for i in node.inputs):
             return False
         return all(is_gemm_operand(self.layouts.arrays[i]) for i in node.inputs)
 
@@ -220,8 +221,10 @@ class Fusion:
         """What two regions become as one; None where they cannot be one kernel."""
         kinds = [one.kind, other.kind]
         apart = RegionKind.RANDOM in kinds or any(kind in ALONE for kind in kinds)
-        if one.domain != other.domain or apart or RegionKind.ROWS not in kinds:
+        if not is_same_matrix(one.domain, other.domain) or apart or RegionKind.ROWS not in kinds:
             return None
+        if one.domain != other.domain and (one.numbers or other.numbers):
+            return None  # whose shapes are those of the rows
         if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
             return None
         special = other if one.kind is RegionKind.ROWS else one
@@ -307,7 +310,7 @@ class Fusion:
         """The arrays as large as the matrix that a kernel of these nodes would read from outside."""
         members = set(nodes)
         bases = {self.layouts.bases[i] for n in nodes for i in n.inputs} - members
-        return {b for b in bases if matrix_of(b.shape) == region.domain}
+        return {b for b in bases if is_same_matrix(matrix_of(b.shape), region.domain)}
 
 
 def _combines(node: Node) -> str | None:
@@ -318,12 +321,6 @@ def _combines(node: Node) -> str | None:
 def _is_positive(size: Any) -> bool:
     """Whether a size is known to be at least 1."""
     return isinstance(size, int) and size > 0
-
-
-def is_gemm_operand(array: Any) -> bool:
-    """Whether the rows or the columns of a matrix are contiguous."""
-    rows, columns = array.strides
-    return array.itemsize in (rows, columns) and min(rows, columns) > 0
 
 
 def fuse(program: Program, compilable: Callable[[Node], bool]) -> tuple[list[Region], Layouts]:

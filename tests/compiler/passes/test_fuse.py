@@ -129,10 +129,22 @@ def test_a_row_sum_broadcast_along_columns() -> None:
     agrees([x - ops.sum(x, 1), x - ops.sum(x, 1, keepdims=True)], {x: ramp(5, 5) + 0.3})
 
 
-def test_products_by_subscripts_and_of_more_axes_are_calls() -> None:
+def test_stacks_of_products_are_products() -> None:
     x, y = placed("x", 5, 5), placed("y", 3, 5, 5)
-    assert regions(ops.einsum("ij,kj->ki", x, x)) == ["call[5, 5] _einsum"]
-    assert regions(ops.matmul(y, x)) == ["call[3, 5, 5] matmul"]
+    assert regions(ops.matmul(y, x) + 1.0) == ["gemm[15, 5] matmul add"]
+    assert regions(ops.matmul(x, y) + 1.0) == ["gemm[3, 5, 5] matmul add"]
+
+
+def test_elements_of_a_product_may_be_divided_into_more_axes() -> None:
+    x, w, b = placed("x", BATCH, 7), placed("w", 7, 6), placed("b", BATCH, 2, 3)
+    y = ops.reshape(ops.matmul(x, w), (BATCH * 2, 3))
+    assert regions(ops.relu(ops.reshape(y, (BATCH, 2, 3)) + b)) == [
+        "gemm[batch, 6] matmul", "rows[batch, 2, 3] add relu",
+    ]  # fmt: skip
+    flat = ops.matmul(ops.reshape(placed("z", BATCH, 2, 7), (BATCH * 2, 7)), placed("v", 7, 3))
+    assert regions(ops.relu(ops.reshape(flat, (BATCH, 2, 3)) + b)) == [
+        "gemm[2*batch, 3] matmul add relu"
+    ]
 
 
 def test_an_extreme_of_what_may_be_empty_is_a_call() -> None:
