@@ -11,7 +11,9 @@ from types import MappingProxyType
 
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
+from magmadnn.graph.svg import to_svg
 
+from .diagram import diagram_of_plan
 from .draft import Draft
 from .draft import Work as Work
 from .dump import Dump
@@ -111,4 +113,6 @@ def native_plan(program: Program, *, check: bool = False) -> NativePlan:
     checked = max((draft.phases[r] for r in early), default=-1) + 1
     plan = NativePlan(draft.program, draft.work, draft.layouts, draft.in_place, checked, dump)
     dump.add("plan", plan.__str__)
+    dump.add_file("given.svg", lambda: to_svg(program))
+    dump.add_file("plan.svg", lambda: to_svg(diagram_of_plan(plan, {})))
     return plan

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.passes.precision import precision as rounded
 from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.program import Program
@@ -113,6 +114,16 @@ class Executable:
 
         self._need_cores("expected times")
         return self.native.plan.text(sizes, measured_rates())
+
+    def diagram(self, sizes: Mapping[str, int], optimised: bool) -> Diagram:
+        """What is compiled, or what became of it, for `to_svg`."""
+        if not optimised:
+            return diagram_of_program(self.program)
+        if self.executor != "native":
+            return diagram_of_program(self.plan.program)
+        from magmadnn.compiler.diagram import diagram_of_plan
+
+        return diagram_of_plan(self._runner.plan, sizes)
 
     def profile(self, feeds: Mapping[Node, Any]) -> Profile:
         """Measured times of all steps; variables keep their values.

@@ -1,6 +1,7 @@
 """The compute graph: what an op is, nodes, symbolic dimensions, gradients, and how a graph is shown."""
 
 from . import scalar as scalar
+from .diagram import Diagram as Diagram
 from .dim import Dim as Dim
 from .node import Node as Node
 from .node import scope as scope
@@ -17,6 +18,7 @@ from .text import show as show
 
 __all__ = [
     "REQUIRED",
+    "Diagram",
     "Dim",
     "NoGradient",
     "Node",

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .node import Node
+from .diagram import Box
 
-Item = Hashable  # a node, or a Bend
+Item = Hashable  # a box, or a Bend
 _SWEEPS = 12
 
 
 @dataclass(frozen=True)
 class Bend:
-    """Where edges from one node pass a row."""
+    """Where edges from one box pass a row."""
 
-    source: Node
+    source: Box
     row: int
 
 
@@ -34,7 +34,7 @@ class Layout:
         place: the middle of each, along its row.
     """
 
-    def __init__(self, nodes: Sequence[Node], width: float, bend: float) -> None:
+    def __init__(self, nodes: Sequence[Box], width: float, bend: float) -> None:
         """`width` is that of a box with its gap, `bend` that of a bend."""
         self._width, self._bend = width, bend
         self.row = _rows(nodes)
@@ -51,12 +51,12 @@ class Layout:
                 self.place[item] = number * width
         self._arrange()
 
-    def way(self, source: Node, target: Node) -> list[float]:
+    def way(self, source: Box, target: Box) -> list[float]:
         """The places where the edge from `source` to `target` passes the rows between them."""
         between = range(self.row[source] + 1, self.row[target])
         return [self.place[Bend(source, row)] for row in between]
 
-    def _join(self, source: Node, target: Node) -> None:
+    def _join(self, source: Box, target: Box) -> None:
         last: Item = source
         for row in range(self.row[source] + 1, self.row[target]):
             bend = Bend(source, row)
@@ -117,15 +117,15 @@ class Layout:
 
 
 def _is_leaf(item: Item) -> bool:
-    return isinstance(item, Node) and not item.inputs
+    return isinstance(item, Box) and not item.inputs
 
 
-def _rows(nodes: Sequence[Node]) -> dict[Item, int]:
+def _rows(nodes: Sequence[Box]) -> dict[Item, int]:
     """The depth of each node; leaves stand just above their first reader."""
     row: dict[Item, int] = {}
     for node in nodes:
         row[node] = 1 + max((row[i] for i in node.inputs), default=-1)
-    first: dict[Node, int] = {}
+    first: dict[Box, int] = {}
     for node in nodes:
         for source in node.inputs:
             first[source] = min(first.get(source, row[node]), row[node])

@@ -6,13 +6,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from .diagram import Box, Diagram, diagram_of_nodes, diagram_of_program
 from .layered import Layout
-from .node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, topological
-from .text import constant_text, nodes_of
+from .program import Program
+from .text import nodes_of
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _BEND = 156, 40, 20, 40, 16, 14
-_FILL = {VARIABLE: "#dbeafe", PLACEHOLDER: "#dcfce7", CONSTANT: "#f3f4f6", SIZE: "#f3f4f6"}
-_LONGEST_TITLE, _LONGEST_SPEC = 22, 26  # letters that surely fit into a box
+_GAP_X, _GAP_Y, _MARGIN, _BEND = 20, 40, 16, 14
+_LETTER, _LINE = 6, 14  # a box has this much for each letter and each line
 _HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
     'height="{height}" font-family="sans-serif" font-size="11">\n'
@@ -26,73 +26,95 @@ def to_svg(*outputs: Any, path: str | Path | None = None) -> str:
     """The drawing of the graphs of `outputs` as SVG text; also written to `path` if that is given.
 
     Variables are blue, placeholders green, constants and sizes grey, operations white; data flows
-    downwards. Pointing at a box shows its layer and attributes.
+    downwards. Pointing at a box shows its layer and attributes. What a model runs is drawn by
+    `to_svg(model.diagram(...))`: nodes before optimisation, kernels after it.
+
+    Args:
+        outputs: Operations; or a single program or diagram.
+        path: a file to write.
 
     Raises:
         GraphError: for anything that has no graph.
     """
-    nodes = topological(nodes_of(outputs))
-    layout = Layout(nodes, _WIDTH + _GAP_X, _BEND)
-    width = max(_x(layout, n) for n in nodes) + _WIDTH / 2 + _MARGIN
-    width = max(width, *(_MARGIN + at + _BEND for at in layout.place.values()))
-    height = max(_y(layout.row[n]) for n in nodes) + _HEIGHT + _MARGIN
-    edges = [_edge(layout, i, n) for n in nodes for i in dict.fromkeys(n.inputs)]
-    boxes = [_box(n, _x(layout, n), _y(layout.row[n])) for n in nodes]
-    head = _HEAD.format(width=f"{width:.0f}", height=f"{height:.0f}")
-    text = "\n".join([head, *edges, *boxes, "</svg>\n"])
+    text = _Drawing(_diagram(outputs)).text()
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
 
 
-def _x(layout: Layout, node: Node) -> float:
-    """The middle of a box."""
-    return _MARGIN - _GAP_X / 2 + layout.place[node]
+def _diagram(outputs: tuple[Any, ...]) -> Diagram:
+    if len(outputs) == 1 and isinstance(outputs[0], Diagram):
+        return outputs[0]
+    if len(outputs) == 1 and isinstance(outputs[0], Program):
+        return diagram_of_program(outputs[0])
+    return diagram_of_nodes(nodes_of(outputs))
 
 
-def _y(row: int) -> float:
-    """The upper edge of a row."""
-    return _MARGIN + row * (_HEIGHT + _GAP_Y)
+class _Drawing:
+    """A diagram with the places of its boxes, which all have one size."""
 
+    def __init__(self, diagram: Diagram) -> None:
+        self.boxes, self.letters = diagram.boxes, diagram.letters
+        self.width = _LETTER * self.letters
+        self.height = 12 + _LINE * (1 + max((len(b.lines) for b in self.boxes), default=0))
+        self.layout = Layout(self.boxes, self.width + _GAP_X, _BEND)
 
-def _edge(layout: Layout, source: Node, target: Node) -> str:
-    """A line down from box to box, straight through each row that it passes."""
-    x, y = _x(layout, source), _y(layout.row[source]) + _HEIGHT
-    path = f"M{x:.0f} {y:.0f}"
-    row = layout.row[source]
-    for at in layout.way(source, target):
-        row += 1
-        path += _curve(x, y, (x := _MARGIN - _GAP_X / 2 + at), _y(row))
-        y = _y(row) + _HEIGHT
-        path += f"V{y:.0f}"
-    path += _curve(x, y, _x(layout, target), _y(layout.row[target]))
-    return f'<path d="{path}" fill="none" stroke="#6b7280" marker-end="url(#tip)"/>'
+    def text(self) -> str:
+        """The whole file."""
+        boxes, place = self.boxes, self.layout.place
+        width = max((self._x(b) for b in boxes), default=0) + self.width / 2 + _MARGIN
+        width = max(width, *(_MARGIN + at + _BEND for at in place.values()), 0)
+        height = max((self._y(self.layout.row[b]) for b in boxes), default=0)
+        height += self.height + _MARGIN
+        edges = [self._edge(i, b) for b in boxes for i in dict.fromkeys(b.inputs)]
+        head = _HEAD.format(width=f"{width:.0f}", height=f"{height:.0f}")
+        return "\n".join([head, *edges, *map(self._box, boxes), "</svg>\n"])
+
+    def _x(self, box: Box) -> float:
+        """The middle of a box."""
+        return _MARGIN - _GAP_X / 2 + self.layout.place[box]
+
+    def _y(self, row: int) -> float:
+        """The upper edge of a row."""
+        return _MARGIN + row * (self.height + _GAP_Y)
+
+    def _edge(self, source: Box, target: Box) -> str:
+        """A line down from box to box, straight through each row that it passes."""
+        row = self.layout.row[source]
+        x, y = self._x(source), self._y(row) + self.height
+        path = f"M{x:.0f} {y:.0f}"
+        for at in self.layout.way(source, target):
+            row += 1
+            path += _curve(x, y, (x := _MARGIN - _GAP_X / 2 + at), self._y(row))
+            y = self._y(row) + self.height
+            path += f"V{y:.0f}"
+        path += _curve(x, y, self._x(target), self._y(self.layout.row[target]))
+        return f'<path d="{path}" fill="none" stroke="#6b7280" marker-end="url(#tip)"/>'
+
+    def _box(self, box: Box) -> str:
+        x, y = self._x(box), self._y(self.layout.row[box])
+        texts = [
+            (
+                f'<text x="{x:.0f}" y="{y + 17:.0f}" text-anchor="middle" font-weight="bold">'
+                f"{escape(_shortened(box.title, self.letters - 4))}</text>"
+            )
+        ]
+        texts += [
+            f'<text x="{x:.0f}" y="{y + 31 + _LINE * k:.0f}" text-anchor="middle" fill="#4b5563">'
+            f"{escape(_shortened(line, self.letters))}</text>"
+            for k, line in enumerate(box.lines)
+        ]
+        return (
+            f"<g><title>{escape(box.tip)}</title>"
+            f'<rect x="{x - self.width / 2:.0f}" y="{y:.0f}" width="{self.width}" '
+            f'height="{self.height}" rx="5" fill="{box.fill}" stroke="#374151"/>'
+            f"{''.join(texts)}</g>"
+        )
 
 
 def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
     middle = (y0 + y1) / 2
     return f"C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} {y1:.0f}"
-
-
-def _box(node: Node, x: float, y: float) -> str:
-    fill = next((colour for op, colour in _FILL.items() if op is node.op), "white")
-    attributes = ", ".join(f"{k}={v}" for k, v in node.attributes.items())
-    tip = " ".join(filter(None, [node.scope, node.label, attributes]))
-    return (
-        f"<g><title>{escape(tip)}</title>"
-        f'<rect x="{x - _WIDTH / 2:.0f}" y="{y:.0f}" width="{_WIDTH}" height="{_HEIGHT}" rx="5" '
-        f'fill="{fill}" stroke="#374151"/>'
-        f'<text x="{x:.0f}" y="{y + 17:.0f}" text-anchor="middle" font-weight="bold">'
-        f"{escape(_shortened(_title(node), _LONGEST_TITLE))}</text>"
-        f'<text x="{x:.0f}" y="{y + 31:.0f}" text-anchor="middle" fill="#4b5563">'
-        f"{escape(_shortened(str(node.spec), _LONGEST_SPEC))}</text></g>"
-    )
-
-
-def _title(node: Node) -> str:
-    if node.op is CONSTANT:
-        return constant_text(node.value)
-    return f"size {node.attributes['dim']}" if node.op is SIZE else node.label
 
 
 def _shortened(text: str, most: int) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.compiler import Plan
 from magmadnn.errors import CheckpointError
 from magmadnn.executor import Executable
+from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.tensor import Operation, Tensor, Variable
@@ -154,6 +155,10 @@ class Step:
     def expected_text(self, sizes: Mapping[str, int]) -> str:
         """The plan with the least time of each kernel; see `Model.plan`."""
         return self._executable.expected_text(sizes)
+
+    def diagram(self, sizes: Mapping[str, int], optimised: bool) -> Diagram:
+        """What a step computes, or the kernels that it became; see `Model.diagram`."""
+        return self._executable.diagram(sizes, optimised)
 
     def profile(self, feeds: Feeds | None = None) -> Profile:
         """Measured times of all kernels of a step; see `Model.profile`. Nothing is trained by it."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from magmadnn.errors import ArgumentError
 from magmadnn.executor import Executable
+from magmadnn.graph.diagram import Diagram
 from magmadnn.optim import Step
 
 from .checks import at_least, checked_arrays
@@ -24,6 +25,12 @@ def plan_of(model: Model, x: Any, y: Any, batch_size: int, expected: bool) -> st
     at_least("plan: batch_size", batch_size, 1)
     found, sizes = _planned(model, "plan", x, y), {"batch": batch_size}
     return found.expected_text(sizes) if expected else found.text(sizes)
+
+
+def diagram_of(model: Model, x: Any, y: Any, batch_size: int, optimised: bool) -> Diagram:
+    """See `Model.diagram`."""
+    at_least("diagram: batch_size", batch_size, 1)
+    return _planned(model, "diagram", x, y).diagram({"batch": batch_size}, optimised)
 
 
 def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:

@@ -13,6 +13,7 @@ from magmadnn import ops, optim
 from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
 from magmadnn.executor import Executable, placed
+from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
@@ -27,7 +28,7 @@ from .callbacks import Callback
 from .checks import as_iterable, at_least, chained, checked_arrays, looks
 from .fit import BatchSize, Fit, run_once
 from .history import History
-from .inspection import plan_of, profile_of
+from .inspection import diagram_of, plan_of, profile_of
 from .objective import Objective, sample_weights
 from .pieces import Batch
 from .progress import for_verbosity
@@ -238,6 +239,12 @@ class Model:
             expected: also the least time of each kernel, at limits of a core that are measured now.
         """
         return plan_of(self, x, y, batch_size, expected)
+
+    def diagram(
+        self, x: Any = None, y: Any = None, *, batch_size: int = 32, optimised: bool = True
+    ) -> Diagram:
+        """What `plan` tells, for `md.graph.to_svg`: kernels as boxes, or nodes if not `optimised`."""
+        return diagram_of(self, x, y, batch_size, optimised)
 
     def profile(self, x: Any, y: Any = None, *, batch_size: int = 32) -> Profile:
         """Where the time of a training step goes; of a prediction, without an optimiser.
