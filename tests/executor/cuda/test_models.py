@@ -18,7 +18,7 @@ from magmadnn.errors import (
     OutOfMemoryError,
     UnknownNameError,
 )
-from magmadnn.executor.cuda import items
+from magmadnn.executor.cuda import items, runner
 from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
@@ -205,9 +205,12 @@ def test_an_update_that_is_not_finite_is_not_made(device: str, sliced: bool) -> 
 
 
 @needs_compiler
-def test_memory_that_runs_out_is_told_and_the_process_goes_on() -> None:
+def test_memory_that_runs_out_is_told_and_the_process_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x, _ = samples(1 << 16, 13, 5)
-    with emulated_device(capacity=100 << 20):
+    monkeypatch.setattr(runner, "PRODUCT_WORKSPACE", 1 << 10)
+    with emulated_device(capacity=40 << 20):
         model = network((13, 170, 5), None, device="cuda")
         few = model.predict(x[:8])
         with pytest.raises(OutOfMemoryError) as caught:
