@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -280,6 +281,11 @@ class NativeRunner:
     def __init__(self, plan: NativePlan) -> None:
         self.plan = plan
         self._kept: OrderedDict[Any, Any] = OrderedDict()
+
+    @cached_property
+    def leaves(self) -> tuple[Node, ...]:
+        """Placeholders, variables and constants of the program."""
+        return tuple(n for n in self.plan.program.nodes() if not isinstance(n.op, Op))
 
     def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:
         """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""

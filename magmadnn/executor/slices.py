@@ -188,7 +188,7 @@ def slices_of(
     batch_size: int,
 ) -> BoundSlices | None:
     """Slices of a plan over data, made once for data that looks alike; None where it cannot run alone."""
-    if not can_slice(runner.plan, data, settings):
+    if not can_slice(runner, data, settings):
         return None
     threads = thread_count()
     looks = tuple((node, rows.dtype, rows.shape[1:]) for node, rows in data.items())
@@ -200,14 +200,15 @@ def slices_of(
     return BoundSlices(runner.kept(key, made), data)
 
 
-def can_slice(plan: NativePlan, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
+def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
     """Whether a plan can run on its own: no calls, data of known types, new values in memory of their own."""
+    plan = runner.plan
     fed = {*data, *settings}
     bases = plan.layouts.bases
     stored = {node for work in plan.work for node in work.needed}
     return (
         all(work.lowered is not None for work in plan.work)
-        and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
+        and all(n in fed for n in runner.leaves if n.op is PLACEHOLDER)
         and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
         and all(
@@ -215,6 +216,6 @@ def can_slice(plan: NativePlan, data: Mapping[Node, Array], settings: Sequence[N
             for _, v in plan.program.updates
         )
         and all(t.op is VARIABLE for t, _ in plan.program.updates)
-        and all(is_plain(n) for n in plan.program.nodes() if n.op is VARIABLE)
+        and all(is_plain(n) for n in runner.leaves if n.op is VARIABLE)
         and all(is_plain(t) for t, _ in plan.program.updates)
     )
