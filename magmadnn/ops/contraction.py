@@ -196,7 +196,7 @@ def _einsum_nodes(*xs: Any, subscripts: str) -> Any:
     dtypes = {x.dtype for x in xs}
     if len(xs) > 2 or len(dtypes) > 1 or not dtypes <= {np.dtype("float32"), np.dtype("float64")}:
         return None
-    others = [set(right).union(*(t for t in terms if t is not term)) for term in terms]
+    others = [{*right}.union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]
     kept = [_summed(x, t, o) for x, t, o in zip(xs, terms, others, strict=True)]
     if len(kept) == 1:
         (x, term), order = kept[0], right

@@ -266,10 +266,27 @@ def classes(draft: Draft) -> Node | None:
 
 
 def taken(draft: Draft) -> Node | None:
-    a = draft.one(lambda n: n.ndim > 0 and isinstance(n.shape[0], int) and n.shape[0] > 0)
+    a, rng = draft.one(lambda n: n.ndim > 0), draft.rng
     if a is None:
         return None
-    return ops.take(a, constant(draft.rng.integers(0, a.shape[0], (3, 2)[: draft.rng.integers(3)])))
+    axis = int(rng.integers(a.ndim))
+    if not isinstance(a.shape[axis], int) or not a.shape[axis]:
+        return None
+    kind = str(rng.choice(["int64", "int64", "int32", "uint8"]))
+    numbers = rng.integers(0, a.shape[axis], (3, 2)[: rng.integers(3)])
+    return ops.take(a, constant(np.asarray(numbers, kind)), axis=axis)
+
+
+def scattered(draft: Draft) -> Node | None:
+    a, rng = draft.one(lambda n: n.ndim > 0 and n.dtype != np.bool_), draft.rng
+    if a is None:
+        return None
+    axis = int(rng.integers(a.ndim))
+    if not isinstance(a.shape[axis], int):
+        return None
+    count = int(rng.integers(1, 6))
+    numbers = rng.integers(0, count, a.shape[axis])
+    return ops.scatter_add(a, constant(numbers), axis=axis, count=count)
 
 
 def product_of_two(draft: Draft) -> Node | None:
@@ -288,12 +305,22 @@ def product_of_two(draft: Draft) -> Node | None:
 
 
 def einsums(draft: Draft) -> Node | None:
-    a = draft.one(lambda n: n.ndim == 2 and is_floating(n.dtype))
-    b = draft.one(lambda n: a is not None and n.ndim == 2 and n.dtype == a.dtype)
+    """Of one operand or two, which share some axes: common, summed, or of one only."""
+    a, rng = draft.one(lambda n: 0 < n.ndim < 4 and is_floating(n.dtype)), draft.rng
+    b = draft.one(lambda n: a is not None and 0 < n.ndim < 4 and n.dtype == a.dtype)
     if a is None or b is None:
         return None
-    text = draft.rng.choice(["ij,jk->ik", "ij,ij->j", "ij,kj->ki", "ij,ik->jk", "ij->ji", "ij->i"])
-    return ops.einsum(str(text), *((a, b) if "," in text else (a,)))
+    left, right, spare = "abc"[: a.ndim], "", list("def")
+    for size in b.shape:
+        equal = [c for c, s in zip(left, a.shape, strict=True) if s == size and c not in right]
+        shared = equal and rng.random() < 0.7
+        right += equal[rng.integers(len(equal))] if shared else spare.pop()
+    if rng.random() < 0.2:
+        right = ""
+    letters = list(dict.fromkeys(left + right))
+    kept = [c for c in rng.permutation(letters) if rng.random() < 0.6]
+    terms, operands = ([left, right], (a, b)) if right else ([left], (a,))
+    return ops.einsum(f"{','.join(terms)}->{''.join(kept)}", *operands)
 
 
 def reshaped(draft: Draft) -> Node | None:
@@ -357,8 +384,8 @@ RULES: list[tuple[float, Rule]] = [
                ops.floor_divide, ops.prelu, lambda a, b: ops.divide(a, ops.abs(b) + 1),
                lambda a, b: ops.power(ops.abs(a) + 1, b))),
     (2, with_number), (1, integers), (1, truths), (1.5, chosen), (1.5, converted), (4, reduced),
-    (1, placed), (2, softmaxed), (1, classes), (0.7, taken), (3, product_of_two), (1, einsums),
-    (2, reshaped), (3, moved), (1.5, widened), (0.5, dropped),
+    (1, placed), (2, softmaxed), (1, classes), (1, taken), (0.7, scattered), (3, product_of_two),
+    (1, einsums), (2, reshaped), (3, moved), (1.5, widened), (0.5, dropped),
 ]  # fmt: skip
 
 

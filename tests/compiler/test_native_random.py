@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 
+from magmadnn.compiler.native import native_plan
 from magmadnn.executor import Executable
+from magmadnn.executor.native import Instance
 
 from .native_draw import draw
-from .native_graphs import fault, shrunk
+from .native_graphs import Case, fault, shrunk
 
 BLOCK = 10  # graphs of one test
 drawn = functools.lru_cache(maxsize=130)(draw)
@@ -35,11 +38,49 @@ def test_native_computes_what_the_reference_does_on_many(block: int) -> None:
         check(seed)
 
 
+def bits(case: Case, threads: int, runs: int) -> list[list[np.ndarray]]:
+    """What each of several runs gives: of outputs and of the new values of variables."""
+    program = Executable(case.outputs, case.updates, training=True, executor="native")
+    start = {t: np.array(t.value.read()) for t, _ in case.updates}
+    made = []
+    laid_out = Instance(native_plan(case.program), program.sizes(case.feeds[0]), threads)
+    for _ in range(runs):
+        for target, value in start.items():
+            target.value.write(value)
+        found = laid_out.run(case.feeds[0], guard=False)
+        made.append([*(found or []), *(np.array(t.value.read()) for t in start)])
+    for target, value in start.items():
+        target.value.write(value)
+    return made
+
+
+def check_bits(seed: int, runs: int) -> None:
+    case = drawn(seed)
+    wanted = bits(case, 1, 1)[0]
+    for threads, times in ((1, runs), (2, 2), (3, 2)):
+        for found in bits(case, threads, times):
+            for a, b in zip(wanted, found, strict=True):
+                assert a.tobytes() == b.tobytes(), (seed, threads)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 6))
+def test_bits_are_the_same_in_20_runs_and_on_any_number_of_threads(seed: int) -> None:
+    check_bits(seed, 20)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(10))
+def test_bits_are_the_same_on_many(block: int) -> None:
+    for seed in range(100 + block * BLOCK, 100 + (block + 1) * BLOCK):
+        check_bits(seed, 20)
+
+
 def test_cases_cover_what_they_should() -> None:
     cases = [drawn(seed) for seed in range(130)]
     nodes = [n for case in cases for n in case.program.nodes()]
     names = {n.op.name for n in nodes}
     wanted = {"matmul", "_einsum", "softmax", "log_softmax", "take_class", "one_hot", "cumsum", "take",
+              "scatter_add",
               "reshape", "transpose", "_slice", "concat", "pad", "broadcast_to", "where", "cast",
               "sum", "max", "min", "argmax", "less", "random_uniform"}  # fmt: skip
     assert wanted <= names
