@@ -708,8 +708,10 @@ COMMAND: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "name: no command": (
         (),
-        "a command is missing: give one of train, evaluate, predict, export, summary, doctor, "
-        "tune, or --help",
+        (
+            "a command is missing: give one of train, evaluate, predict, export, summary, doctor, "
+            "tune, or --help"
+        ),
     ),
     "name: option before the command": (
         ("--versoin",),

@@ -76,8 +76,8 @@ class Standalone:
         buffers: bytes of temporary values; each has room for the largest of several.
         constants: what never changes: parameters.
         facts: sizes to be stored before the first call.
-        calls: kernels in running order.
-        copies: made after the last call.
+        calls: kernels and copies in running order.
+        copies: of outputs, made after the last call.
         checked: sizes that must not turn out negative.
         longest: samples that are computed at a time.
         faults: a buffer that is not 0 after a kernel met a wrong number of a row; None without such kernels.
@@ -90,7 +90,7 @@ class Standalone:
     buffers: tuple[tuple[Size, ...], ...]
     constants: tuple[bytes, ...]
     facts: tuple[Fact, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[Call | Copy, ...]
     copies: tuple[Copy, ...]
     checked: tuple[Dim, ...]
     longest: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -24,8 +25,9 @@ from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
 from magmadnn.compiler.standalone import Call, Copy, Fact, Place, Standalone
 from magmadnn.errors import GraphError
-from magmadnn.graph.dim import Dim, Size, dims_of, product
+from magmadnn.graph.dim import Dim, Size, dims_of, product, substitute
 from magmadnn.graph.node import PLACEHOLDER, SIZE, VARIABLE, Node
+from magmadnn.graph.op import Array, Op
 
 from .native import Instance
 from .tasks import slot_values
@@ -133,9 +135,11 @@ class _Exporter:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _call(self, work: Work) -> Call:
+    def _call(self, work: Work) -> Call | Copy:
         lowered = work.lowered
         assert lowered is not None
+        if work.region.kind is RegionKind.MOVE:
+            return self._movement(work.region.nodes[0])
         nodes = {slot: node for slot, node, _ in (*lowered.reads, *lowered.writes)}
         places = {slot: self._place(node) for slot, node in nodes.items()}
         if FAULTS in lowered.kernel.slots:
@@ -150,6 +154,22 @@ class _Exporter:
         if isinstance(kernel, Gemm):
             kernel = selected(kernel, numbers)
         return Call(kernel, numbers, places)
+
+    def _movement(self, node: Node) -> Copy:
+        """A copy of one value in another layout."""
+        source = node.inputs[0] if node.inputs else node
+        seen = self._samples.first.walked(node)
+        if seen is None:
+            raise _made_for_one_size(node)
+        place = self._place(source)
+        offset = self._samples.size(partial(_walk_offset, node=node))
+        shape = node.shape if seen.shape == self._samples.first.arrays[node].shape else source.shape
+        strides = tuple(
+            self._samples.size(partial(_walk_stride, node=node, axis=axis))
+            for axis in range(seen.ndim)
+        )
+        origin = replace(place, offset=place.offset + offset)
+        return Copy(origin, self._place(node), shape, strides, node.dtype.itemsize)
 
     def _wrong_rows(self) -> Place:
         """Where kernels note that a number of a row was wrong."""
@@ -205,18 +225,22 @@ def _check_kernels(plan: NativePlan) -> None:
                 "NumPy there), so it cannot be in an object file; replace it, or export the part of "
                 "the model without it: md.Model(inputs=..., outputs=...)"
             )
-        stacked = work.region.kind is RegionKind.GEMM and product_of(work.region).ndim > 2
-        if stacked or work.region.kind is RegionKind.MOVE:
-            raise GraphError(
-                f"export: op {node.label}{where} runs by a table that is made for one batch size, so it "
-                "cannot be in an object file; replace it, or export the part of the model without it: "
-                "md.Model(inputs=..., outputs=...)"
-            )
+        if work.region.kind is RegionKind.GEMM and product_of(work.region).ndim > 2:
+            raise _made_for_one_size(node)
     for target, _ in plan.program.updates:
         raise GraphError(
             f"export: a prediction gives {target.label} a new value, but an exported function keeps "
             "nothing between calls; export a model without that update"
         )
+
+
+def _made_for_one_size(node: Node) -> GraphError:
+    where = f" of layer {node.scope}" if node.scope else ""
+    return GraphError(
+        f"export: op {node.label}{where} runs by a table that is made for one batch size, so it cannot be in "
+        "an object file; replace it, or export the part of the model without it: "
+        "md.Model(inputs=..., outputs=...)"
+    )
 
 
 # --- sizes ----------------------------------------------------------------------------------------
@@ -234,6 +258,32 @@ class _Sample:
         """Bytes from the beginning of the memory in which a value lies to the value."""
         base = self.plan.layouts.bases[node]
         return int(self.arrays[node].ctypes.data - self.arrays[base].ctypes.data)
+
+    def walked(self, node: Node) -> Array | None:
+        """The operand of a movement, seen so that its elements come in the order of the result's."""
+        if len(node.inputs) != 1:
+            return None
+        assert isinstance(node.op, Op)
+        source = self.arrays[node.inputs[0]]
+        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
+        result = np.asarray(node.op.numpy(source, **attributes))
+        if np.may_share_memory(result, source):
+            return result
+        numbers = np.arange(source.size).reshape(source.shape)
+        same = np.array_equal(np.ravel(node.op.numpy(numbers, **attributes)), numbers.ravel())
+        return source if same else None
+
+
+def _walk_offset(sample: _Sample, node: Node) -> int:
+    seen = sample.walked(node)
+    assert seen is not None
+    return int(seen.ctypes.data - sample.arrays[node.inputs[0]].ctypes.data)
+
+
+def _walk_stride(sample: _Sample, node: Node, axis: int) -> int:
+    seen = sample.walked(node)
+    assert seen is not None
+    return int(seen.strides[axis])
 
 
 def _slot(sample: _Sample, work: Work, slot: str) -> int:
@@ -260,6 +310,7 @@ class _Samples:
         columns = {s: first + draw.permutation(3 * count)[:count] for s in symbols}
         self._sizes = [{s: int(columns[s][k]) for s in symbols} for k in range(count)]
         self._layouts = [_Sample(plan, sizes) for sizes in self._sizes]
+        self.first = self._layouts[0]
         self._inverse = _inverted(self._rows(len(self._monomials)))
         self.lives = arena_of(plan, self._sizes[0]).lives
 

@@ -13,6 +13,7 @@ import pytest
 import magmadnn as md
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.errors import ArgumentError, DTypeError, FileError, GraphError, UnknownNameError
+from tests.layers.layer_cases import CASES
 from tests.training.exported import (
     NEEDS_C,
     NEEDS_FORTRAN,
@@ -426,3 +427,44 @@ def test_graphs_that_are_not_functions_of_samples(tmp_path: Path) -> None:
     x = md.layers.Input((3,), "float16")
     with pytest.raises((GraphError, DTypeError), match="float16"):
         md.Model(inputs=[x], outputs=[x]).export(tmp_path / "net.o")
+
+
+# --- every layer ----------------------------------------------------------------------------------
+
+
+@NEEDS_C
+def test_every_layer(tmp_path: Path) -> None:
+    """All layers in one library each; those without a kernel say so."""
+    refused = []
+    for number, case in enumerate(CASES):
+        x = md.layers.Input(case.sample, "int64" if case.integers else "float32")
+        model = md.Model(inputs=[x], outputs=[case.make()(x)])
+        file = tmp_path / f"layer_{number}.o"
+        try:
+            model.export(file, batch_size=5)
+        except GraphError as error:
+            assert "so it cannot be in an object file" in str(error)
+            refused.append(case.name)
+            continue
+        given = case.draw(11).astype(x.dtype)
+        wanted = model.predict(given)
+        found = nan_like(wanted)
+        assert Exported(file, f"layer_{number}").predict([given], found) == 0, case.name
+        assert_equal(found, wanted)
+    assert len(refused) < len(CASES) / 4, refused
+
+
+@NEEDS_C
+def test_values_that_are_copied_into_another_layout(tmp_path: Path) -> None:
+    x = md.layers.Input(("time", 3), "float64")
+    turned = x.transpose((0, 2, 1))  # [batch, 3, time]
+    outputs = [md.ops.exp(turned), md.ops.sin(turned.reshape((-1, 3 * x.shape[1])))]
+    model = md.Model(inputs=[x], outputs=outputs)
+    model.export(tmp_path / "turned.o", batch_size=4)
+    net = Exported(tmp_path / "turned.o", "turned")
+    for count, time in ((1, 1), (3, 7), (9, 2)):
+        given = np.random.default_rng(count).normal(size=(count, time, 3))
+        wanted = model.predict(given)
+        found = nan_like(wanted)
+        assert net.predict([given], found, [time]) == 0
+        assert_equal(found, wanted)

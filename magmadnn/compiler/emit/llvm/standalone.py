@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.standalone import Copy, Place, Standalone
+from magmadnn.compiler.standalone import Call, Copy, Place, Standalone
 from magmadnn.graph.dim import Dim, Size
 
 from .builder import F32, F64, I8, I32, I64, POINTER, VOID, Array, Code, Value
@@ -25,7 +25,12 @@ from .writers import scratch_bytes
 
 OK, WRONG_SIZE, NO_MEMORY, WRONG_ROW = 0, 1, 2, 3  # what entry points return
 _BATCH = "one_batch"
-_ITEMS = {1: I8, 4: I32, 8: I64}  # for copies, where only the size of an element matters
+_ITEMS = {
+    1: I8,
+    2: ir.IntType(16),
+    4: I32,
+    8: I64,
+}  # for copies, where only the size of an element matters
 _NUMBERS = {"int32": I32, "int64": I64, "float32": F32, "float64": F64}
 
 
@@ -59,7 +64,7 @@ class _Writer:
     def __init__(self, what: Standalone, prefix: str, target: Target, module: Any) -> None:
         self.what, self.prefix, self.target, self.module = what, prefix, target, module
         self._kernels: dict[Kernel, Any] = {}
-        for call in what.calls:
+        for call in self._kernel_calls():
             if call.kernel not in self._kernels:
                 name = f"kernel_{len(self._kernels)}"
                 made = add_function(module, name, call.kernel, target)
@@ -67,6 +72,9 @@ class _Writer:
                 self._kernels[call.kernel] = made
         self._constants = [self._constant(k, data) for k, data in enumerate(what.constants)]
         self._kernel_scratch = max((scratch_bytes(k, target) for k in self._kernels), default=0)
+
+    def _kernel_calls(self) -> list[Call]:
+        return [call for call in self.what.calls if isinstance(call, Call)]
 
     def _constant(self, number: int, data: bytes) -> Any:
         kind = ir.ArrayType(I8, len(data))
@@ -97,9 +105,12 @@ class _Writer:
             item = _NUMBERS[fact.dtype]
             value = code.convert(polynomial(code, fact.size, given.sizes), item)
             address(fact.goal).viewed(item)[0] = value
-        slots = max((len(call.kernel.slots) for call in what.calls), default=1)
+        slots = max((len(call.kernel.slots) for call in self._kernel_calls()), default=1)
         block, own = code.stack(I64, slots), given.scratch.at(end)
         for call in what.calls:
+            if isinstance(call, Copy):
+                _write_copy(code, call, address(call.source), address(call.goal), given.sizes)
+                continue
             for number, slot in enumerate(call.kernel.slots):
                 if slot in call.places:
                     pointer = address(call.places[slot]).base
