@@ -22,6 +22,7 @@ from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
+_LINE_BYTES = 64
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
 
 
@@ -36,8 +37,13 @@ class Blocking:
         depth: steps of k in a block, about.
         rows: rows of C in a block at most, a multiple of the tile's rows.
         columns: columns of C in a block where sums wait in scratch memory for a further block of k.
-        pack_a_rows: copy blocks of A for so many columns of C.
-        pack_a_columns: the same where A is stored transposed.
+        deep_columns: columns of C for which blocks have their full depth, if there are so many rows that B
+            is copied: a panel that is not, and a block of A that few panels read, need more room in caches
+            than they fill.
+        pack_a_rows: copy blocks of A for so many columns of C, and for half of them where rows of A lie in
+            few sets of the first-level cache.
+        pack_a_columns: copy them for so many where A is stored transposed, and where its rows lie so for
+            more than one panel.
         pack_b_rows: copy panels of B for so many rows of C. (Where B is stored transposed: always.)
         pack_b_colliding_rows: the same where rows of B lie in few sets of the first-level cache.
         group: panels of B copied at a time, so that rows of B are read in longer pieces.
@@ -47,9 +53,10 @@ class Blocking:
     depth: int
     rows: int
     columns: int = 1024
+    deep_columns: int = 512
     pack_a_rows: int = 1024
     pack_a_columns: int = 64
-    pack_b_rows: int = 512
+    pack_b_rows: int = 120
     pack_b_colliding_rows: int = 8
     group: int = 8
     unroll: int = 1
@@ -160,7 +167,11 @@ class Nest:
         later there, at twice the depth with half the rows, and then the columns are cut too.
         """
         code, high = self.code, self.tile.rows
-        aim = code.select(self.by_rule, self.blocking.depth, self.cut & 0xFFFF)
+        full, broad = self.blocking.depth, columns >= self.blocking.deep_columns
+        fifths = 3 if self.transpose_a else 4
+        shallow = code.select(broad, max(full * 4 // 5, 1), max(full * fifths // 5, 1))
+        rule = code.select(broad & (rows >= self.blocking.pack_b_rows), full, shallow)
+        aim = code.select(self.by_rule, rule, self.cut & 0xFFFF)
         steps = _even_part(code, k, (k + aim // 2) // aim)
         most = code.select(self.by_rule, self.blocking.rows, (self.cut >> 16) & 0xFFFF)
         wide = code.larger(columns, 1)
@@ -194,8 +205,13 @@ class Nest:
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
         copy, stride = self.scratch["block"], block.depth * rows + self.tile.lanes
-        least = self.blocking.pack_a_columns if self.transpose_a else self.blocking.pack_a_rows
-        pays = self._chosen(32, block.j1 - block.j0 >= least)
+        cut = self.blocking
+        if self.transpose_a:
+            least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
+        else:
+            least, crowded = cut.pack_a_rows, cut.pack_a_rows // 2
+        collide = self._collide(self.lda, block.depth)
+        pays = self._chosen(32, block.j1 - block.j0 >= code.select(collide, crowded, least))
         with code.when(pays):
             if self.transpose_a:
                 lanes = self.tile.lanes
@@ -233,14 +249,18 @@ class Nest:
 
     def _copies_b(self, block: _Block) -> Value:
         """Whether panels of B, not stored transposed, are copied."""
-        code, rows, stride = self.code, block.i1 - block.i0, self.ldb * item_bytes(self.b.item)
-        # Rows that lie an odd multiple of some power of two apart share sets of that many bytes.
-        apart = code.smaller(stride & -stride, _SETS_BYTES)
-        collide = block.depth * apart > _CROWDED_WAYS * _SETS_BYTES
-        pays = rows >= code.select(
+        collide = self._collide(self.ldb, block.depth)
+        least = self.code.select(
             collide, self.blocking.pack_b_colliding_rows, self.blocking.pack_b_rows
         )
-        return self._chosen(33, pays)
+        return self._chosen(33, block.i1 - block.i0 >= least)
+
+    def _collide(self, apart: Value, rows: Value) -> Value:
+        """Whether so many rows that lie `apart` elements apart crowd sets of the first-level cache."""
+        stride = apart * item_bytes(self.a.item)
+        # An odd multiple of some power of two: every so many bytes of the cache one row.
+        every = self.code.smaller(stride & -stride, _SETS_BYTES)
+        return (every > _LINE_BYTES) & (rows * every > _CROWDED_WAYS * _SETS_BYTES)
 
     def _chosen(self, bit: int, rule: Value) -> Value:
         """What a bit of the cut says; where there is none, what the rule says."""

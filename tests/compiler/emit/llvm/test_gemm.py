@@ -82,6 +82,8 @@ def test_all_edge_sizes(dtype, ta, tb, scaled):
     made = Gemm(dtype, ta, tb, scaled)
     for m, n, k in itertools.product(range(1, 21), repeat=3):
         check(made, m, n, k)
+    for m, n, k in np.random.default_rng(3).integers(1, 71, (400, 3)):
+        check(made, m, n, k, spare=1)
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)

@@ -81,6 +81,17 @@ def test_edge_sizes(dtype, ta, tb, column):
         assert np.isnan(around).all()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("dtype", "ta", "tb", "column"), KINDS)
+def test_all_edge_sizes(dtype, ta, tb, column):
+    made = Gemv(dtype, ta, tb, column)
+    for length, k in itertools.product(range(1, 71), range(71)):
+        a, b, c = operands(made, length, k)
+        gemm(made, a, b, c, host())
+        product, bound = expected(made, a, b)
+        assert (abs(c - product) <= bound).all(), (length, k)
+
+
 @pytest.mark.parametrize(("dtype", "ta", "tb", "column"), KINDS)
 def test_order_of_the_sum(dtype, ta, tb, column):
     """A chain gives the bits of `Gemm`; partial sums those of the order that is declared."""
