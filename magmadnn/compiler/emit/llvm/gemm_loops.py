@@ -56,7 +56,7 @@ class Blocking:
     deep_columns: int = 512
     pack_a_rows: int = 1024
     pack_a_columns: int = 64
-    pack_b_rows: int = 120
+    pack_b_rows: int = 96
     pack_b_colliding_rows: int = 8
     group: int = 8
     unroll: int = 1
