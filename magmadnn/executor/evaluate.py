@@ -14,7 +14,7 @@ from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.program import Program
 
-from .binding import bind
+from .binding import Bindings, bind
 from .places import device_of
 from .run import Watch, compute, run
 
@@ -160,7 +160,7 @@ class Executable:
             NumericError: with `guard`, if NaN or infinity appears, naming where; nothing is updated then.
         """
         if self.executor == "native" and watch is None:
-            fed, sizes = bind(self.plan, feeds)
+            fed, sizes = self._bindings(feeds)
             outputs = self._runner.run(fed, sizes, guard=guard or self._may_hide_errors)
             if outputs is not None:
                 return outputs
@@ -168,6 +168,10 @@ class Executable:
                 compute(self.plan, feeds)  # raises where kernels gave NaN
                 return self._runner.run(fed, sizes) or []
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
+
+    @cached_property
+    def _bindings(self) -> Bindings:
+        return Bindings(self.plan)
 
     @cached_property
     def _may_hide_errors(self) -> bool:

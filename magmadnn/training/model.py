@@ -410,11 +410,14 @@ class Model:
         at_least("predict: batch_size", batch_size, 1)
         arrays = inputs_for(self.inputs, x, "predict")
         prediction, rows = self._predictor(), len(arrays[0])
+        if rows <= batch_size:
+            whole = prediction.run({p.node: a for p, a in zip(self.inputs, arrays, strict=True)})
+            return whole[0] if len(whole) == 1 else whole
         pieces = [
             prediction.run(
                 {p.node: a[k : k + batch_size] for p, a in zip(self.inputs, arrays, strict=True)}
             )
-            for k in range(0, max(rows, 1), batch_size)
+            for k in range(0, rows, batch_size)
         ]
         found = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
         return found[0] if len(found) == 1 else found

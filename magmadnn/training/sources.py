@@ -290,8 +290,8 @@ def inputs_for(inputs: Sequence[Placeholder], value: Any, what: str) -> list[Arr
     Raises:
         GraphError, ShapeError: if their number, names or shapes do not fit.
     """
-    names = [p.name for p in inputs]
     if isinstance(value, Mapping):
+        names = [p.name for p in inputs]
         if set(value) != set(names):
             raise GraphError(f"{what}: the model's inputs are {names}, got {sorted(value)}")
         value = [value[name] for name in names]

@@ -94,6 +94,7 @@ class Driver:
         self._phases, self._tasks = _tables(phases)
         self._control = _shared(int(Control.WORDS))
         self._scratch = [scratch(scratch_bytes) for _ in range(threads)]
+        self._addresses = (self._control.ctypes.data, self._scratch[0].ctypes.data)
         self._lock = threading.Lock()
         self._run = _ENTRY(library.address(RUN))
         crowded = threads > cores()
@@ -123,7 +124,7 @@ class Driver:
         with self._lock:
             self._control[Control.FIRST_BATCH] = first_batch
             self._control[Control.BATCHES] = batches
-            self._run(self._control.ctypes.data, self._scratch[0].ctypes.data)
+            self._run(*self._addresses)
 
     def ticks(self) -> NDArray[np.int64]:
         """Of each task, in the order of the phases: the CPU's ticks and the calls so far, [tasks, 2]."""
