@@ -8,6 +8,7 @@ from pathlib import Path
 
 from magmadnn.backends import cuda
 from magmadnn.data._find import places_of
+from magmadnn.errors import DeviceError
 
 from . import machine
 from .arguments import Parser
@@ -20,7 +21,7 @@ Facts = Iterator[tuple[str, str]]
 _EXTRAS = {
     "matplotlib": ("curves of a training", "plot"),
     "tensorboardX": ("histories for TensorBoard", "tensorboard"),
-    "cupy": ("memory on NVIDIA GPUs", "cuda13"),
+    "cupy": ("NVIDIA GPUs", "cuda13"),
 }
 
 
@@ -73,6 +74,13 @@ def _device() -> Facts:
     found, reason = cuda.available()
     yield "NVIDIA GPU", reason if found else f"none can be used: {reason}"
     yield "driver", machine.driver_words()
+    if found:
+        try:
+            engine = cuda.device_engine(0)
+        except (DeviceError, ImportError) as error:
+            yield "kernels", f"cannot be compiled: {error}"
+        else:
+            yield "kernels", ", ".join((*engine.versions, f"{engine.processors} multiprocessors"))
 
 
 def _files() -> Facts:

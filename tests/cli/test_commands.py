@@ -16,6 +16,7 @@ import pytest
 import magmadnn as md
 from magmadnn.cli import commands, doctor, machine
 from magmadnn.cli.commands import COMMANDS
+from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("--hidden", "7", "--epochs", "2", "--quiet", "--out", "run")
@@ -198,3 +199,12 @@ def test_commands_are_loaded_when_they_are_used() -> None:
     loaded = done.stdout.split()
     assert "magmadnn.cli.commands" in loaded
     assert not {f"magmadnn.cli.{name}" for name in commands.COMMANDS} & set(loaded)
+
+
+@needs_compiler
+def test_doctor_names_what_kernels_are_compiled_for() -> None:
+    with emulated_device():
+        facts = dict(doctor.SECTIONS["GPU"]())
+    assert facts["NVIDIA GPU"] == "emulated"
+    assert facts["kernels"].startswith("emulated, ")
+    assert facts["kernels"].endswith(" multiprocessors")
