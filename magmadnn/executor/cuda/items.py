@@ -11,6 +11,7 @@ from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
 from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
 from magmadnn.compiler.emit.cuda.finite import MOST_PARTS, look_finite
+from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
 from magmadnn.compiler.emit.cuda.module import can_emit, choose
 from magmadnn.compiler.emit.cuda.variant import Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
@@ -100,12 +101,15 @@ class Items:
         reads: tuple[Span, ...],
         writes: tuple[Span, ...],
     ) -> list[Item]:
-        """The library's product, and a kernel for what is done to its elements."""
+        """One kernel; or the library's product, and a kernel for what is done to its elements."""
         gemm = lowered.kernel
         assert isinstance(gemm, Gemm)
         rows, columns = values["row1"], values["column1"]
         if not rows or not columns:
             return []
+        own = choose_gemm(gemm, values, self._chip, self._tensor_float)
+        if own is not None:
+            return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
         workspace = next(self._workspaces)
         product = ProductNode(
             gemm.dtype, self._tensor_float, (rows, columns, values["k"]),
@@ -164,9 +168,10 @@ def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
 
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
     """A graph of launches, each of which waits for those that it depends on and no others."""
+    edges = edges_of([(item.reads, item.writes) for item in items])
+    items = _hastened(items, edges)
     launches = [item.what for item in items if isinstance(item.what, Launch)]
     functions = functions_of(engine, (launch.variant for launch in launches))
-    edges = edges_of([(item.reads, item.writes) for item in items])
     nodes: list[GraphNode] = []
     for item, after in zip(items, edges, strict=True):
         if isinstance(item.what, ProductNode):
@@ -184,3 +189,35 @@ def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
                 )
             )
     return engine.graph(nodes)
+
+
+def _hastened(items: Sequence[Item], edges: Sequence[tuple[int, ...]]) -> list[Item]:
+    """Products that read early what no kernel writes over whose edge they come.
+
+    A kernel begins once those in front of it let it, which they do when all that they waited for is done. So
+    only what they write themselves is not there yet. One variant serves all launches of a product.
+    """
+    early: dict[GemmVariant, frozenset[str]] = {}
+    for item, after in zip(items, edges, strict=True):
+        if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant):
+            variant, fresh = item.what.variant, [w for k in after for w in items[k].writes]
+            a, b, *others = item.reads
+            known = {
+                "a": _apart([a], fresh),
+                "b": _apart([b], fresh),
+                "finish": _apart(others, fresh),
+            }
+            found = frozenset(slot for slot, is_known in known.items() if is_known)
+            early[variant] = early.get(variant, found) & found
+    made = []
+    for item in items:
+        if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant):
+            variant = item.what.variant.hastened(early[item.what.variant])
+            item = replace(item, what=replace(item.what, variant=variant))
+        made.append(item)
+    return made
+
+
+def _apart(spans: Sequence[Span], others: Sequence[Span]) -> bool:
+    """Whether no two spans share memory."""
+    return all(a[1] <= b[0] or b[1] <= a[0] for a in spans for b in others)

@@ -34,6 +34,14 @@ template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {
   give_way();
   return other;
 }
+template <typename T> T __shfl_sync(unsigned, T value, int lane) {
+  memcpy(&slots[current], &value, sizeof(T));
+  give_way();
+  T other;
+  memcpy(&other, &slots[current / 32 * 32 + lane % 32], sizeof(T));
+  give_way();
+  return other;
+}
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static double __longlong_as_double(long long bits) { double x; memcpy(&x, &bits, 8); return x; }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a * b) >> 32); }

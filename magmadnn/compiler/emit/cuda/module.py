@@ -50,7 +50,9 @@ def symbol(number: int) -> str:
 
 def module_text(variants: Sequence[Variant]) -> str:
     """The text of a module; its functions are called `symbol(0)`, `symbol(1)`, ..."""
-    return PRELUDE + "".join("\n" + v.text(symbol(k)) for k, v in enumerate(variants))
+    libraries = dict.fromkeys(getattr(v, "library", "") for v in variants)
+    texts = (v.text(symbol(k)) for k, v in enumerate(variants))
+    return "\n".join((PRELUDE, *libraries, *texts))
 
 
 @functools.cache

@@ -1,0 +1,72 @@
+"""The CUDA C++ text with which products fetch their operands."""
+
+from __future__ import annotations
+
+LOADS = r"""
+#ifdef __CUDA_ARCH__
+#define SHARED_MEMORY(bytes) extern __shared__ __align__(16) char memory[];
+#else
+#define SHARED_MEMORY(bytes) alignas(16) static char memory[bytes];
+#endif
+
+namespace gemm {
+
+// v[0..V) from `at`, or zeros. Loads stay in the order written: all are under way before the first use.
+template <int V, class T> __device__ __forceinline__ void load(T *v, const T *at, bool there) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 8 && V == 4) {
+    load<2>(v, at, there);
+    load<2>(v + 2, at + 2, there);
+  } else if constexpr (sizeof(T) == 8 && V == 2)
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; mov.f64 %0, 0d0000000000000000;"
+      "mov.f64 %1, 0d0000000000000000; @p ld.global.v2.f64 {%0, %1}, [%2];}"
+      : "=&d"(v[0]), "=&d"(v[1]) : "l"(at), "r"((int)there) : "memory");
+  else if constexpr (sizeof(T) == 8)
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.f64 %0, 0d0000000000000000;"
+      "@p ld.global.f64 %0, [%1];}" : "=&d"(v[0]) : "l"(at), "r"((int)there) : "memory");
+  else if constexpr (V == 4)
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000;"
+      "mov.f32 %2, 0f00000000; mov.f32 %3, 0f00000000; @p ld.global.v4.f32 {%0, %1, %2, %3}, [%4];}"
+      : "=&f"(v[0]), "=&f"(v[1]), "=&f"(v[2]), "=&f"(v[3]) : "l"(at), "r"((int)there) : "memory");
+  else if constexpr (V == 2)
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; mov.f32 %0, 0f00000000; mov.f32 %1, 0f00000000;"
+      "@p ld.global.v2.f32 {%0, %1}, [%2];}"
+      : "=&f"(v[0]), "=&f"(v[1]) : "l"(at), "r"((int)there) : "memory");
+  else
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.f32 %0, 0f00000000;"
+      "@p ld.global.f32 %0, [%1];}" : "=&f"(v[0]) : "l"(at), "r"((int)there) : "memory");
+#else
+  for (int i = 0; i < V; i++) v[i] = there ? at[i] : T(0);
+#endif
+}
+// The same into shared memory, without waiting for it.
+template <int V, class T> __device__ __forceinline__ void copy(T *to, const T *at, bool there) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  constexpr int BYTES = V * (int)sizeof(T);
+  const u32 goal = (u32)__cvta_generic_to_shared(to);
+  if constexpr (BYTES > 16) {
+    copy<V / 2>(to, at, there);
+    copy<V / 2>(to + V / 2, at + V / 2, there);
+  } else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(goal), "l"(at), "n"(BYTES),
+      "r"(there ? BYTES : 0) : "memory");
+#else
+  T v[V];
+  load<V>(v, at, there);
+  for (int i = 0; i < V; i++) to[i] = v[i];
+#endif
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+// COUNT neighbouring elements of a line, of which those before `left` exist; V at a time.
+template <int COUNT, int V, class T> __device__ __forceinline__ void load_line(T *v, const T *at, int left) {
+  constexpr int W = COUNT % V == 0 ? V : COUNT % 2 == 0 && V > 1 ? 2 : 1;
+#pragma unroll
+  for (int i = 0; i < COUNT; i += W) load<W>(v + i, at + i, i < left);
+}
+
+}  // namespace gemm
+"""

@@ -1,0 +1,313 @@
+"""Own matrix products for GPUs, on the emulated device and through the compiler."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.backends.cuda.engine import KernelNode
+from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
+from magmadnn.compiler.emit.cuda.gemm_cut import Cut, cut_for
+from magmadnn.compiler.emit.cuda.module import OPTIONS, module_text, symbol
+from magmadnn.compiler.emit.cuda.variant import Chip, Launch
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.executor.cuda import items
+from tests.executor.cuda.emulator import emulated_device, needs_compiler
+
+H100 = Chip(90, 132, 227 << 10)
+SMALL = Chip(80, 4, 48 << 10)
+PRODUCT, X, RATE = ("product",), ("argument", 0), ("argument", 1)
+ONE = ("constant", 1, "1")
+
+
+def sigmoid(x: Any) -> Any:
+    return ("divide", ONE, ("add", ONE, ("exp", ("multiply", ("constant", -1.0, "-1.0"), x))))
+
+
+def biased(dtype: str) -> Finish:
+    return Finish((Operand("x0", dtype, "row"),), (), sigmoid(("add", PRODUCT, X)))
+
+
+def updated(dtype: str) -> Finish:
+    """x0 - x1 * product over x0, whose own memory is called y0 too."""
+    new = Result("y0", dtype, ("subtract", X, ("multiply", RATE, PRODUCT)))
+    return Finish((Operand("x0", dtype), Operand("x1", dtype, "scalar")), (new,), PRODUCT)
+
+
+def positive(dtype: str) -> Finish:
+    """Where the product is positive, and it times a number of the row there."""
+    kept = (
+        "where",
+        ("greater", PRODUCT, ("constant", 0, "0")),
+        ("multiply", PRODUCT, X),
+        ("constant", 0, "0"),
+    )
+    mask = Result("y0", "bool", ("greater", PRODUCT, ("constant", 0, "0")))
+    return Finish((Operand("x0", dtype, "column"),), (mask,), kept)
+
+
+def slots(gemm: Gemm, arrays: dict[str, np.ndarray], sizes: tuple[int, int, int]) -> dict[str, int]:
+    m, n, k = sizes
+    values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0, "ldc": n}
+    values |= {"lda": m if gemm.transpose_a else k, "ldb": k if gemm.transpose_b else n}
+    for slot in gemm.slots:
+        if slot in arrays:
+            values[slot] = arrays[slot].ctypes.data
+        elif slot.endswith("_row"):
+            values[slot] = n
+    return values
+
+
+def placed(gemm: Gemm, sizes: tuple[int, int, int], seed: int = 0) -> dict[str, np.ndarray]:
+    """Operands with random elements, results with garbage; `y0` lies in the memory of a whole `x0`."""
+    (m, n, k), rng = sizes, np.random.default_rng(seed)
+    shapes = {
+        "a": (k, m) if gemm.transpose_a else (m, k),
+        "b": (n, k) if gemm.transpose_b else (k, n),
+    }
+    spreads = {"full": (m, n), "row": (n,), "column": (m,), "scalar": ()}
+    finish = gemm.epilogue
+    assert finish is None or isinstance(finish, Finish)
+    for operand in finish.operands if finish else ():
+        shapes[operand.name] = spreads[operand.spread]
+    arrays = {
+        name: np.array(rng.standard_normal(shape), gemm.dtype) for name, shape in shapes.items()
+    }
+    arrays["c"] = np.full((m, n), np.nan, gemm.dtype)
+    for result in finish.results if finish else ():
+        alias = arrays.get("x0")
+        same = alias is not None and alias.shape == (m, n)
+        arrays[result.name] = alias if same else np.full((m, n), 7, result.dtype)
+    return arrays
+
+
+def run(*launches: Launch) -> None:
+    """Run them one after the other; they are compiled together."""
+    with emulated_device() as engine:
+        names = [symbol(k) for k in range(len(launches))]
+        text = module_text([launch.variant for launch in launches])
+        for one, function in zip(
+            launches, engine.load(engine.compile(text, OPTIONS), names), strict=True
+        ):
+            node = KernelNode(function, one.grid, one.block, one.shared_bytes, one.arguments)
+            engine.graph([node]).launch()
+
+
+def multiplied(gemm: Gemm, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    a, b = arrays["a"].astype(np.float64), arrays["b"].astype(np.float64)
+    return np.asarray((a.T if gemm.transpose_a else a) @ (b.T if gemm.transpose_b else b))
+
+
+def chosen(gemm: Gemm, arrays: dict[str, np.ndarray], sizes: tuple[int, int, int]) -> Launch:
+    launch = choose_gemm(gemm, slots(gemm, arrays, sizes), SMALL, False)
+    assert launch is not None
+    return launch
+
+
+def assert_close(got: np.ndarray, expected: np.ndarray, k: int) -> None:
+    error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    assert error < 4 * np.finfo(got.dtype).eps * np.sqrt(k)
+
+
+# --- what is computed --------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products(dtype: str) -> None:
+    asked = [
+        (Gemm(dtype, transpose_a, transpose_b), sizes)
+        for transpose_a in (False, True)
+        for transpose_b in (False, True)
+        for sizes in [(37, 41, 23), (48, 36, 68)]  # with odd edges, and with wide loads
+    ]
+    memory = [placed(gemm, sizes) for gemm, sizes in asked]
+    run(*(chosen(g, arrays, sizes) for (g, sizes), arrays in zip(asked, memory, strict=True)))
+    for (gemm, sizes), arrays in zip(asked, memory, strict=True):
+        assert_close(arrays["c"], multiplied(gemm, arrays), sizes[2])
+
+
+@needs_compiler
+def test_bias_and_activation() -> None:
+    gemm = Gemm("float32", epilogue=biased("float32"))
+    arrays = placed(gemm, sizes := (29, 22, 35))
+    run(chosen(gemm, arrays, sizes))
+    expected = 1 / (1 + np.exp(-(multiplied(gemm, arrays) + arrays["x0"])))
+    assert_close(arrays["c"], expected, sizes[2])
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "sizes", [(64, 48, 19), (33, 10, 50)]
+)  # with all of k at once, and in parts
+def test_update_in_place(sizes: tuple[int, int, int]) -> None:
+    gemm = Gemm("float32", transpose_a=True, epilogue=updated("float32"), unread=True)
+    arrays = placed(gemm, sizes)
+    expected = arrays["x0"] - arrays["x1"] * multiplied(gemm, arrays)
+    run(chosen(gemm, arrays, sizes))
+    assert_close(arrays["y0"], expected, sizes[2])
+    assert np.isnan(arrays["c"]).all()  # nobody reads it
+
+
+@needs_compiler
+def test_truth_values_and_numbers_of_rows() -> None:
+    gemm = Gemm("float64", transpose_b=True, epilogue=positive("float64"))
+    arrays = placed(gemm, sizes := (21, 27, 18))
+    run(chosen(gemm, arrays, sizes))
+    product = multiplied(gemm, arrays)
+    expected = np.where(product > 0, product * arrays["x0"][:, None], 0)
+    assert_close(arrays["c"], expected, sizes[2])
+    assert np.array_equal(arrays["y0"], product > 0)
+
+
+@needs_compiler
+def test_what_is_read_early_changes_nothing() -> None:
+    for transpose in (False, True):
+        gemm = Gemm("float32", transpose_a=transpose, epilogue=updated("float32"))
+        launches, memory = [], []
+        for early in ((), ("b", "finish"), ("a", "b"), ("a", "b", "finish")):
+            arrays = placed(gemm, sizes := (40, 34, 50))
+            launch = chosen(gemm, arrays, sizes)
+            variant = launch.variant
+            assert isinstance(variant, GemmVariant)
+            launches.append(replace(launch, variant=variant.hastened(frozenset(early))))
+            memory.append(arrays)
+        run(*launches)
+        assert all(np.array_equal(memory[0]["y0"], arrays["y0"]) for arrays in memory)
+        assert not np.array_equal(memory[0]["y0"], placed(gemm, sizes)["y0"])
+
+
+@needs_compiler
+def test_sums_of_a_row_do_not_depend_on_other_rows() -> None:
+    gemm = Gemm("float32")
+    arrays = placed(gemm, sizes := (50, 40, 60))
+    run(chosen(gemm, arrays, sizes))
+    part = {**arrays, "a": arrays["a"][7:], "c": np.full((43, 40), np.nan, np.float32)}
+    run(chosen(gemm, part, (43, 40, 60)))
+    assert np.array_equal(part["c"], arrays["c"][7:])
+
+
+# --- the rules ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", [4, 8])
+@pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False), (True, True)])
+def test_cuts_cover_everything(item: int, transposes: tuple[bool, bool]) -> None:
+    for sizes in [
+        (1, 1, 1),
+        (100, 528, 784),
+        (528, 10, 100),
+        (784, 528, 100),
+        (7, 1000, 3000),
+        (64, 64, 16),
+    ]:
+        cut = cut_for(sizes, transposes, item, 132, 227 << 10)
+        assert cut is not None
+        assert cut.steps * 16 * cut.warps[2] >= sizes[2]
+        assert cut.threads <= 512
+        assert cut.shared_bytes(transposes[1], item) <= 227 << 10
+        assert 1 <= cut.ahead <= cut.steps
+
+
+def test_small_products_fill_the_chip() -> None:
+    cut = cut_for((100, 528, 528), (False, False), 4, 132, 227 << 10)
+    assert cut == Cut(False, (1, 4), (1, 1, 11), 3, 3)
+    assert cut.blocks(100, 528) == 119
+    assert cut_for((100, 528, 10**6), (False, False), 4, 132, 227 << 10) is None
+
+
+def test_large_or_scaled_products_are_a_librarys() -> None:
+    def choice(
+        sizes: tuple[int, int, int], tensor_float: bool = False, **more: Any
+    ) -> Launch | None:
+        gemm = Gemm("float32", **more)
+        values = slots(gemm, {}, sizes) | {"a": 0, "b": 0, "c": 0}
+        return choose_gemm(gemm, values, H100, tensor_float)
+
+    assert choice((100, 528, 784), True) is not None
+    assert choice((100, 528, 784)) is not None
+    assert choice((4096, 4096, 4096), True) is None
+    assert choice((512, 2048, 784)) is None
+    assert choice((784, 528, 100), True, transpose_a=True) is not None
+    assert (
+        choice((784, 528, 100), transpose_a=True) is None
+    )  # exact products of this kind are slower
+    assert choice((100, 528, 784), scaled=True) is None
+    assert choice((100, 528, 0)) is None
+
+
+def variants() -> list[GemmVariant]:
+    """One of each kind, as for the network of the papers."""
+    asked = [
+        ((100, 528, 784), Gemm("float32", epilogue=biased("float32")), True),
+        ((100, 528, 10), Gemm("float32", transpose_b=True), True),
+        ((784, 528, 100), Gemm("float32", True, epilogue=updated("float32"), unread=True), True),
+        ((101, 53, 77), Gemm("float32", True, True), False),
+        ((64, 48, 40), Gemm("float64", True, epilogue=updated("float64")), False),
+        ((37, 41, 99), Gemm("float64", epilogue=positive("float64")), False),
+    ]
+    made = []
+    for sizes, gemm, tensor_float in asked:
+        arrays = placed(gemm, sizes)
+        launch = choose_gemm(gemm, slots(gemm, arrays, sizes), H100, tensor_float)
+        assert launch is not None and isinstance(launch.variant, GemmVariant)
+        made += [launch.variant, launch.variant.hastened(frozenset(("a", "b", "finish")))]
+    return made
+
+
+def test_text_follows_from_the_variant() -> None:
+    assert module_text(variants()) == module_text(variants())
+    assert len({v.text("kernel") for v in variants()}) == len(variants())
+    assert module_text(variants()).count("struct Product {") == 1
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+def test_text_compiles(architecture: str, tmp_path: Path) -> None:
+    source = tmp_path / "module.cu"
+    some = variants()[1:8:2] if architecture == "sm_75" else variants()
+    source.write_text(module_text(some))
+    flags = [option for option in OPTIONS if not option.startswith("--std")]
+    command = ["nvcc", "-std=c++17", *flags, f"-arch={architecture}", "-cubin", "-Xptxas", "-v"]
+    made = subprocess.run(
+        [*command, "-o", str(tmp_path / "module.cubin"), str(source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    if architecture != "sm_75":
+        assert made.stderr.count(" 0 bytes spill stores") == len(some)
+
+
+def test_early_is_what_no_kernel_in_front_writes() -> None:
+    gemm = Gemm("float32", epilogue=updated("float32"))
+    launch = chosen(gemm, placed(gemm, (16, 16, 16)), (16, 16, 16))
+    a, b, x, rate, y = ((64 * k, 64 * k + 64) for k in range(5))
+    first = items.Item(launch, (b, b, b), (a,))
+    second = items.Item(launch, (a, b, x, rate), (y,))
+    third = items.Item(launch, (b, a, y, rate), (x,))
+
+    def early(*row: items.Item) -> frozenset[str]:
+        edges = items.edges_of([(i.reads, i.writes) for i in row])
+        found = items._hastened(row, edges)[-1].what
+        assert isinstance(found, Launch) and isinstance(found.variant, GemmVariant)
+        return found.variant.early
+
+    assert early(second) == {"a", "b", "finish"}
+    assert early(replace(first, what=other(launch)), second) == {"b", "finish"}
+    # what `a` was written by is done once the kernel in front lets this one begin
+    assert early(
+        replace(first, what=other(launch)), replace(second, what=other(launch)), third
+    ) == {"a", "b"}
+
+
+def other(launch: Launch) -> Launch:
+    """A launch of another variant: one serves all launches of a product."""
+    assert isinstance(launch.variant, GemmVariant)
+    return replace(launch, variant=replace(launch.variant, arithmetic="tf32"))
