@@ -62,15 +62,12 @@ class Rows:
         dtype: of numbers that only constants and reductions make.
         short: rows have at most `SHORT_ROW` columns, and begin at column 0: what costs much is computed
             once, and kept for later stages beside the row.
-        streams: results are so large that a cache gains nothing from them; they are no operands, and
-            they and their rows begin on cache lines.
     """
 
     operands: tuple[Operand, ...]
     stages: tuple[Stage, ...]
     dtype: str = "float32"
     short: bool = False
-    streams: bool = False
 
     @property
     def parts(self) -> list[Operand | Result]:

@@ -15,7 +15,7 @@ from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import FULL, Result, row_constant
 from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows
 
-from .builder import I32, I64, VOID, Array, Code, Value, is_float, item_type, vector
+from .builder import I32, I64, Array, Code, Value, item_type, vector
 from .formulas import ITEMS, PRIMITIVES, Writer, cast
 from .frame import Frame
 from .operands import Matrix, MatrixRow, lanes_for
@@ -47,16 +47,6 @@ def write_rows(kernel: Rows, code: Code, frame: Frame, target: Target) -> None:
     writer = _RowWriter(with_signs(kernel), code, frame, lanes)
     with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
         writer.write(row)
-    if kernel.streams:
-        _wait_for_streams(code, target)
-
-
-def _wait_for_streams(code: Code, target: Target) -> None:
-    """Other threads read what was stored past the caches only after this."""
-    if target.triple.startswith(("x86_64", "i686")):
-        code.intrinsic("llvm.x86.sse.sfence", VOID, [])
-    else:
-        code.ir.fence("release")
 
 
 class _RowWriter:
@@ -168,10 +158,7 @@ class _RowWriter:
     def _store(self, result: Result, column: Value, value: Value, mask: Value | None) -> None:
         if item_type(value.type) == value.type:
             value = self.code.splat(value, self.lanes)
-        if self.kernel.streams and mask is None and is_float(ITEMS[result.dtype]):
-            self.at[result].stream(column, value)
-        else:
-            self.at[result].store(column, value, mask)
+        self.at[result].store(column, value, mask)
 
     def _row_leaf(self, leaf: Formula) -> Value:
         """A leaf that is the same in all of a row."""

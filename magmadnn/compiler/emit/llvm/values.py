@@ -223,13 +223,6 @@ class Array:
             [value.ir, self.address(index), ir.Constant(I32, align), mask.ir],
         )
 
-    def stream(self, index: Number, value: Value) -> None:
-        """Store the vector `value` past the caches; its address is a multiple of its size, or of 64."""
-        builder = self.code.ir
-        size = min(64, item_bytes(value.type) * value.type.count)
-        store = builder.store(value.ir, self.address(index), align=size)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
-
 
 def suffix(kind: Any) -> str:
     """How LLVM's intrinsics spell a type: v8f32, f64, v4i64."""

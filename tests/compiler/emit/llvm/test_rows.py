@@ -1,8 +1,6 @@
-"""Kernels over rows: what is kept beside a row, sums with one term, stores past the caches; equal bits."""
+"""Kernels over rows: what is kept beside a row, sums with one term; equal bits."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -210,18 +208,3 @@ def test_an_element_is_changed_where_the_class_is(short: bool) -> None:
     expected = x - (np.arange(77) == c[:, None]).astype(F4)
     for target in WIDTHS:
         np.testing.assert_array_equal(ran(made, x, target, c=c), expected)
-
-
-# --- past the caches ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("columns", [16, 48, 1024])
-def test_streamed_results_are_the_same(columns: int) -> None:
-    room = np.zeros((5 * columns + 16) * 4, np.uint8)
-    start = -room.ctypes.data % 64
-    y = room[start : start + 5 * columns * 4].view(F4).reshape(5, columns)
-    x = drawn(5, columns)
-    for target in WIDTHS:
-        y[:] = np.nan
-        ran(replace(softmax(F4, True), streams=True), x, target, y)
-        np.testing.assert_array_equal(y, ran(softmax(F4, False), x, target))
