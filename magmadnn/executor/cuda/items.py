@@ -17,7 +17,7 @@ from magmadnn.compiler.emit.cuda.variant import Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
-from magmadnn.compiler.lower import Lowered, product_of
+from magmadnn.compiler.lower import product_of
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.executor.runs import runs_of
@@ -27,6 +27,7 @@ from magmadnn.graph.node import Node, naming_scope
 from .code import chip_of, functions_of
 from .edges import Span, edges_of
 from .layout import Layout
+from .stacks import products_of
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,7 @@ class Item:
 def runs_on_device(work: Work) -> bool:
     """Whether there is code for the device; NumPy computes the step otherwise."""
     kernel = None if work.lowered is None else work.lowered.kernel
-    if isinstance(kernel, Gemm):
-        return product_of(work.region).ndim == 2
-    return kernel is not None and can_emit(kernel)
+    return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
 
 
 def may_fault(plan: NativePlan) -> bool:
@@ -90,34 +89,36 @@ class Items:
         reads = tuple(self._layout.span(node) for _, node, _ in work.lowered.reads)
         writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
         if isinstance(work.lowered.kernel, Gemm):
-            return self._product(work.lowered, values, reads, writes)
+            return self._product(work, values, reads, writes)
         launch = choose(work.lowered.kernel, values, self._chip)
         return [] if launch is None else [Item(launch, reads, writes)]
 
     def _product(
         self,
-        lowered: Lowered,
+        work: Work,
         values: Mapping[str, int],
         reads: tuple[Span, ...],
         writes: tuple[Span, ...],
     ) -> list[Item]:
         """One kernel; or the library's product, and a kernel for what is done to its elements."""
-        gemm = lowered.kernel
+        assert work.lowered is not None
+        gemm, node = work.lowered.kernel, product_of(work.region)
         assert isinstance(gemm, Gemm)
         rows, columns = values["row1"], values["column1"]
         if not rows or not columns:
             return []
-        own = choose_gemm(gemm, values, self._chip, self._tensor_float)
+        own = None
+        if node.ndim == 2:
+            own = choose_gemm(gemm, values, self._chip, self._tensor_float)
         if own is not None:
             return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
-        workspace = next(self._workspaces)
-        product = ProductNode(
+        whole = ProductNode(
             gemm.dtype, self._tensor_float, (rows, columns, values["k"]),
             (gemm.transpose_a, gemm.transpose_b), values["a"], values["b"], values["c"],
-            (values["lda"], values["ldb"], values["ldc"]), workspace[0],
+            (values["lda"], values["ldb"], values["ldc"]), 0,
         )  # fmt: skip
         bare = writes[-1]  # the product's own memory is the last
-        items = [Item(product, reads[:2], (bare, workspace))]
+        items = [self._by_library(p, reads[:2]) for p in products_of(node, self._layout, whole)]
         rest = finishing(gemm)
         if rest is not None:
             filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}
@@ -125,6 +126,12 @@ class Items:
             assert launch is not None
             items.append(Item(launch, (*reads[2:], bare), writes))
         return items
+
+    def _by_library(self, product: ProductNode, reads: tuple[Span, ...]) -> Item:
+        workspace = next(self._workspaces)
+        nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.dtype]
+        written = (product.c, product.c + nbytes)
+        return Item(replace(product, workspace=workspace[0]), reads, (written, workspace))
 
     def _values(self, work: Work) -> dict[str, int]:
         """All slots of a kernel for its whole matrix, with addresses on the device."""

@@ -1,0 +1,41 @@
+"""Products of stacks of matrices on a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn import ops
+from magmadnn.executor import Executable
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.tensor import Operation
+from tests.executor.cuda.devices import DEVICES, on
+
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((3, 5, 7), (3, 7, 2)),
+    ((3, 5, 7), (7, 2)),
+    ((5, 7), (3, 7, 2)),
+    ((2, 1, 5, 7), (3, 7, 4)),
+    ((0, 5, 7), (0, 7, 2)),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_stacks(device: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (left, right)]
+    nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
+    a, b = map(Operation, nodes)
+    made: Any = ops.relu(ops.matmul(a, b) + 0.25)
+    with on(device):
+        there = Executable([made.node], executor="native", device="cuda")
+        (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
+        if left[0]:  # a stack that is known to be empty becomes no kernel
+            assert "0 calls of NumPy" in there.text({})
+    exact = np.maximum(arrays[0].astype(np.float64) @ arrays[1] + 0.25, 0)
+    assert found.shape == exact.shape
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
