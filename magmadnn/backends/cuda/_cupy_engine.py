@@ -92,8 +92,9 @@ class CudaEngine:
             graph = driver.new_graph()
             try:
                 made = [self._added(graph, node) for node in nodes]
+                early = self._may_begin_early(nodes)
                 edges = [
-                    (made[k], made[number], self._is_early(nodes[k], node))
+                    (made[k], made[number], early)
                     for number, node in enumerate(nodes)
                     for k in node.after
                 ]
@@ -102,10 +103,15 @@ class CudaEngine:
             finally:
                 driver.destroy_graph(graph)
 
-    def _is_early(self, before: GraphNode, after: GraphNode) -> bool:
-        """Whether a kernel may begin while the one before it still runs: kernels of this package wait."""
-        both = isinstance(before, KernelNode) and isinstance(after, KernelNode)
-        return both and self.capability >= _EARLY_CAPABILITY
+    def _may_begin_early(self, nodes: Sequence[GraphNode]) -> bool:
+        """Whether kernels may begin while those before them still run: kernels of this package wait.
+
+        Not where the library's take part, which do not: in a graph with an early edge anywhere they begin
+        early too after a kernel that lets later ones start, though their own edge is none (seen with driver
+        580.159, each time).
+        """
+        own = all(isinstance(node, KernelNode) for node in nodes)
+        return own and self.capability >= _EARLY_CAPABILITY
 
     def _added(self, graph: int, node: GraphNode) -> int:
         if isinstance(node, KernelNode):

@@ -39,3 +39,22 @@ def test_stacks(device: str, left: tuple[int, ...], right: tuple[int, ...]) -> N
     exact = np.maximum(arrays[0].astype(np.float64) @ arrays[1] + 0.25, 0)
     assert found.shape == exact.shape
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_wait_for_kernels_and_kernels_for_products(device: str) -> None:
+    """The library's kernels among ours, in new memory: who begins too early reads zeros."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((5, 4, 6)).astype(np.float32)
+    index = np.array([1, 0, 1, 1])
+    node = placeholder("x", Spec(x.shape, x.dtype))
+    a = Operation(node)
+    first = ops.matmul(a + 0.5, ops.transpose(a, (0, 2, 1)))
+    second = ops.matmul(ops.exp(ops.take(first, index, axis=1) / 8.0), first)
+    with on(device):
+        for _ in range(5):
+            run = Executable([second.node], executor="native", device="cuda")
+            (found,) = run.run({node: x})
+            exact = (x.astype(np.float64) + 0.5) @ x.transpose(0, 2, 1)
+            exact = np.exp(exact[:, index] / 8) @ exact
+            np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
