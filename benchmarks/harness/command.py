@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from . import report
@@ -35,6 +36,9 @@ def main(
         for name in names:
             start = time.monotonic()
             claim = claims[name](settings)
+            claim = replace(claim, cases=[c for c in claim.cases if options.match in c.name])
+            if not claim.cases:
+                continue
             found = measured(claim, settings)
             results += [(claim.title, result) for result in found]
             if claim.summary is not None:
@@ -68,6 +72,7 @@ def _options(save: bool) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--blocks", type=int, help="how often contenders take turns (default: 7)")
     parser.add_argument("--seconds", type=float, help="of a block at least (default: 0.3)")
+    parser.add_argument("--match", default="", help="only cases with this text in their name")
     parser.add_argument("--quick", action="store_true", help="try everything on small sizes")
     if save:
         parser.add_argument("--out", default=str(RESULTS), help="folder for the results")
