@@ -120,6 +120,7 @@ class Fit:
         self._seconds = 0.0  # of the current epoch, before a resume
         self._stop: str | None = None
         self._made_slices: dict[int, StepSlices | None] = {}
+        self._batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
 
     def stop(self, reason: str) -> None:
         """End training after the current batch; `history.stopped` gets the reason."""
@@ -181,8 +182,9 @@ class Fit:
 
         A slice takes about a tenth of a second, so that progress, signals and callbacks have their turn.
         """
-        seconds = _SLICE_SECONDS / 8
+        size = self.current_batch_size
         while self._stop is None:
+            seconds = self._batch_seconds.get(size, _SLICE_SECONDS / 8)
             limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
             wanted = max(int(_SLICE_SECONDS / seconds), 1)
             piece = take(min(wanted, slices.longest, *limits))
@@ -194,7 +196,7 @@ class Fit:
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
                 self._run_batches(piece.each(), started)
                 continue
-            seconds = max((time.perf_counter() - begun) / piece.count, 1e-7)
+            self._batch_seconds[size] = max((time.perf_counter() - begun) / piece.count, 1e-7)
             loss, *sums = found
             assert piece.rows is not None
             self.totals.add_all(len(piece.rows) // piece.count, loss, sums)
