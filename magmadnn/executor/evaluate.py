@@ -129,8 +129,12 @@ class Executable:
         """Measured times of all steps; variables keep their values.
 
         Raises:
-            ArgumentError: if it does not run on this machine's cores.
+            ArgumentError: if it does not run compiled kernels.
         """
+        if self.executor == "native" and self.device is not None:
+            from .cuda.profiling import profile_on_device
+
+            return profile_on_device(self.cuda, *bind(self.plan, feeds), self.precision)
         from .profiling import profile
 
         self._need_cores("profile")

@@ -51,7 +51,8 @@ class Profile:
         seconds: of a whole run from outside, the median.
         runs: how many runs were measured.
         threads: on how many threads.
-        rates: limits of one core, measured just before.
+        rates: limits of one core, or of the device, measured just before.
+        device: what it ran on, if not on the processor's cores.
     """
 
     steps: tuple[StepTime, ...]
@@ -59,6 +60,7 @@ class Profile:
     runs: int
     threads: int
     rates: Rates
+    device: str = ""
 
     @property
     def step_seconds(self) -> float:
@@ -78,6 +80,9 @@ class Profile:
         ]
         by_layer = [(name, "", self._figures(steps)) for name, steps in self.layers().items()]
         flops = ", ".join(f"{v / 1e9:.1f} GFLOP/s in {k}" for k, v in self.rates.flops.items())
+        where, how, whose = f"{self.threads} threads", "of core time", "a core"
+        if self.device:
+            where, how, whose = self.device, "one after the other", "it"
         return "\n".join(
             [
                 *_table(("step", "layer", *_HEAD), by_step),
@@ -85,10 +90,10 @@ class Profile:
                 *_table(("layer", "", *_HEAD), by_layer),
                 "",
                 (
-                    f"a run takes {1e6 * self.seconds:.1f} us on {self.threads} threads (of {self.runs}, "
-                    f"the median); its steps take {1e6 * self.step_seconds:.1f} us of core time"
+                    f"a run takes {1e6 * self.seconds:.1f} us on {where} (of {self.runs}, "
+                    f"the median); its steps take {1e6 * self.step_seconds:.1f} us {how}"
                 ),
-                f"a core does {flops} at most, and moves {self.rates.bandwidth / 1e9:.1f} GB/s",
+                f"{whose} does {flops} at most, and moves {self.rates.bandwidth / 1e9:.1f} GB/s",
             ]
         )
 

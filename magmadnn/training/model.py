@@ -251,10 +251,12 @@ class Model:
 
         Runs the step on the first `batch_size` rows for some tenths of a second; nothing is trained by it.
         `print` the result for a table of kernels and one of layers, with shares of the FMA peak and of the
-        memory bandwidth of a core, both measured just before; `to_chrome_trace(path)` writes a trace.
+        memory bandwidth of a core, both measured just before; `to_chrome_trace(path)` writes a trace. On a
+        GPU steps are timed by events, shares are those of a large product and of a copy on the device, and
+        each step also runs once in an NVTX range.
 
         Raises:
-            ArgumentError: if the model does not run compiled kernels on the CPU, or y is missing.
+            ArgumentError: if the model does not run compiled kernels, or y is missing.
         """
         return profile_of(self, x, y, batch_size)
 

@@ -15,7 +15,12 @@ from magmadnn.errors import DeviceError
 
 from . import _driver as driver
 from ._cublas import Products
-from .engine import GraphNode, KernelNode, ProductNode
+from .engine import EventNode, GraphNode, KernelNode, ProductNode
+
+try:
+    from cupy.cuda import nvtx  # not in all of CuPy's packages
+except ImportError:
+    nvtx = None
 
 _EARLY_CAPABILITY = 90  # from which on a kernel may begin before the one in front of it has ended
 
@@ -35,6 +40,19 @@ class CudaGraph:
 def _destroy(engine: CudaEngine, made: int) -> None:
     with engine.here():
         driver.destroy_instance(made)
+
+
+class CudaEvent:
+    """A time to be taken down."""
+
+    def __init__(self, engine: CudaEngine, made: int) -> None:
+        self.made = made
+        self._end = weakref.finalize(self, _destroy_event, engine, made)
+
+
+def _destroy_event(engine: CudaEngine, made: int) -> None:
+    with engine.here():
+        driver.destroy_event(made)
 
 
 class CudaEngine:
@@ -85,6 +103,25 @@ class CudaEngine:
         with self.here():
             driver.wait_for(self.stream)
 
+    def event(self) -> CudaEvent:
+        with self.here():
+            return CudaEvent(self, driver.new_event())
+
+    def seconds(self, first: CudaEvent, last: CudaEvent) -> float:
+        with self.here():
+            return 1e-3 * driver.milliseconds(first.made, last.made)
+
+    @contextlib.contextmanager
+    def marked(self, title: str) -> Iterator[None]:
+        if nvtx is None:
+            yield
+            return
+        nvtx.RangePush(title)
+        try:
+            yield
+        finally:
+            nvtx.RangePop()
+
     # --- graphs -----------------------------------------------------------------------------------
 
     def graph(self, nodes: Sequence[GraphNode]) -> CudaGraph:
@@ -120,6 +157,8 @@ class CudaEngine:
             return driver.add_kernel(
                 graph, node.function, node.grid, node.block, node.shared_bytes, node.arguments
             )
+        if isinstance(node, EventNode):
+            return driver.add_event(graph, node.event.made)
         child = self._captured(node)
         try:
             return driver.add_child(graph, child)

@@ -92,6 +92,25 @@ def wait_for(stream: int) -> None:
     call("cuStreamSynchronize", c_void_p(stream))
 
 
+def new_event() -> int:
+    """An event that keeps the time."""
+    event = c_void_p()
+    call("cuEventCreate", byref(event), c_uint(0))
+    return event.value or 0
+
+
+def destroy_event(event: int) -> None:
+    """Give an event back."""
+    call("cuEventDestroy_v2", c_void_p(event))
+
+
+def milliseconds(first: int, last: int) -> float:
+    """The time between two events that are past."""
+    found = ctypes.c_float()
+    call("cuEventElapsedTime", byref(found), c_void_p(first), c_void_p(last))
+    return found.value
+
+
 def load_module(image: bytes) -> int:
     """A module of machine code."""
     module = c_void_p()
@@ -148,6 +167,16 @@ def add_child(graph: int, child: int) -> int:
     call(
         "cuGraphAddChildGraphNode",
         byref(node), c_void_p(graph), None, ctypes.c_size_t(0), c_void_p(child),
+    )  # fmt: skip
+    return node.value or 0
+
+
+def add_event(graph: int, event: int) -> int:
+    """A node that takes down a time."""
+    node = c_void_p()
+    call(
+        "cuGraphAddEventRecordNode",
+        byref(node), c_void_p(graph), None, ctypes.c_size_t(0), c_void_p(event),
     )  # fmt: skip
     return node.value or 0
 

@@ -8,6 +8,7 @@ in which it is asked for, and in one order with the copies of `DeviceMemory`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,7 +69,20 @@ class ProductNode:
         return a, b, c
 
 
-GraphNode = KernelNode | ProductNode
+@dataclass(frozen=True)
+class EventNode:
+    """Takes down when all that it comes after is done.
+
+    Attributes:
+        event: as `Engine.event` gave it.
+        after: as for `KernelNode`.
+    """
+
+    event: Any
+    after: tuple[int, ...] = ()
+
+
+GraphNode = KernelNode | ProductNode | EventNode
 
 PRODUCT_WORKSPACE = 32 << 20
 
@@ -106,6 +120,18 @@ class Engine(Protocol):
 
     def graph(self, nodes: Sequence[GraphNode]) -> Graph:
         """A graph of nodes."""
+        ...
+
+    def event(self) -> Any:
+        """An event for an `EventNode`."""
+        ...
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """The time between two events, in the last launch of their graph that was waited for."""
+        ...
+
+    def marked(self, title: str) -> AbstractContextManager[None]:
+        """A range of that title for NVIDIA's tools, around what is done meanwhile."""
         ...
 
     def wait(self) -> None:

@@ -176,7 +176,13 @@ def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
     """A graph of launches, each of which waits for those that it depends on and no others."""
     edges = edges_of([(item.reads, item.writes) for item in items])
-    items = _hastened(items, edges)
+    return engine.graph(nodes_of(engine, _hastened(items, edges), edges))
+
+
+def nodes_of(
+    engine: Engine, items: Sequence[Item], edges: Sequence[tuple[int, ...]]
+) -> list[GraphNode]:
+    """Launches as nodes that come after those that `edges` says."""
     launches = [item.what for item in items if isinstance(item.what, Launch)]
     functions = functions_of(engine, (launch.variant for launch in launches))
     nodes: list[GraphNode] = []
@@ -195,7 +201,7 @@ def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
                     after,
                 )
             )
-    return engine.graph(nodes)
+    return nodes
 
 
 def _hastened(items: Sequence[Item], edges: Sequence[tuple[int, ...]]) -> list[Item]:

@@ -35,8 +35,8 @@ class Instance:
     ) -> None:
         self.plan = plan
         self.layout = Layout(plan, sizes, device)
-        self._engine = device_engine(device)
-        self._items = Items(self.layout, self._engine, partial(workspaces_of, device), tensor_float)
+        self.engine = device_engine(device)
+        self.items = Items(self.layout, self.engine, partial(workspaces_of, device), tensor_float)
         self._faulty = may_fault(plan)
         self._look: Graph | None = None
         self._before: dict[Node, MemoryManager] = {}
@@ -58,19 +58,19 @@ class Instance:
                 waiting = self._flush(waiting, last)
             last = work.phase
             if runs_on_device(work):
-                waiting += self._items.of(work)
+                waiting += self.items.of(work)
             else:
                 waiting = self._flush(waiting, last)
-                self._actions.append((last, self._call(work)))
+                self._actions.append((last, self.call(work)))
         self._flush(waiting, last)
 
     def _flush(self, waiting: list[Item], phase: int) -> list[Item]:
         """Make a graph of what is waiting; nothing waits then."""
         if waiting:
-            self._actions.append((phase, graph_of(self._engine, waiting).launch))
+            self._actions.append((phase, graph_of(self.engine, waiting).launch))
         return []
 
-    def _call(self, work: Work) -> Action:
+    def call(self, work: Work) -> Action:
         """The ops' NumPy functions, on copies of their operands."""
         layout, needed = self.layout, set(work.needed)
 
@@ -152,7 +152,7 @@ class Instance:
             word = (layout.faults, layout.faults + 8)
             new = [value for _, value in self.plan.program.updates]
             items = finite_items(word, [(v.dtype.name, layout.span(v)) for v in new])
-            self._look = graph_of(self._engine, items)
+            self._look = graph_of(self.engine, items)
         self._look.launch()
         others = [
             v for _, v in self.plan.program.updates if v.dtype.name not in ("float32", "float64")

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -25,7 +26,7 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import Provider, install
-from magmadnn.backends.cuda.engine import GraphNode, KernelNode, ProductNode
+from magmadnn.backends.cuda.engine import EventNode, GraphNode, KernelNode, ProductNode
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
@@ -95,6 +96,9 @@ class EmulatedGraph:
 
 
 def _run(node: GraphNode) -> None:
+    if isinstance(node, EventNode):
+        node.event[0] = time.perf_counter()
+        return
     if isinstance(node, ProductNode):
         _multiply(node)
         return
@@ -145,6 +149,7 @@ class Emulator:
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         self._count = 0
         self.graphs: list[EmulatedGraph] = []
+        self.marks: list[str] = []
 
     def begin(self, seed: int) -> None:
         """Forget graphs, and draw the order of nodes from this seed on."""
@@ -176,9 +181,21 @@ class Emulator:
     def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
         for number, node in enumerate(nodes):
             assert all(0 <= k < number for k in node.after)
-            assert isinstance(node, (KernelNode, ProductNode))
+            assert isinstance(node, (KernelNode, ProductNode, EventNode))
         self.graphs.append(EmulatedGraph(tuple(nodes), self._draw))
         return self.graphs[-1]
+
+    def event(self) -> list[float]:
+        """The host's clock is the device's."""
+        return [0.0]
+
+    @contextmanager
+    def marked(self, title: str) -> Iterator[None]:
+        self.marks.append(title)
+        yield
+
+    def seconds(self, first: list[float], last: list[float]) -> float:
+        return last[0] - first[0]
 
     def wait(self) -> None:
         """Everything is done at once."""
