@@ -33,9 +33,12 @@ class Training:
     def __init__(
         self, file: str, activation: str, batch: int, optimizer: str, **options: str
     ) -> None:
-        self._x, self._y, _, weights = loaded(file)
+        x, y, _, weights = loaded(file)
+        # What nobody may write is looked at once, and stays on a GPU, where the peers' data is too. Loaded
+        # arrays are views of others that may be written, so these are copies.
+        self._x, self._y = x.copy(), y.copy()
         for array in (self._x, self._y):
-            array.flags.writeable = False  # so that it stays on a GPU, where the peers' data is too
+            array.flags.writeable = False
         self._batch = batch
         self._model = model_of(weights, activation, optimizer, **options)
         self._loss = float("nan")
