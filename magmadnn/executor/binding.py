@@ -14,6 +14,7 @@ from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import axes_text, shape_text
 from magmadnn.graph.spec import is_floating
+from magmadnn.memory.foreign import as_array, on_device
 
 _REMEMBERED = 64  # sets of shapes and dtypes
 
@@ -21,11 +22,11 @@ _REMEMBERED = 64  # sets of shapes and dtypes
 class Bindings:
     """`bind` for many runs of a plan: arrays like some that were bound before are not looked at again."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, device: int | None = None) -> None:
+        self._plan, self._device = plan, device
         self._sizes: dict[tuple[Any, ...], dict[str, int]] = {}
 
-    def __call__(self, feeds: Mapping[Node, Any]) -> tuple[Mapping[Node, Array], dict[str, int]]:
+    def __call__(self, feeds: Mapping[Node, Any]) -> tuple[Mapping[Node, Any], dict[str, int]]:
         """What `bind` gives, and its errors."""
         key = tuple(
             (node, value.dtype, value.shape)
@@ -34,7 +35,7 @@ class Bindings:
         )
         if key in self._sizes and len(key) == len(feeds):
             return feeds, self._sizes[key]
-        fed, sizes = bind(self._plan, feeds)
+        fed, sizes = bind(self._plan, feeds, self._device)
         if len(key) == len(feeds) and all(fed[node] is feeds[node] for node in fed):
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
@@ -42,8 +43,12 @@ class Bindings:
         return fed, sizes
 
 
-def bind(plan: Plan, feeds: Mapping[Node, Any]) -> tuple[dict[Node, Array], dict[str, int]]:
+def bind(
+    plan: Plan, feeds: Mapping[Node, Any], device: int | None = None
+) -> tuple[dict[Node, Any], dict[str, int]]:
     """The fed arrays in their placeholders' dtypes, and the sizes of symbolic dimensions.
+
+    With `device`, arrays that lie there as they are needed are `OnDevice`; all others come to the host.
 
     Raises:
         GraphError: if a placeholder is not fed, or something else is.
@@ -57,7 +62,7 @@ def bind(plan: Plan, feeds: Mapping[Node, Any]) -> tuple[dict[Node, Array], dict
                 f"placeholder {node.name} {shape_text(node.shape)} is not fed: "
                 f"give {{{node.name}: array}}"
             )
-    fed = {node: _converted(node, value) for node, value in feeds.items()}
+    fed = {node: _converted(node, value, device) for node, value in feeds.items()}
     sizes: dict[str, int] = {}
     givers: dict[str, str] = {}
     for node, array in fed.items():
@@ -69,11 +74,13 @@ def bind(plan: Plan, feeds: Mapping[Node, Any]) -> tuple[dict[Node, Array], dict
     return fed, sizes
 
 
-def _converted(node: Node, value: Any) -> Array:
+def _converted(node: Node, value: Any, device: int | None) -> Any:
     """The array in the placeholder's dtype."""
     if node.op is not PLACEHOLDER:
         raise GraphError(f"only placeholders can be fed, got {node!r}")
-    array = np.asarray(value)
+    if device is not None and (there := on_device(value, device, node.dtype)) is not None:
+        return there
+    array = as_array(value)
     if array.dtype == node.dtype:
         return array
     floats = is_floating(array.dtype) and is_floating(node.dtype)

@@ -175,7 +175,7 @@ class Executable:
 
     @cached_property
     def _bindings(self) -> Bindings:
-        return Bindings(self.plan)
+        return Bindings(self.plan, self.device)
 
     @cached_property
     def _may_hide_errors(self) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
+from magmadnn.memory.foreign import is_foreign
 
 from .tensor import Tensor
 
@@ -41,7 +42,7 @@ def asarray(
     if isinstance(obj, Tensor):
         tensor = obj if wanted in (None, obj.dtype) else obj.astype(wanted)
         return tensor.to(obj.kind if kind is None else kind, device)
-    if not hasattr(obj, "__array__") and hasattr(obj, "__dlpack__"):
+    if hasattr(obj, "__dlpack__") and (not hasattr(obj, "__array__") or is_foreign(obj)):
         return asarray(from_dlpack(obj), wanted, kind, device)
     try:
         array = np.asarray(obj, wanted)

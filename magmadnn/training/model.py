@@ -410,7 +410,7 @@ class Model:
         For a model whose last layer gives logits these are logits: see `predict_probability`.
         """
         at_least("predict: batch_size", batch_size, 1)
-        arrays = inputs_for(self.inputs, x, "predict")
+        arrays = inputs_for(self.inputs, x, "predict", self.device != "cpu")
         prediction, rows = self._predictor(), len(arrays[0])
         if rows <= batch_size:
             whole = prediction.run({p.node: a for p, a in zip(self.inputs, arrays, strict=True)})

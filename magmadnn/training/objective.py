@@ -13,6 +13,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, DataError, ShapeError
 from magmadnn.graph.spec import is_floating
 from magmadnn.losses import Loss, as_loss
+from magmadnn.memory.foreign import as_array
 from magmadnn.metrics import Metric, as_metric
 from magmadnn.tensor import Operation, Placeholder, placeholder
 
@@ -110,7 +111,7 @@ def sample_weights(
         ArgumentError: for a class that has no weight.
     """
     rows = len(targets[0])
-    weights = None if given is None else np.asarray(given, np.float32)
+    weights = None if given is None else as_array(given).astype(np.float32, copy=False)
     if weights is not None and weights.shape != (rows,):
         raise ShapeError(f"fit: sample_weight must have shape ({rows},), got {weights.shape}")
     if weights is not None and not (np.isfinite(weights).all() and (weights >= 0).all()):

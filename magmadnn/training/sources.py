@@ -19,6 +19,7 @@ from magmadnn.data.ring import Ring
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
+from magmadnn.memory.foreign import as_array, is_foreign
 from magmadnn.tensor import Placeholder
 
 from .pieces import (
@@ -266,7 +267,7 @@ def as_batch(item: Any) -> Batch:
             f"fit: an iterable must give (x, y) or (x, y, weights), got {type(item).__name__}"
         )
     x, y, *weights = item
-    batch = Batch(as_arrays(x), as_arrays(y), np.asarray(weights[0]) if weights else None)
+    batch = Batch(as_arrays(x), as_arrays(y), as_array(weights[0]) if weights else None)
     if {len(a) for a in [*batch.inputs, *batch.targets]} != {batch.rows} or not batch.rows:
         sizes = [len(a) for a in [*batch.inputs, *batch.targets]]
         raise DataError(f"fit: the arrays of a batch need one number of rows above 0, got {sizes}")
@@ -276,16 +277,20 @@ def as_batch(item: Any) -> Batch:
 def as_arrays(value: Any) -> list[Array]:
     """A list of arrays from one array, a Tensor, or a tuple or list of arrays."""
     if isinstance(value, Mapping):
-        return [np.asarray(v) for v in value.values()]
+        return [as_array(v) for v in value.values()]
     if isinstance(value, tuple) or (
         isinstance(value, list) and value and hasattr(value[0], "shape") and np.ndim(value[0]) > 0
     ):
-        return [np.asarray(v) for v in value]
-    return [value if isinstance(value, np.ndarray) else np.asarray(value)]
+        return [as_array(v) for v in value]
+    return [as_array(value)]
 
 
-def inputs_for(inputs: Sequence[Placeholder], value: Any, what: str) -> list[Array]:
+def inputs_for(
+    inputs: Sequence[Placeholder], value: Any, what: str, there: bool = False
+) -> list[Array]:
     """Arrays for a model's inputs, by order or by name, with their shapes checked.
+
+    Those on a GPU are copied to the host, unless all shall stay `there`.
 
     Raises:
         GraphError, ShapeError: if their number, names or shapes do not fit.
@@ -295,7 +300,9 @@ def inputs_for(inputs: Sequence[Placeholder], value: Any, what: str) -> list[Arr
         if set(value) != set(names):
             raise GraphError(f"{what}: the model's inputs are {names}, got {sorted(value)}")
         value = [value[name] for name in names]
-        arrays = [np.asarray(v) for v in value]
+        arrays = [as_array(v) for v in value]
+    elif there and is_foreign(value):
+        arrays = [value]
     else:
         arrays = as_arrays(value)
     if len(arrays) != len(inputs):

@@ -15,6 +15,7 @@ from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.memory.usage import in_units
 
 Span = tuple[int, int]
@@ -183,8 +184,11 @@ class Layout:
 
     # --- values -----------------------------------------------------------------------------------
 
-    def write(self, node: Node, values: Array) -> None:
+    def write(self, node: Node, values: Array | OnDevice) -> None:
         """Give a value, which is no view, its elements."""
+        if isinstance(values, OnDevice):
+            self.copy_within(self.base_address(node), values.address, values.nbytes)
+            return
         self.copy_in(self.base_address(node), np.broadcast_to(values, self.frames[node].shape))
 
     def read(self, node: Node) -> Array:

@@ -1,0 +1,107 @@
+"""Arrays of other libraries that lie on a GPU: as they are there, or copied to the host."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.backends.cuda import device_memory
+
+from .dtypes import as_dtype
+
+_CUDA = 2  # kDLCUDA of dlpack.h
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """`np.asarray`, also for arrays of CuPy and PyTorch that lie on a GPU: one copy to the host.
+
+    Raises:
+        DTypeError: if magmadnn has no such dtype.
+        DeviceError: if there is no such device.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.asarray(value)
+    except TypeError:  # what these libraries raise, so that nothing is copied unnoticed
+        interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None:
+            raise
+    dtype, shape = as_dtype(interface["typestr"]), tuple(interface["shape"])
+    strides = interface.get("strides") or _packed(shape, dtype.itemsize)
+    if not math.prod(shape):
+        return np.empty(shape, dtype)
+    reach = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
+    low, high = sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + dtype.itemsize
+    start = interface["data"][0] + low
+    flat: NDArray[Any] = np.empty(high - low, np.uint8)
+    memory = device_memory(_number(value))
+    memory.wait()  # for what the other library has begun to write
+    memory.copy_to_host(flat, start)
+    found = np.ndarray(shape, dtype, flat, -low, strides)
+    return found if found.flags.c_contiguous else found.copy()
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """An array of another library on a GPU, in C order.
+
+    Attributes:
+        shape, dtype: as usual.
+        address: of its first element; all that was begun on the device before is done.
+        owner: what holds the memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    address: int
+    owner: object
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def on_device(value: Any, device: int, dtype: np.dtype[Any]) -> OnDevice | None:
+    """The array where it lies, if that is this device, in C order and of this dtype."""
+    interface = None if isinstance(value, np.ndarray) else _interface(value)
+    if interface is None or np.dtype(interface["typestr"]) != dtype or _number(value) != device:
+        return None
+    shape = tuple(interface["shape"])
+    if interface.get("strides") not in (None, _packed(shape, dtype.itemsize)):
+        return None
+    device_memory(device).wait()
+    return OnDevice(shape, dtype, interface["data"][0], value)
+
+
+def _interface(value: Any) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = getattr(value, "__cuda_array_interface__", None)
+    return found
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether it is an array on a GPU."""
+    return not isinstance(value, np.ndarray) and _interface(value) is not None
+
+
+def _number(value: Any) -> int:
+    """The device that an array is on."""
+    if not hasattr(value, "__dlpack_device__"):
+        return 0
+    kind, number = (int(n) for n in value.__dlpack_device__())
+    return number if kind == _CUDA else 0
+
+
+def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of C order."""
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
