@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from magmadnn.backends.cuda.engine import EventNode, GraphNode
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.listing import costs_of, layer_of, title_of
+from magmadnn.compiler.listing import title_of
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.rates import Rates
-from magmadnn.executor.profile_text import Profile, StepTime
+from magmadnn.executor.profile_steps import enough_runs, is_wide, step_time, variables_kept
+from magmadnn.executor.profile_text import Profile
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 
 from .items import graph_of, nodes_of, runs_on_device
 from .rates import rates_of
 from .runner import CudaRunner, Instance
-
-_SECONDS = 0.3
-_LEAST_RUNS, _MOST_RUNS = 5, 2000
 
 
 def profile_on_device(
@@ -41,19 +39,15 @@ def profile_on_device(
     plan = runner.plan
     rates = rates_of(runner.device, _kinds(plan, precision))
     instance = runner.instance(sizes)
-    before = [(t, np.array(t.value.read())) for t, _ in plan.program.updates]
-    try:
+    with variables_kept(plan):
         instance.run(fed, guard=False)  # compiles, and feeds
         pieces = _pieces(instance)
         _run_in_ranges(instance)
-        times = [_timed(pieces, len(plan.work)) for _ in _counted()]
-        walls = [_wall(instance, fed) for _ in _counted()]
-    finally:
-        for target, value in before:
-            target.value.write(value)
+        times = [_timed(pieces, len(plan.work)) for _ in enough_runs()]
+        walls = [_wall(instance, fed) for _ in enough_runs()]
     means = np.mean(times, axis=0)
     steps = tuple(
-        _step(number, plan, work, sizes, float(means[number]), rates, precision)
+        step_time(number, plan, work, sizes, float(means[number]), _peak(work, rates, precision))
         for number, work in enumerate(plan.work)
     )
     where = f"device {runner.device}"
@@ -65,17 +59,9 @@ def _kinds(plan: NativePlan, precision: str) -> dict[str, tuple[str, bool]]:
     found = {"float32": ("float32", False)}
     if precision == "tf32":
         found["tf32"] = ("float32", True)
-    if any(n.dtype == np.float64 for w in plan.work for n in w.region.nodes):
+    if any(map(is_wide, plan.work)):
         found["float64"] = ("float64", False)
     return found
-
-
-def _counted() -> Iterator[int]:
-    """1, 2, ... until enough runs were measured."""
-    begun, count = time.perf_counter(), 0
-    while count < _LEAST_RUNS or (time.perf_counter() - begun < _SECONDS and count < _MOST_RUNS):
-        count += 1
-        yield count
 
 
 def _wall(instance: Instance, fed: Mapping[Node, Array]) -> float:
@@ -168,23 +154,12 @@ def _run_in_ranges(instance: Instance) -> None:
             engine.wait()
 
 
-# --- what a step does -----------------------------------------------------------------------------
+# --- what a step could do at most -----------------------------------------------------------------
 
 
-def _step(
-    number: int,
-    plan: NativePlan,
-    work: Work,
-    sizes: Mapping[str, int],
-    seconds: float,
-    rates: Rates,
-    precision: str,
-) -> StepTime:
-    flops, read, written = costs_of(plan, work, sizes)
-    wide = any(node.dtype == np.float64 for node in work.region.nodes)
+def _peak(work: Work, rates: Rates, precision: str) -> float:
+    """FLOP/s of large products, in the precision that a step may use."""
     product = work.lowered is not None and isinstance(work.lowered.kernel, Gemm)
-    kind = "float64" if wide else precision if product and precision in rates.flops else "float32"
-    return StepTime(
-        number, work.phase, title_of(work, sizes), layer_of(work), seconds, flops, read + written,
-        rates.flops[kind],
-    )  # fmt: skip
+    if is_wide(work):
+        return rates.flops["float64"]
+    return rates.flops[precision if product and precision in rates.flops else "float32"]

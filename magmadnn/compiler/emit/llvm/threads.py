@@ -9,7 +9,7 @@ from .values import I32, I64, VOID, Array, Number, Value, item_bytes
 
 
 class Threads(Arithmetic):
-    """Atomic loads and stores, waiting, time."""
+    """Atomic loads and additions, waiting, time."""
 
     def atomic_load(self, array: Array, index: Number = 0) -> Value:
         """What another thread stored, and with it all that it wrote before."""
@@ -17,11 +17,6 @@ class Threads(Arithmetic):
             array.address(index), "seq_cst", item_bytes(array.item), typ=array.item
         )
         return Value(self, load)
-
-    def atomic_store(self, array: Array, value: Number, index: Number = 0) -> None:
-        """Store, after all writes before."""
-        lifted = self.lift(value, array.item)
-        self.ir.store_atomic(lifted.ir, array.address(index), "seq_cst", item_bytes(array.item))
 
     def atomic_add(self, array: Array, value: Number, index: Number = 0) -> Value:
         """Add to an integer in one step; gives what was there."""
