@@ -18,9 +18,10 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.spec import is_floating
 
-from .kernels.formula import DTYPES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS, Formula, frozen
+from .kernels.formula import DTYPES, HALVES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS, Formula, frozen
 
 _SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
+_FLOATS = ("float32", "float64")
 _COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
 
 
@@ -29,6 +30,8 @@ def compilable(node: Node) -> bool:
     op = node.op
     if isinstance(op, Op) and op.kind in (OpKind.MOVEMENT, OpKind.GATHER):
         return _moves(node, op)
+    if converts_half(node):
+        return True
     if not isinstance(op, Op) or any(n.dtype.name not in DTYPES for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:
@@ -42,6 +45,16 @@ def compilable(node: Node) -> bool:
     if op.kind is OpKind.REDUCTION:
         return is_floating(node.dtype) or node.dtype == np.int64
     return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
+
+
+def converts_half(node: Node) -> bool:
+    """Whether a node rounds float32 to half precision, or widens halves; more is not compiled of them."""
+    op = node.op
+    if not isinstance(op, Op) or op.kind is not OpKind.POINTWISE or op.scalar is None:
+        return False
+    ends = (*(i.dtype.name for i in node.inputs), node.dtype.name)
+    pairs = [*(("float32", h) for h in HALVES), *((h, f) for h in HALVES for f in _FLOATS)]
+    return ends in pairs and _raw(node) == ("cast", ("argument", 0), ends[1])
 
 
 def _moves(node: Node, op: Op) -> bool:

@@ -17,7 +17,7 @@ from .diagram import diagram_of_plan
 from .draft import Draft
 from .draft import Work as Work
 from .dump import Dump
-from .formulas import compilable
+from .formulas import compilable, converts_half
 from .layout import Layouts
 from .listing import describe
 from .passes.fold import fold
@@ -46,6 +46,14 @@ def on_program(run_pass: ProgramPass) -> Pass:
 def fuse(draft: Draft) -> Draft:
     """Nodes become regions, each of which will be one kernel."""
     regions, layouts = fuse_program(draft.program, compilable)
+    return replace(draft, regions=tuple(regions), layouts=layouts)
+
+
+def _fuse_without_halves(draft: Draft) -> Draft:
+    """As `fuse`, for devices whose emitter does not know half precision: NumPy converts."""
+    regions, layouts = fuse_program(
+        draft.program, lambda node: compilable(node) and not converts_half(node)
+    )
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
@@ -89,12 +97,13 @@ class NativePlan:
         return self.text()
 
 
-def native_plan(program: Program, *, check: bool = False) -> NativePlan:
+def native_plan(program: Program, *, check: bool = False, halves: bool = True) -> NativePlan:
     """The native plan of a program.
 
     Args:
         program: outputs and updates of one phase.
         check: verify what each pass made, as the tests do.
+        halves: whether kernels may convert bfloat16 and float16.
 
     Raises:
         GraphError: if a check fails.
@@ -102,7 +111,8 @@ def native_plan(program: Program, *, check: bool = False) -> NativePlan:
     draft, dump = Draft(program), Dump("native")
     dump.add("given", program.__str__)
     for run_pass in PASSES:
-        after = run_pass(draft)
+        known = halves or run_pass is not fuse
+        after = run_pass(draft) if known else _fuse_without_halves(draft)
         if check:
             name = run_pass.__name__
             verify(before=draft.program, after=after.program, name=name)

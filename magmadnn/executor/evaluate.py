@@ -92,7 +92,7 @@ class Executable:
             from .cuda.runner import CudaRunner
 
             assert self.device is not None
-            plan = native_plan(self.program, check=self._check)
+            plan = native_plan(self.program, check=self._check, halves=False)
             self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
         return self._cuda
 

@@ -208,7 +208,8 @@ def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequen
     stored = {node for work in plan.work for node in work.needed}
     return (
         all(work.lowered is not None for work in plan.work)
-        and all(n in fed for n in runner.leaves if n.op is PLACEHOLDER)
+        and all(n in fed and n.dtype.name in DTYPES for n in runner.leaves if n.op is PLACEHOLDER)
+        and all(n.dtype.name in DTYPES for n in fed)
         and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
         and all(

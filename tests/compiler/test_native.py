@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -305,6 +306,44 @@ def test_a_product_by_other_subscripts_is_no_plain_product() -> None:
     outputs = [ops.einsum(t, x, y) for t in texts]
     for wanted, got in zip(*both(outputs, {x: ramp(5, 5), y: ramp(5, 5).T + 1}), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=16 * EPS, atol=16 * EPS)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_conversions_of_halves_are_compiled(dtype: str) -> None:
+    """Stored, in registers, after a product, after a sum over rows, as wider numbers."""
+    x, h = placed("x", BATCH, 7), placed("h", BATCH, 7, dtype=md.memory.as_dtype(dtype))
+    half = ops.cast(x * 1000.0, dtype)
+    back = ops.cast(half, "float32")
+    sums = ops.cast(ops.sum(back, 0) / 3.0, dtype)
+    cut = ops.cast(ops.relu(x @ ramp(7, 3)), dtype)
+    outputs = [
+        half,
+        ops.exp(back / 3000.0),
+        sums,
+        cut,
+        ops.cast(cut, "float32") + 1.0,
+        ops.cast(h, "float64"),
+    ]
+    plan = native_plan(Program.of(outputs), check=True)
+    assert plan.kernels == len(plan.work)
+    odd = (ramp(5, 7) - 2).astype(h.dtype)
+    wanted, got = both(outputs, {x: ramp(5, 7) / 3, h: odd})
+    for w, g in zip(wanted, got, strict=True):
+        assert w.dtype == g.dtype
+        eps = 4 * EPS if w.dtype == np.float32 else 0  # exp, and the next half where a sum differs
+        if g is got[2] or g is got[3] or g is got[4]:
+            eps = float(ml_dtypes.finfo(dtype).eps)
+        np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=eps, atol=eps)
+    np.testing.assert_array_equal(got[0].view(np.uint16), wanted[0].view(np.uint16))
+
+
+def test_half_arithmetic_and_other_conversions_are_calls() -> None:
+    h, d = placed("h", 7, dtype=np.dtype(np.float16)), placed("d", 7, dtype=np.dtype(np.float64))
+    for y in (h + h, ops.cast(d, "float16"), ops.cast(h, "int32")):
+        assert native_plan(Program.of([y])).kernels == 0
+    whole = Program.of([ops.cast(h, "float32")])
+    assert native_plan(whole).kernels == 1
+    assert native_plan(whole, halves=False).kernels == 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -135,7 +135,7 @@ def test_other_ops_of_equal_value(op: Op, checked: Checked) -> None:
 def test_compiled_code_equals_the_reference(op: Op, checked: Checked) -> None:
     """The same bounds hold for the native executor, on its kernels or on calls of NumPy."""
     count = 0
-    for dtype in ("float64", "float32", "int32"):
+    for dtype in (*FLOATS, "int32"):
         if dtype in REFUSED.get(op.name, ()):
             continue
         for case in cases(op, dtype):

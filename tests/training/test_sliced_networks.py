@@ -92,8 +92,23 @@ def attention(executor: str) -> tuple[md.Model, Any, Any]:
     return made, SERIES, Y
 
 
+def mixed(precision: str) -> Callable[[str], tuple[md.Model, Any, Any]]:
+    def network(executor: str) -> tuple[md.Model, Any, Any]:
+        made = md.Model(
+            [layers.Input((7,)), layers.Dense(11, activation="tanh"), layers.Dense(5, activation="relu"),
+             layers.Dense(3)],
+            loss="cross_entropy", optimizer="sgd", metrics=["accuracy"],
+            precision=precision, executor=executor,
+        )  # fmt: skip
+        return made, X, Y
+
+    network.__name__ = precision
+    return network
+
+
 NETWORKS: list[Callable[[str], tuple[md.Model, Any, Any]]] = [
-    dropout, embedding, two_inputs, counted, attention,
+    dropout, embedding, two_inputs, counted, attention, mixed("mixed_bf16"),
+    mixed("mixed_fp16"),
 ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """precision: contractions get operands of half precision; sums and everything else stay as they are.
 
 Unlike all other passes it changes values, on purpose. So it runs first, and for every executor: the
-reference computes the same rounded products. A rounded operand is a cast there and back; where compiled code
-can, it stores the half and widens it as the product reads it.
+reference computes the same rounded products. A rounded operand is a cast there and back; compiled
+code rounds it where it is computed, and stores the float32 that the product reads.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from .values import F64 as F64
 from .values import FLOATS as FLOATS
 from .values import I1 as I1
 from .values import I8 as I8
+from .values import I16 as I16
 from .values import I32 as I32
 from .values import I64 as I64
 from .values import POINTER as POINTER

@@ -12,7 +12,7 @@ from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import Operand, Result
 
 from .builder import F32, I32, I64, Code, Value, vector
-from .formulas import ITEMS, Writer
+from .formulas import ITEMS, Writer, register_item
 from .frame import Frame
 from .operands import Matrix
 from .target import Target
@@ -67,7 +67,7 @@ class _Drawing:
             mask = None if end is None else code.first(code.smaller(end - at, lanes), lanes)
             writer = self._writer(part)
             for result in self.kernel.results:
-                kind = vector(ITEMS[result.dtype], lanes)
+                kind = vector(register_item(result.dtype), lanes)
                 made = code.lift(writer.write(result.formula), kind)
                 self._matrices[result].store(self._zero, at, made, mask)
 

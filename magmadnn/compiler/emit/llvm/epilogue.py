@@ -9,7 +9,7 @@ from magmadnn.compiler.kernels.gemm import Epilogue, Finish
 from magmadnn.compiler.kernels.operands import Operand, Result, row_constant
 
 from .builder import Code, Value, item_type, vector
-from .formulas import ITEMS, Writer
+from .formulas import Writer, register_item
 from .frame import Slots
 from .operands import Matrix
 from .place import Finisher, Place, WrittenEpilogue
@@ -43,7 +43,7 @@ def _written(finish: Finish, code: Code, slots: Slots) -> Finisher:
         stored = [(result, writer.write(result.formula)) for result in finish.results]
         main = writer.write(finish.formula)
         for result, made in stored:
-            wide = vector(ITEMS[result.dtype], place.lanes)
+            wide = vector(register_item(result.dtype), place.lanes)
             matrices[result].store(place.row, place.column, code.lift(made, wide), place.mask)
         return code.lift(main, value.type)
 

@@ -9,10 +9,25 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.formula import HALVES, Formula
 from magmadnn.errors import DTypeError
 
-from .builder import F32, F64, I1, I8, I32, I64, Code, Value, is_float, item_bytes, item_type, like
+from .builder import (
+    F32,
+    F64,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    Code,
+    Value,
+    is_float,
+    item_bytes,
+    item_type,
+    like,
+)
+from .halves import rounded
 from .vmath import FUNCTIONS, SPECIAL
 
 Emitter = Callable[..., Value]
@@ -56,7 +71,8 @@ class Writer:
         if name == "constant":
             return args[0]
         if name == "cast":
-            return cast(self._code, self.write(args[0]), ITEMS[args[1]])
+            made = cast(self._code, self.write(args[0]), register_item(args[1]))
+            return rounded(self._code, made, args[1]) if args[1] in HALVES else made
         if name not in PRIMITIVES and name not in _SPECIAL:
             return self._leaf(formula)
         operands = [self._value(arg) for arg in args]
@@ -264,9 +280,14 @@ def memory_item(dtype: str) -> Any:
     Raises:
         DTypeError: compiled code does not know the dtype.
     """
-    if dtype not in ITEMS:
-        raise DTypeError(f"compiled code takes {', '.join(ITEMS)}, got {dtype}")
-    return I8 if dtype == "bool" else ITEMS[dtype]
+    if dtype not in ITEMS and dtype not in HALVES:
+        raise DTypeError(f"compiled code takes {', '.join((*ITEMS, *HALVES))}, got {dtype}")
+    return {"bool": I8, "bfloat16": I16, "float16": I16}.get(dtype) or ITEMS[dtype]
+
+
+def register_item(dtype: str) -> Any:
+    """The type of an element of `dtype` in a register: halves are float32 there."""
+    return F32 if dtype in HALVES else ITEMS[dtype]
 
 
 def item_size(dtype: str) -> int:

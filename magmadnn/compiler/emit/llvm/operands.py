@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
     FULL,
@@ -12,8 +13,9 @@ from magmadnn.compiler.kernels.operands import (
 )
 
 from .builder import I1, Array, Code, Value
-from .formulas import ITEMS, cast, memory_item
+from .formulas import cast, memory_item, register_item
 from .frame import Slots
+from .halves import narrowed, widened
 
 
 class Matrix:
@@ -49,12 +51,16 @@ class Matrix:
         self._base[index] = self.kept(value)
 
     def seen(self, value: Value) -> Value:
-        """As formulas see it: bytes of truth become truth values."""
+        """As formulas see it: bytes of truth become truth values, halves float32."""
+        if self._part.dtype in HALVES:
+            return widened(self._code, value, self._part.dtype)
         return cast(self._code, value, I1) if self._part.dtype == "bool" else value
 
     def kept(self, value: Value) -> Value:
         """As memory keeps it."""
-        value = cast(self._code, value, ITEMS[self._part.dtype])
+        value = cast(self._code, value, register_item(self._part.dtype))
+        if self._part.dtype in HALVES:
+            return narrowed(self._code, value, self._part.dtype)
         return self._code.widened(value, self._item) if self._part.dtype == "bool" else value
 
 

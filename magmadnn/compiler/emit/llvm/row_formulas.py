@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
+from magmadnn.compiler.kernels.formula import HALVES, REAL_FUNCTIONS, Formula
 from magmadnn.compiler.kernels.operands import Operand, row_constant
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 
@@ -198,7 +198,7 @@ def _replaced(formula: Formula, test: Formula, truth: bool) -> Formula:
     if name == "where" and changed[0][0] == "constant":
         chosen: Formula = changed[1] if changed[0][1] else changed[2]
         return chosen
-    if name == "cast" and changed[0][0] == "constant":
+    if name == "cast" and changed[0][0] == "constant" and changed[1] not in HALVES:
         return _constant(_CASTS.get(changed[1], int)(changed[0][1]))
     return (name, *changed)
 
