@@ -11,10 +11,11 @@ from magmadnn.compiler.passes.precision import precision as rounded
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
-from magmadnn.graph.op import Array, Op
+from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 
 from .binding import Bindings, bind
+from .indices import Indices
 from .places import device_of
 from .run import Watch, compute, run
 
@@ -165,7 +166,8 @@ class Executable:
         """
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
-            outputs = self._runner.run(fed, sizes, guard=guard or self._may_hide_errors)
+            guarded = guard or self._indices.may_be_wrong(fed, sizes)
+            outputs = self._runner.run(fed, sizes, guard=guarded)
             if outputs is not None:
                 return outputs
             if not guard:
@@ -178,7 +180,5 @@ class Executable:
         return Bindings(self.plan, self.device)
 
     @cached_property
-    def _may_hide_errors(self) -> bool:
-        """Whether a kernel gives NaN where NumPy raises: for an index that is out of range."""
-        ops = (node.op for node in self.program.nodes() if isinstance(node.op, Op))
-        return any(op.integers and op.decompose is not None for op in ops)
+    def _indices(self) -> Indices:
+        return Indices(self.program)

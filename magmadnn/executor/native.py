@@ -187,9 +187,8 @@ class Instance:
     def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
         """The outputs, as arrays of their own, after every variable got its new value.
 
-        None where a row was asked for that is not there, and, with `guard`, where an output is NaN or
-        or new value is NaN or
-        infinite; no variable is changed then.
+        None where a row was asked for that is not there, and, with `guard`, where an output or a new value
+        is NaN or infinite; no variable is changed then.
         """
         for node, mirror in self._mirrors.items():
             np.copyto(mirror, node.value.read())

@@ -98,6 +98,8 @@ class Op:
             i-th of the stream; None for anything else.
         integers: names of operands that are counted with (indices, classes) and take no part in
             promotion.
+        places: how many places these may number, from 0: `places(*operands, **attributes)` on nodes; for
+            ops with `decompose`, whose kernels cannot raise for an index that is out of range.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
             `rewrite(node)` gives the new node, or None where it does not apply.
         stable: rules that may replace a node of this op by one of the same value that keeps more digits:
@@ -123,6 +125,7 @@ class Op:
     contracts: str | None = None
     draws: str | None = None
     integers: tuple[str, ...] = ()
+    places: Callable[..., Any] | None = None
     rewrites: tuple[Callable[..., Any], ...] = ()
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None

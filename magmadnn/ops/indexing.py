@@ -225,6 +225,7 @@ one_hot = Op(
     samples=_one_hot_samples,
     attributes={"depth": REQUIRED, "dtype": "float32"},
     integers=("indices",),
+    places=lambda indices, depth, dtype: depth,
     canonical=_one_hot_canonical,
     decompose=_one_hot_nodes,
     notes="indices [any] of 0 ... depth - 1 -> [any, depth]. An index outside is a DataError.",
@@ -271,6 +272,7 @@ take_class = Op(
     shapes=_take_class_shapes,
     dtypes=_take_dtype,
     integers=("classes",),
+    places=lambda x, classes: x.shape[-1],
     numpy=_take_class_numpy,
     vjp=lambda g, y, x, classes: (
         one_hot(classes, x.shape[-1], g.dtype) * expand_dims(g, -1), None
