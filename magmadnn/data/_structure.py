@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.errors import DataError, DTypeError, ShapeError
+from magmadnn.memory.foreign import OnDevice
 
 Array = NDArray[Any]
 
@@ -48,6 +49,9 @@ def as_array(value: object, name: str) -> Array:
     """
     if isinstance(value, np.ndarray):
         return value
+    if isinstance(value, OnDevice):
+        found: Any = value  # has what rows need
+        return found  # type: ignore[no-any-return]
     if value is None or not hasattr(value, "__len__"):
         raise DTypeError(f"{name}: expected an array, got {type(value).__name__}")
     try:
@@ -102,7 +106,12 @@ def is_mapped(array: Array) -> bool:
 
 
 def take_rows(array: Array, rows: NDArray[np.int64]) -> Array:
-    """A copy of these rows, in this order; a mapped file is read in the order of its rows."""
+    """A copy of these rows, in this order, where the array lies; a mapped file is read in its own order."""
+    if isinstance(array, OnDevice):
+        from magmadnn.executor.cuda import arrays
+
+        found: Any = arrays.take_rows(array, rows)
+        return found
     if not is_mapped(array):
         return array[rows]
     ascending = np.argsort(rows, kind="stable")

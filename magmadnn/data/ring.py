@@ -6,6 +6,7 @@ it back by taking more. Nothing is ever copied out, and memory does not grow.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ from magmadnn.data._structure import Array
 
 _JOIN_SECONDS = 5.0  # how long `close` waits for what is just being read
 
+Filled = Callable[[int, int], None]
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -28,13 +31,10 @@ class Ready:
     Attributes:
         first: the first place.
         count: how many.
-        fresh: first and end of the places that were filled anew since the last time that was told; these
-            batches' rows are among them or were told of before.
     """
 
     first: int
     count: int
-    fresh: tuple[int, int]
 
 
 class Ring:
@@ -44,6 +44,7 @@ class Ring:
         samples: an array like each of a batch's: shapes of rows and dtypes.
         rows: of a batch.
         places: how many batches there is room for.
+        memory: gives bytes for the arrays; zeros where it is left out.
 
     Attributes:
         arrays: one for each of a batch's, [places * rows, ...].
@@ -51,11 +52,16 @@ class Ring:
             rows of what it fills at once in any order.
     """
 
-    def __init__(self, samples: Sequence[Array], rows: int, places: int) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Array],
+        rows: int,
+        places: int,
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
+    ) -> None:
         self.rows, self.places = rows, places
-        self.arrays = [
-            np.zeros((places * rows, *s.shape[1:]), s.dtype.newbyteorder("=")) for s in samples
-        ]
+        self.arrays = [_like(s, places * rows, memory) for s in samples]
+        self._filled: Filled | None = None
         self.order: NDArray[np.int64] = np.arange(places * rows)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -79,15 +85,16 @@ class Ring:
 
     def add(self, count: int) -> None:
         """The next `count` places are filled."""
+        first = self._written % self.places
+        if self._filled is not None:
+            self._filled(first * self.rows, (first + count) * self.rows)
         with self._changed:
-            first = self._written % self.places
             self._written += count
             last = self._ready[-1] if self._ready else None
             if isinstance(last, Ready) and last.first + last.count == first:
-                fresh = (last.fresh[0], first + count)
-                self._ready[-1] = Ready(last.first, last.count + count, fresh)
+                self._ready[-1] = Ready(last.first, last.count + count)
             else:
-                self._ready.append(Ready(first, count, (first, first + count)))
+                self._ready.append(Ready(first, count))
             self._changed.notify_all()
 
     def pass_on(self, item: Any) -> bool:
@@ -110,11 +117,16 @@ class Ring:
 
     # --- the user's side --------------------------------------------------------------------------
 
-    def start(self, fill: Callable[[], None]) -> Ring:
-        """Begin anew, with `fill` in a thread as the reader; use as a context manager, or `close`."""
+    def start(self, fill: Callable[[], None], filled: Filled | None = None) -> Ring:
+        """Begin anew, with `fill` in a thread as the reader; use as a context manager, or `close`.
+
+        `filled` is called in that thread, with the first row and the end of rows that were filled, before
+        they are given out.
+        """
         if self._thread is not None:
             self._thread.join()  # it has ended; were it still reading, it would fill our places
         self._reset()
+        self._filled = filled
         self._thread = threading.Thread(
             target=self._read, args=(fill,), name="magmadnn-reader", daemon=True
         )
@@ -140,9 +152,8 @@ class Ring:
             if not isinstance(found, Ready):
                 return found
             if found.count > most:
-                told = (found.fresh[1], found.fresh[1])
-                self._ready.appendleft(Ready(found.first + most, found.count - most, told))
-                found = Ready(found.first, most, found.fresh)
+                self._ready.appendleft(Ready(found.first + most, found.count - most))
+                found = Ready(found.first, most)
             self._taken += found.count
             return found
 
@@ -165,3 +176,11 @@ class Ring:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _like(sample: Array, rows: int, memory: Callable[[int], NDArray[np.uint8]] | None) -> Array:
+    """An array for so many rows of the sample's shape, in the machine's byte order."""
+    shape, dtype = (rows, *sample.shape[1:]), sample.dtype.newbyteorder("=")
+    if memory is None:
+        return np.zeros(shape, dtype)
+    return memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from magmadnn.data._structure import Array, is_mapped, leaves, row_count
 from magmadnn.errors import DataError, DTypeError, ShapeError
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.memory.unchanging import Noted
 
 _BLOCK = 1 << 18
@@ -65,6 +67,10 @@ def check_dtype(name: str, array: Array) -> None:
 
 def check_finite(name: str, array: Array, *, nan_allowed: bool = False) -> None:
     """Raises DataError at the first NaN (unless allowed) or infinity."""
+    if isinstance(array, OnDevice):
+        if array.dtype.kind in "biu" or _on_device().is_finite(array):
+            return
+        array = np.asarray(array)  # to tell where
     where = first_not_finite(array, nan_allowed=nan_allowed)
     if where is None:
         return
@@ -72,6 +78,13 @@ def check_finite(name: str, array: Array, *, nan_allowed: bool = False) -> None:
     raise DataError(
         f"{name}: {place(where)} is {value}, expected finite numbers: repair or leave out the row"
     )
+
+
+def _on_device() -> ModuleType:
+    """Kernels that look at values; loaded where an array lies on a device."""
+    from magmadnn.executor.cuda import arrays
+
+    return arrays
 
 
 def place(where: tuple[int, ...]) -> str:
@@ -117,6 +130,10 @@ def check_labels(name: str, labels: Array, classes: int, *, scan: bool | None = 
         )
     if scan is False or (scan is None and is_mapped(labels)):
         return
+    if isinstance(labels, OnDevice):
+        if _on_device().is_within(labels, classes):
+            return
+        labels = np.asarray(labels)  # to tell where
     flat = labels.reshape(-1)
     outside = (flat < 0) | (flat >= classes)
     if outside.any():

@@ -13,6 +13,7 @@ from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
+from magmadnn.memory.room import Room, room_of
 
 from .binding import Bindings, bind
 from .indices import Indices
@@ -148,7 +149,16 @@ class Executable:
 
     def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
         """The sizes of symbolic dimensions for these feeds."""
-        return bind(self.plan, feeds)[1]
+        return bind(self.plan, feeds, self.device)[1]
+
+    @property
+    def room(self) -> Room | None:
+        """What a GPU has for data; None on the processor."""
+        if self.device is None:
+            return None
+        from .cuda.slices import held_bytes
+
+        return room_of(self.device, held_bytes(self.cuda))
 
     def run(
         self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False

@@ -16,6 +16,7 @@ from .manager import MemoryManager as MemoryManager
 from .pool import limit_pooled as limit_pooled
 from .pool import report as report
 from .pool import trim as trim
+from .room import limit_data as limit_data
 from .usage import KindReport as KindReport
 from .usage import Report as Report
 
@@ -32,6 +33,7 @@ __all__ = [
     "Report",
     "as_dtype",
     "is_floating",
+    "limit_data",
     "limit_pooled",
     "report",
     "trim",

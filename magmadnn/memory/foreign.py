@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,19 +46,21 @@ def as_array(value: Any) -> NDArray[Any]:
     return found if found.flags.c_contiguous else found.copy()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OnDevice:
-    """An array of another library on a GPU, in C order.
+    """An array on a GPU, in C order, with as much of an ndarray as rows need.
 
     Attributes:
         shape, dtype: as usual.
         address: of its first element; all that was begun on the device before is done.
+        device: number of the device.
         owner: what holds the memory.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     address: int
+    device: int
     owner: object
 
     @property
@@ -69,19 +71,47 @@ class OnDevice:
     @property
     def nbytes(self) -> int:
         """Bytes of all elements."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self.size * self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> OnDevice:
+        """Rows that follow each other, where they lie."""
+        first, last, _ = rows.indices(len(self))
+        step = self.dtype.itemsize * math.prod(self.shape[1:])
+        shape = (max(last - first, 0), *self.shape[1:])
+        return replace(self, shape=shape, address=self.address + first * step)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """A copy on the host."""
+        found = np.empty(self.shape, self.dtype)
+        if found.size:
+            memory = device_memory(self.device)
+            memory.copy_to_host(found.reshape(-1).view(np.uint8), self.address)
+        return found if dtype is None else found.astype(dtype)
 
 
-def on_device(value: Any, device: int, dtype: np.dtype[Any]) -> OnDevice | None:
-    """The array where it lies, if that is this device, in C order and of this dtype."""
+def on_device(value: Any, device: int, dtype: np.dtype[Any] | None = None) -> OnDevice | None:
+    """The array where it lies, if that is this device, in C order and, where that is given, of this dtype."""
+    if isinstance(value, OnDevice):
+        fits = value.device == device and (dtype is None or dtype == value.dtype)
+        return value if fits else None
     interface = None if isinstance(value, np.ndarray) else _interface(value)
-    if interface is None or np.dtype(interface["typestr"]) != dtype or _number(value) != device:
+    if interface is None or _number(value) != device:
         return None
-    shape = tuple(interface["shape"])
-    if interface.get("strides") not in (None, _packed(shape, dtype.itemsize)):
+    found, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
+    if dtype is not None and dtype != found:
+        return None
+    if interface.get("strides") not in (None, _packed(shape, found.itemsize)):
         return None
     device_memory(device).wait()
-    return OnDevice(shape, dtype, interface["data"][0], value)
+    return OnDevice(shape, found, interface["data"][0], device, value)
 
 
 def _interface(value: Any) -> dict[str, Any] | None:

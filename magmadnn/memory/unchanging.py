@@ -37,12 +37,12 @@ class Noted:
         self._notes: dict[int, Unchanging] = {}
 
     def __contains__(self, array: Array) -> bool:
-        note = self._notes.get(array.ctypes.data)
+        note = self._notes.get(array.ctypes.data) if isinstance(array, np.ndarray) else None
         return note is not None and note.is_still(array)
 
     def add(self, array: Array) -> None:
         """Remember the array, if nobody may write it."""
-        note = Unchanging.of(array)
+        note = Unchanging.of(array) if isinstance(array, np.ndarray) else None
         if note is not None:
             self._notes[array.ctypes.data] = note
 

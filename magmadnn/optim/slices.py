@@ -62,11 +62,9 @@ class StepSlices:
         return None if slices is None else cls(step, settings, slices, rows)
 
     def changed(self, first: int, last: int) -> None:
-        """Tell that rows `first` to `last` of the data have other values than at the last run."""
-        if first < last and not isinstance(
-            self._slices, BoundSlices
-        ):  # those read where the data lies
-            self._slices.load(self._data, first, last)
+        """Tell that rows `first` to `last` of the data have other values now; none of them is being used."""
+        if not isinstance(self._slices, BoundSlices):  # those read where the data lies
+            self._slices.data.renew(self._data, first, last)
 
     def run(self, order: Array, count: int) -> list[Array] | None:
         """Loss and outputs of the next `count` batches of these rows, [count, ...] each.

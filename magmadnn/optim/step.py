@@ -25,6 +25,7 @@ from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 if TYPE_CHECKING:
     from magmadnn.executor.profile_text import Profile
     from magmadnn.executor.run import Watch
+    from magmadnn.memory.room import Room
 
     from .optimizer import Optimizer
 
@@ -111,6 +112,11 @@ class Step:
         if self._executable.executor != "native":
             return None
         return StepSlices.made(self, self._executable, self._settings, data, batch_size)
+
+    @property
+    def room(self) -> Room | None:
+        """What there is for data where the step runs; None where it reads the host's memory."""
+        return self._executable.room
 
     @property
     def count(self) -> int:

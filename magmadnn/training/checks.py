@@ -11,6 +11,7 @@ from magmadnn import ops
 from magmadnn.data import check_arrays
 from magmadnn.data._structure import is_mapped
 from magmadnn.errors import ArgumentError, DTypeError
+from magmadnn.executor.places import device_of
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
@@ -66,17 +67,22 @@ def at_least(what: str, value: Any, least: int) -> None:
         raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
 
 
+def gpu_of(model: Model) -> int | None:
+    """The number of the GPU that a model's kernels run on; None for the processor."""
+    return device_of(model.device) if model.executor == "native" else None
+
+
 def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array], list[Array]]:
     """Inputs and targets of a model, checked.
 
     Raises:
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
     """
-    inputs = inputs_for(model.inputs, x, what)
-    targets = as_arrays(y)
+    inputs = inputs_for(model.inputs, x, what, gpu_of(model))
+    targets = as_arrays(y, gpu_of(model))
     # one array is "x" in messages, several are "x[0]", "x[1]" ...
     given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
-    check_arrays(given, wanted, classes=_classes(model, y))
+    check_arrays(given, wanted, classes=_classes(model, targets))
     for fed, array in zip(model.inputs, inputs, strict=True):
         if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
             raise DTypeError(
@@ -86,11 +92,10 @@ def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array]
     return inputs, targets
 
 
-def _classes(model: Model, y: Any) -> int | None:
+def _classes(model: Model, targets: Sequence[Array]) -> int | None:
     """How many classes the targets may have, where the loss takes class numbers."""
     single = len(model.outputs) == 1 and model.loss is not None
     if not single or not isinstance(as_loss(model.loss), CrossEntropy):
         return None
-    labels = as_arrays(y)[0]
     classes = model.outputs[0].shape[-1]
-    return classes if isinstance(classes, int) and not is_floating(labels.dtype) else None
+    return classes if isinstance(classes, int) and not is_floating(targets[0].dtype) else None

@@ -159,7 +159,7 @@ class Fit:
         if slices is None:
             self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
         else:
-            with self.source.pieces(self.epoch, size, self.batch) as take:
+            with self.source.pieces(self.epoch, size, self.batch, slices.changed) as take:
                 self._run_slices(slices, take, started)
         if self._stop is None:
             self._finish_epoch()
@@ -191,7 +191,6 @@ class Fit:
             if piece is None:
                 return
             begun = time.perf_counter()
-            slices.changed(*piece.fresh)
             found = None if piece.rows is None else slices.run(piece.rows, piece.count)
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
                 self._run_batches(piece.each(), started)
@@ -214,7 +213,7 @@ class Fit:
         ):
             return None
         if size not in self._made_slices:
-            found = self.source.data(size)
+            found = self.source.data(size, self.step.room)
             self._made_slices[size] = None
             if found is not None:
                 (inputs, targets, _), rows = found

@@ -25,7 +25,7 @@ from magmadnn.tensor import Operation, Placeholder, Variable
 
 from .architecture import free_variables, kept_states, layers_of
 from .callbacks import Callback
-from .checks import as_iterable, at_least, chained, checked_arrays, looks
+from .checks import as_iterable, at_least, chained, checked_arrays, gpu_of, looks
 from .fit import BatchSize, Fit, run_once
 from .history import History
 from .inspection import diagram_of, plan_of, profile_of
@@ -410,7 +410,7 @@ class Model:
         For a model whose last layer gives logits these are logits: see `predict_probability`.
         """
         at_least("predict: batch_size", batch_size, 1)
-        arrays = inputs_for(self.inputs, x, "predict", self.device != "cpu")
+        arrays = inputs_for(self.inputs, x, "predict", gpu_of(self))
         prediction, rows = self._predictor(), len(arrays[0])
         if rows <= batch_size:
             whole = prediction.run({p.node: a for p, a in zip(self.inputs, arrays, strict=True)})

@@ -118,7 +118,7 @@ def sample_weights(
         raise DataError("fit: sample_weight must be finite and not negative")
     if class_weight is None:
         return weights
-    labels = targets[0]
+    labels = as_array(targets[0])
     numbers = labels.argmax(-1) if labels.ndim > 1 else labels.astype(np.int64)
     if missing := set(np.unique(numbers).tolist()) - set(class_weight):
         raise ArgumentError(f"fit: class_weight has no weight for class {min(missing)}")

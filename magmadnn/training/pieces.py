@@ -17,6 +17,7 @@ from magmadnn.data._structure import read_rows, take_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
 from magmadnn.graph.op import Array
+from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 
 _LONGEST = StepSlices.longest
@@ -44,13 +45,11 @@ class Piece:
     Attributes:
         count: how many.
         rows: rows of the source's data for slices, if the batches are whole.
-        fresh: first row and end of what is new in the data.
         each: gives them one by one.
     """
 
     count: int
     rows: Array | None
-    fresh: tuple[int, int]
     each: Callable[[], Iterator[Batch]]
 
 
@@ -74,7 +73,7 @@ class InMemory:
         rows = self._order[self._next * size : (self._next + count) * size]
         self._next += count
         whole = rows if len(rows) == count * size else None
-        return Piece(count, whole, (0, 0), partial(each_of, self._arrays, rows, size))
+        return Piece(count, whole, partial(each_of, self._arrays, rows, size))
 
 
 class Reader:
@@ -96,7 +95,8 @@ class Reader:
         whole = len(self._order) // size
         for first in range(self._start, whole, half):
             count = min(half, whole - first)
-            place = ring.wait_for_room(count)
+            # The rows of a batch lie anywhere in its half, so a half is written when all of it is free.
+            place = ring.wait_for_room(half)
             if place is None:
                 return
             self._read(first, count, place * size)
@@ -149,15 +149,15 @@ def taken(ring: Ring, like: Parts, most: int) -> Piece | None:
         first, last = found.first * ring.rows, (found.first + found.count) * ring.rows
         rows = ring.order[first:last]
         parts = parts_like(like, ring.arrays)
-        fresh = (found.fresh[0] * ring.rows, found.fresh[1] * ring.rows)
-        return Piece(found.count, rows, fresh, partial(each_of, parts, rows, ring.rows))
-    return None if found is None else Piece(1, None, (0, 0), lambda: iter([found]))
+        return Piece(found.count, rows, partial(each_of, parts, rows, ring.rows))
+    return None if found is None else Piece(1, None, lambda: iter([found]))
 
 
-def half_of_ring(arrays: Sequence[Array], batch_size: int, batches: int) -> int:
-    """Batches of half a ring for these arrays."""
+def half_of_ring(arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None) -> int:
+    """Batches of half a ring for these arrays, on the host and in the room on a device."""
+    nbytes = _RING_BYTES if room is None else min(room.ring_bytes, room.nbytes)
     batch = sum(batch_size * a[:1].nbytes for a in arrays)
-    return max(1, min(_RING_BYTES // max(1, 2 * batch), -(-batches // 2), _LONGEST // 2))
+    return max(1, min(nbytes // max(1, 2 * batch), -(-batches // 2), _LONGEST // 2))
 
 
 def told(items: Iterator[Any], epoch: int, start: int) -> Iterator[Any]:

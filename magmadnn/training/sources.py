@@ -13,13 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
-from magmadnn.data.ring import Ring
+from magmadnn.data.ring import Filled, Ring
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.memory.foreign import as_array, is_foreign
+from magmadnn.memory.foreign import as_array, on_device
+from magmadnn.memory.room import Room
 from magmadnn.tensor import Placeholder
 
 from .pieces import (
@@ -57,20 +59,31 @@ class Source(Protocol):
         """The batches of an epoch from batch `start` on."""
         ...
 
-    def data(self, batch_size: int) -> tuple[Parts, int] | None:
-        """What slices gather batches from, and rows of a batch; None if there is no whole batch."""
+    def data(self, batch_size: int, room: Room | None) -> tuple[Parts, int] | None:
+        """What slices gather batches from, and rows of a batch; None if there is no whole batch.
+
+        Args:
+            batch_size: samples of a batch, if the source does not decide.
+            room: that a device has for data; None where slices read the host's memory.
+        """
         ...
 
-    def pieces(self, number: int, batch_size: int, start: int) -> AbstractContextManager[Take]:
-        """The batches of an epoch from batch `start` on, for slices over `data`."""
+    def pieces(
+        self, number: int, batch_size: int, start: int, filled: Filled
+    ) -> AbstractContextManager[Take]:
+        """The batches of an epoch from batch `start` on, for slices over `data`.
+
+        `filled` is told, by another thread, of rows of `data` that have changed before they are given out.
+        """
         ...
 
 
 class ArraySource:
     """Batches of arrays, in an order that depends on seed and epoch only.
 
-    Arrays in memory are gathered from where they are. Arrays that are mapped from files are read by a
-    thread, in the order of the file, into one half of a ring while batches of the other half run.
+    Arrays in memory are gathered from where they are. Arrays that are mapped from files, or larger than the
+    room on a device, are read by a thread, in the order of the file, into one half of a ring while batches of
+    the other half run.
 
     Args:
         inputs: one array for each input.
@@ -135,28 +148,29 @@ class ArraySource:
             return map(batch_of, found)
         return map(batch_of, prefetch(told(found, number, start)))
 
-    def data(self, batch_size: int) -> tuple[Parts, int] | None:
-        """The arrays, or the ring that mapped ones are read into."""
+    def data(self, batch_size: int, room: Room | None) -> tuple[Parts, int] | None:
+        """The arrays, or the ring that they are read into."""
         if (self.rows or 0) < batch_size:
             return None
-        if self.in_memory:
+        arrays = flat(self.arrays)
+        if self.in_memory and (room is None or _host_bytes(arrays) <= room.nbytes):
             return self.arrays, batch_size
         if batch_size not in self._rings:
-            flat = [a for part in self.arrays for a in part]
-            half = half_of_ring(flat, batch_size, (self.rows or 0) // batch_size)
-            self._rings[batch_size] = Ring(flat, batch_size, 2 * half)
+            half = half_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room)
+            memory = None if room is None else room.pinned
+            self._rings[batch_size] = Ring(arrays, batch_size, 2 * half, memory)
         return parts_like(self.arrays, self._rings[batch_size].arrays), batch_size
 
     @contextmanager
-    def pieces(self, number: int, batch_size: int, start: int) -> Iterator[Take]:
-        """The batches of an epoch; those of mapped files are in the ring meanwhile."""
+    def pieces(self, number: int, batch_size: int, start: int, filled: Filled) -> Iterator[Take]:
+        """The batches of an epoch; those of a ring are in it meanwhile."""
         order = self.order(number)
-        if self.in_memory:
+        if batch_size not in self._rings:
             yield InMemory(self.arrays, order, batch_size, start)
             return
         ring = self._rings[batch_size]
         reader = Reader(self.arrays, order, ring, number, start)
-        with ring.start(reader.fill):
+        with ring.start(reader.fill, filled):
             yield partial(taken, ring, self.arrays)
 
 
@@ -208,21 +222,27 @@ class IterableSource:
                 "that makes one for each epoch"
             )
 
-    def data(self, batch_size: int) -> tuple[Parts, int] | None:
+    def data(self, batch_size: int, room: Room | None) -> tuple[Parts, int] | None:
         """A ring for batches like the first; the iterable decides how large they are."""
         parts, size = parts_of(self.sample), self.sample.rows
         if self._ring is None:
-            places = min(2 * half_of_ring(flat(parts), size, _AHEAD // 2), _AHEAD)
-            self._ring = Ring(flat(parts), size, places)
+            places = min(2 * half_of_ring(flat(parts), size, _AHEAD // 2, room), _AHEAD)
+            memory = None if room is None else room.pinned
+            self._ring = Ring(flat(parts), size, places, memory)
         return parts_like(parts, self._ring.arrays), size
 
     @contextmanager
-    def pieces(self, number: int, batch_size: int, start: int) -> Iterator[Take]:
+    def pieces(self, number: int, batch_size: int, start: int, filled: Filled) -> Iterator[Take]:
         """The batches of an epoch; those that are like the first are in the ring meanwhile."""
         assert self._ring is not None
         ring, found = self._ring, self._batches(number, start)
-        with ring.start(partial(fill, ring, found)):
+        with ring.start(partial(fill, ring, found), filled):
             yield partial(taken, ring, parts_of(self.sample))
+
+
+def _host_bytes(arrays: Sequence[Array]) -> int:
+    """Bytes of all that does not lie on a device already."""
+    return sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
 
 
 def order_of(rows: int, seed: int, number: int) -> NDArray[np.int64]:
@@ -274,23 +294,34 @@ def as_batch(item: Any) -> Batch:
     return batch
 
 
-def as_arrays(value: Any) -> list[Array]:
-    """A list of arrays from one array, a Tensor, or a tuple or list of arrays."""
+def as_arrays(value: Any, device: int | None = None) -> list[Array]:
+    """A list of arrays from one array, a Tensor, or a tuple or list of arrays.
+
+    Those that lie on the device, if one is given, stay there (`OnDevice`).
+    """
     if isinstance(value, Mapping):
-        return [as_array(v) for v in value.values()]
+        return [placed(v, device) for v in value.values()]
     if isinstance(value, tuple) or (
-        isinstance(value, list) and value and hasattr(value[0], "shape") and np.ndim(value[0]) > 0
+        isinstance(value, list) and value and len(getattr(value[0], "shape", ()))
     ):
-        return [as_array(v) for v in value]
-    return [as_array(value)]
+        return [placed(v, device) for v in value]
+    return [placed(value, device)]
+
+
+def placed(value: Any, device: int | None) -> Array:
+    """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
+    found: Any = None if device is None else on_device(value, device)
+    if found is None or found.dtype.name not in DTYPES:
+        return as_array(value)
+    return found  # type: ignore[no-any-return]
 
 
 def inputs_for(
-    inputs: Sequence[Placeholder], value: Any, what: str, there: bool = False
+    inputs: Sequence[Placeholder], value: Any, what: str, device: int | None = None
 ) -> list[Array]:
     """Arrays for a model's inputs, by order or by name, with their shapes checked.
 
-    Those on a GPU are copied to the host, unless all shall stay `there`.
+    Those that lie on the device, if one is given, stay there (`OnDevice`).
 
     Raises:
         GraphError, ShapeError: if their number, names or shapes do not fit.
@@ -299,12 +330,9 @@ def inputs_for(
         names = [p.name for p in inputs]
         if set(value) != set(names):
             raise GraphError(f"{what}: the model's inputs are {names}, got {sorted(value)}")
-        value = [value[name] for name in names]
-        arrays = [as_array(v) for v in value]
-    elif there and is_foreign(value):
-        arrays = [value]
+        arrays = [placed(value[name], device) for name in names]
     else:
-        arrays = as_arrays(value)
+        arrays = as_arrays(value, device)
     if len(arrays) != len(inputs):
         raise GraphError(f"{what}: the model has {len(inputs)} inputs, got {len(arrays)} arrays")
     for fed, array in zip(inputs, arrays, strict=True):

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
 from magmadnn.training import pieces
-from magmadnn.training.pieces import flat
+from magmadnn.training.pieces import Reader, flat
 from magmadnn.training.sources import ArraySource, IterableSource
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -132,6 +133,22 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert x.nbytes > 30e6
     # the ring, two orders of rows and what makes them, and a few batches of validation
     assert peak < (1 << 20) + 12 * 8 * rows + 4 * 1024 * width * 4
+
+
+def test_rows_that_are_in_use_stay_as_they_are() -> None:
+    """Two batches of the last, shorter half would fit beside the last batch of the half before."""
+    source = ArraySource([X], [Y], None, seed=3)
+    order, size = source.order(0)[:80], 10
+    ring = Ring([X], size, 6)
+    reader = Reader(((X,), (), ()), order, ring, 0, 0)
+    with ring.start(reader.fill):
+        for number in range(8):
+            ready = ring.take(1)
+            assert isinstance(ready, Ready)
+            time.sleep(0.02)  # a reader that does not wait has written by now
+            rows = ring.order[ready.first * size : (ready.first + 1) * size]
+            wanted = X[order[number * size : (number + 1) * size]]
+            np.testing.assert_array_equal(ring.arrays[0][rows], wanted)
 
 
 def test_rows_that_cannot_be_read_are_named(
@@ -272,10 +289,10 @@ def test_an_epoch_goes_on_in_the_middle(tmp_path: Path, start: int) -> None:
     assert len(wanted) == 13 - start
     for source in (whole, single, listed):
         found = []
-        data = source.data(17)
+        data = source.data(17, None)
         assert data is not None
         arrays = flat(data[0])
-        with source.pieces(2, 17, start) as take:
+        with source.pieces(2, 17, start, lambda first, last: None) as take:
             while (piece := take(3)) is not None:
                 each = [b"".join(a.tobytes() for a in b.inputs + b.targets) for b in piece.each()]
                 assert len(each) == piece.count <= 3

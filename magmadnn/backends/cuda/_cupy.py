@@ -1,7 +1,7 @@
 """Device memory through CuPy's binding of the CUDA runtime.
 
 Copies run on the default stream, in the order they are asked for. Copies in the background run on a
-stream of their own until `wait`.
+stream of their own until `wait`; those beside all else on a stream of the thread that asks.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class CupyMemory:
             self._side = cupy.cuda.Stream(non_blocking=True)
         self._held: list[object] = []
         self._lock = threading.Lock()
+        self._thread = threading.local()
 
     def _here(self) -> cupy.cuda.Device:
         """The runtime keeps a current device for each thread, so every call says its own."""
@@ -68,6 +69,20 @@ class CupyMemory:
 
     def copy_to_device(self, to: int, source: Bytes, hold: object = None) -> None:
         self._copy(to, source.ctypes.data, source.nbytes, hold)
+
+    def copy_beside(self, to: int, source: Bytes) -> None:
+        kind = runtime.memcpyHostToDevice
+        with self._here():
+            if not hasattr(self._thread, "stream"):
+                self._thread.stream = cupy.cuda.Stream(non_blocking=True)
+            runtime.memcpyAsync(
+                to, source.ctypes.data, source.nbytes, kind, self._thread.stream.ptr
+            )
+            runtime.streamSynchronize(self._thread.stream.ptr)
+
+    def pinned(self, nbytes: int) -> Bytes:
+        with self._here():
+            return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
     def copy_to_host(self, to: Bytes, source: int, hold: object = None) -> None:
         self._copy(to.ctypes.data, source, to.nbytes, hold)

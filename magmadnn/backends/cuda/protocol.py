@@ -1,4 +1,4 @@
-"""What a device's memory must be able to do: ten calls on addresses and bytes."""
+"""What a device's memory must be able to do: a dozen calls on addresses and bytes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ class DeviceMemory(Protocol):
 
     def copy_to_device(self, to: int, source: Bytes, hold: object = None) -> None:
         """Copy from the host; with `hold` in the background, and that is held until `wait`."""
+        ...
+
+    def copy_beside(self, to: int, source: Bytes) -> None:
+        """Copy from the host beside all else that runs, in no order with it; returns when that is done."""
+        ...
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """Memory of the host that copies to and from the device are fastest with; holding anything."""
         ...
 
     def copy_to_host(self, to: Bytes, source: int, hold: object = None) -> None:

@@ -109,6 +109,14 @@ class SimulatedDevice:
         self.counts.bytes_to_device += source.size
         self._do(lambda: np.copyto(target, source), hold)
 
+    def copy_beside(self, to: int, source: Bytes) -> None:
+        """Copy from the host, and count it."""
+        self.copy_to_device(to, source)
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """Memory as any other."""
+        return np.full(nbytes, 0xCB, np.uint8)
+
     def copy_to_host(self, to: Bytes, source: int, hold: object = None) -> None:
         """Copy to the host, and count it."""
         block = self._space.find(source, to.size)

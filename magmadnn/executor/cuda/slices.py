@@ -23,11 +23,10 @@ from magmadnn.compiler.kernels.rows import Rows, pointwise
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
-from magmadnn.memory import Kind, MemoryManager
-from magmadnn.memory.unchanging import Unchanging
+from magmadnn.memory.foreign import OnDevice
 
 from .code import chip_of
-from .edges import Span
+from .data import Block, Data
 from .items import Item, Items, finite_items, graph_of, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .runner import CudaRunner, workspaces_of
@@ -38,21 +37,12 @@ _STEPS = (64, 8, 1)  # of a graph
 _kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
 
 
-class _Block:
-    """An array on the device."""
-
-    def __init__(self, nbytes: int, device: int) -> None:
-        self._memory = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
-        self.address = self._memory.device_pointer(write=True)
-        self.span: Span = (self.address, self.address + max(nbytes, 1))
-
-
 class CudaSlices:
     """A plan that runs slices of batches of one size on a device.
 
     Args:
         runner: the plan and the device.
-        data: for each placeholder of data, the rows to take batches from.
+        data: for each placeholder of data, arrays like those that batches will be taken from.
         settings: scalar placeholders whose value may change from batch to batch.
         sizes: of symbolic dimensions.
         batch_size: rows of a batch.
@@ -61,7 +51,7 @@ class CudaSlices:
     def __init__(
         self,
         runner: CudaRunner,
-        data: Mapping[Node, Array],
+        data: Mapping[Node, Array | OnDevice],
         settings: Sequence[Node],
         sizes: Mapping[str, int],
         batch_size: int,
@@ -74,36 +64,26 @@ class CudaSlices:
             for layout in self._layouts
         ]
         first = self._layouts[0]
-        self._data = {n: _Block(a.nbytes, device) for n, a in data.items() if n in first.frames}
-        self._held: dict[Node, Unchanging | None] = {}  # what is there and cannot have changed
-        self.load(data)
-        self._dtypes = {node: array.dtype.name for node, array in data.items()}
-        self._settings = {n: _Block(8 * LONGEST, device) for n in settings if n in first.frames}
+        self._dtypes = {n: array.dtype.name for n, array in data.items() if n in first.frames}
+        self.data = Data(list(self._dtypes), device)
+        self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
         rows = len(next(iter(data.values())))
-        self._order = _Block(8 * min(rows, LONGEST * batch_size), device)
-        self._first = _Block(8, device)
+        self._order = Block(8 * min(rows, LONGEST * batch_size), device)
+        self._first = Block(8, device)
+        numbers = [self._order, *self._settings.values()]
+        self._places = Block(8 * len(numbers), device)  # of the order and the settings
+        first.copy_in(self._places.address, np.array([b.address for b in numbers], np.int64))
         self._outputs = [
-            (node, first.frames[node], _Block(LONGEST * first.frames[node].nbytes, device))
+            (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
             for node in runner.plan.program.outputs
         ]
         self._variables = [target for target, _ in runner.plan.program.updates]
         self._before = [
-            _Block(tensor_of(v).nbytes, device) for v in self._variables
+            Block(tensor_of(v).nbytes, device) for v in self._variables
         ]  # to go back to where a slice began
         self._look: Graph | None = None
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
-
-    def load(self, data: Mapping[Node, Array], first: int = 0, last: int | None = None) -> None:
-        """Take other rows of the same shapes and dtypes from now on: all, or those from `first` to `last`."""
-        whole = first == 0 and last is None
-        for node, block in self._data.items():
-            array, row = data[node], data[node][:1].nbytes
-            held = self._held.get(node)
-            if whole and held is not None and held.is_still(array):
-                continue
-            self._held[node] = Unchanging.of(array) if whole else None
-            self._layouts[0].copy_in(block.address + first * row, array[first:last])
 
     # --- graphs -----------------------------------------------------------------------------------
 
@@ -125,18 +105,16 @@ class CudaSlices:
 
     def _fetch(self, layout: Layout, step: int) -> Item:
         parts, reads, writes = [], [self._first.span], []
-        for node, block in self._data.items():
-            part = FetchPart(self._dtypes[node], node.dtype.name)
+        order, *settings = range(self._places.address, self._places.span[1], 8)
+        for node, dtype in self._dtypes.items():
             rows = self._size
             columns = layout.frames[node].size // rows
-            place = (block.address, self._order.address, layout.base_address(node))
-            parts.append((part, rows, columns, *place))
-            reads += [block.span, self._order.span]
+            place = (self.data.entry(node), order, layout.base_address(node))
+            parts.append((FetchPart(dtype, node.dtype.name), rows, columns, *place))
             writes.append(layout.span(node))
-        for node, block in self._settings.items():
+        for entry, node in zip(settings, self._settings, strict=True):
             part = FetchPart("float64", node.dtype.name)
-            parts.append((part, 1, 1, block.address, 0, layout.base_address(node)))
-            reads.append(block.span)
+            parts.append((part, 1, 1, entry, 0, layout.base_address(node)))
             writes.append(layout.span(node))
         return Item(fetch(self._first.address, step, parts), tuple(reads), tuple(writes))
 
@@ -214,7 +192,7 @@ class CudaSlices:
             self._look = graph_of(self._engine, finite_items(word, values))
         self._look.launch()
 
-    def _kept(self, frame: Array, block: _Block, count: int) -> Array:
+    def _kept(self, frame: Array, block: Block, count: int) -> Array:
         found = np.empty((count, *frame.shape), frame.dtype)
         self._layouts[0].copy_out(found, block.address)
         return found
@@ -236,7 +214,7 @@ def copying(dtype: str) -> Rows:
 
 def slices_of(
     runner: CudaRunner,
-    data: Mapping[Node, Array],
+    data: Mapping[Node, Array | OnDevice],
     settings: Sequence[Node],
     sizes: Mapping[str, int],
     batch_size: int,
@@ -250,18 +228,25 @@ def slices_of(
     looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
     key = (looks, tuple(settings), tuple(sorted(sizes.items())))
     kept = _kept.setdefault(runner, {})
-    if key in kept:
-        kept[key].load(data)  # which may have changed
-        return kept[key]
-    kept.clear()
     try:
-        kept[key] = CudaSlices(runner, data, settings, sizes, batch_size)
+        if key not in kept:
+            kept.clear()
+            kept[key] = CudaSlices(runner, data, settings, sizes, batch_size)
+        kept[key].data.take(data)  # which may have changed
     except OutOfMemoryError:
+        kept.clear()
         return None  # batches are then brought to the device one by one
     return kept[key]
 
 
-def can_slice(runner: CudaRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
+def held_bytes(runner: CudaRunner) -> int:
+    """Bytes of data that kept slices of a plan have on the device."""
+    return sum(slices.data.nbytes for slices in _kept.get(runner, {}).values())
+
+
+def can_slice(
+    runner: CudaRunner, data: Mapping[Node, Array | OnDevice], settings: Sequence[Node]
+) -> bool:
     """Whether a plan can run on its own: no calls, data of known types, values in memory of their own."""
     plan, fed = runner.plan, {*data, *settings}
     bases = plan.layouts.bases

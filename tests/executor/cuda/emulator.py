@@ -59,6 +59,12 @@ class HostMemory:
     def copy_to_device(self, to: int, source: np.ndarray, hold: object = None) -> None:
         ctypes.memmove(to, source.ctypes.data, source.nbytes)
 
+    def copy_beside(self, to: int, source: np.ndarray) -> None:
+        self.copy_to_device(to, source)
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.full(nbytes, 0xCB, np.uint8)
+
     def copy_to_host(self, to: np.ndarray, source: int, hold: object = None) -> None:
         ctypes.memmove(to.ctypes.data, source, to.nbytes)
 

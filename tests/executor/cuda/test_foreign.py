@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.backends.cuda import device_memory
+from magmadnn.backends.cuda import device_engine, device_memory
+from magmadnn.errors import DataError, ShapeError
 from magmadnn.executor.cuda.layout import Layout
 from magmadnn.memory import DEVICE
 from magmadnn.memory.foreign import as_array, on_device
 from tests.executor.cuda.devices import distance, network, on, samples
-from tests.executor.cuda.emulator import needs_compiler
+from tests.executor.cuda.emulator import HostMemory, needs_compiler
 
 pytestmark = needs_compiler
 SIZES = (13, 17, 5)
@@ -100,6 +101,82 @@ def test_models_take_them(device: str) -> None:
         batches = [(x[k : k + 8], y[k : k + 8]) for k in range(0, 40, 8)]
         here.fit(batches, verbose=0)
         there.fit([(Foreign(p), Foreign(q)) for p, q in batches], verbose=0)
+        assert distance(here, there) == 0
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each copy between host and device from now on."""
+    found: list[int] = []
+    for name in ("copy_to_device", "copy_beside", "copy_to_host"):
+        kept = getattr(HostMemory, name)
+
+        def copy(self: HostMemory, to: Any, source: Any, *more: Any, kept: Any = kept) -> None:
+            found.append(to.nbytes if hasattr(to, "nbytes") else source.nbytes)
+            kept(self, to, source, *more)
+
+        monkeypatch.setattr(HostMemory, name, copy)
+    return found
+
+
+@pytest.mark.parametrize("label", [np.int32, np.int64])
+def test_training_does_not_take_them_over_the_host(
+    monkeypatch: pytest.MonkeyPatch, label: Any
+) -> None:
+    x, y = samples(203, 61, 5)
+    with on("emulated"):
+        here, there = (network((61, 7, 5), md.optim.SGD(0.3), device="cuda") for _ in range(2))
+        settings = {"batch_size": 8, "epochs": 2, "verbose": 0, "validation_split": 0.2}
+        wanted = here.fit(x, y, **settings).rows
+        a, b = Foreign(x), Foreign(y.astype(label))
+        brought = counted(monkeypatch)
+        found = there.fit(a, b, **settings).rows
+        assert distance(here, there) == 0
+        assert [r["val_loss"] for r in found] == [r["val_loss"] for r in wanted]
+        assert max(brought) < x.nbytes / 8
+        c, d = (
+            Foreign(x[::-1].copy()),
+            Foreign(y[::-1].astype(label)),
+        )  # elsewhere, with no new graph
+        graphs = len(device_engine(0).graphs)
+        there.fit(c, d, batch_size=8, verbose=0)
+        here.fit(x[::-1], y[::-1], batch_size=8, verbose=0)
+        assert distance(here, there) == 0
+        assert len(device_engine(0).graphs) < graphs + 30
+
+
+def test_what_is_wrong_with_them_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(43, 13, 5)
+    bad, high, low = x.copy(), y.copy(), y.astype(np.int32)
+    bad[17, 3], high[29], low[5] = np.nan, 5, -1
+    with on("emulated"):
+        model = network(SIZES, md.optim.SGD(0.3), device="cuda")
+        before = model.values()
+        with pytest.raises(DataError, match="x: row 17, column 3 is nan"):
+            model.fit(Foreign(bad), Foreign(y), verbose=0)
+        with pytest.raises(
+            DataError, match=r"y: row 29 has the label 5, outside the classes 0\.\.4"
+        ):
+            model.fit(Foreign(x), Foreign(high), verbose=0)
+        with pytest.raises(DataError, match="y: row 5 has the label -1"):
+            model.fit(Foreign(x), Foreign(low), verbose=0)
+        with pytest.raises(ShapeError, match="x has 43 rows but y has 42"):
+            model.fit(Foreign(x), Foreign(y[:42]), verbose=0)
+        assert all((model.values()[name] == value).all() for name, value in before.items())
+
+
+def test_weights_of_classes_and_callbacks_for_each_batch() -> None:
+    x, y = samples(43, 13, 5)
+    weights = {k: 1.0 + k for k in range(5)}
+
+    class Each(md.callbacks.Callback):
+        def batches(self, fit: Any) -> int | None:
+            return 1
+
+    with on("emulated"):
+        here, there = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2))
+        for model, a, b in ((here, x, y), (there, Foreign(x), Foreign(y))):
+            model.fit(a, b, batch_size=8, class_weight=weights, verbose=0)
+            model.fit(a, b, batch_size=8, callbacks=[Each()], verbose=0)
         assert distance(here, there) == 0
 
 

@@ -1,4 +1,4 @@
-"""A kernel that looks whether values are finite: one launch for many arrays."""
+"""Kernels that look at values: whether they are finite, whether integers are in a range."""
 
 from __future__ import annotations
 
@@ -55,3 +55,38 @@ def look_finite(fault: int, parts: Sequence[tuple[str, int, int]]) -> Launch:
     arguments = (fault, *(number for _, *numbers in parts for number in numbers))
     blocks = min(max(-(-max((n for _, n, _ in parts), default=1) // _THREADS), 1), _BLOCKS)
     return Launch(variant, (blocks, 1, 1), (_THREADS, 1, 1), arguments)
+
+
+@dataclass(frozen=True)
+class LookWithin:
+    """Sets a word where an integer is below 0 or not below `end`.
+
+    Slots: `fault, count, source, end`.
+
+    Attributes:
+        dtype: of the integers.
+    """
+
+    dtype: str
+
+    slots = ("fault", "count", "source", "end")
+
+    def text(self, name: str) -> str:
+        """The function."""
+        kinds = f"i64 *fault, i64 count, const {MEMORY[self.dtype]} *source, i64 end"
+        body = [
+            f"  const i64 first = (i64)blockIdx.x * {_THREADS} + threadIdx.x;",
+            "  bool bad = false;",
+            f"  for (i64 i = first; i < count; i += (i64)gridDim.x * {_THREADS})",
+            "    bad |= (i64)source[i] < 0 || (i64)source[i] >= end;",
+            "  if (bad) *fault = 1;",
+        ]
+        lines = "\n".join(body)
+        return f'extern "C" __global__ void {name}({kinds}) {{\n{BEGIN}{lines}\n}}\n'
+
+
+def look_within(fault: int, dtype: str, count: int, address: int, end: int) -> Launch:
+    """The launch for one array of integers."""
+    blocks = min(max(-(-count // _THREADS), 1), _BLOCKS)
+    arguments = (fault, count, address, end)
+    return Launch(LookWithin(dtype), (blocks, 1, 1), (_THREADS, 1, 1), arguments)

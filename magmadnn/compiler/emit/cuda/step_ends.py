@@ -20,7 +20,10 @@ _PIECE = 4  # elements of a thread
 
 @dataclass(frozen=True)
 class FetchPart:
-    """result[i] = source[order[batch * rows + i]], a row of `columns` elements at a time."""
+    """result[i] = source[order[batch * rows + i]], a row of `columns` elements at a time.
+
+    `source` and `order` are found where their addresses stand, so that others may take their place.
+    """
 
     dtype: str
     result_dtype: str
@@ -31,7 +34,7 @@ class Fetch:
     """The rows of one batch of several data sets.
 
     Slots: `first, step`, an address and a number; then for each part `rows, columns, blocks`, addresses
-    `source, order, result`; a part with `order` 0 takes rows in their order.
+    of the address `source`, of the address `order`, and `result`; without `order` (0), rows in their order.
     """
 
     parts: tuple[FetchPart, ...]
@@ -49,7 +52,8 @@ class Fetch:
         for k, part in enumerate(self.parts):
             source, result = MEMORY[part.dtype], MEMORY[part.result_dtype]
             kinds += [f"i64 rows{k}", f"i64 columns{k}", f"i64 blocks{k}"]
-            kinds += [f"const {source} *source{k}", f"const i64 *order{k}", f"{result} *result{k}"]
+            kinds += [f"const {source} *const *source{k}", f"const i64 *const *order{k}"]
+            kinds += [f"{result} *result{k}"]
             value = kept(
                 Cell(converted_text("from[column]", part), part.result_dtype), part.result_dtype
             )
@@ -59,7 +63,8 @@ class Fetch:
                 "    const i64 row = block / across;",
                 f"    const i64 start = (block % across) * {_THREADS * _PIECE} + threadIdx.x;",
                 f"    const i64 at = batch * rows{k} + row;",
-                f"    const {source} *from = source{k} + (order{k} ? order{k}[at] : at) * columns{k};",
+                f"    const i64 from_row = order{k} ? (*order{k})[at] : at;",
+                f"    const {source} *from = *source{k} + from_row * columns{k};",
                 f"    {result} *to = result{k} + row * columns{k};",
                 "    #pragma unroll",
                 f"    for (int piece = 0; piece < {_PIECE}; ++piece) {{",
@@ -91,7 +96,8 @@ def fetch(
     Args:
         first: address of the number of batches before.
         step: further batches before.
-        parts: (part, rows, columns, source, order, result) of each.
+        parts: (part, rows, columns, source, order, result) of each; `source` and `order` are addresses of
+            addresses.
     """
     variant = Fetch(tuple(part for part, *_ in parts))
     arguments, total = [first, step], 0

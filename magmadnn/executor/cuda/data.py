@@ -1,0 +1,95 @@
+"""Data that slices take rows from: where it lies on a device, and how it comes there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_memory
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.unchanging import Unchanging
+
+from .edges import Span
+from .upload import upload
+
+
+class Block:
+    """Memory on the device, of at least one byte."""
+
+    def __init__(self, nbytes: int, device: int) -> None:
+        self.nbytes = nbytes
+        self._memory = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
+        self.address = self._memory.device_pointer(write=True)
+        self.span: Span = (self.address, self.address + max(nbytes, 1))
+
+
+class Data:
+    """An array for each placeholder of data.
+
+    Arrays of the host are copied, unless they are there and nobody may write them; those on the device stay
+    where they are, and are to be held by whoever runs the slices. Kernels find the addresses in a table, so
+    that other arrays take their place and no graph changes.
+
+    Args:
+        nodes: the placeholders.
+        device: number of the device.
+    """
+
+    def __init__(self, nodes: Sequence[Node], device: int) -> None:
+        self._device, self._memory = device, device_memory(device)
+        self._nodes = list(nodes)
+        self._table = Block(8 * len(self._nodes), device)
+        self._blocks: dict[Node, Block] = {}
+        self._held: dict[Node, Unchanging | None] = {}  # what is there and cannot have changed
+
+    def entry(self, node: Node) -> int:
+        """Where the address of a placeholder's array stands."""
+        return self._table.address + 8 * self._nodes.index(node)
+
+    @property
+    def span(self) -> Span:
+        """The memory of the table."""
+        return self._table.span
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all copies."""
+        return sum(block.nbytes for block in self._blocks.values())
+
+    def take(self, arrays: Mapping[Node, Array | OnDevice]) -> None:
+        """Take rows from these arrays from now on.
+
+        Raises:
+            OutOfMemoryError: if there is no room for a copy.
+        """
+        addresses = np.array([self._placed(n, arrays[n]) for n in self._nodes], np.int64)
+        if len(addresses):
+            self._memory.copy_to_device(self._table.address, addresses.view(np.uint8))
+
+    def _placed(self, node: Node, array: Array | OnDevice) -> int:
+        """The address of an array, or of a copy."""
+        if isinstance(array, OnDevice):
+            self._blocks.pop(node, None)
+            self._held.pop(node, None)
+            return array.address
+        held = self._held.get(node)
+        if held is not None and held.is_still(array):
+            return self._blocks[node].address
+        self._held[node] = None
+        if node not in self._blocks or self._blocks[node].nbytes != array.nbytes:
+            self._blocks.pop(node, None)
+            self._blocks[node] = Block(array.nbytes, self._device)
+        upload(self._memory, self._blocks[node].address, array)
+        self._held[node] = Unchanging.of(array)
+        return self._blocks[node].address
+
+    def renew(self, arrays: Mapping[Node, Array], first: int, last: int) -> None:
+        """Copy rows `first` to `last` of arrays anew, beside all that runs; none of them may be in use."""
+        for node, block in self._blocks.items():
+            rows = arrays[node][first:last]
+            at = block.address + first * arrays[node][:1].nbytes
+            self._memory.copy_beside(at, rows.reshape(-1).view(np.uint8))

@@ -1,0 +1,65 @@
+"""Arrays of the host onto a device: by a few threads through pinned memory, while they are copied on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+
+import numpy as np
+
+from magmadnn.backends.cpu.host import Bytes
+from magmadnn.backends.cuda import DeviceMemory
+from magmadnn.graph.op import Array
+
+_CHUNK_BYTES = 4 << 20
+_THREADS = 4  # one copies from memory at a quarter of what the bus takes
+_local = threading.local()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    count = min(_THREADS, os.cpu_count() or 1)
+    return ThreadPoolExecutor(count, thread_name_prefix="uploads")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of the threads
+
+
+def upload(memory: DeviceMemory, to: int, values: Array) -> None:
+    """Copy an array to a device, in C order and the machine's byte order; returns when it is there.
+
+    What was begun on the device before is done first.
+    """
+    memory.wait()
+    native = values.dtype.newbyteorder("=")
+    row = max(values[:1].size * native.itemsize, 1)
+    rows = max(_CHUNK_BYTES // row, 1)
+    if len(values) <= rows:
+        memory.copy_to_device(to, _flat(np.ascontiguousarray(values, native)))
+        return
+
+    def copy(first: int) -> None:
+        piece = values[first : first + rows]
+        place = _pinned(memory, rows * row)[: len(piece) * row]
+        np.copyto(place.view(native).reshape(piece.shape), piece)
+        memory.copy_beside(to + first * row, place)
+
+    copies = [_threads().submit(copy, first) for first in range(0, len(values), rows)]
+    wait(copies)
+    for done in copies:
+        done.result()
+
+
+def _flat(values: Array) -> Bytes:
+    return values.reshape(-1).view(np.uint8)
+
+
+def _pinned(memory: DeviceMemory, nbytes: int) -> Bytes:
+    """This thread's own."""
+    known: tuple[DeviceMemory, Bytes] | None = getattr(_local, "pinned", None)
+    if known is None or known[0] is not memory or known[1].size < nbytes:
+        _local.pinned = known = memory, memory.pinned(nbytes)
+    return known[1]

@@ -1,0 +1,111 @@
+"""Data larger than the room on a device: streamed through it, with the bits of data that lies there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError
+from magmadnn.executor.cuda import upload as uploading
+from magmadnn.executor.cuda.data import Data
+from magmadnn.executor.cuda.upload import upload
+from magmadnn.memory import room
+from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
+from tests.executor.cuda.emulator import HostMemory
+
+SIZES = (13, 17, 5)
+ROWS = 1003
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Room for a tenth of the data, and rings of a few batches."""
+    monkeypatch.setattr(room, "_RING_BYTES", 8000)
+    md.memory.limit_data(6000)
+    yield
+    md.memory.limit_data(None)
+
+
+def renewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each piece that is brought to a device while others are used."""
+    found: list[int] = []
+    kept = Data.renew
+
+    def renew(self: Data, arrays: Any, first: int, last: int) -> None:
+        found.append(last - first)
+        kept(self, arrays, first, last)
+
+    monkeypatch.setattr(Data, "renew", renew)
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_arrays_stream_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, little: None, device: str, shuffle: bool
+) -> None:
+    x, y = samples(ROWS, 13, 5)
+    settings = {"batch_size": 16, "epochs": 3, "shuffle": shuffle, "verbose": 0}
+    with on(device):
+        whole, pieces = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2))
+        md.memory.limit_data(None)
+        rows = renewed(monkeypatch)
+        wanted = whole.fit(x, y, **settings).rows
+        assert not rows
+        md.memory.limit_data(6000)
+        found = pieces.fit(x, y, **settings).rows
+        assert sum(rows) == 3 * (ROWS // 16) * 16
+        assert len(rows) > 30
+        assert [r["loss"] for r in found] == [r["loss"] for r in wanted]
+        assert distance(whole, pieces) == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_files_and_iterables_stream(
+    monkeypatch: pytest.MonkeyPatch, little: None, tmp_path: Path, device: str
+) -> None:
+    x, y = samples(ROWS, 13, 5)
+    np.save(tmp_path / "x.npy", x)
+    with on(device):
+        here, there = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2))
+        rows = renewed(monkeypatch)
+        there.fit(np.load(tmp_path / "x.npy", mmap_mode="r"), y, batch_size=16, verbose=0)
+        assert sum(rows) == (ROWS // 16) * 16
+        batches = [(x[k : k + 16], y[k : k + 16]) for k in range(0, ROWS, 16)]
+        there.fit(batches, verbose=0)
+        assert sum(rows) == 2 * (ROWS // 16) * 16
+        md.memory.limit_data(None)
+        here.fit(x, y, batch_size=16, verbose=0)
+        here.fit(x, y, batch_size=16, shuffle=False, verbose=0)
+        assert distance(here, there) == 0
+
+
+def test_the_room_is_a_size() -> None:
+    for wrong in (-1, 2.5, True, "1 GiB"):
+        with pytest.raises(ArgumentError, match="limit_data: nbytes must be an integer"):
+            md.memory.limit_data(wrong)  # type: ignore[arg-type]  # that is the mistake
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(5000, dtype=np.float64).reshape(500, 10),
+        np.arange(5000, dtype=">f4").reshape(500, 10),
+        np.arange(20_000, dtype=np.int32).reshape(1000, 20)[::2, ::-2],
+        np.arange(7, dtype=np.uint8),
+        np.zeros((0, 3)),
+    ],
+)
+def test_uploads_are_in_order(monkeypatch: pytest.MonkeyPatch, values: np.ndarray) -> None:
+    monkeypatch.setattr(uploading, "_CHUNK_BYTES", 900)
+    memory = HostMemory(1 << 20)
+    address = memory.allocate(max(values.nbytes, 1))
+    upload(memory, address, values)
+    found = np.empty(values.shape, values.dtype.newbyteorder("="))
+    if found.size:
+        memory.copy_to_host(found.reshape(-1).view(np.uint8), address)
+    np.testing.assert_array_equal(found, values)
