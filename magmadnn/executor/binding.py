@@ -28,15 +28,16 @@ class Bindings:
 
     def __call__(self, feeds: Mapping[Node, Any]) -> tuple[Mapping[Node, Any], dict[str, int]]:
         """What `bind` gives, and its errors."""
-        key = tuple(
-            (node, value.dtype, value.shape)
-            for node, value in feeds.items()
-            if type(value) is np.ndarray
-        )
-        if key in self._sizes and len(key) == len(feeds):
-            return feeds, self._sizes[key]
+        looks: list[Any] = []
+        for node, value in feeds.items():
+            if type(value) is np.ndarray:
+                looks += (node, value.dtype, value.shape)
+        key = tuple(looks)
+        known = self._sizes.get(key)
+        if known is not None and len(key) == 3 * len(feeds):
+            return feeds, known
         fed, sizes = bind(self._plan, feeds, self._device)
-        if len(key) == len(feeds) and all(fed[node] is feeds[node] for node in fed):
+        if len(key) == 3 * len(feeds) and all(fed[node] is feeds[node] for node in fed):
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
             self._sizes[key] = sizes

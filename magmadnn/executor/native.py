@@ -26,6 +26,9 @@ from .threads import thread_count
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
+_MOST_COPIED = (
+    32 << 10
+)  # bytes of what is fed: to copy them takes less time than to ask for their address
 
 Action = Callable[[], None]
 Layout = TypeVar("Layout")
@@ -52,11 +55,17 @@ class Instance:
         self._spent: dict[Work, int] = {}  # nanoseconds of calls, likewise
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
-        self._patches: list[Patch] = []
+        self._patches: dict[Node, list[Patch]] = {}
         self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
         self._faults = np.zeros(1, np.int64)
         self._lay_out()
-        self._actions = self._prepare(threads) if prepared else []
+        self._in_place = {
+            n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
+        }
+        self._fresh = self._written_last()
+        actions = self._prepare(threads) if prepared else []
+        self._early = [action for phase, action in actions if phase < plan.checked]
+        self._late = [action for phase, action in actions if phase >= plan.checked]
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -86,7 +95,7 @@ class Instance:
             return np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype)
         if node.op is CONSTANT:
             return np.asarray(node.value, order="C")
-        shape = bind_shape(node.shape, self.sizes)  # slices gather here; else replaced at each run
+        shape = bind_shape(node.shape, self.sizes)  # slices gather here, runs copy what is small
         nbytes = int(np.prod(shape, dtype=np.int64)) * node.dtype.itemsize
         return scratch(nbytes).view(node.dtype).reshape(shape)
 
@@ -116,7 +125,10 @@ class Instance:
             else:
                 compiled.setdefault(work.phase, []).append(work)
         phases = {number: tasks.phase(works) for number, works in compiled.items()}
-        self._patches, self._faults = tasks.patches, tasks.faults
+        for patch in tasks.patches:
+            if patch.placeholder in self._in_place:
+                self._patches.setdefault(patch.placeholder, []).append(patch)
+        self._faults = tasks.faults
         actions: list[tuple[int, Action]] = []
         waiting: list[list[Task]] = []
         for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
@@ -160,7 +172,7 @@ class Instance:
         assert isinstance(op, Op)
         attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
         out = arrays[node]
-        fed = any(self.plan.layouts.bases[i].op is PLACEHOLDER for i in node.inputs)
+        fed = any(self.plan.layouts.bases[i] in self._in_place for i in node.inputs)
 
         def call() -> None:
             operands = [self._current(i) if fed else arrays[i] for i in node.inputs]
@@ -176,7 +188,7 @@ class Instance:
 
     def _current(self, node: Node) -> Array:
         """The array of a value now, where it may be a view of something that is fed."""
-        if self.plan.layouts.is_view(node):
+        if self._in_place and self.plan.layouts.is_view(node):
             assert isinstance(node.op, Op)
             attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
             return np.asarray(node.op.numpy(self._current(node.inputs[0]), **attributes))
@@ -192,14 +204,9 @@ class Instance:
         """
         for node, mirror in self._mirrors.items():
             np.copyto(mirror, node.value.read())
-        held = {}
-        for node, array in fed.items():
-            held[node] = self.arrays[node] = _contiguous(array)
-        for patch in self._patches:
-            patch.block[patch.slot] = held[patch.placeholder].ctypes.data + patch.offset
-        for phase, action in self._actions:
-            if phase < self.plan.checked:
-                action()
+        self._take(fed)
+        for action in self._early:
+            action()
         if self._faults[0]:
             self._faults[0] = 0
             return None
@@ -208,14 +215,27 @@ class Instance:
             return None
         if guard:
             self._remember()
-        for phase, action in self._actions:
-            if phase >= self.plan.checked:
-                action()
+        for action in self._late:
+            action()
         if guard and not all(map(is_finite, self._new_values())):
             self._restore()
             return None
-        self._write()
+        if self._fresh:
+            self._write()
         return outputs
+
+    def _take(self, fed: Mapping[Node, Array]) -> None:
+        """Copy what is small to where kernels expect it; tell them where the rest lies."""
+        for node, array in fed.items():
+            if node not in self._in_place:
+                if node in self.arrays:
+                    self.arrays[node][...] = array
+                continue
+            self.arrays[node] = _contiguous(array)  # kept until the next run
+            patches = self._patches.get(node, ())
+            address = self.arrays[node].ctypes.data if patches else 0
+            for patch in patches:
+                patch.block[patch.slot] = address + patch.offset
 
     def _new_values(self) -> list[Array]:
         return [self._current(value) for _, value in self.plan.program.updates]
@@ -231,14 +251,20 @@ class Instance:
         for value, before in self._before.items():
             np.copyto(self.arrays[value], before)
 
+    def _written_last(self) -> list[tuple[Node, Node | None]]:
+        """Variables whose new values do not lie in their memory already; None: they lie in the mirror."""
+        held = self.plan.in_place
+        found: list[tuple[Node, Node | None]] = [
+            (target, value) for target, value in self.plan.program.updates if value not in held
+        ]
+        return found + [(target, None) for target in held.values() if target in self._mirrors]
+
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""
         fresh = [
-            (target, self._value_to_write(value))
-            for target, value in self.plan.program.updates
-            if value not in self.plan.in_place
+            (target, self._mirrors[target] if value is None else self._value_to_write(value))
+            for target, value in self._fresh
         ]
-        fresh += [(t, self._mirrors[t]) for t in self.plan.in_place.values() if t in self._mirrors]
         for target, value in fresh:
             target.value.write(value)
 
@@ -280,6 +306,7 @@ class NativeRunner:
     def __init__(self, plan: NativePlan) -> None:
         self.plan = plan
         self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self._last: tuple[Mapping[str, int], int, Instance] | None = None
 
     @cached_property
     def leaves(self) -> tuple[Node, ...]:
@@ -288,6 +315,7 @@ class NativeRunner:
 
     def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:
         """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""
+        self._last = None
         if key not in self._kept:
             self._kept[key] = make()
             if len(self._kept) > _LAYOUTS_KEPT:
@@ -298,8 +326,13 @@ class NativeRunner:
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The layout for these sizes, on as many threads as are wanted now."""
-        key = (thread_count(), *sorted(sizes.items()))
-        return self.kept(key, lambda: Instance(self.plan, sizes, thread_count()))
+        threads = thread_count()
+        if self._last and self._last[0] is sizes and self._last[1] == threads:
+            return self._last[2]  # the same sizes as at the last run, and nothing in between
+        key = (threads, *sorted(sizes.items()))
+        found = self.kept(key, lambda: Instance(self.plan, sizes, threads))
+        self._last = (sizes, threads, found)
+        return found
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text."""

@@ -21,6 +21,7 @@ from magmadnn.compiler.emit.llvm.kernel import Loaded, compiled_count, load
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
@@ -36,6 +37,9 @@ from .runs import runs_of
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
 _LEAST_ELEMENTS = 20_000
+_LEAST_READ = (
+    80_000  # elements of a matrix times a vector: it takes as long as it takes to read them
+)
 _LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all of the other factor
 _COLUMN_STEP = 64  # of kernels other than products, in which rows may be cut anywhere
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
@@ -143,7 +147,10 @@ class Tasks:
         """The parts of the matrix that threads take one by one, and what they cost."""
         assert work.lowered is not None
         rows, columns = values["row1"], values["column1"]
+        kernel = self._lowered[work].kernel
         least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
+        if isinstance(kernel, Gemv):
+            least = _LEAST_READ
         cost = rows * columns * values.get("k", 1) / least
         if work.region.kind is RegionKind.SCATTER:
             cost *= values["picks"]
@@ -159,11 +166,14 @@ class Tasks:
         if work.region.kind is RegionKind.MOVE:
             by_row = True
         length, step, worth = (rows, 1, 1) if by_row else (columns, _COLUMN_STEP, _COLUMN_STEP)
-        if isinstance(kernel := work.lowered.kernel, Gemm):
+        if isinstance(kernel, Gemm):
             tile = tile_for(kernel, host())
             step = tile.rows if by_row else tile.columns
             worth = _LEAST_TILES * step if by_row else step
-        ends = _cut(length, step, self.threads, max(worth, length / cost))
+        if isinstance(kernel, Gemv):  # long parts, that the CPU sees coming
+            ends = _even(length, step, min(self.threads, int(cost)))
+        else:
+            ends = _cut(length, step, self.threads, max(worth, length / cost))
         name = "row" if by_row else "column"
         return [
             (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
@@ -190,6 +200,12 @@ class Tasks:
             part = {"row0": number * rows, "row1": (number + 1) * rows, **places}
             parts.append((cost / math.prod(leading), part))
         return parts or [(cost, {})]  # of no rows, where the stack is empty
+
+
+def _even(length: int, step: int, parts: int) -> list[int]:
+    """Where equal parts of `length` end: multiples of `step`, about."""
+    ends = [min(round(length * k / parts / step) * step, length) for k in range(1, parts)]
+    return sorted({*ends, length} - {0})
 
 
 def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:

@@ -86,6 +86,7 @@ class Model:
             inputs, outputs = [first], [last]
         self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
+        self._input_nodes = [p.node for p in self.inputs]
         self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
         self.executor, self.precision = executor, precision
         self.device = placed(device)
@@ -413,11 +414,11 @@ class Model:
         arrays = inputs_for(self.inputs, x, "predict", gpu_of(self))
         prediction, rows = self._predictor(), len(arrays[0])
         if rows <= batch_size:
-            whole = prediction.run({p.node: a for p, a in zip(self.inputs, arrays, strict=True)})
+            whole = prediction.run(dict(zip(self._input_nodes, arrays, strict=True)))
             return whole[0] if len(whole) == 1 else whole
         pieces = [
             prediction.run(
-                {p.node: a[k : k + batch_size] for p, a in zip(self.inputs, arrays, strict=True)}
+                {n: a[k : k + batch_size] for n, a in zip(self._input_nodes, arrays, strict=True)}
             )
             for k in range(0, rows, batch_size)
         ]

@@ -188,12 +188,15 @@ def test_memory_is_used_again() -> None:
 # --- feeds and sizes ------------------------------------------------------------------------------
 
 
-def test_feeds_of_any_layout_and_dtype() -> None:
+@pytest.mark.parametrize(
+    "rows", [11, 1201]
+)  # small feeds are copied, large ones read where they are
+def test_feeds_of_any_layout_and_dtype(rows: int) -> None:
     x, one = placed("x", BATCH, 7), placed("one")
     outputs = [ops.exp(x) * one, ops.transpose(x)[1:3] + 1.0, x @ ramp(7, 3), x, one]
-    array = ramp(11, 7)
+    array = ramp(rows, 7)
     wide = np.repeat(array, 2, axis=1)[:, ::2]
-    shifted = np.frombuffer(b"\0" + array.tobytes(), np.uint8)[1:].view(np.float32).reshape(11, 7)
+    shifted = np.frombuffer(b"\0" + array.tobytes(), np.uint8)[1:].view(np.float32).reshape(rows, 7)
     assert not shifted.flags.aligned
     executable = Executable(outputs, executor="native")
     wanted = Executable(outputs, executor="reference").run({x: array, one: 2.0})
@@ -204,10 +207,11 @@ def test_feeds_of_any_layout_and_dtype() -> None:
             np.testing.assert_allclose(b, a, rtol=16 * EPS, atol=16 * EPS)
 
 
-def test_results_are_arrays_of_their_own() -> None:
-    x = placed("x", 5, 7)
+@pytest.mark.parametrize("rows", [5, 1201])
+def test_results_are_arrays_of_their_own(rows: int) -> None:
+    x = placed("x", rows, 7)
     executable = Executable([x, ops.transpose(x), ops.exp(x)], executor="native")
-    array = ramp(5, 7)
+    array = ramp(rows, 7)
     first = executable.run({x: array})
     copies = [r.copy() for r in first]
     executable.run({x: array + 1})

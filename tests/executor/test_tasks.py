@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from magmadnn.executor.tasks import _cut, even_parts
+from magmadnn.executor.tasks import _cut, _even, even_parts
 
 
 @pytest.mark.parametrize("length", [1, 6, 47, 100, 528, 784, 2051])
@@ -40,3 +40,14 @@ def test_copies_are_cut_evenly(rows: int, columns: int, threads: int) -> None:
     assert [a for a, _ in parts] == [0, *(b for _, b in parts[:-1])]
     assert parts[-1][1] == rows
     assert len(parts) == (1 if rows * columns < 20_000 else threads)
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 130, 528, 784, 2051])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_rows_of_a_vector_are_cut_into_equal_parts(length: int, parts: int) -> None:
+    ends = _even(length, 64, parts)
+    sizes = [b - a for a, b in pairwise((0, *ends))]
+    assert ends[-1] == length
+    assert len(ends) <= parts
+    assert all(end % 64 == 0 for end in ends[:-1])
+    assert max(sizes) <= length / parts + 64

@@ -95,6 +95,7 @@ class Driver:
         self._control = _shared(int(Control.WORDS))
         self._scratch = [scratch(scratch_bytes) for _ in range(threads)]
         self._addresses = (self._control.ctypes.data, self._scratch[0].ctypes.data)
+        self._batches = memoryview(self._control)[Control.FIRST_BATCH : Control.BATCHES + 1]
         self._lock = threading.Lock()
         self._run = _ENTRY(library.address(RUN))
         crowded = threads > cores()
@@ -122,8 +123,7 @@ class Driver:
         if batches <= 0 or not self._kept:
             return  # a slice without a barrier would let the caller run ahead of the workers
         with self._lock:
-            self._control[Control.FIRST_BATCH] = first_batch
-            self._control[Control.BATCHES] = batches
+            self._batches[0], self._batches[1] = first_batch, batches
             self._run(*self._addresses)
 
     def ticks(self) -> NDArray[np.int64]:
