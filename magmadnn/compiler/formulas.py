@@ -57,6 +57,23 @@ def converts_half(node: Node) -> bool:
     return ends in pairs and _raw(node) == ("cast", ("argument", 0), ends[1])
 
 
+def is_pointwise(node: Node) -> bool:
+    """Whether a node computes element by element."""
+    return isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
+
+
+def is_sum(node: Node) -> bool:
+    """Whether a node adds two values."""
+    if not is_pointwise(node) or len(node.inputs) != 2:
+        return False
+    return _raw(node) == ("add", ("argument", 0), ("argument", 1))
+
+
+def widens(node: Node) -> bool:
+    """Whether a node makes float32 of halves."""
+    return node.dtype == np.float32 and node.inputs[:1] != () and converts_half(node)
+
+
 def _moves(node: Node, op: Op) -> bool:
     """Whether a movement or gather copies elements as they are; their dtype need not be known then."""
     sources = node.inputs

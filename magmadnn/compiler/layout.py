@@ -4,6 +4,9 @@ A movement op (reshape, transpose, broadcast, slice) mostly gives a view: other 
 memory. Whether it does, and which, NumPy itself tells: the op's NumPy function is applied to arrays of
 stand-in sizes that nobody reads. A symbolic size gets a prime of its own, so that what holds for the
 stand-ins holds for all sizes.
+
+Where kernels widen halves as they read them, a cast from half precision to float32 is a view too: of the
+halves' memory, whose strides and dtype its stand-in has.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ import numpy as np
 from magmadnn.graph.dim import Dim, bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
+
+from .formulas import widens
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
 
@@ -30,12 +35,14 @@ class Layouts:
         bases: the node whose memory a node's value lies in; itself where it has memory of its own.
     """
 
-    def __init__(self, nodes: Iterable[Node], copied: Container[Node] = ()) -> None:
-        """`copied`: movements that get memory of their own, though they could be views."""
+    def __init__(
+        self, nodes: Iterable[Node], copied: Container[Node] = (), *, widening: bool = False
+    ) -> None:
+        """`copied`: what gets memory of its own, though it could be a view; `widening`: see the module."""
         self.arrays: dict[Node, Array] = {}
         self.bases: dict[Node, Node] = {}
         self._sizes: dict[str, int] = {}
-        self._copied = copied
+        self._copied, self._widening = copied, widening
         for node in nodes:
             self._place(node)
 
@@ -53,6 +60,8 @@ class Layouts:
 
     def _view(self, node: Node) -> Array | None:
         """The view that a movement gives of its operand; None where it copies or is no movement."""
+        if self._widening and node not in self._copied and widens(node):
+            return self.arrays[node.inputs[0]]
         if not isinstance(node.op, Op) or node.op.kind is not OpKind.MOVEMENT:
             return None
         if len(node.inputs) != 1 or node in self._copied:
@@ -66,6 +75,14 @@ class Layouts:
     def is_view(self, node: Node) -> bool:
         """Whether the node is other strides over memory that another node owns."""
         return self.bases[node] is not node
+
+    def is_widened(self, node: Node) -> bool:
+        """Whether the node's memory has halves in place of its float32."""
+        return self.arrays[node].dtype != node.dtype
+
+    def is_widening(self, node: Node) -> bool:
+        """Whether the node is the cast that widens."""
+        return self.is_widened(node) and not self.is_widened(node.inputs[0])
 
     def is_whole(self, node: Node) -> bool:
         """Whether the node's value is its base's memory, element by element, maybe in another shape."""

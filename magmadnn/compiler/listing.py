@@ -84,7 +84,7 @@ def _listed(
         view = "" if base is node else "view of "
         where = f" in {plan.in_place[node].label}" if node in plan.in_place else ""
         shape = _shape_text(node.shape, sizes)
-        texts.append(f"{view}{names.get(base, name)} {node.dtype.name}{shape}{where}")
+        texts.append(f"{view}{names.get(base, name)} {base.dtype.name}{shape}{where}")
     return ", ".join(texts) or "nothing"
 
 
@@ -129,7 +129,7 @@ def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> 
     written: Size = 0
     for one in work:
         flops = sum((_flops(n) for n in one.region.nodes), start=flops)
-        read = sum((_nbytes(n) for n in reads_of(plan, one)), start=read)
+        read += _read_bytes(plan, one)
         written = sum((_nbytes(n) for n in one.needed), start=written)
     numbers = [substitute(n, sizes) for n in (flops, read, written)]
     return "{} operations, {} bytes read, {} written".format(*numbers)
@@ -138,7 +138,7 @@ def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> 
 def costs_of(plan: NativePlan, work: Work, sizes: Mapping[str, int]) -> tuple[int, int, int]:
     """Operations, bytes read and bytes written by a step, for known sizes."""
     flops = sum((_flops(n) for n in work.region.nodes), start=0)
-    read = sum((_nbytes(n) for n in reads_of(plan, work)), start=0)
+    read = _read_bytes(plan, work)
     written = sum((_nbytes(n) for n in work.needed), start=0)
     found = [substitute(n, sizes) for n in (flops, read, written)]
     return int(found[0]), int(found[1]), int(found[2])
@@ -172,3 +172,9 @@ def _flops(node: Node) -> Size:
 
 def _nbytes(node: Node) -> Size:
     return product(node.shape) * node.dtype.itemsize
+
+
+def _read_bytes(plan: NativePlan, work: Work) -> Size:
+    """What a step reads: of a view that widens, the halves."""
+    bases = plan.layouts.bases
+    return sum((product(n.shape) * bases[n].dtype.itemsize for n in reads_of(plan, work)), start=0)

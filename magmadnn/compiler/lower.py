@@ -86,7 +86,8 @@ class _Formulas:
         if key not in self._numbers:
             self._numbers[key] = len(self.operands)
             name = f"x{len(self.operands)}"
-            self.operands.append(Operand(name, node.dtype.name, spread))
+            stored = self.layouts.bases[node].dtype.name
+            self.operands.append(Operand(name, stored, spread))
             self.reads.append((name, node, spread))
         return ("argument", self._numbers[key])
 
@@ -350,6 +351,7 @@ def _lower_gemm(
         transpose_a=_is_transposed(layouts, a),
         transpose_b=_is_transposed(layouts, b),
         epilogue=finish,
+        halves=layouts.bases[a].dtype.name if layouts.is_widened(a) else None,
         unread=main is product and main not in set(needed),
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)

@@ -17,7 +17,7 @@ from .diagram import diagram_of_plan
 from .draft import Draft
 from .draft import Work as Work
 from .dump import Dump
-from .formulas import compilable, converts_half
+from .formulas import compilable
 from .layout import Layouts
 from .listing import describe
 from .passes.fold import fold
@@ -49,11 +49,9 @@ def fuse(draft: Draft) -> Draft:
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
-def _fuse_without_halves(draft: Draft) -> Draft:
-    """As `fuse`, for devices whose emitter does not know half precision: NumPy converts."""
-    regions, layouts = fuse_program(
-        draft.program, lambda node: compilable(node) and not converts_half(node)
-    )
+def _fuse_widening(draft: Draft) -> Draft:
+    """As `fuse`, for devices whose kernels, those of products too, widen halves as they read them."""
+    regions, layouts = fuse_program(draft.program, compilable, widening=True)
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
@@ -97,13 +95,13 @@ class NativePlan:
         return self.text()
 
 
-def native_plan(program: Program, *, check: bool = False, halves: bool = True) -> NativePlan:
+def native_plan(program: Program, *, check: bool = False, widening: bool = False) -> NativePlan:
     """The native plan of a program.
 
     Args:
         program: outputs and updates of one phase.
         check: verify what each pass made, as the tests do.
-        halves: whether kernels may convert bfloat16 and float16.
+        widening: whether kernels, those of products too, widen bfloat16 and float16 as they read them.
 
     Raises:
         GraphError: if a check fails.
@@ -111,8 +109,7 @@ def native_plan(program: Program, *, check: bool = False, halves: bool = True) -
     draft, dump = Draft(program), Dump("native")
     dump.add("given", program.__str__)
     for run_pass in PASSES:
-        known = halves or run_pass is not fuse
-        after = run_pass(draft) if known else _fuse_without_halves(draft)
+        after = _fuse_widening(draft) if widening and run_pass is fuse else run_pass(draft)
         if check:
             name = run_pass.__name__
             verify(before=draft.program, after=after.program, name=name)

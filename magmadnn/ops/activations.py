@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph import scalar as s
-from magmadnn.graph.op import Draw, Sample
+from magmadnn.graph.op import Draw, Op, Sample
 
 from ._pointwise import elementwise_reference, pointwise
 from .arithmetic import where
@@ -28,9 +28,16 @@ softsign = pointwise(
     reference=elementwise_reference(lambda a: math.copysign(1 - 1 / (1 + math.fabs(a)), a)),
     notes="What the original calls a fast sigmoid.",
 )  # fmt: skip
+# One op, which reads y: a mask would be stored beside y, though y tells all that it does.
+_where_positive: Op = pointwise(
+    "_where_positive", "g where y > 0, 0 elsewhere",
+    lambda g, y: s.where(s.greater(y, 0), g, 0), args=("g", "y"),
+    vjp=lambda h, z, g, y: (_where_positive(h, y), None),
+    reference=lambda g, y: np.where(y > 0, g, 0),
+)  # fmt: skip
 relu = pointwise(
     "relu", "max(x, 0)", lambda x: s.maximum(x, 0),
-    vjp=lambda g, y, x: where(x > 0, g, 0),  # not maximum's rule: that gives half at 0
+    vjp=lambda g, y, x: _where_positive(g, y),  # not maximum's rule: that gives half at 0
     reference=lambda x: (x + np.abs(x)) / 2,
     notes="The gradient at 0 is 0.",
 )  # fmt: skip

@@ -1,9 +1,11 @@
-"""cuBLAS through ctypes: CuPy finds the library, but its bindings choose the stream themselves."""
+"""cuBLASLt through ctypes: CuPy finds the library, but its bindings choose the stream themselves."""
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_int, c_size_t, c_void_p
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,32 @@ from magmadnn.errors import DeviceError
 
 from .engine import PRODUCT_WORKSPACE, ProductNode
 
-_REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
+_REAL = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # CUDA_R_32F and so on
 _COMPUTE_32F, _COMPUTE_TF32, _COMPUTE_64F = 68, 77, 70
-_DEFAULT_ALGORITHM = -1
+# CUBLASLT_MATMUL_DESC_...
+_POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS, _BIAS_TYPE = 2, 3, 4, 7, 8, 26
+_NOTHING, _RELU, _ADD_BIAS = 1, 2, 4  # of _EPILOGUE; the last two may be added
+_ON_DEVICE = 1  # of _POINTER_MODE
+_MOST_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_...
+_ALIGNMENTS = (5, 6, 7, 8)  # the same, of A, B, C and D
+_ALIGNED = 256  # bytes: more gains nothing
+
+
+class _Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", c_uint64 * 8), ("workspace", c_size_t), ("state", c_int), ("waves", c_float),
+        ("reserved", c_int * 4),
+    )  # fmt: skip
+
+
+class _Product:
+    """A product in the library's terms, in column order: C' = op(B)' op(A)'."""
+
+    def __init__(self, operation: int, layouts: tuple[int, int, int]) -> None:
+        self.operation = c_void_p(operation)
+        self.first, self.second, self.result = map(c_void_p, layouts)
 
 
 class Products:
@@ -23,34 +48,118 @@ class Products:
 
     def __init__(self, stream: int) -> None:
         cublas.destroy(cublas.create())  # CuPy loads the library with the first call
-        self._library = ctypes.CDLL(f"libcublas.so.{nvrtc.getVersion()[0]}")
-        self._handle = c_void_p()
-        self._call("cublasCreate_v2", byref(self._handle))
-        self._call("cublasSetStream_v2", self._handle, c_void_p(stream))
+        self._library = ctypes.CDLL(f"libcublasLt.so.{nvrtc.getVersion()[0]}")
+        self._library.cublasLtGetVersion.restype = c_size_t
+        self.version = int(self._library.cublasLtGetVersion())
+        self._stream, self._handle = stream, c_void_p()
+        self._call("cublasLtCreate", byref(self._handle))
 
     def _call(self, name: str, *arguments: Any) -> None:
         status: int = getattr(self._library, name)(*arguments)
         if status:
             raise DeviceError(f"the device failed: {name} of cuBLAS gives status {status}")
 
-    def multiply(self, node: ProductNode) -> None:
-        """The product in column order: C' = op(B)' op(A)'."""
-        m, n, k = node.sizes
-        transpose_a, transpose_b = node.transposes
-        lda, ldb, ldc = node.leading_dimensions
-        kind = c_int(_REAL[node.dtype])
-        compute = _COMPUTE_TF32 if node.tensor_float else _COMPUTE_32F
-        if node.dtype == "float64":
-            compute = _COMPUTE_64F
+    def algorithm(self, node: ProductNode) -> bytes | None:
+        """The algorithm that the library thinks best; None where it has none for such a product."""
+        preference, workspace = c_void_p(), c_uint64(PRODUCT_WORKSPACE)
+        found, count = _Found(), c_int()
+        self._call("cublasLtMatmulPreferenceCreate", byref(preference))
+        try:
+            self._prefer(preference, _MOST_WORKSPACE, workspace)
+            for attribute, address in zip(
+                _ALIGNMENTS, (node.b, node.a, node.c, node.c), strict=True
+            ):
+                self._prefer(preference, attribute, ctypes.c_uint32(_alignment(address)))
+            with self._described(node) as product:
+                self._library.cublasLtMatmulAlgoGetHeuristic(
+                    self._handle, product.operation, product.first, product.second, product.result,
+                    product.result, preference, c_int(1), byref(found), byref(count),
+                )  # fmt: skip
+        finally:
+            self._call("cublasLtMatmulPreferenceDestroy", preference)
+        return bytes(found.algorithm) if count.value and not found.state else None
+
+    def multiply(self, node: ProductNode, algorithm: bytes) -> None:
+        """Give the stream a product."""
         one, zero = (np.array(x, node.dtype) for x in (1, 0))
+        scales = (
+            (node.scales, node.scales + one.itemsize)
+            if node.scales
+            else (one.ctypes.data, zero.ctypes.data)
+        )
+        alpha, beta = map(c_void_p, scales)
+        c, held = c_void_p(node.c), (c_uint64 * 8).from_buffer_copy(algorithm)
+        with self._described(node) as product:
+            self._call(
+                "cublasLtMatmul",
+                self._handle, product.operation, alpha, c_void_p(node.b), product.first,
+                c_void_p(node.a), product.second, beta, c, product.result, c, product.result,
+                byref(held), c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE),
+                c_void_p(self._stream),
+            )  # fmt: skip
+
+    # --- descriptions -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _described(self, node: ProductNode) -> Iterator[_Product]:
+        (m, n, k), (transpose_a, transpose_b) = node.sizes, node.transposes
+        lda, ldb, ldc = node.leading_dimensions
+        read = node.halves or node.dtype
+        operation = c_void_p()
         self._call(
-            "cublasSetWorkspace_v2",
-            self._handle, c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE),
+            "cublasLtMatmulDescCreate",
+            byref(operation), c_int(_compute_type(node)), c_int(_REAL[node.dtype]),
         )  # fmt: skip
+        layouts: list[int] = []
+        try:
+            self._describe(operation, node)
+            layouts.append(self._layout(read, *((k, n) if transpose_b else (n, k)), ldb))
+            layouts.append(self._layout(read, *((m, k) if transpose_a else (k, m)), lda))
+            layouts.append(self._layout(node.stored or node.dtype, n, m, ldc))
+            yield _Product(operation.value or 0, (layouts[0], layouts[1], layouts[2]))
+        finally:
+            for layout in layouts:
+                self._call("cublasLtMatrixLayoutDestroy", c_void_p(layout))
+            self._call("cublasLtMatmulDescDestroy", operation)
+
+    def _describe(self, operation: c_void_p, node: ProductNode) -> None:
+        self._set(operation, _TRANSPOSE_A, c_int(node.transposes[1]))
+        self._set(operation, _TRANSPOSE_B, c_int(node.transposes[0]))
+        epilogue = _RELU * node.positive + _ADD_BIAS * bool(node.bias)
+        self._set(operation, _EPILOGUE, c_int(epilogue or _NOTHING))
+        if node.bias:
+            self._set(operation, _BIAS_TYPE, c_int(_REAL[node.stored or node.dtype]))
+            self._set(operation, _BIAS, c_void_p(node.bias))
+        if node.scales:
+            self._set(operation, _POINTER_MODE, c_int(_ON_DEVICE))
+
+    def _set(self, operation: c_void_p, attribute: int, value: Any) -> None:
         self._call(
-            "cublasGemmEx",
-            self._handle, c_int(transpose_b), c_int(transpose_a), c_int(n), c_int(m), c_int(k),
-            c_void_p(one.ctypes.data), c_void_p(node.b), kind, c_int(ldb), c_void_p(node.a), kind,
-            c_int(lda), c_void_p(zero.ctypes.data), c_void_p(node.c), kind, c_int(ldc),
-            c_int(compute), c_int(_DEFAULT_ALGORITHM),
+            "cublasLtMatmulDescSetAttribute",
+            operation, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)),
         )  # fmt: skip
+
+    def _prefer(self, preference: c_void_p, attribute: int, value: Any) -> None:
+        self._call(
+            "cublasLtMatmulPreferenceSetAttribute",
+            preference, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)),
+        )  # fmt: skip
+
+    def _layout(self, dtype: str, rows: int, columns: int, step: int) -> int:
+        made = c_void_p()
+        self._call(
+            "cublasLtMatrixLayoutCreate",
+            byref(made), c_int(_REAL[dtype]), c_uint64(rows), c_uint64(columns), c_int64(step),
+        )  # fmt: skip
+        return made.value or 0
+
+
+def _compute_type(node: ProductNode) -> int:
+    if node.dtype == "float64":
+        return _COMPUTE_64F
+    return _COMPUTE_TF32 if node.tensor_float and not node.halves else _COMPUTE_32F
+
+
+def _alignment(address: int) -> int:
+    """The largest power of two that divides an address, as far as it matters."""
+    return min(address & -address or _ALIGNED, _ALIGNED)

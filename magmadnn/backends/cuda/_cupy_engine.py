@@ -171,12 +171,19 @@ class CudaEngine:
     def _products(self) -> Products:
         return Products(self._side)
 
+    def takes(self, node: ProductNode) -> bool:
+        with self.here():
+            return self._products.algorithm(node) is not None
+
     def _captured(self, node: ProductNode) -> int:
         """A matrix product as a graph of its own."""
         products = self._products
+        algorithm = products.algorithm(node)
+        if algorithm is None:
+            raise DeviceError(f"cuBLAS has no product of {node.dtype} with sizes {node.sizes}")
         driver.begin_capture(self._side)
         try:
-            products.multiply(node)
+            products.multiply(node, algorithm)
         finally:
             graph = driver.end_capture(self._side)
         return graph

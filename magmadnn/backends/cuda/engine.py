@@ -38,8 +38,11 @@ class KernelNode:
 class ProductNode:
     """A matrix product by the device's library: C[m, n] = op(A) op(B), row by row.
 
+    The library may add a bias, cut off what is negative, and compute alpha op(A) op(B) + beta C; not each of
+    these goes with every dtype, see `Engine.takes`.
+
     Attributes:
-        dtype: float32 or float64, of everything.
+        dtype: float32 or float64, of everything but what `halves` and `stored` say.
         tensor_float: whether float32 may be multiplied as TF32.
         sizes: m, n, k.
         transposes: whether A is stored [k, m] and B [n, k].
@@ -47,6 +50,11 @@ class ProductNode:
         strides: elements from row to row of a, b, c as they are stored.
         workspace: address of `PRODUCT_WORKSPACE` bytes that no other node uses at the same time.
         after: as for `KernelNode`.
+        halves: bfloat16 or float16 where A and B are; sums are float32's.
+        stored: the same where C is: it is rounded in the end.
+        bias: address of n numbers that are added to each row, as float32 or as `stored` says; 0 for none.
+        positive: whether negative elements become 0.
+        scales: address of alpha and beta, of `dtype`, that are read when the product runs; 0 for 1 and 0.
     """
 
     dtype: str
@@ -59,6 +67,11 @@ class ProductNode:
     strides: tuple[int, int, int]
     workspace: int
     after: tuple[int, ...] = ()
+    halves: str | None = None
+    stored: str | None = None
+    bias: int = 0
+    positive: bool = False
+    scales: int = 0
 
     @property
     def leading_dimensions(self) -> tuple[int, int, int]:
@@ -116,6 +129,10 @@ class Engine(Protocol):
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
         """The functions of these names in what `compile` gave."""
+        ...
+
+    def takes(self, node: ProductNode) -> bool:
+        """Whether the library has such a product."""
         ...
 
     def graph(self, nodes: Sequence[GraphNode]) -> Graph:

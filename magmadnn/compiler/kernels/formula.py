@@ -15,7 +15,10 @@ from typing import Any
 Formula = tuple[Any, ...]
 
 DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
-ITEM_BYTES = {"bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+ITEM_BYTES = {
+    "bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bfloat16": 2,
+    "float16": 2,
+}  # fmt: skip
 
 # In memory only: what is read becomes float32, and a cast to one rounds float32. Not for every emitter.
 HALVES = ("bfloat16", "float16")

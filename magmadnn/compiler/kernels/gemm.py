@@ -50,11 +50,13 @@ class Gemm:
     the same dtype; then those of the epilogue.
 
     Attributes:
-        dtype: float32 or float64, of everything.
+        dtype: float32 or float64, of everything but what `halves` says.
         transpose_a: A is stored [k, m] rather than [m, k].
         transpose_b: B is stored [n, k] rather than [k, n].
         scaled: whether there are alpha and beta.
         epilogue: what is done to the elements last.
+        halves: the dtype in which A and B are stored, bfloat16 or float16, if not `dtype`: they are widened
+            as they are read. Not for every emitter.
         unread: nobody reads C afterwards, only what the epilogue stores besides: C is room for sums.
         blocking: how the emitter cuts its loops, in its own terms; None: by its own rule.
     """
@@ -64,6 +66,7 @@ class Gemm:
     transpose_b: bool = False
     scaled: bool = False
     epilogue: Epilogue | None = None
+    halves: str | None = None
     unread: bool = False
     blocking: object | None = None
 

@@ -43,8 +43,10 @@ class Fusion:
         of: the region of each node that is computed.
     """
 
-    def __init__(self, program: Program, compilable: Callable[[Node], bool]) -> None:
-        self.layouts = layouts_of(program.nodes(), compilable)
+    def __init__(
+        self, program: Program, compilable: Callable[[Node], bool], widening: bool
+    ) -> None:
+        self.layouts = layouts_of(program, compilable, widening=widening)
         self.of: dict[Node, Region] = {}
         self._compilable = compilable
         self._position = {node: k for k, node in enumerate(program.nodes())}
@@ -323,14 +325,17 @@ def _is_positive(size: Any) -> bool:
     return isinstance(size, int) and size > 0
 
 
-def fuse(program: Program, compilable: Callable[[Node], bool]) -> tuple[list[Region], Layouts]:
+def fuse(
+    program: Program, compilable: Callable[[Node], bool], *, widening: bool = False
+) -> tuple[list[Region], Layouts]:
     """The regions of a program in an order in which they can run, and how its values lie in memory.
 
     Args:
         program: what is compiled.
         compilable: whether compiled code can do a node: its dtypes and its formula are known.
+        widening: whether kernels widen halves as they read them.
     """
-    fusion = Fusion(program, compilable)
+    fusion = Fusion(program, compilable, widening)
     fusion.gather_scalars(program, _in_order(program, fusion))
     return _in_order(program, fusion), fusion.layouts
 

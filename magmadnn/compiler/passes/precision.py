@@ -1,8 +1,10 @@
 """precision: contractions get operands of half precision; sums and everything else stay as they are.
 
 Unlike all other passes it changes values, on purpose. So it runs first, and for every executor: the
-reference computes the same rounded products. A rounded operand is a cast there and back; compiled
-code rounds it where it is computed, and stores the float32 that the product reads.
+reference computes the same rounded products. A rounded operand is a cast there and back. A value that a
+product reads is rounded for whatever else reads it too, so that it is stored once; variables, what is fed and
+what a program gives keep their digits. A bias is rounded where the sum, or its activation, will be: a
+library then does it all.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.formulas import is_pointwise, is_sum
+from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import CONSTANT, Node, scoped
@@ -44,23 +48,54 @@ def precision(program: Program, mode: str) -> Program:
 
 
 def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
+    layouts = Layouts(program.nodes())
+    read = {layouts.bases[i] for node in program.nodes() if _contracts(node) for i in node.inputs}
+    wanted = {n for n in read if n.dtype == np.float32 and n.op is not CONSTANT}
+    biases = _biases(program, wanted)
     new: dict[Node, Node] = {}
     rounded: dict[Node, Node] = {}
     for node in program.nodes():
-        inputs = tuple(new[i] for i in node.inputs)
-        if isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION:
-            for operand in inputs:
-                if operand not in rounded:
-                    rounded[operand] = _rounded(operand, half)
-            inputs = tuple(rounded[i] for i in inputs)
+        inputs = tuple(
+            rounded[i] if i in rounded and _reads_rounded(node, i, layouts) else new[i]
+            for i in node.inputs
+        )
+        if node in biases:
+            inputs = tuple(_rounded(i, half) if i is new[biases[node]] else i for i in inputs)
         new[node] = node if inputs == node.inputs else replace(node, inputs=inputs)
+        if node in wanted:
+            rounded[node] = _rounded(new[node], half)
+        elif layouts.is_view(node) and node.inputs[0] in rounded:
+            rounded[node] = replace(node, inputs=(rounded[node.inputs[0]],))
     return program.with_roots([new[root] for root in program.roots])
+
+
+def _biases(program: Program, wanted: set[Node]) -> dict[Node, Node]:
+    """Sums of a product and a vector that become operands of products, at most after an activation."""
+    readers: dict[Node, list[Node]] = {}
+    for node in program.nodes():
+        for i in node.inputs:
+            readers.setdefault(i, []).append(node)
+    found = {}
+    for node in program.nodes():
+        activated = [n for n in readers.get(node, []) if n.inputs == (node,) and is_pointwise(n)]
+        if is_sum(node) and _contracts(node.inputs[0]) and wanted & {node, *activated}:
+            bias = node.inputs[1]
+            if bias.ndim == 1 and bias.dtype == np.float32 and bias.op is not CONSTANT:
+                found[node] = bias
+    return found
+
+
+def _contracts(node: Node) -> bool:
+    return isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION
+
+
+def _reads_rounded(node: Node, operand: Node, layouts: Layouts) -> bool:
+    """Whether a node reads an operand with the digits of `half`: all but variables and what is fed."""
+    return _contracts(node) or isinstance(layouts.bases[operand].op, Op)
 
 
 def _rounded(operand: Node, half: np.dtype[Any]) -> Node:
     """The operand with the digits that `half` has, in float32."""
-    if operand.dtype != np.float32 or operand.op is CONSTANT:
-        return operand
     cast = parts().cast
     with scoped(operand.path):
         return cast(cast(operand, dtype=half.name), dtype="float32")

@@ -7,16 +7,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
 
+import numpy as np
+
 from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
 from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
 from magmadnn.compiler.emit.cuda.finite import MOST_PARTS, look_finite
+from magmadnn.compiler.emit.cuda.folded import folded
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
 from magmadnn.compiler.emit.cuda.module import can_emit, choose
 from magmadnn.compiler.emit.cuda.variant import Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower import product_of
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
@@ -75,7 +79,8 @@ class Items:
     ) -> None:
         self._layout, self._give_workspaces = layout, workspaces
         self._tensor_float = tensor_float
-        self._chip = chip_of(engine)
+        self._engine, self._chip = engine, chip_of(engine)
+        self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
 
     @cached_property
@@ -115,8 +120,10 @@ class Items:
         whole = ProductNode(
             gemm.dtype, self._tensor_float, (rows, columns, values["k"]),
             (gemm.transpose_a, gemm.transpose_b), values["a"], values["b"], values["c"],
-            (values["lda"], values["ldb"], values["ldc"]), 0,
+            (values["lda"], values["ldb"], values["ldc"]), 0, halves=gemm.halves,
         )  # fmt: skip
+        if node.ndim == 2 and (made := self._folded(work, whole, values)):
+            return made
         bare = writes[-1]  # the product's own memory is the last
         items = [self._by_library(p, reads[:2]) for p in products_of(node, self._layout, whole)]
         rest = finishing(gemm)
@@ -127,9 +134,45 @@ class Items:
             items.append(Item(launch, (*reads[2:], bare), writes))
         return items
 
+    def _folded(self, work: Work, bare: ProductNode, values: Mapping[str, int]) -> list[Item]:
+        """The library's product with all that is done to its elements; nothing where it cannot."""
+        assert work.lowered is not None and isinstance(work.lowered.kernel, Gemm)
+        found = folded(work.lowered.kernel)
+        if found is None:
+            return []
+        spans = {slot: self._layout.span(node) for slot, node, _ in work.lowered.reads}
+        slot, over, reads = found.result.name, found.over, tuple(spans.values())
+        if over is not None and any(values[over + s] != values[slot + s] for s in ("", "_row")):
+            return []
+        stored = None if found.result.dtype == bare.dtype else found.result.dtype
+        row = values["ldc"] if slot == "c" else values[f"{slot}_row"]
+        product = replace(
+            bare, c=values[slot], strides=(*bare.strides[:2], row), stored=stored,
+            bias=0 if found.bias is None else values[found.bias], positive=found.positive,
+        )  # fmt: skip
+        before: list[Item] = []
+        if found.scales is not None:
+            before, scales = self._scales(work, found.scales, values, spans)
+            product, reads = replace(product, scales=scales[0]), (*reads, scales)
+        return [*before, self._by_library(product, reads)] if self._engine.takes(product) else []
+
+    def _scales(
+        self, work: Work, kernel: Rows, values: Mapping[str, int], spans: Mapping[str, Span]
+    ) -> tuple[list[Item], Span]:
+        """A launch that computes alpha and beta, and where they are."""
+        if work not in self._scales_of:
+            self._scales_of[work] = self._layout.put(np.zeros(2, np.float32))
+        start = self._scales_of[work]
+        numbers = {**values, "row0": 0, "row1": 1, "column0": 0, "column1": 1, "alpha": start}
+        numbers |= {"beta": start + 4, "alpha_row": 1, "beta_row": 1}
+        launch = choose(kernel, numbers, self._chip)
+        assert launch is not None
+        goal = start, start + 8
+        return [Item(launch, tuple(spans[o.name] for o in kernel.operands), (goal,))], goal
+
     def _by_library(self, product: ProductNode, reads: tuple[Span, ...]) -> Item:
         workspace = next(self._workspaces)
-        nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.dtype]
+        nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.stored or product.dtype]
         written = (product.c, product.c + nbytes)
         return Item(replace(product, workspace=workspace[0]), reads, (written, workspace))
 

@@ -53,7 +53,9 @@ class Layout:
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored
-                    self.frames[node] = self.viewed(node, self.frames[node.inputs[0]])
+                    source = self.frames[node.inputs[0]]
+                    widens = self.plan.layouts.is_widening(node)
+                    self.frames[node] = source if widens else self.viewed(node, source)
             elif node in stored or not isinstance(node.op, Op):
                 self.frames[node] = np.empty(bind_shape(node.shape, self.sizes), node.dtype)
 

@@ -43,6 +43,7 @@ template <typename T> T __shfl_sync(unsigned, T value, int lane) {
   return other;
 }
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
+static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
 static double __longlong_as_double(long long bits) { double x; memcpy(&x, &bits, 8); return x; }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a * b) >> 32); }
 

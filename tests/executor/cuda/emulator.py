@@ -28,6 +28,7 @@ import pytest
 from magmadnn.backends.cuda import Provider, install
 from magmadnn.backends.cuda.engine import EventNode, GraphNode, KernelNode, ProductNode
 from magmadnn.backends.cuda.protocol import fill_by_doubling
+from magmadnn.memory import as_dtype
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -121,8 +122,9 @@ def run_launch(
 
 def _array(address: int, rows: int, row: int, columns: int, dtype: str) -> np.ndarray:
     count = max((rows - 1) * row + columns, 0) if rows and columns else 0
-    raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
-    flat = np.frombuffer(raw, dtype)
+    kind = as_dtype(dtype)
+    raw = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
+    flat = np.frombuffer(raw, kind)
     item = flat.itemsize
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (row * item, item))
 
@@ -133,11 +135,18 @@ def _multiply(node: ProductNode) -> None:
         ((k, m) if node.transposes[0] else (m, k)),
         ((n, k) if node.transposes[1] else (k, n)),
     )
-    a = _array(node.a, a_shape[0], node.strides[0], a_shape[1], node.dtype)
-    b = _array(node.b, b_shape[0], node.strides[1], b_shape[1], node.dtype)
-    c = _array(node.c, m, node.strides[2], n, node.dtype)
+    read = node.halves or node.dtype
+    a = _array(node.a, a_shape[0], node.strides[0], a_shape[1], read).astype(node.dtype)
+    b = _array(node.b, b_shape[0], node.strides[1], b_shape[1], read).astype(node.dtype)
+    c = _array(node.c, m, node.strides[2], n, node.stored or node.dtype)
     with np.errstate(all="ignore"):
-        c[:] = (a.T if node.transposes[0] else a) @ (b.T if node.transposes[1] else b)
+        made = (a.T if node.transposes[0] else a) @ (b.T if node.transposes[1] else b)
+        if node.scales:
+            alpha, beta = _array(node.scales, 1, 2, 2, node.dtype)[0]
+            made = alpha * made + beta * c
+        if node.bias:
+            made = made + _array(node.bias, 1, n, n, node.stored or node.dtype).astype(node.dtype)
+        c[:] = np.maximum(made, 0) if node.positive else made
 
 
 class Emulator:
@@ -183,6 +192,10 @@ class Emulator:
         path.write_bytes(image)
         library = ctypes.CDLL(str(path))
         return [getattr(library, f"run_{name}") for name in names]
+
+    def takes(self, node: ProductNode) -> bool:
+        """As cuBLASLt: what is added has the dtype of the result."""
+        return node.halves is not None or node.stored is None
 
     def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
         for number, node in enumerate(nodes):

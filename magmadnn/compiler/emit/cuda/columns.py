@@ -132,4 +132,4 @@ class _Text:
         if operand.spread not in (FULL, ROW, COLUMN):
             at = operand.name
         cell = seen(f"*(const {MEMORY[operand.dtype]} *)({at})", operand.dtype)
-        return self.lines.let(operand.dtype, cell.text)
+        return self.lines.let(cell.dtype, cell.text)

@@ -72,7 +72,8 @@ class DrawVariant:
         cells = []
         for operand in kernel.operands:
             memory = f"*(const {MEMORY[operand.dtype]} *){operand.name}"
-            cells.append(lines.let(operand.dtype, seen(f"({memory})", operand.dtype).text))
+            cell = seen(f"({memory})", operand.dtype)
+            cells.append(lines.let(cell.dtype, cell.text))
         stream = f"(u64)(i64){cells[0].text}"
         lines.add(f"const Words words = philox((u64)(first / {each}), {stream}, (u64)seed);")
         lines.add("#pragma unroll")

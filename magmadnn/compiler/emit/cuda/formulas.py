@@ -12,7 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from magmadnn.compiler.kernels.formula import DTYPES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS, Formula
+from magmadnn.compiler.kernels.formula import (
+    DTYPES,
+    HALVES,
+    PRIMITIVES,
+    REAL_FUNCTIONS,
+    TRUTHS,
+    Formula,
+)
 from magmadnn.errors import DTypeError
 
 # Types in registers, and in memory.
@@ -20,7 +27,7 @@ TYPES = {
     "bool": "bool", "uint8": "u8", "int32": "int", "int64": "i64", "float32": "float",
     "float64": "double",
 }  # fmt: skip
-MEMORY = {**TYPES, "bool": "u8"}
+MEMORY = {**TYPES, "bool": "u8", **{half: half for half in HALVES}}
 
 _COMPARED = {
     "equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",
@@ -29,6 +36,11 @@ _COMPARED = {
 _ARITHMETIC = {"add": "+", "subtract": "-", "multiply": "*"}
 _UNSIGNED = {"int32": "unsigned", "int64": "u64"}
 _RENAMED = {"power": "pow", "absolute": "fabs"}
+
+
+def register_dtype(dtype: str) -> str:
+    """The dtype of an element in a register: halves are float32 there."""
+    return "float32" if dtype in HALVES else dtype
 
 
 def is_float(dtype: str) -> bool:
@@ -110,7 +122,7 @@ class Writer:
     def _cast(self, cell: Cell, dtype: str) -> Cell:
         if cell.dtype == dtype:
             return cell
-        return self._lines.let(dtype, converted(cell, dtype))
+        return self._lines.let(register_dtype(dtype), converted(cell, dtype))
 
     def _together(self, operands: list[Any]) -> list[Cell]:
         """Operands of one dtype: the widest among them; constants follow."""
@@ -159,11 +171,16 @@ def _common(operands: list[Any]) -> str:
 
 
 def converted(cell: Cell, dtype: str) -> str:
-    """The text of a value in another dtype; NaN and what is out of range become some integer."""
+    """The text of a value in another dtype; NaN and what is out of range become some integer.
+
+    In half precision it is rounded, and stays float32.
+    """
     if cell.dtype == dtype:
         return cell.text
     if dtype == "bool":
         return f"({cell.text} != 0)"
+    if dtype in HALVES:
+        return f"as_float(as_{dtype}({converted(cell, 'float32')}))"
     if dtype == "uint8":
         return f"(u8)(i64){cell.text}" if is_float(cell.dtype) else f"(u8){cell.text}"
     return f"({TYPES[dtype]}){cell.text}"

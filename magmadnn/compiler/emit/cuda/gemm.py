@@ -90,7 +90,7 @@ class GemmVariant:
 
     def text(self, name: str) -> str:
         """The function."""
-        kinds = {"a": MEMORY[self.kernel.dtype], "b": MEMORY[self.kernel.dtype]}
+        kinds = dict.fromkeys("ab", MEMORY[self.kernel.halves or self.kernel.dtype])
         kinds |= {part.name: MEMORY[part.dtype] for part in self.parts}
         fields = " ".join(f"{kinds[slot]} *{slot};" for slot in self.slots)
         rows = " ".join(f"static constexpr i64 {n}_row = {s};" for n, s in self.strides)
@@ -140,7 +140,9 @@ def choose_gemm(
 ) -> Launch | None:
     """The variant of a product and its launch; None where a library's is better."""
     sizes = (values["row1"], values["column1"], values["k"])
-    arithmetic = "tf32" if tensor_float and kernel.dtype == "float32" else kernel.dtype
+    # Products of halves are exact in TF32, and sums are float32's.
+    tensor_float = kernel.dtype == "float32" and (tensor_float or kernel.halves is not None)
+    arithmetic = "tf32" if tensor_float else kernel.dtype
     if kernel.scaled or not isinstance(kernel.epilogue, Finish | None) or not all(sizes):
         return None
     if arithmetic not in ARITHMETIC:
@@ -157,7 +159,11 @@ def choose_gemm(
         return None
     operands = kernel.epilogue.operands if isinstance(kernel.epilogue, Finish) else ()
     parts: tuple[Part, ...] = (*operands, *results_of(kernel))
-    widths = {"a": _width(values, "a", a_length, item), "b": _width(values, "b", b_length, item)}
+    stored = ITEM_BYTES[kernel.halves or kernel.dtype]
+    widths = {
+        "a": _width(values, "a", a_length, stored),
+        "b": _width(values, "b", b_length, stored),
+    }
     for part in parts:
         if not row_constant(part):
             widths[part.name] = _width(values, part.name, n, ITEM_BYTES[part.dtype])

@@ -39,7 +39,42 @@ template <int V, class T> __device__ __forceinline__ void load(T *v, const T *at
   for (int i = 0; i < V; i++) v[i] = there ? at[i] : T(0);
 #endif
 }
-// The same into shared memory, without waiting for it.
+// The same from halves, which are float32 in registers.
+template <int V, class Half>
+__device__ __forceinline__ void load_halves(float *v, const Half *at, bool there) {
+  Half x[V];
+#ifdef __CUDA_ARCH__
+  if constexpr (V == 4) {
+    u32 low, high;
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
+      "@p ld.global.v2.u32 {%0, %1}, [%2];}"
+      : "=&r"(low), "=&r"(high) : "l"(at), "r"((int)there) : "memory");
+    x[0].bits = low, x[1].bits = low >> 16, x[2].bits = high, x[3].bits = high >> 16;
+  } else if constexpr (V == 2) {
+    u32 both;
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.b32 %0, 0; @p ld.global.u32 %0, [%1];}"
+      : "=&r"(both) : "l"(at), "r"((int)there) : "memory");
+    x[0].bits = both, x[1].bits = both >> 16;
+  } else
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.b16 %0, 0; @p ld.global.u16 %0, [%1];}"
+      : "=&h"(x[0].bits) : "l"(at), "r"((int)there) : "memory");
+#else
+  for (int i = 0; i < V; i++) x[i] = there ? at[i] : Half{0};
+#endif
+#pragma unroll
+  for (int i = 0; i < V; i++) v[i] = as_float(x[i]);
+}
+template <int V> __device__ __forceinline__ void load(float *v, const bfloat16 *at, bool there) {
+  load_halves<V>(v, at, there);
+}
+template <int V> __device__ __forceinline__ void load(float *v, const float16 *at, bool there) {
+  load_halves<V>(v, at, there);
+}
+// An element of an operand as it is computed with.
+template <class T> __device__ __forceinline__ T widened(T x) { return x; }
+__device__ __forceinline__ float widened(bfloat16 x) { return as_float(x); }
+__device__ __forceinline__ float widened(float16 x) { return as_float(x); }
+// V elements as they are into shared memory, without waiting for them.
 template <int V, class T> __device__ __forceinline__ void copy(T *to, const T *at, bool there) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   constexpr int BYTES = V * (int)sizeof(T);
@@ -47,13 +82,13 @@ template <int V, class T> __device__ __forceinline__ void copy(T *to, const T *a
   if constexpr (BYTES > 16) {
     copy<V / 2>(to, at, there);
     copy<V / 2>(to + V / 2, at + V / 2, there);
-  } else
+  } else if constexpr (BYTES < 4)
+    to[0] = there ? at[0] : T{0};
+  else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(goal), "l"(at), "n"(BYTES),
       "r"(there ? BYTES : 0) : "memory");
 #else
-  T v[V];
-  load<V>(v, at, there);
-  for (int i = 0; i < V; i++) to[i] = v[i];
+  for (int i = 0; i < V; i++) to[i] = there ? at[i] : T{0};
 #endif
 }
 __device__ __forceinline__ void wait_for_copies() {
@@ -62,7 +97,8 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 // COUNT neighbouring elements of a line, of which those before `left` exist; V at a time.
-template <int COUNT, int V, class T> __device__ __forceinline__ void load_line(T *v, const T *at, int left) {
+template <int COUNT, int V, class T, class Stored>
+__device__ __forceinline__ void load_line(T *v, const Stored *at, int left) {
   constexpr int W = COUNT % V == 0 ? V : COUNT % 2 == 0 && V > 1 ? 2 : 1;
 #pragma unroll
   for (int i = 0; i < COUNT; i += W) load<W>(v + i, at + i, i < left);

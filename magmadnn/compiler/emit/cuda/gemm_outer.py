@@ -20,12 +20,12 @@ template <class S, class Arithmetic, class F> struct Outer {
   static constexpr bool EARLY = S::EARLY_A && S::EARLY_B;
   static constexpr bool HOLD = QUADS * F::READS <= 8;  // what formulas read is fetched before it is needed
 
-  template <int COUNT, int V, int LINE>
-  static __device__ __forceinline__ void fetch(T *place, const T *from, int ld, int start, int end) {
+  template <int COUNT, int V, int LINE, class Stored>
+  static __device__ __forceinline__ void fetch(Stored *to, const Stored *from, int ld, int start, int end) {
     constexpr int CHUNKS = COUNT / V;
     for (int x = threadIdx.x; x < STEPS * 16 * CHUNKS; x += THREADS) {
       const int k = x / CHUNKS, i = x % CHUNKS * V;
-      copy<V>(place + k * LINE + i, from + k * ld + start + i, k < K && start + i < end);
+      copy<V>(to + k * LINE + i, from + k * ld + start + i, k < K && start + i < end);
     }
   }
   template <class Slots> static __device__ __forceinline__ void run(const Slots &s, int block, char *memory) {
@@ -33,7 +33,7 @@ template <class S, class Arithmetic, class F> struct Outer {
     const int row0 = block / ACROSS * ROWS, column0 = block % ACROSS * COLUMNS;
     const int y0 = warp / WN * 16 * MT, x0 = warp % WN * 8 * NT;
     const int row = row0 + y0 + 2 * MT * g, column = column0 + x0 + 8 * t;
-    T *a = (T *)memory, *b = a + STEPS * 16 * LA;
+    auto *a = (decltype(s.a))memory, *b = a + STEPS * 16 * LA;
     T c[MT][NT][4];
     typename F::Values held[HOLD ? QUADS : 1];
     if (S::EARLY_A) fetch<ROWS, S::VA, LA>(a, s.a, S::LDA, row0, M);
@@ -70,7 +70,8 @@ template <class S, class Arithmetic, class F> struct Outer {
   static __device__ __forceinline__ int first(int x) { return x % (NT / 4) * 4; }
 
   // Of each step, lane t takes k = t, t + 4, t + 8, t + 12, so that lanes meet other banks.
-  static __device__ __forceinline__ void sum(T (&c)[MT][NT][4], const T *a, const T *b) {
+  template <class Stored>
+  static __device__ __forceinline__ void sum(T (&c)[MT][NT][4], const Stored *a, const Stored *b) {
 #pragma unroll
     for (int x = 0; x < MT * NT * 4; x++) c[x / (NT * 4)][x / 4 % NT][x % 4] = 0;
 #pragma unroll
@@ -79,9 +80,9 @@ template <class S, class Arithmetic, class F> struct Outer {
 #pragma unroll
       for (int q = 0; q < 4; q++) {
 #pragma unroll
-        for (int r = 0; r < 2 * MT; r++) va[r / 2][r % 2][q] = a[(16 * i + 4 * q) * LA + r];
+        for (int r = 0; r < 2 * MT; r++) va[r / 2][r % 2][q] = widened(a[(16 * i + 4 * q) * LA + r]);
 #pragma unroll
-        for (int j = 0; j < NT; j++) vb[j][q] = b[(16 * i + 4 * q) * LB + 32 * (j / 4) + j % 4];
+        for (int j = 0; j < NT; j++) vb[j][q] = widened(b[(16 * i + 4 * q) * LB + 32 * (j / 4) + j % 4]);
       }
       typename Arithmetic::A left[MT];
       typename Arithmetic::B right[NT];

@@ -46,7 +46,8 @@ template <class S, class Arithmetic, class F> struct Product {
     return S::TB ? 8 * j + g : 8 * PACK * (j / PACK) + PACK * g + j % PACK;
   }
   // The operands of step i. a and b point at what lane (g, t) takes first, `rows`, `columns` and k are there.
-  static __device__ __forceinline__ void load_a(T (&v)[MT][2][4], const T *a, int i, int rows, int k) {
+  template <class Stored>
+  static __device__ __forceinline__ void load_a(T (&v)[MT][2][4], const Stored *a, int i, int rows, int k) {
     if constexpr (!S::TA) {
 #pragma unroll
       for (int m = 0; m < 2 * MT; m++) {
@@ -65,7 +66,8 @@ template <class S, class Arithmetic, class F> struct Product {
       }
     }
   }
-  static __device__ __forceinline__ void load_b(T (&v)[NT][4], const T *b, int i, int columns, int k) {
+  template <class Stored>
+  static __device__ __forceinline__ void load_b(T (&v)[NT][4], const Stored *b, int i, int columns, int k) {
     if constexpr (S::TB) {
 #pragma unroll
       for (int j = 0; j < NT; j++) {
@@ -99,8 +101,8 @@ template <class S, class Arithmetic, class F> struct Product {
     const int y0 = wm * 16 * MT + row_of(0, 0, g), x0 = column0 + wn * 8 * NT + column_of(0, g);
     const int k0 = wk * STEPS * 16 + 4 * t;
     const int rows = M - row0 < STEP ? M - row0 : STEP, columns = N - x0, k = K - k0;
-    const T *a = s.a + (S::TA ? k0 * S::LDA + row0 + y0 : (row0 + y0) * S::LDA + k0);
-    const T *b = s.b + (S::TB ? x0 * S::LDB + k0 : k0 * S::LDB + x0);
+    const auto *a = s.a + (S::TA ? k0 * S::LDA + row0 + y0 : (row0 + y0) * S::LDA + k0);
+    const auto *b = s.b + (S::TB ? x0 * S::LDB + k0 : k0 * S::LDB + x0);
     // AHEAD steps are under way; of an operand that is known early, all of them.
     T va[S::EARLY_A ? STEPS : AHEAD][MT][2][4], vb[S::EARLY_B ? STEPS : AHEAD][NT][4], c[MT][NT][4];
     typename F::Values held[HOLD ? EACH : 1];

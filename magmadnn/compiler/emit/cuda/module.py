@@ -16,6 +16,7 @@ from magmadnn.compiler.kernels.rows import Rows
 
 from .columns import choose_columns
 from .draw import choose_draw
+from .halves import HALVES_TEXT
 from .moves import choose_add_picked, choose_move, choose_pick
 from .prelude import PRELUDE
 from .rows import choose_rows
@@ -52,7 +53,7 @@ def module_text(variants: Sequence[Variant]) -> str:
     """The text of a module; its functions are called `symbol(0)`, `symbol(1)`, ..."""
     libraries = dict.fromkeys(getattr(v, "library", "") for v in variants)
     texts = (v.text(symbol(k)) for k, v in enumerate(variants))
-    return "\n".join((PRELUDE, *libraries, *texts))
+    return "\n".join((PRELUDE, HALVES_TEXT, *libraries, *texts))
 
 
 @functools.cache

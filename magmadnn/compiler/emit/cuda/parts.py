@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from magmadnn.compiler.kernels.formula import ITEM_BYTES
+from magmadnn.compiler.kernels.formula import HALVES, ITEM_BYTES
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result
 
 from .formulas import MEMORY, Cell, converted
@@ -37,12 +37,16 @@ def place(part: Part, row: str, column: str) -> str:
 
 
 def seen(text: str, dtype: str) -> Cell:
-    """An element as formulas see it: bytes of truth become truth values."""
+    """An element as formulas see it: bytes of truth become truth values, halves float32."""
+    if dtype in HALVES:
+        return Cell(f"as_float({text})", "float32")
     return Cell(f"({text} != 0)", dtype) if dtype == "bool" else Cell(text, dtype)
 
 
 def kept(cell: Cell, dtype: str) -> str:
     """A value as memory keeps it."""
+    if dtype in HALVES:
+        return f"as_{dtype}({converted(cell, 'float32')})"
     text = converted(cell, dtype)
     return f"(u8){text}" if dtype == "bool" else text
 

@@ -238,7 +238,7 @@ class _Text:
                     else (place(operand, "row" if live == "true" else f"({live} ? row : 0)", "0"))
                 )
                 cell = seen(f"*({at})", operand.dtype)
-                self.constants[operand] = self.lines.let(operand.dtype, cell.text)
+                self.constants[operand] = self.lines.let(cell.dtype, cell.text)
 
     def _load(self, column: str, names: Mapping[Operand, str], *, declare: bool = False) -> None:
         """A vector of each operand."""
@@ -266,7 +266,7 @@ class _Text:
                 if operand in names:
                     if operand not in constants:
                         cell = seen(f"{names[operand]}.at[v]", operand.dtype)
-                        constants[operand] = lines.let(operand.dtype, cell.text)
+                        constants[operand] = lines.let(cell.dtype, cell.text)
                     return constants[operand]
             return self._row_leaf(formula)
 

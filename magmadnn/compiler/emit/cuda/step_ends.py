@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .formulas import MEMORY, Cell, converted
+from .formulas import MEMORY
 from .parts import kept, seen
 from .prelude import BEGIN
 from .variant import Launch
@@ -54,9 +54,7 @@ class Fetch:
             kinds += [f"i64 rows{k}", f"i64 columns{k}", f"i64 blocks{k}"]
             kinds += [f"const {source} *const *source{k}", f"const i64 *const *order{k}"]
             kinds += [f"{result} *result{k}"]
-            value = kept(
-                Cell(converted_text("from[column]", part), part.result_dtype), part.result_dtype
-            )
+            value = kept(seen("from[column]", part.dtype), part.result_dtype)
             body += [
                 f"  if (block >= 0 && block < blocks{k}) {{",
                 f"    const i64 across = (columns{k} + {_THREADS * _PIECE - 1}) / {_THREADS * _PIECE};",
@@ -76,11 +74,6 @@ class Fetch:
             ]
         lines = "\n".join(body)
         return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{BEGIN}{lines}\n}}\n'
-
-
-def converted_text(text: str, part: FetchPart) -> str:
-    """An element of the data in the dtype of the batch."""
-    return converted(seen(text, part.dtype), part.result_dtype)
 
 
 def blocks_for(rows: int, columns: int) -> int:

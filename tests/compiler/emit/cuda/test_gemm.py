@@ -19,6 +19,7 @@ from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.executor.cuda import items
+from magmadnn.memory import as_dtype
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 H100 = Chip(90, 132, 227 << 10)
@@ -78,8 +79,11 @@ def placed(gemm: Gemm, sizes: tuple[int, int, int], seed: int = 0) -> dict[str, 
     for operand in finish.operands if finish else ():
         shapes[operand.name] = spreads[operand.spread]
     arrays = {
-        name: np.array(rng.standard_normal(shape), gemm.dtype) for name, shape in shapes.items()
+        name: np.array(rng.standard_normal(shape), as_dtype(gemm.dtype))
+        for name, shape in shapes.items()
     }
+    if gemm.halves is not None:
+        arrays |= {slot: arrays[slot].astype(as_dtype(gemm.halves)) for slot in "ab"}
     arrays["c"] = np.full((m, n), np.nan, gemm.dtype)
     for result in finish.results if finish else ():
         alias = arrays.get("x0")
@@ -132,6 +136,39 @@ def test_products(dtype: str) -> None:
     run(*(chosen(g, arrays, sizes) for (g, sizes), arrays in zip(asked, memory, strict=True)))
     for (gemm, sizes), arrays in zip(asked, memory, strict=True):
         assert_close(arrays["c"], multiplied(gemm, arrays), sizes[2])
+
+
+@needs_compiler
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_products_of_halves_are_exact_in_float32(half: str) -> None:
+    asked = [
+        (Gemm("float32", transpose_a, transpose_b, halves=half), sizes)
+        for transpose_a in (False, True)
+        for transpose_b in (False, True)
+        for sizes in [(37, 41, 23), (48, 36, 68), (38, 34, 22)]  # loads of one, four and two
+    ]
+    memory = [placed(gemm, sizes) for gemm, sizes in asked]
+    run(*(chosen(g, arrays, sizes) for (g, sizes), arrays in zip(asked, memory, strict=True)))
+    for (gemm, sizes), arrays in zip(asked, memory, strict=True):
+        assert arrays["a"].dtype == half
+        assert_close(arrays["c"], multiplied(gemm, arrays), sizes[2])
+
+
+@needs_compiler
+def test_halves_are_read_and_stored_by_formulas() -> None:
+    """A bias of halves; the result rounded to bfloat16, and once more in float32."""
+    rounded = ("cast", ("add", PRODUCT, X), "bfloat16")
+    finish = Finish(
+        (Operand("x0", "bfloat16", "row"),), (Result("y0", "bfloat16", rounded),), rounded
+    )
+    gemm = Gemm("float32", epilogue=finish, halves="bfloat16")
+    arrays = placed(gemm, sizes := (29, 22, 35))
+    arrays["x0"] = arrays["x0"].astype(as_dtype("bfloat16"))
+    arrays["y0"] = np.zeros(sizes[:2], as_dtype("bfloat16"))
+    run(chosen(gemm, arrays, sizes))
+    assert np.array_equal(arrays["y0"].astype(np.float32), arrays["c"])
+    expected = multiplied(gemm, arrays) + arrays["x0"].astype(np.float64)
+    np.testing.assert_allclose(arrays["c"], expected, rtol=2**-8, atol=2**-8)
 
 
 @needs_compiler
@@ -252,6 +289,12 @@ def variants() -> list[GemmVariant]:
         ((101, 53, 77), Gemm("float32", True, True), False),
         ((64, 48, 40), Gemm("float64", True, epilogue=updated("float64")), False),
         ((37, 41, 99), Gemm("float64", epilogue=positive("float64")), False),
+        ((100, 528, 784), Gemm("float32", epilogue=biased("bfloat16"), halves="bfloat16"), False),
+        (
+            (784, 528, 100),
+            Gemm("float32", True, epilogue=updated("float32"), halves="float16"),
+            False,
+        ),
     ]
     made = []
     for sizes, gemm, tensor_float in asked:

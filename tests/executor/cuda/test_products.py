@@ -1,0 +1,150 @@
+"""Products by the device's library, with what it does to their elements; models of half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.compiler.emit.cuda.folded import Folded, folded
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.executor.cuda import items
+from magmadnn.executor.cuda import slices as cuda_slices
+from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
+from tests.executor.cuda.emulator import Emulator, emulated_device, needs_compiler
+
+PRODUCT, X, RATE = ("product",), ("argument", 0), ("argument", 1)
+SIZES = (13, 31, 17, 5)
+# Two updates of numbers near 1, whose gradients may be rounded the other way in half precision.
+OFF = {"tf32": 2e-3, "mixed_bf16": 2e-3, "mixed_fp16": 2e-4}
+
+
+def products(engine: Emulator) -> list[ProductNode]:
+    return [n for g in engine.graphs for n in g.nodes if isinstance(n, ProductNode)]
+
+
+# --- models ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", OFF)
+@pytest.mark.parametrize("by_library", [False, True])
+def test_models_of_every_precision_run_in_slices(
+    device: str, precision: str, by_library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_library:
+        monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
+    x, y = samples(64, 13, 5)
+    with on(device):
+        for optimizer in (md.optim.SGD(0.05), md.optim.Adam(0.01)):
+            made = [
+                network(SIZES, optimizer, activation="relu", precision=precision, **where)
+                for where in ({"device": "cuda"}, {"executor": "reference"})
+            ]
+            losses = [m.fit(x, y, batch_size=32, verbose=0).rows[0]["loss"] for m in made]
+            assert losses[0] == pytest.approx(losses[1], rel=OFF[precision])
+            assert distance(*made) < OFF[precision]
+            assert any(cuda_slices._kept.values())  # not batch by batch
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+def test_no_kernel_follows_where_the_library_does_it_all(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
+    x, y = samples(32, 13, 5)
+    with emulated_device() as engine:
+        model = network(
+            SIZES, md.optim.SGD(0.05), activation="relu", precision=precision, device="cuda"
+        )
+        model.fit(x, y, batch_size=32, verbose=0)
+        found = products(engine)
+    half = "bfloat16" if precision == "mixed_bf16" else None
+    assert len(found) == 8  # three forward, two input gradients, three updates
+    assert {n.halves for n in found} == {half}
+    assert sum(n.positive and n.bias > 0 and n.stored == half for n in found) == 2
+    assert sum(n.scales > 0 and n.stored is None for n in found) == 3
+
+
+@needs_compiler
+def test_what_the_library_refuses_is_a_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
+    x, y = samples(32, 13, 5)
+    made: list[Any] = []
+    for taken in (True, False):
+        monkeypatch.setattr(Emulator, "takes", lambda self, node, taken=taken: taken)
+        with emulated_device() as engine:
+            made.append(network(SIZES, md.optim.SGD(0.05), activation="relu", device="cuda"))
+            made[-1].fit(x, y, batch_size=32, verbose=0)
+            assert any(n.scales or n.bias or n.positive for n in products(engine)) == taken
+            made[-1].values()
+    assert distance(*made) < 1e-6
+
+
+# --- what is folded ----------------------------------------------------------------------------------
+
+
+def product(
+    results: Sequence[Result], operands: Sequence[Operand], formula: Any = PRODUCT, **more: Any
+) -> Folded | None:
+    return folded(
+        Gemm("float32", epilogue=Finish(tuple(operands), tuple(results), formula), **more)
+    )
+
+
+def test_bias_and_what_is_positive_of_it() -> None:
+    bias, zero = Operand("x0", "float32", "row"), ("constant", 0, "0")
+    added = ("add", PRODUCT, X)
+    assert product((), (bias,), added) == Folded(Result("c", "float32", added), "x0")
+    turned = product((), (bias,), ("maximum", ("add", X, PRODUCT), zero))
+    assert turned is not None and turned.positive and turned.bias == "x0"
+    bare = product((), (), ("maximum", PRODUCT, zero))
+    assert bare is not None and bare.positive and bare.bias is None
+    half = Result("y0", "bfloat16", ("cast", ("maximum", added, zero), "bfloat16"))
+    assert product((half,), (bias,), unread=True) is None  # a bias of the result's dtype is needed
+    rounded = product((half,), (Operand("x0", "bfloat16", "row"),), unread=True)
+    assert rounded == Folded(half, "x0", True)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        ("maximum", ("add", PRODUCT, X), ("constant", 1, "1")),
+        ("tanh", ("add", PRODUCT, X)),
+        ("add", PRODUCT, PRODUCT),
+        ("multiply", PRODUCT, X),
+    ],
+)
+def test_other_formulas_are_a_kernels(formula: Any) -> None:
+    assert product((), (Operand("x0", "float32", "row"),), formula) is None
+
+
+def test_a_second_result_is_a_kernels() -> None:
+    bias = Operand("x0", "float32", "row")
+    more = Result("y0", "float32", PRODUCT)
+    assert product((more,), (bias,), ("add", PRODUCT, X)) is None
+    assert product((more,), (bias,), ("add", PRODUCT, X), unread=True) == Folded(more)
+
+
+def test_updates_are_sums_of_multiples() -> None:
+    operands = (Operand("x0", "float32"), Operand("x1", "float32", "scalar"))
+    new = ("subtract", X, ("multiply", RATE, PRODUCT))
+    plain = product((Result("y0", "float32", new),), operands, unread=True)
+    assert plain is not None and plain.over == "x0" and plain.scales is not None
+    alpha, beta = plain.scales.stages[0].store
+    assert [o.name for o in plain.scales.operands] == ["x1"]
+    assert alpha.formula == ("subtract", ("constant", 0.0, "0.0"), ("argument", 0))
+    assert beta.formula == ("constant", 1.0, "1.0")
+    decayed = (
+        "subtract",
+        X,
+        ("multiply", RATE, ("add", PRODUCT, ("multiply", X, ("constant", 0.5, "0.5")))),
+    )
+    assert product((Result("y0", "float32", decayed),), operands, unread=True) is None  # x0 twice
+    squared = ("subtract", X, ("multiply", PRODUCT, PRODUCT))
+    assert product((Result("y0", "float32", squared),), operands, unread=True) is None
