@@ -15,8 +15,9 @@ from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
 from magmadnn.compiler.emit.cuda.finite import MOST_PARTS, look_finite
 from magmadnn.compiler.emit.cuda.folded import folded
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
+from magmadnn.compiler.emit.cuda.gemm_small import small_gemm
 from magmadnn.compiler.emit.cuda.module import can_emit, choose
-from magmadnn.compiler.emit.cuda.variant import Launch
+from magmadnn.compiler.emit.cuda.variant import WARP, Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
@@ -31,6 +32,7 @@ from magmadnn.graph.node import Node, naming_scope
 from .code import chip_of, functions_of
 from .edges import Span, edges_of
 from .layout import Layout
+from .small import is_small
 from .stacks import products_of
 
 
@@ -68,6 +70,10 @@ class Items:
         engine: the device.
         workspaces: gives pieces of scratch memory for products by the library, which take them in turn.
         tensor_float: whether products of float32 may be computed in TF32.
+
+    Attributes:
+        small: whether all launches of a step can be parts of one kernel, and are to be.
+        chip: what emitters know of the device.
     """
 
     def __init__(
@@ -79,7 +85,10 @@ class Items:
     ) -> None:
         self._layout, self._give_workspaces = layout, workspaces
         self._tensor_float = tensor_float
-        self._engine, self._chip = engine, chip_of(engine)
+        chip = chip_of(engine)
+        self.small = is_small(layout.plan, layout.frames, layout.sizes, chip)
+        self.chip = replace(chip, together=WARP) if self.small else chip
+        self._engine = engine
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
 
@@ -95,7 +104,7 @@ class Items:
         writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
         if isinstance(work.lowered.kernel, Gemm):
             return self._product(work, values, reads, writes)
-        launch = choose(work.lowered.kernel, values, self._chip)
+        launch = choose(work.lowered.kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
 
     def _product(
@@ -113,8 +122,10 @@ class Items:
         if not rows or not columns:
             return []
         own = None
-        if node.ndim == 2:
-            own = choose_gemm(gemm, values, self._chip, self._tensor_float)
+        if self.small:
+            own = small_gemm(gemm, values)
+        elif node.ndim == 2:
+            own = choose_gemm(gemm, values, self.chip, self._tensor_float)
         if own is not None:
             return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
         whole = ProductNode(
@@ -129,7 +140,7 @@ class Items:
         rest = finishing(gemm)
         if rest is not None:
             filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}
-            launch = choose(rest, filled, self._chip)
+            launch = choose(rest, filled, self.chip)
             assert launch is not None
             items.append(Item(launch, (*reads[2:], bare), writes))
         return items
@@ -165,7 +176,7 @@ class Items:
         start = self._scales_of[work]
         numbers = {**values, "row0": 0, "row1": 1, "column0": 0, "column1": 1, "alpha": start}
         numbers |= {"beta": start + 4, "alpha_row": 1, "beta_row": 1}
-        launch = choose(kernel, numbers, self._chip)
+        launch = choose(kernel, numbers, self.chip)
         assert launch is not None
         goal = start, start + 8
         return [Item(launch, tuple(spans[o.name] for o in kernel.operands), (goal,))], goal

@@ -20,6 +20,7 @@ from magmadnn.memory import Kind, MemoryManager
 from .edges import Span
 from .items import Item, Items, finite_items, graph_of, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
+from .whole import whole
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
@@ -67,6 +68,8 @@ class Instance:
     def _flush(self, waiting: list[Item], phase: int) -> list[Item]:
         """Make a graph of what is waiting; nothing waits then."""
         if waiting:
+            if self.items.small:
+                waiting = [Item(whole(waiting), (), ())]
             self._actions.append((phase, graph_of(self.engine, waiting).launch))
         return []
 

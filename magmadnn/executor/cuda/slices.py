@@ -25,14 +25,15 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
-from .code import chip_of
 from .data import Block, Data
 from .items import Item, Items, finite_items, graph_of, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .runner import CudaRunner, workspaces_of
+from .whole import whole
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 _STEPS = (64, 8, 1)  # of a graph
+_MOST = 1024  # steps of one kernel
 
 _kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
 
@@ -58,18 +59,18 @@ class CudaSlices:
     ) -> None:
         self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
         device = runner.device
-        self._layouts = [Layout(runner.plan, sizes, device) for _ in range(2)]
-        self._items = [
-            Items(layout, self._engine, partial(workspaces_of, device), runner.tensor_float)
-            for layout in self._layouts
-        ]
-        first = self._layouts[0]
+        first = Layout(runner.plan, sizes, device)
+        self._layouts, self._items = [first], [self._items_of(first, runner)]
+        self._small = self._items[0].small
+        if not self._small:
+            self._layouts.append(Layout(runner.plan, sizes, device))
+            self._items.append(self._items_of(self._layouts[1], runner))
         self._dtypes = {n: array.dtype.name for n, array in data.items() if n in first.frames}
         self.data = Data(list(self._dtypes), device)
         self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
         rows = len(next(iter(data.values())))
         self._order = Block(8 * min(rows, LONGEST * batch_size), device)
-        self._first = Block(8, device)
+        self._first = Block(16, device)  # batches before, and in all
         numbers = [self._order, *self._settings.values()]
         self._places = Block(8 * len(numbers), device)  # of the order and the settings
         first.copy_in(self._places.address, np.array([b.address for b in numbers], np.int64))
@@ -85,11 +86,19 @@ class CudaSlices:
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
 
+    def _items_of(self, layout: Layout, runner: CudaRunner) -> Items:
+        return Items(
+            layout, self._engine, partial(workspaces_of, runner.device), runner.tensor_float
+        )
+
     # --- graphs -----------------------------------------------------------------------------------
 
     def _graph(self, steps: int) -> Graph:
-        """The graph of so many steps."""
-        if steps not in self._graphs:
+        """The graph of so many steps; of a small plan's, a kernel that counts itself."""
+        if steps not in self._graphs and self._small:
+            launch = whole(self._step(0), self._first.address, steps)
+            self._graphs[steps] = graph_of(self._engine, [Item(launch, (), ())])
+        elif steps not in self._graphs:
             items = [item for step in range(steps) for item in self._step(step)]
             items.append(Item(advance(self._first.address, steps), (), (self._first.span,)))
             self._graphs[steps] = graph_of(self._engine, items)
@@ -97,7 +106,8 @@ class CudaSlices:
 
     def _step(self, step: int) -> list[Item]:
         """The launches of one step: fetch a batch, compute, keep outputs, write variables."""
-        layout, items = self._layouts[step % 2], self._items[step % 2]
+        turn = step % len(self._layouts)
+        layout, items = self._layouts[turn], self._items[turn]
         made = [self._fetch(layout, step)]
         for work in self.plan.work:
             made += items.of(work)
@@ -138,7 +148,7 @@ class CudaSlices:
             kernel = copying(name)
             values = {"row0": 0, "row1": 1, "column0": 0, "column1": count, "x_row": 0, "y_row": 0}
             values |= {"x": layout.address(value), "y": layout.variable(target)}
-            launch = choose(kernel, values, chip_of(self._engine))
+            launch = choose(kernel, values, self._items[0].chip)
             if launch is not None:
                 items.append(Item(launch, (layout.span(value),), (layout.span(target),)))
         return items
@@ -158,7 +168,7 @@ class CudaSlices:
         """
         count, layout = len(order) // self._size, self._layouts[0]
         self._check_addresses()
-        layout.copy_in(self._first.address, np.zeros(1, np.int64))
+        layout.copy_in(self._first.address, np.array([0, count]))
         layout.copy_in(self._order.address, order.astype(np.int64, copy=False))
         for node, block in self._settings.items():
             layout.copy_in(block.address, np.asarray(settings[node], np.float64))
@@ -166,8 +176,8 @@ class CudaSlices:
             nbytes = tensor_of(variable).nbytes
             layout.copy_within(block.address, layout.variable(variable), nbytes)
         left = count
-        while left:
-            steps = next(s for s in _STEPS if s <= left)
+        while left > 0:
+            steps = _MOST if self._small else next(s for s in _STEPS if s <= left)
             self._graph(steps).launch()
             left -= steps
         self._look_at_variables()

@@ -1,6 +1,8 @@
 // CUDA C++ on the processor: blocks run one after the other, the threads of a block as fibers. A thread
-// gives way where it would wait for others; all threads of a block must wait equally often, as they do on a
-// device. What a kernel reads before others have written it is garbage here as there.
+// gives way where it waits for those of its warp or its block, and goes on once all of them wait there; where
+// they never do, the process ends. What a kernel reads before others have written it is garbage here as there.
+#include <cstdio>
+#include <cstdlib>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,33 +15,41 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+// Before the first thread has begun, it holds garbage.
+#define SHARED_MEMORY(bytes) \
+  alignas(16) static char memory[bytes + 1]; \
+  if (current == 0) memset(memory, 0xCB, sizeof memory);
 
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
 static std::vector<ucontext_t> fibers;
-static std::vector<char> finished;
+enum State : char { RUNS, AT_WARP, AT_BLOCK, FINISHED };
+static std::vector<State> states;
 static ucontext_t scheduler;
 static unsigned current;
 static uint64_t slots[1024];
 
-static void give_way() { swapcontext(&fibers[current], &scheduler); }
-static void __syncthreads() { give_way(); }
+static void wait(State where) {
+  states[current] = where;
+  swapcontext(&fibers[current], &scheduler);
+}
+static void __syncthreads() { wait(AT_BLOCK); }
 
 template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {
   memcpy(&slots[current], &value, sizeof(T));
-  give_way();
+  wait(AT_WARP);
   T other;
   memcpy(&other, &slots[current ^ apart], sizeof(T));
-  give_way();
+  wait(AT_WARP);
   return other;
 }
 template <typename T> T __shfl_sync(unsigned, T value, int lane) {
   memcpy(&slots[current], &value, sizeof(T));
-  give_way();
+  wait(AT_WARP);
   T other;
   memcpy(&other, &slots[current / 32 * 32 + lane % 32], sizeof(T));
-  give_way();
+  wait(AT_WARP);
   return other;
 }
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
@@ -49,7 +59,30 @@ static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)(((unsigned 
 
 static void (*body)(void *);
 static void *body_data;
-static void fiber() { body(body_data); finished[current] = 1; swapcontext(&fibers[current], &scheduler); }
+static void fiber() { body(body_data); wait(FINISHED); }
+
+// Let those go on who all wait for each other: threads `from` to `to`.
+static bool released(unsigned from, unsigned to, State where) {
+  bool any = false;
+  for (unsigned t = from; t < to; ++t) {
+    if (states[t] != where && states[t] != FINISHED) return false;
+    any |= states[t] == where;
+  }
+  for (unsigned t = from; t < to; ++t)
+    if (states[t] == where) states[t] = RUNS;
+  return any;
+}
+static bool some_go_on(unsigned count) {
+  bool any = false, left = false;
+  for (unsigned t = 0; t < count; t += 32) any |= released(t, t + 32 < count ? t + 32 : count, AT_WARP);
+  any |= released(0, count, AT_BLOCK);
+  for (unsigned t = 0; t < count; ++t) left |= states[t] != FINISHED;
+  if (left && !any) {
+    fprintf(stderr, "threads wait for others that never come\n");
+    abort();
+  }
+  return left;
+}
 
 static void run_block() {
   const unsigned count = blockDim.x * blockDim.y * blockDim.z;
@@ -57,7 +90,7 @@ static void run_block() {
   const size_t size = 64 << 10;
   if (stacks.size() < count * size) stacks.resize(count * size);
   fibers.assign(count, ucontext_t());
-  finished.assign(count, 0);
+  states.assign(count, RUNS);
   for (unsigned t = 0; t < count; ++t) {
     getcontext(&fibers[t]);
     fibers[t].uc_stack.ss_sp = stacks.data() + t * size;
@@ -65,15 +98,14 @@ static void run_block() {
     fibers[t].uc_link = nullptr;
     makecontext(&fibers[t], fiber, 0);
   }
-  for (unsigned left = count; left;) {
+  do
     for (unsigned t = 0; t < count; ++t) {
-      if (finished[t]) continue;
+      if (states[t] != RUNS) continue;
       current = t;
       threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
       swapcontext(&scheduler, &fibers[t]);
-      left -= finished[t];
     }
-  }
+  while (some_go_on(count));
 }
 
 template <typename... P> struct Call {

@@ -18,13 +18,20 @@ from magmadnn.errors import (
     OutOfMemoryError,
     UnknownNameError,
 )
-from magmadnn.executor.cuda import items, runner
+from magmadnn.executor.cuda import items, runner, small
 from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 EPS = float(np.finfo(np.float32).eps)
 SIZES = (13, 17, 11, 5)
+
+
+@pytest.fixture(params=["one kernel", "launches"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks as they are run, and as larger ones are."""
+    if request.param == "launches":
+        monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -100,6 +107,7 @@ def test_results_do_not_depend_on_the_run(device: str) -> None:
 def test_a_missing_edge_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated device runs what is not ordered in any order: without edges results are others."""
     x, _ = samples(8, 13, 5)
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
     with emulated_device(seed=3):
         model = network(SIZES, None, device="cuda")
         right = model.predict(x)

@@ -12,7 +12,7 @@ from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.emit.cuda.folded import Folded, folded
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
-from magmadnn.executor.cuda import items
+from magmadnn.executor.cuda import items, small
 from magmadnn.executor.cuda import slices as cuda_slices
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import Emulator, emulated_device, needs_compiler
@@ -21,6 +21,12 @@ PRODUCT, X, RATE = ("product",), ("argument", 0), ("argument", 1)
 SIZES = (13, 31, 17, 5)
 # Two updates of numbers near 1, whose gradients may be rounded the other way in half precision.
 OFF = {"tf32": 2e-3, "mixed_bf16": 2e-3, "mixed_fp16": 2e-4}
+
+
+@pytest.fixture(autouse=True)
+def launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks as larger ones are run: a launch for each product."""
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
 
 
 def products(engine: Emulator) -> list[ProductNode]:

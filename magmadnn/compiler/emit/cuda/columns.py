@@ -15,8 +15,8 @@ from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
 from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
+from .function import Function
 from .parts import kept, parameters, place, seen
-from .prelude import BEGIN
 from .reductions import COMBINED, neutral
 from .variant import Chip, Launch, arguments_of
 
@@ -43,9 +43,18 @@ class ColumnsVariant:
         """Names of the parameters."""
         return self.kernel.slots
 
-    def text(self, name: str) -> str:
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Slots that are addresses."""
+        return tuple(part.name for part in self.kernel.parts)
+
+    def function(self, name: str) -> Function:
         """The function."""
-        return _Text(self, name).text()
+        return _Text(self, name).function()
+
+    def text(self, name: str) -> str:
+        """The kernel."""
+        return self.function(name).kernel()
 
 
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
@@ -54,7 +63,8 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     if columns == 0:
         return None
     lanes = 1
-    while lanes < _MOST_LANES and lanes * _ROWS_OF_A_LANE < rows:
+    most = min(_MOST_LANES, chip.together // _ACROSS)
+    while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
         lanes *= 2
     variant = ColumnsVariant(kernel, lanes)
     grid = (-(-columns // _ACROSS), 1, 1)
@@ -68,7 +78,7 @@ class _Text:
         self.variant, self.kernel, self.name = variant, variant.kernel, name
         self.lines = Lines()
 
-    def text(self) -> str:
+    def function(self) -> Function:
         """All of the function."""
         kernel, lines, lanes = self.kernel, self.lines, self.variant.lanes
         slots = parameters(kernel.slots, kernel.parts, {})
@@ -90,9 +100,7 @@ class _Text:
             self._combine(reduction)
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
-        bounds = f"__launch_bounds__({_ACROSS * lanes})"
-        head = f'extern "C" __global__ void {bounds} {self.name}({slots}) {{'
-        return f"{head}\n{BEGIN}{lines}\n}}\n"
+        return Function(self.name, slots, str(lines), _ACROSS * lanes)
 
     def _combine(self, reduction: Reduction) -> None:
         """The lanes' results in order; the first lane has the result."""

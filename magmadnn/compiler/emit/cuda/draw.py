@@ -13,8 +13,8 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import Formula
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
+from .function import Function
 from .parts import Part, kept, parameters, seen
-from .prelude import BEGIN
 from .variant import Chip, Launch, arguments_of
 
 _THREADS = 256
@@ -60,12 +60,21 @@ class DrawVariant:
         """Names of the parameters."""
         return self.kernel.slots
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Slots that are addresses."""
+        parts: list[Part] = [*self.kernel.operands, *self.kernel.results]
+        return tuple(part.name for part in parts)
+
     def text(self, name: str) -> str:
+        """The kernel."""
+        return self.function(name).kernel()
+
+    def function(self, name: str) -> Function:
         """The function."""
         kernel, lines = self.kernel, Lines()
         each = 4 if kernel.dtype == "float32" else 2
         parts: list[Part] = [*kernel.operands, *kernel.results]
-        head = f'extern "C" __global__ void {name}({parameters(kernel.slots, parts, {})}) {{'
         lines.add("const i64 block = (i64)blockIdx.x * blockDim.x + threadIdx.x;")
         lines.add(f"const i64 first = column0 + block * {each};")
         lines.add("if (first >= column1) return;")
@@ -91,7 +100,8 @@ class DrawVariant:
             lines.add(f"{result.name}[column] = {kept(cell, result.dtype)};")
         lines.add("}")
         lines.add("}")
-        return f"{_PHILOX}\n{head}\n{BEGIN}{lines}\n}}\n"
+        slots = parameters(kernel.slots, parts, {})
+        return Function(name, slots, str(lines), before=f"{_PHILOX}\n")
 
 
 def choose_draw(kernel: Draw, values: Mapping[str, int], chip: Chip) -> Launch | None:

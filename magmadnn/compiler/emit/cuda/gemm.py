@@ -59,7 +59,7 @@ class GemmVariant:
     widths: tuple[tuple[str, int], ...]
     early: frozenset[str] = frozenset()
 
-    library = LIBRARY
+    libraries = (LIBRARY,)
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -161,12 +161,12 @@ def choose_gemm(
     parts: tuple[Part, ...] = (*operands, *results_of(kernel))
     stored = ITEM_BYTES[kernel.halves or kernel.dtype]
     widths = {
-        "a": _width(values, "a", a_length, stored),
-        "b": _width(values, "b", b_length, stored),
+        "a": width_of(values, "a", a_length, stored),
+        "b": width_of(values, "b", b_length, stored),
     }
     for part in parts:
         if not row_constant(part):
-            widths[part.name] = _width(values, part.name, n, ITEM_BYTES[part.dtype])
+            widths[part.name] = width_of(values, part.name, n, ITEM_BYTES[part.dtype])
     strides = {
         s: values[f"{s}_row"] for s in ("a", "b", *(p.name for p in parts if p.spread == FULL))
     }
@@ -177,7 +177,7 @@ def choose_gemm(
     return Launch(variant, grid, (cut.threads, 1, 1), arguments_of(variant, values), shared)
 
 
-def _width(values: Mapping[str, int], name: str, length: int, item: int) -> int:
+def width_of(values: Mapping[str, int], name: str, length: int, item: int) -> int:
     """Elements that can be moved together, of lines of `length`."""
     width, row = _QUAD, values.get(f"{name}_row", 0)
     while length % width or row % width or values[name] % min(width * item, _WIDEST_LOAD):

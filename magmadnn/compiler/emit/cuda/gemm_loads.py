@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 LOADS = r"""
-#ifdef __CUDA_ARCH__
-#define SHARED_MEMORY(bytes) extern __shared__ __align__(16) char memory[];
-#else
-#define SHARED_MEMORY(bytes) alignas(16) static char memory[bytes];
-#endif
-
 namespace gemm {
 
 // v[0..V) from `at`, or zeros. Loads stay in the order written: all are under way before the first use.

@@ -51,7 +51,7 @@ def symbol(number: int) -> str:
 
 def module_text(variants: Sequence[Variant]) -> str:
     """The text of a module; its functions are called `symbol(0)`, `symbol(1)`, ..."""
-    libraries = dict.fromkeys(getattr(v, "library", "") for v in variants)
+    libraries = dict.fromkeys(text for v in variants for text in getattr(v, "libraries", ()))
     texts = (v.text(symbol(k)) for k, v in enumerate(variants))
     return "\n".join((PRELUDE, HALVES_TEXT, *libraries, *texts))
 

@@ -10,6 +10,11 @@ typedef unsigned long long u64;
 typedef unsigned char u8;
 typedef unsigned int u32;
 
+#ifdef __CUDA_ARCH__
+struct Index { u32 x, y, z; };
+#define SHARED_MEMORY(bytes) extern __shared__ __align__(16) char memory[];
+#endif
+
 // Kernels of a graph begin while earlier ones still run. So each waits, before it reads or writes what those
 // touch, until they are done and what they wrote is seen; only then may later ones begin.
 __device__ __forceinline__ void wait_for_earlier_kernels() {

@@ -16,8 +16,8 @@ from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, ro
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
+from .function import Function
 from .parts import kept, parameters, place, seen, vector_type, width_for
-from .prelude import BEGIN
 from .reductions import COMBINED, group_reduction, neutral
 from .variant import Chip, Launch, arguments_of
 
@@ -51,9 +51,18 @@ class RowsVariant:
         """Names of the parameters."""
         return self.kernel.slots
 
-    def text(self, name: str) -> str:
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Slots that are addresses."""
+        return tuple(part.name for part in self.kernel.parts)
+
+    def function(self, name: str) -> Function:
         """The function."""
-        return _Text(self, name).text()
+        return _Text(self, name).function()
+
+    def text(self, name: str) -> str:
+        """The kernel."""
+        return self.function(name).kernel()
 
 
 def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch | None:
@@ -73,7 +82,7 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
         across = min(_THREADS, -(-vectors // _WARP) * _WARP)
         grid = (-(-vectors // across), min(rows, 65535), 1)
         return Launch(variant, grid, (across, 1, 1), arguments_of(variant, values))
-    group = _group_for(vectors)
+    group = min(_group_for(vectors), chip.together)
     steps = -(-vectors // group)
     groups = max(1, _THREADS // group // 2) if group <= _WARP else 1
     held = steps * width <= _HELD
@@ -123,7 +132,7 @@ class _Text:
         self.constants: dict[Operand, Cell] = {}
         self.streams = [o for o in self.kernel.operands if not row_constant(o)]
 
-    def text(self) -> str:
+    def function(self) -> Function:
         """All of the function."""
         variant, lines = self.variant, self.lines
         slots = parameters(self.kernel.slots, self.kernel.parts, {})
@@ -132,8 +141,7 @@ class _Text:
             self._grouped()
         else:
             self._single()
-        head = f'extern "C" __global__ void __launch_bounds__({threads}) {self.name}({slots}) {{'
-        return f"{head}\n{BEGIN}{lines}\n}}\n"
+        return Function(self.name, slots, str(lines), threads)
 
     # --- elements one by one ----------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .formulas import MEMORY
+from .function import Function
 from .parts import kept, seen
 from .prelude import BEGIN
 from .variant import Launch
@@ -119,7 +120,12 @@ class KeepAll:
         own = ("count", "source", "kept")
         return ("first", "step", *(f"{s}{k}" for k in range(len(self.dtypes)) for s in own))
 
-    def text(self, name: str) -> str:
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Slots that are addresses."""
+        return tuple(slot for slot in self.slots if slot.startswith(("source", "kept")))
+
+    def function(self, name: str) -> Function:
         """The function."""
         kinds, body = ["const i64 *first", "i64 step"], ["  const i64 batch = *first + step;"]
         for k, dtype in enumerate(self.dtypes):
@@ -129,8 +135,11 @@ class KeepAll:
                 f"  for (i64 i = threadIdx.x; i < count{k}; i += {_THREADS}) "
                 f"kept{k}[batch * count{k} + i] = source{k}[i];"
             )
-        lines = "\n".join(body)
-        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{BEGIN}{lines}\n}}\n'
+        return Function(name, ", ".join(kinds), "\n".join(body))
+
+    def text(self, name: str) -> str:
+        """The kernel."""
+        return self.function(name).kernel()
 
 
 def keep_all(first: int, step: int, parts: Sequence[tuple[str, int, int, int]]) -> Launch:

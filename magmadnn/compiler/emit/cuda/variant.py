@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 Grid = tuple[int, int, int]
+WARP = 32
 
 
 class Variant(Protocol):
@@ -62,11 +63,13 @@ class Chip:
         capability: compute capability, 90 for 9.0.
         processors: number of multiprocessors.
         shared_bytes: most shared memory of a block.
+        together: threads that may wait for each other: 32 in parts of a larger kernel.
     """
 
     capability: int = 90
     processors: int = 132
     shared_bytes: int = 227 << 10
+    together: int = 1024
 
 
 def arguments_of(variant: Variant, values: Mapping[str, int]) -> tuple[int, ...]:
