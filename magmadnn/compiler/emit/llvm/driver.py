@@ -95,7 +95,7 @@ class Driver:
         self._control = _shared(int(Control.WORDS))
         self._scratch = [scratch(scratch_bytes) for _ in range(threads)]
         self._addresses = (self._control.ctypes.data, self._scratch[0].ctypes.data)
-        self._batches = memoryview(self._control)[Control.FIRST_BATCH : Control.BATCHES + 1]
+        self._batches = self._control.data[Control.FIRST_BATCH : Control.BATCHES + 1]
         self._lock = threading.Lock()
         self._run = _ENTRY(library.address(RUN))
         crowded = threads > cores()
