@@ -23,12 +23,13 @@ from .listing import describe
 from .passes.fold import fold
 from .passes.fuse import fuse as fuse_program
 from .passes.ordering import order
+from .passes.plan_memory import Arena, arena_of
 from .passes.select import select
 from .pipeline import BEFORE_FUSION
 from .pipeline import Pass as ProgramPass
 from .rates import Rates
 from .verify import verify
-from .verify_draft import verify_draft
+from .verify_draft import verify_draft, verify_memory
 
 Pass = Callable[[Draft], Draft]
 
@@ -71,6 +72,7 @@ class NativePlan:
         in_place: values that are written straight into the variable that they update.
         checked: the phase before which all outputs are computed; no variable is written earlier.
         dump: where what is made of the plan is written, if anybody wants it.
+        verified: whether places in memory are checked too, for each set of sizes.
     """
 
     program: Program
@@ -79,11 +81,23 @@ class NativePlan:
     in_place: Mapping[Node, Node]
     checked: int
     dump: Dump
+    verified: bool = False
 
     @property
     def kernels(self) -> int:
         """How many steps are compiled kernels."""
         return sum(work.lowered is not None for work in self.work)
+
+    def arena(self, sizes: Mapping[str, int]) -> Arena:
+        """Places in memory for these sizes.
+
+        Raises:
+            GraphError: if a check of them fails.
+        """
+        found = arena_of(self, sizes)
+        if self.verified:
+            verify_memory(found.lives, self.work, self.layouts.bases, name="plan_memory")
+        return found
 
     def text(
         self, sizes: Mapping[str, int] = MappingProxyType({}), rates: Rates | None = None
@@ -100,7 +114,7 @@ def native_plan(program: Program, *, check: bool = False, widening: bool = False
 
     Args:
         program: outputs and updates of one phase.
-        check: verify what each pass made, as the tests do.
+        check: verify what each pass made, as the tests do, and memory whenever it is laid out.
         widening: whether kernels, those of products too, widen bfloat16 and float16 as they read them.
 
     Raises:
@@ -118,7 +132,9 @@ def native_plan(program: Program, *, check: bool = False, widening: bool = False
         dump.add(run_pass.__name__, draft.__str__)
     early = draft.dependencies.early(draft.program.outputs)
     checked = max((draft.phases[r] for r in early), default=-1) + 1
-    plan = NativePlan(draft.program, draft.work, draft.layouts, draft.in_place, checked, dump)
+    plan = NativePlan(
+        draft.program, draft.work, draft.layouts, draft.in_place, checked, dump, check
+    )
     dump.add("plan", plan.__str__)
     dump.add_file("given.svg", lambda: to_svg(program))
     dump.add_file("plan.svg", lambda: to_svg(diagram_of_plan(plan, {})))

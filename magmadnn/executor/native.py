@@ -14,7 +14,6 @@ from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan, Work
-from magmadnn.compiler.passes.plan_memory import arena_of
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, naming_scope
 from magmadnn.graph.op import Array, Op
@@ -71,7 +70,7 @@ class Instance:
 
     def _lay_out(self) -> None:
         """Arrays for all nodes: leaves, results in one arena, views."""
-        memory = arena_of(self.plan, self.sizes)
+        memory = self.plan.arena(self.sizes)
         self.plan.dump.add("plan_memory", memory.__str__)
         places = {life.node: life for life in memory.lives}
         arena = scratch(memory.nbytes)

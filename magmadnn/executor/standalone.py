@@ -20,7 +20,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.lower import product_of
 from magmadnn.compiler.native import NativePlan, Work
-from magmadnn.compiler.passes.plan_memory import Life, arena_of
+from magmadnn.compiler.passes.plan_memory import Life
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
 from magmadnn.compiler.standalone import Call, Copy, Fact, Place, Standalone
@@ -312,7 +312,7 @@ class _Samples:
         self._layouts = [_Sample(plan, sizes) for sizes in self._sizes]
         self.first = self._layouts[0]
         self._inverse = _inverted(self._rows(len(self._monomials)))
-        self.lives = arena_of(plan, self._sizes[0]).lives
+        self.lives = plan.arena(self._sizes[0]).lives
 
     def _rows(self, count: int) -> list[list[int]]:
         """The value of each monomial for the first so many sets of sizes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -23,10 +24,12 @@ from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
+from magmadnn.compiler.streams import streaming
 from magmadnn.compiler.tune import tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
@@ -87,10 +90,33 @@ class Tasks:
         """The step with the kernel that suits its sizes."""
         assert work.lowered is not None
         kernel = work.lowered.kernel
+        if isinstance(kernel, Rows):
+            values, cpu = slot_values(work, self.arrays, self.sizes), host()
+            again = self._read_again(work)
+            kernel = streaming(kernel, values, again, cpu.last_bytes, cpu.vector_bytes)
+            return replace(work.lowered, kernel=kernel)
         if not isinstance(kernel, Gemm) or product_of(work.region).ndim > 2:
             return work.lowered
         values = slot_values(work, self.arrays, self.sizes)
         return replace(work.lowered, kernel=selected(kernel, values))
+
+    def _read_again(self, work: Work) -> set[str]:
+        """The slots of what a step stores and something else in the same run reads."""
+        assert work.lowered is not None
+        alone = self.plan.in_place  # all else goes to later steps, or is copied
+        writes = work.lowered.writes
+        return {slot for slot, node, _ in writes if node not in alone or node in self._read}
+
+    @cached_property
+    def _read(self) -> set[Node]:
+        """What some step reads, or is an output."""
+        nodes = list(self.plan.program.outputs)
+        for work in self.plan.work:
+            if work.lowered is None:
+                nodes += work.region.nodes[0].inputs
+            else:
+                nodes += [node for _, node, _ in work.lowered.reads]
+        return {self.plan.layouts.bases[node] for node in nodes}
 
     def phase(self, works: Iterable[Work]) -> list[Task]:
         """The tasks of steps that do not depend on each other; large ones first: small ones fill up."""

@@ -48,12 +48,24 @@ class Totals:
         old = self.sums or [np.zeros_like(s, np.float64) for s in sums]
         self.sums = [a + b for a, b in zip(old, sums, strict=True)]
 
-    def add_all(self, rows: int, losses: Array, sums: Sequence[Array]) -> None:
-        """Add batches of so many rows each, in their order: the same bits as one by one."""
+    def add_all(
+        self, rows: int, losses: Array, sums: Sequence[Array], weights: Array | None = None
+    ) -> None:
+        """Add batches of so many rows each, in their order: the same bits as one by one.
+
+        Args:
+            rows: of a batch.
+            losses: of the batches.
+            sums: of the metrics, [batches, ...] each.
+            weights: of the rows, [batches * rows]; None where all are 1.
+        """
         count = len(losses)
+        total = np.full(count, float(rows))
+        if weights is not None:
+            total = weights.reshape(count, rows).sum(axis=1).astype(np.float64)
         self.rows += rows * count
-        self.weight += float(rows) * count
-        self.loss = _added(self.loss, float(rows) * losses.astype(np.float64))
+        self.weight = float(_added(self.weight, total))
+        self.loss = _added(self.loss, total * losses.astype(np.float64))
         old = self.sums or [np.zeros_like(s[0], np.float64) for s in sums]
         self.sums = [_added(a, s) for a, s in zip(old, sums, strict=True)]
 
@@ -120,6 +132,7 @@ class Fit:
         self._seconds = 0.0  # of the current epoch, before a resume
         self._stop: str | None = None
         self._made_slices: dict[int, StepSlices | None] = {}
+        self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self._batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
 
     def stop(self, reason: str) -> None:
@@ -198,7 +211,9 @@ class Fit:
             self._batch_seconds[size] = max((time.perf_counter() - begun) / piece.count, 1e-7)
             loss, *sums = found
             assert piece.rows is not None
-            self.totals.add_all(len(piece.rows) // piece.count, loss, sums)
+            weights = self._weights.get(size)
+            taken = None if weights is None else weights[piece.rows]
+            self.totals.add_all(len(piece.rows) // piece.count, loss, sums, taken)
             self.last_loss = float(loss[-1])
             self.batch += piece.count
             self.steps += piece.count
@@ -208,17 +223,17 @@ class Fit:
     def _slices(self) -> StepSlices | None:
         """The step as slices over the source's data; made once for each batch size."""
         size = self.current_batch_size
-        if self.source.sample.weights is not None or any(
-            c.batches(self) == 1 for c in self.callbacks
-        ):
+        if any(c.batches(self) == 1 for c in self.callbacks):
             return None
         if size not in self._made_slices:
             found = self.source.data(size, self.step.room)
             self._made_slices[size] = None
             if found is not None:
-                (inputs, targets, _), rows = found
+                (inputs, targets, weights), rows = found
                 data = dict(zip(self.model.inputs, inputs, strict=True))
                 data |= dict(zip(self.objective.targets, targets, strict=True))
+                if self.objective.weights is not None:
+                    data[self.objective.weights] = self._weights[size] = weights[0]
                 self._made_slices[size] = self.step.slices(data, rows)
         return self._made_slices[size]
 

@@ -10,12 +10,14 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.compiler import native
 from magmadnn.compiler.draft import Draft
 from magmadnn.compiler.native import PASSES, native_plan
-from magmadnn.compiler.passes.plan_memory import arena_of
+from magmadnn.compiler.passes.plan_memory import Arena, arena_of
 from magmadnn.compiler.regions import Region
 from magmadnn.compiler.verify_draft import verify_draft, verify_memory
 from magmadnn.errors import GraphError
+from magmadnn.executor import Executable
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
 from tests.compiler.native_draw import draw
@@ -177,3 +179,20 @@ def test_memory_that_is_used_too_early() -> None:
         check(moved)
     with pytest.raises(GraphError, match="is given up after phase -1, but read in phase"):
         check([replace(life, last=-1) for life in lives])
+
+
+def test_memory_is_verified_in_checked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan whose values all lie at one place runs unchecked, and is refused by name where it is checked."""
+
+    def together(plan: Any, sizes: Any) -> Arena:
+        arena = arena_of(plan, sizes)
+        return replace(arena, lives=tuple(replace(life, start=0) for life in arena.lives))
+
+    program = PROGRAMS["mlp_adam"]()
+    monkeypatch.setattr(native, "arena_of", together)
+    Executable(program.outputs, program.updates, executor="native").native.plan.arena({"batch": 13})
+    checked = Executable(program.outputs, program.updates, executor="native", check=True)
+    with pytest.raises(
+        GraphError, match=r"pass plan_memory: .* share memory while both are needed"
+    ):
+        checked.native.plan.arena({"batch": 13})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,64 @@ def test_training_agrees_with_the_reference(network: Any) -> None:
     for name, value in native.items():
         # 21 steps of Adam, whose direction is a quotient of small numbers, in float32
         assert np.allclose(value, reference[name], rtol=1e-3, atol=1e-5), name
+
+
+# --- weights of samples ---------------------------------------------------------------------------
+
+WEIGHTS = RNG.uniform(0.2, 3.0, ROWS)
+
+
+def from_arrays(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    return [X, Y], {"sample_weight": WEIGHTS, "batch_size": 17}
+
+
+def with_classes(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    weights = {"sample_weight": WEIGHTS, "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}}
+    return [X, Y], {**weights, "batch_size": 17}
+
+
+def from_files(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    np.save(folder / "x.npy", X)
+    mapped = np.load(folder / "x.npy", mmap_mode="r")
+    return [mapped, Y], {"sample_weight": WEIGHTS, "batch_size": 17}
+
+
+def from_a_function(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    def batches() -> Any:
+        for k in range(0, ROWS - 16, 17):
+            yield X[k : k + 17], Y[k : k + 17], WEIGHTS[k : k + 17]
+
+    return [batches], {}
+
+
+@pytest.mark.parametrize("source", [from_arrays, with_classes, from_files, from_a_function])
+def test_weights_of_samples_take_part_in_slices(
+    source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters and the figures of every epoch have the bits of single batches."""
+    counts = []
+    run = StepSlices.run
+
+    def counted(self: StepSlices, order: Any, count: int) -> Any:
+        counts.append(count)
+        return run(self, order, count)
+
+    monkeypatch.setattr(StepSlices, "run", counted)
+    results = []
+    for looks in ([], [LookAtEachBatch()]):
+        network = model([layers.Dense(13, activation="tanh")], "native")
+        data, settings = source(tmp_path)
+        history = network.fit(*data, epochs=3, verbose=False, callbacks=looks, **settings)
+        figures = [(row["loss"], row["accuracy"]) for row in history.rows]
+        results.append((dict(network.values()), figures))
+        if not looks:
+            assert sum(counts) == 3 * (ROWS // 17)
+            counts.clear()
+    assert not counts
+    (sliced, figures), (single, expected) = results
+    assert figures == expected
+    for name, value in sliced.items():
+        assert np.array_equal(value, single[name]), name
+    plain = model([layers.Dense(13, activation="tanh")], "native")
+    unweighted = plain.fit(X, Y, batch_size=17, epochs=3, verbose=False)
+    assert unweighted.rows[-1]["loss"] != figures[-1][0]

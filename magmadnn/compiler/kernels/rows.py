@@ -62,12 +62,15 @@ class Rows:
         dtype: of numbers that only constants and reductions make.
         short: rows have at most `SHORT_ROW` columns, and begin at column 0: what costs much is computed
             once, and kept for later stages beside the row.
+        streamed: names of results that are stored past the caches; they, their rows and what is stored of a
+            row begin and end with whole vectors.
     """
 
     operands: tuple[Operand, ...]
     stages: tuple[Stage, ...]
     dtype: str = "float32"
     short: bool = False
+    streamed: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[Operand | Result]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.native import NativePlan
-from magmadnn.compiler.passes.plan_memory import arena_of
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
@@ -67,7 +66,7 @@ class Layout:
 
     def _place(self) -> int:
         """Offsets in the arena; how large it is."""
-        arena = arena_of(self.plan, self.sizes)
+        arena = self.plan.arena(self.sizes)
         lives = {life.node: life for life in arena.lives}
         shared = arena.apart > _APART_BYTES
         end = arena.nbytes if shared else 0

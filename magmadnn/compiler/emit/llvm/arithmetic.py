@@ -94,6 +94,10 @@ class Arithmetic:
         make = self.ir.fcmp_unordered if relation == "!=" else self.ir.fcmp_ordered
         return Value(self, make(relation, x.ir, y.ir))
 
+    def unordered(self, a: Value, b: Value) -> Value:
+        """Whether one of two floating-point numbers is NaN."""
+        return Value(self, self.ir.fcmp_unordered("uno", a.ir, b.ir))
+
     def fma(self, a: Value, b: Number, c: Number) -> Value:
         """a * b + c, rounded once."""
         return self.call_like("llvm.fma", a, b, c)

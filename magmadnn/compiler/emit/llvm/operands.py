@@ -82,6 +82,10 @@ class MatrixRow:
         """Store a vector from `column` on."""
         self._elements.put(column, self._matrix.kept(value), mask)
 
+    def stream(self, column: Value, value: Value) -> None:
+        """Store a vector from `column` on, past the caches."""
+        self._elements.stream(column, self._matrix.kept(value))
+
     def prefetch(self, column: Value) -> None:
         """A hint that the element at `column` will be read soon."""
         self._code.prefetch(self._elements, column, written=False)

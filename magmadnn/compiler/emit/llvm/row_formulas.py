@@ -6,7 +6,7 @@ such a formula, and is 0 in all other columns, no walk over the row is needed: i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -138,9 +138,11 @@ def parts(formula: Formula) -> Iterator[Formula]:
         yield from parts(part)
 
 
-def cost(formula: Formula) -> int:
-    """How much work a formula is for a vector of elements, in instructions."""
-    return _COSTS.get(formula[0], 1) + sum(cost(part) for part in _children(formula))
+def cost(formula: Formula, known: Container[Formula] = ()) -> int:
+    """How much work a formula is for a vector of elements, in instructions; what is known is loaded."""
+    if formula in known:
+        return 1
+    return _COSTS.get(formula[0], 1) + sum(cost(part, known) for part in _children(formula))
 
 
 def is_row_constant(formula: Formula, operands: Sequence[Operand]) -> bool:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 
 from magmadnn.compiler.kernels.rows import Reduction
 
-from .builder import Array, Code, Value, Variable, is_float, item_bytes, vector
+from .builder import F32, I32, I64, Array, Code, Value, Variable, is_float, item_bytes, vector
 from .formulas import ITEMS, PRIMITIVES
 
 PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
+_NARROWEST = 4  # lanes of a vector that is halved
 _SIDE_BY_SIDE = 64  # instructions of a loop that is written out for several vectors, at most
 
 _NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
@@ -52,10 +53,9 @@ class Walk:
             wide = wide + (count - count % (side_by_side * lanes))
         if side_by_side > 1:
             with code.loop(self.column0, wide, side_by_side * lanes) as column:
-                for number in range(side_by_side):
-                    values = self.step(column + number * lanes, None, number)
-                    for part, value in zip(parts, values, strict=True):
-                        part.add(value, number)
+                steps = [self.step(column + n * lanes, None, n) for n in range(side_by_side)]
+                for part, values in zip(parts, zip(*steps, strict=True), strict=True):
+                    part.add(values)
         for part in parts:
             part.spill()
         with code.loop(wide, whole, lanes) as column:
@@ -82,15 +82,33 @@ class _Parts:
         self.memory = code.stack(self.item, max(self.elements, lanes))
         start = code.lift(neutral(reduction), self.kind)
         self.registers: list[Variable] = [code.variable(start) for _ in range(self.count)]
+        # Registers combine faster if NaN is looked for beside them.
+        extreme = reduction.kind != "add" and is_float(self.item)
+        self.none = code.zero(vector(I32 if self.item == F32 else I64, lanes))
+        self.nans = code.variable(self.none) if extreme else None
 
     def _combined(self, old: Value, value: Value) -> Value:
         """With the old value second: LLVM would make a masked store, which is slow, of the other way."""
         return PRIMITIVES[self.reduction.kind](self.code, value, old)
 
-    def add(self, value: Value, number: int) -> None:
-        """Combine a vector with the register of its number."""
-        register = self.registers[number % self.count]
-        register.value = self._combined(register.value, self.code.lift(value, self.kind))
+    def add(self, values: Sequence[Value]) -> None:
+        """Combine vectors with the registers of their numbers."""
+        lifted = [self.code.lift(value, self.kind) for value in values]
+        if self.nans is not None:
+            # One comparison tells for two vectors.
+            for a, b in zip(lifted[::2], (*lifted[1::2], lifted[-1]), strict=False):
+                found = self.code.select(self.code.unordered(a, b), ~self.none, self.none)
+                self.nans.value = self.nans.value | found
+        for number, value in enumerate(lifted):
+            register = self.registers[number % self.count]
+            register.value = self._joined(register.value, value)
+
+    def _joined(self, old: Value, value: Value) -> Value:
+        """What `_combined` gives where neither is NaN."""
+        if self.nans is None:
+            return self._combined(old, value)
+        better = value > old if self.reduction.kind == "maximum" else value < old
+        return self.code.select(better, value, old)
 
     def spill(self) -> None:
         """Registers to memory."""
@@ -108,7 +126,10 @@ class _Parts:
 
     def total(self) -> Value:
         """The partial results halved until one is left."""
-        return halved(self.code, self.memory, self.elements, self.reduction.kind)
+        total = halved(self.code, self.memory, self.elements, self.reduction.kind)
+        if self.nans is None:
+            return total
+        return self.code.select(self.code.any(self.nans.value.differs(0)), math.nan, total)
 
 
 def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
@@ -116,8 +137,9 @@ def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
     values = partial.vector(0, count)
     while count > 1:
         count //= 2
-        low = code.shuffle(values, values, range(count))
-        high = code.shuffle(values, values, range(count, 2 * count))
+        width = max(count, min(_NARROWEST, 2 * count))  # a register, rather than numbers one by one
+        low = code.shuffle(values, values, [k % (2 * count) for k in range(width)])
+        high = code.shuffle(values, values, [(count + k) % (2 * count) for k in range(width)])
         values = PRIMITIVES[kind](code, low, high)
     return code.lane(values, 0)
 

@@ -47,6 +47,8 @@ def write_rows(kernel: Rows, code: Code, frame: Frame, target: Target) -> None:
     writer = _RowWriter(with_signs(kernel), code, frame, lanes)
     with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
         writer.write(row)
+    if kernel.streamed:
+        code.settle()
 
 
 class _RowWriter:
@@ -73,7 +75,8 @@ class _RowWriter:
     def _costliest(self) -> int:
         """The stage that leaves most time to fetch the next row."""
         costs = [
-            sum(map(cost, self.formulas.of(self.kernel, n))) for n in range(len(self.kernel.stages))
+            sum(cost(f, self.formulas.uses[n]) for f in self.formulas.of(self.kernel, n))
+            for n in range(len(self.kernel.stages))
         ]
         return costs.index(max(costs))
 
@@ -133,7 +136,7 @@ class _RowWriter:
                 self._store(result, column, value, mask)
             return values
 
-        work = sum(map(cost, formulas))
+        work = sum(cost(formula, self.formulas.uses[stage]) for formula in formulas)
         walk = Walk(code, self.lanes, self.column0, self.column1, step)
         totals = walk.write(list(reduce), work)
         return {r.name: total for r, total in zip(reduce, totals, strict=True)}
@@ -158,7 +161,10 @@ class _RowWriter:
     def _store(self, result: Result, column: Value, value: Value, mask: Value | None) -> None:
         if item_type(value.type) == value.type:
             value = self.code.splat(value, self.lanes)
-        self.at[result].store(column, value, mask)
+        if result.name in self.kernel.streamed and mask is None:
+            self.at[result].stream(column, value)
+        else:
+            self.at[result].store(column, value, mask)
 
     def _row_leaf(self, leaf: Formula) -> Value:
         """A leaf that is the same in all of a row."""

@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 
 from magmadnn.errors import DeviceError, UnknownNameError
 
-_L1_BYTES, _L2_BYTES = 32 << 10, 512 << 10  # where the system does not say
+_L1_BYTES, _L2_BYTES, _LAST_BYTES = 32 << 10, 512 << 10, 32 << 20  # where the system does not say
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Target:
         vector_registers: how many vector registers there are.
         l1_bytes: data cache of the first level, of one core.
         l2_bytes: cache of the second level, of one core.
+        last_bytes: the last cache, which cores may share.
     """
 
     triple: str
@@ -45,6 +46,7 @@ class Target:
     vector_registers: int
     l1_bytes: int = _L1_BYTES
     l2_bytes: int = _L2_BYTES
+    last_bytes: int = _LAST_BYTES
 
     def lanes(self, item_bytes: int) -> int:
         """Elements of `item_bytes` bytes in one vector register."""
@@ -96,6 +98,7 @@ def host() -> Target:
         vector_registers=registers,
         l1_bytes=_cache_bytes(1, _L1_BYTES),
         l2_bytes=_cache_bytes(2, _L2_BYTES),
+        last_bytes=_cache_bytes(3, _LAST_BYTES),
     )
 
 

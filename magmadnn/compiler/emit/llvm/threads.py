@@ -23,6 +23,10 @@ class Threads(Arithmetic):
         lifted = self.lift(value, array.item)
         return Value(self, self.ir.atomic_rmw("add", array.address(index), lifted.ir, "seq_cst"))
 
+    def settle(self) -> None:
+        """Wait until everything that was stored past the caches can be seen by other threads."""
+        self.ir.fence("seq_cst")
+
     def pause(self) -> None:
         """A hint that the thread is waiting in a loop."""
         triple = str(self.function.module.triple)

@@ -212,6 +212,16 @@ class Array:
             [self.address(index), ir.Constant(I32, align), mask.ir, ir.Constant(kind, None)],
         )
 
+    def stream(self, index: Number, value: Value) -> None:
+        """Store the vector `value` from `index` on, past the caches; its address is a multiple of its size.
+
+        Other threads see it after `Code.settle`.
+        """
+        align = item_bytes(self.item) * value.type.count
+        store = self.code.ir.store(value.ir, self.address(index), align=align)
+        module = self.code.function.module
+        store.set_metadata("nontemporal", module.add_metadata([ir.Constant(I32, 1)]))
+
     def put(self, index: Number, value: Value, mask: Value | None = None) -> None:
         """Store the vector `value` from `index` on; where `mask` is false, memory is not touched."""
         align = item_bytes(self.item)

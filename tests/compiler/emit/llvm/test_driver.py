@@ -17,6 +17,7 @@ from magmadnn.compiler.emit.llvm.driver_code import driver_text
 from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.kernel import block, load
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
+from magmadnn.compiler.emit.llvm.team import teams
 from magmadnn.compiler.kernels.data_rows import Gather
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
@@ -170,6 +171,56 @@ def test_threads_end_with_the_driver():
     gc.collect()
     assert gone() is None
     assert workers() == before
+
+
+def test_programs_share_their_threads():
+    before = set(threading.enumerate())
+    first, one = counting(3, 4)
+    second, two = counting(3, 5)
+    with first, second:
+        for _ in range(20):
+            first.run(0, 1)
+            second.run(0, 2)
+        assert len(set(threading.enumerate()) - before) == 2
+    assert (one[-1] == 20).all() and (two[-1] == 40).all()
+    del first, second
+    gc.collect()
+    assert set(threading.enumerate()) <= before
+    closed, _ = counting(1, 1)
+    closed.close()
+    with pytest.raises(ArgumentError, match="closed"):
+        closed.run(0, 1)
+
+
+def test_programs_that_run_at_the_same_time_have_teams_of_their_own():
+    drivers = [counting(2, 6) for _ in range(4)]
+    begin = threading.Barrier(len(drivers))
+
+    def work(driver: Driver) -> None:
+        begin.wait()
+        for _ in range(50):
+            driver.run(0, 20)
+
+    callers = [threading.Thread(target=work, args=(driver,)) for driver, _ in drivers]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for driver, numbers in drivers:
+        assert (numbers[-1] == 1000).all()
+        driver.close()
+
+
+def test_a_program_that_needs_more_scratch_memory_gets_a_team_with_more():
+    shared = teams(2, False, False, None)
+    small = shared.take(100)
+    shared.give(small)
+    assert shared.take(100) is small
+    shared.give(small)
+    large = shared.take(small.room + 1)
+    assert large is not small and large.room > small.room
+    shared.give(large)
+    assert shared.take(100) is large
 
 
 def test_threads_must_be_positive():

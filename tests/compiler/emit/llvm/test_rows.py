@@ -96,6 +96,25 @@ def test_rows_with_nan_and_infinity() -> None:
         assert y[2, 0] == 0 and abs(y[2:].sum(1) - 1 < 1e-6).all()
 
 
+@pytest.mark.parametrize("kind", ["maximum", "minimum"])
+@pytest.mark.parametrize("dtype", [F4, F8])
+def test_extremes(dtype: str, kind: str) -> None:
+    """NaN is found wherever it stands, infinities are numbers, and no column is left out."""
+    extreme = Rows(
+        (Operand("x", dtype),),
+        (Stage(reduce=(Reduction("top", kind, X, dtype),), store_row=(Result("y", dtype, TOP, COLUMN),)),),
+        dtype,
+    )  # fmt: skip
+    numpy = {"maximum": np.max, "minimum": np.min}[kind]
+    for columns in (1, 2, 31, 32, 64, 71, 133):
+        x = np.repeat(drawn(1, columns, dtype), 3 * columns + 1, axis=0)
+        for place in range(columns):
+            x[3 * place : 3 * place + 3, place] = np.nan, np.inf, -np.inf
+        for target in WIDTHS:
+            found = ran(extreme, x, target, np.zeros(len(x), dtype))
+            np.testing.assert_array_equal(found, numpy(x, axis=1))
+
+
 @pytest.mark.parametrize("dtype", [F4, F8])
 def test_exp_below_zero(dtype: str) -> None:
     """Units in the last place against mpmath, subnormal results included; special values exactly."""

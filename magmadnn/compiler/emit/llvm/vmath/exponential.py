@@ -19,6 +19,7 @@ from .floats import (
 
 LOG2_E = 1.0 / math.log(2.0)
 LN2_32 = (0.693145751953125, 1.42860682030941723e-06)  # the first part has 12 bits to spare
+_LN2_WHOLE = (0.693147182464599609375, -1.904654299957768e-09)
 LN2_64 = (0.6931471805599453, 2.3190468138462996e-17)
 
 # (exp(r) - 1 - r) / r**2, minimax for the error relative to exp; Remez exchange in 240-bit arithmetic.
@@ -47,11 +48,11 @@ def exp(code: Code, x: Value) -> Value:
     """
     low, high = by_layout(x, (-104.0, 89.0), (-746.0, 710.0))  # beyond, the result is 0 or inf
     layout = layout_of(x)
-    shifted, r = _shifted(code, limited(code, x, low, high), 2 * layout.bias)
+    shifted, rest = _shifted(code, limited(code, x, low, high), 2 * layout.bias)
     n = code.bits(shifted, layout.bits)
     half = n.shift_right(1)
     powers = [code.bits(k << layout.mantissa, layout.item) for k in (half, n - half)]
-    return _times_exp(code, powers[0], r) * powers[1]
+    return _times_exp(code, powers[0], rest) * powers[1]
 
 
 def exp_below_zero(code: Code, x: Value) -> Value:
@@ -59,25 +60,30 @@ def exp_below_zero(code: Code, x: Value) -> Value:
     layout = layout_of(x)
     low, spare = by_layout(x, (-104.0, 64), (-746.0, 512))
     x = code.select(code.lift(low, x.type) > x, low, x)
-    shifted, r = _shifted(code, x, layout.bias + spare)
+    shifted, rest = _shifted(code, x, layout.bias + spare)
     power = code.bits(code.bits(shifted, layout.bits) << layout.mantissa, layout.item)
     scale: float = 2.0**-spare
-    return _times_exp(code, power, r) * scale
+    return _times_exp(code, power, rest) * scale
 
 
-def _shifted(code: Code, x: Value, add: int) -> tuple[Value, Value]:
-    """A float with n + `add` in its low bits, and r, where x = n log 2 + r."""
+def _shifted(code: Code, x: Value, add: int) -> tuple[Value, tuple[Value, Value]]:
+    """A float with n + `add` in its low bits, and r, where x = n log 2 + r: nearly, and to all digits.
+
+    n is multiplied before anything is rounded, so the first part of log 2 needs no bits to spare.
+    """
     magic = layout_of(x).magic + add
     shifted = code.fma(x, LOG2_E, magic)
     whole = shifted - magic
-    high, low = by_layout(x, LN2_32, LN2_64)
-    return shifted, code.fma(whole, -low, code.fma(whole, -high, x))
+    high, low = by_layout(x, _LN2_WHOLE, LN2_64)
+    near = code.fma(whole, -high, x)
+    return shifted, (near, code.fma(whole, -low, near))
 
 
-def _times_exp(code: Code, factor: Value, r: Value) -> Value:
+def _times_exp(code: Code, factor: Value, argument: tuple[Value, Value]) -> Value:
     """factor * exp(r), rounded once at the end; the factor is a power of two."""
+    near, r = argument
     if layout_of(r).mantissa < 30:  # a short chain, so the fewest instructions win
-        rest = polynomial(code, r, _EXP_32)
+        rest = polynomial(code, near, _EXP_32)  # which need not wait for the last digits
     else:
         rest = spread_polynomial(code, r, _EXP_64)
     small = code.fma(r * r, rest, r)
