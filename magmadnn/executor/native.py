@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
+from magmadnn.compiler.emit.llvm.clock import Clock
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan, Work
@@ -51,7 +51,9 @@ class Instance:
     ) -> None:
         self.plan, self.sizes, self._timed = plan, dict(sizes), timed
         self._drivers: list[tuple[Driver, list[Work]]] = []  # of timed runs: whose tasks they do
-        self._spent: dict[Work, int] = {}  # nanoseconds of calls, likewise
+        self._spent: dict[Work, int] = {}  # ticks of calls, likewise
+        self._called: dict[Work, tuple[int, int]] = {}  # and when they last began and ended
+        self._clock = Clock() if timed else None
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: dict[Node, list[Patch]] = {}
@@ -154,15 +156,20 @@ class Instance:
         return [(last, lambda: driver.run(0, 1))]
 
     def ticks(self) -> dict[Work, int]:
-        """Of a timed instance: the time of each step so far, on all threads together.
-
-        Kernels count ticks (see `ticks_per_second`), calls of NumPy nanoseconds.
-        """
+        """Of a timed instance: ticks of each step so far, on all threads together; see `ticks_per_second`."""
         total = dict.fromkeys(self.plan.work, 0) | self._spent
         for driver, works in self._drivers:
             for work, (ticks, _) in zip(works, driver.ticks().tolist(), strict=True):
                 total[work] += ticks
         return total
+
+    def spans(self) -> list[tuple[Work, int, int, int]]:
+        """Of a timed instance, in the last run: (step, ticks when a part of it began and ended, thread)."""
+        found = [(work, *when, 0) for work, when in self._called.items()]
+        for driver, works in self._drivers:
+            for work, (begin, end, thread) in zip(works, driver.spans().tolist(), strict=True):
+                found.append((work, begin, end, thread))
+        return found
 
     def _call(self, work: Work) -> Action:
         """The op's NumPy function; its operands are looked up at each run, since feeds change."""
@@ -178,12 +185,16 @@ class Instance:
             with naming_scope(node):
                 np.copyto(out, op.forward(operands, attributes, node.dtype))
 
-        def timed() -> None:
-            begun = time.perf_counter_ns()
-            call()
-            self._spent[work] = self._spent.get(work, 0) + time.perf_counter_ns() - begun
+        return call if self._clock is None else self._timed_call(work, call, self._clock)
 
-        return timed if self._timed else call
+    def _timed_call(self, work: Work, call: Action, clock: Clock) -> Action:
+        def timed() -> None:
+            begun = clock.now()
+            call()
+            self._called[work] = begun, clock.now()
+            self._spent[work] = self._spent.get(work, 0) + self._called[work][1] - begun
+
+        return timed
 
     def _current(self, node: Node) -> Array:
         """The array of a value now, where it may be a view of something that is fed."""

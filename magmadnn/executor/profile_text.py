@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,23 @@ class StepTime:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A part of a step in the last run that was measured.
+
+    Attributes:
+        step: its number.
+        thread: the number of the thread that did it.
+        begin: seconds from the begin of the first step,
+        seconds: and how long it took.
+    """
+
+    step: int
+    thread: int
+    begin: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Profile:
     """Where the time of a program goes; `print` it for tables.
 
@@ -53,6 +71,7 @@ class Profile:
         threads: on how many threads.
         rates: limits of one core, or of the device, measured just before.
         device: what it ran on, if not on the processor's cores.
+        spans: what happened when in the last run, by begin; none on a device.
     """
 
     steps: tuple[StepTime, ...]
@@ -61,6 +80,7 @@ class Profile:
     threads: int
     rates: Rates
     device: str = ""
+    spans: tuple[Span, ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -113,8 +133,8 @@ class Profile:
     def to_chrome_trace(self, path: str | Path) -> None:
         """Write one run as a trace for chrome://tracing or ui.perfetto.dev.
 
-        Steps have their mean times and stand one after the other, as if on one thread; a second row shows
-        their layers.
+        Where spans are known, each thread is a row with what it did in the last run, when it did it.
+        Otherwise steps have their mean times and stand one after the other.
 
         Raises:
             FileError: if the file cannot be written.
@@ -126,17 +146,24 @@ class Profile:
             raise FileError(f"trace: cannot write {path}: {error.strerror}") from error
 
     def _events(self) -> Iterable[dict[str, Any]]:
-        for row, name in enumerate(("steps", "layers")):
+        spans = self.spans or self._in_turn()
+        for row in sorted({span.thread for span in spans}):
+            name = f"thread {row}" if self.spans else "steps"
             named = {"name": "thread_name", "ph": "M", "pid": 0, "tid": row}
             yield {**named, "args": {"name": name}}
-        at = 0.0
-        for step in self.steps:
-            span = {"ph": "X", "pid": 0, "ts": 1e6 * at, "dur": 1e6 * step.seconds}
+        for span in spans:
+            step = self.steps[span.step]
             counted = {"phase": step.phase, "operations": step.flops, "bytes": step.nbytes}
-            yield {**span, "tid": 0, "cat": "step", "name": step.title, "args": counted}
-            if step.layer:
-                yield {**span, "tid": 1, "cat": "layer", "name": step.layer}
-            at += step.seconds
+            yield {
+                "ph": "X", "pid": 0, "tid": span.thread, "ts": 1e6 * span.begin,
+                "dur": 1e6 * span.seconds, "name": step.title, "cat": step.layer or "(none)",
+                "args": {"layer": step.layer, **counted},
+            }  # fmt: skip
+
+    def _in_turn(self) -> list[Span]:
+        """The steps one after the other, as if on one thread."""
+        ends = [0.0, *accumulate(step.seconds for step in self.steps)]
+        return [Span(k, 0, ends[k], step.seconds) for k, step in enumerate(self.steps)]
 
 
 def _shortened(title: str) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.clock import ticks_per_second
-from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.compiler.native import NativePlan
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 
 from .measure import measured_rates
 from .native import Instance
 from .profile_steps import enough_runs, is_wide, step_time, variables_kept
-from .profile_text import Profile
+from .profile_text import Profile, Span
 from .threads import thread_count
 
 
@@ -45,14 +45,25 @@ def profile(plan: NativePlan, fed: Mapping[Node, Array], sizes: Mapping[str, int
             plan,
             work,
             sizes,
-            _seconds(work, spent[work], second) / len(walls),
+            spent[work] / second / len(walls),
             rates.flops["float64" if is_wide(work) else "float32"],
         )
         for number, work in enumerate(plan.work)
     )
-    return Profile(steps, float(np.median(walls)), len(walls), thread_count(), rates)
+    spans = _spans(instance, plan, second)
+    wall = float(np.median(walls))
+    return Profile(steps, wall, len(walls), thread_count(), rates, spans=spans)
 
 
-def _seconds(work: Work, spent: int, second: float) -> float:
-    """Kernels count ticks, calls nanoseconds."""
-    return spent * 1e-9 if work.lowered is None else spent / second
+def _spans(instance: Instance, plan: NativePlan, second: float) -> tuple[Span, ...]:
+    """When which thread worked on which step in the last run; the first thread is the caller's."""
+    found = sorted(instance.spans(), key=lambda span: span[1])
+    numbers = {work: number for number, work in enumerate(plan.work)}
+    first = min((begin for _, begin, _, _ in found), default=0)
+    threads: dict[int, int] = {0: 0}
+    made = []
+    for work, begin, end, thread in found:
+        thread = threads.setdefault(thread, len(threads))
+        at, seconds = (begin - first) / second, (end - begin) / second
+        made.append(Span(numbers[work], thread, at, seconds))
+    return tuple(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,38 @@ def test_shares_are_right() -> None:
 def test_a_trace(tmp_path: Path) -> None:
     exact().to_chrome_trace(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    steps = [e for e in events if e["ph"] == "X" and e["cat"] == "step"]
-    assert [(e["name"], e["ts"], e["dur"]) for e in steps] == [
-        ("gemm [3, 5] matmul", 0.0, 1000.0), ("rows [3] exp", 1000.0, 3000.0),
+    steps = [e for e in events if e["ph"] == "X"]
+    assert [(e["name"], e["ts"], e["dur"], e["tid"]) for e in steps] == [
+        ("gemm [3, 5] matmul", 0.0, 1000.0, 0), ("rows [3] exp", 1000.0, 3000.0, 0),
     ]  # fmt: skip
-    assert [e["name"] for e in events if e.get("cat") == "layer"] == ["a"]
+    assert [(e["cat"], e["args"]["layer"]) for e in steps] == [("a", "a"), ("(none)", "")]
     with pytest.raises(FileError, match="trace: cannot write"):
         exact().to_chrome_trace(tmp_path / "no" / "trace.json")
+
+
+def test_a_trace_says_what_happened_when(
+    profiled: tuple[md.Model, Profile], tmp_path: Path
+) -> None:
+    """Parts of one thread do not overlap, phases follow each other, and no step is left out."""
+    found = profiled[1]
+    found.to_chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["name"] for e in spans} == {s.title for s in found.steps}
+    assert min(e["ts"] for e in spans) == 0 and all(e["dur"] > 0 for e in spans)
+    assert {e["tid"] for e in spans} <= set(range(1 + found.threads))
+    unequal = 2.0  # microseconds between the counters of two cores
+    for thread in {e["tid"] for e in spans}:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["tid"] == thread)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(own))
+    ends = [0.0] * (1 + max(e["args"]["phase"] for e in spans))
+    for event in spans:
+        ends[event["args"]["phase"]] = max(ends[event["args"]["phase"]], event["ts"] + event["dur"])
+    for event in spans:
+        if event["args"]["phase"]:
+            assert event["ts"] + unequal >= max(ends[: event["args"]["phase"]])
+    names = {e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert names == {f"thread {e['tid']}" for e in spans}
 
 
 def test_expected_times() -> None:

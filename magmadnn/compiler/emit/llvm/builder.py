@@ -70,6 +70,10 @@ class Code(Threads):
         """The memory at `pointer` (a Value or an LLVM value) as elements of type `item`."""
         return Array(self, pointer.ir if isinstance(pointer, Value) else pointer, item)
 
+    def number_of(self, array: Array) -> Value:
+        """The address of memory as an integer."""
+        return Value(self, self.ir.ptrtoint(array.base, I64))
+
     def stack(self, item: Any, count: int, align: int = 64) -> Array:
         """Memory of this call, `count` elements."""
         with self.ir.goto_entry_block():

@@ -24,18 +24,25 @@ class _Clock:
         frame.array("now", I64).put(0, code.clock())
 
 
+class Clock:
+    """The counter, to be read from Python."""
+
+    def __init__(self) -> None:
+        self._now, kernel = np.zeros(1, np.int64), _Clock()
+        (self._read,) = load([kernel])
+        self._arguments, self._memory = block(kernel, now=self._now), scratch(64)
+
+    def now(self) -> int:
+        """The counter, a microsecond ago."""
+        self._read(self._arguments, self._memory)
+        return int(self._now[0])
+
+
 def ticks_per_second(seconds: float = 0.02) -> float:
     """How fast the counter runs, measured for so long."""
-    now, kernel = np.zeros(1, np.int64), _Clock()
-    (loaded,) = load([kernel])
-    arguments, memory = block(kernel, now=now), scratch(64)
-
-    def read() -> tuple[int, float]:
-        loaded(arguments, memory)
-        return int(now[0]), time.perf_counter()
-
-    first, begun = read()
-    last, ended = read()
+    clock = Clock()
+    first, begun = clock.now(), time.perf_counter()
+    last, ended = clock.now(), time.perf_counter()
     while ended - begun < seconds:
-        last, ended = read()
+        last, ended = clock.now(), time.perf_counter()
     return (last - first) / (ended - begun)

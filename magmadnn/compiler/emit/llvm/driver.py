@@ -97,7 +97,11 @@ class Driver:
 
     def ticks(self) -> NDArray[np.int64]:
         """Of each task, in the order of the phases: the CPU's ticks and the calls so far, [tasks, 2]."""
-        return self._tasks.reshape(-1, TASK_WORDS)[:, 2:].copy()
+        return self._tasks.reshape(-1, TASK_WORDS)[:, 2:4].copy()
+
+    def spans(self) -> NDArray[np.int64]:
+        """Of the last call of each task, if timed: ticks at begin and end, and the thread, [tasks, 3]."""
+        return self._tasks.reshape(-1, TASK_WORDS)[:, 4:7].copy()
 
     def close(self) -> None:
         """Let go of the threads, which end where no other program has as many; it does not run again."""
@@ -124,7 +128,8 @@ def _tables(
         first = len(words) // TASK_WORDS
         lines[number * LINE : number * LINE + 2] = first, first + len(phase)
         for task in phase:
-            words += [task.kernel.address, task.arguments.ctypes.data, 0, 0]
+            words += [task.kernel.address, task.arguments.ctypes.data]
+            words += [0] * (TASK_WORDS - 2)
     tasks = shared_words(max(TASK_WORDS, len(words)))
     tasks[: len(words)] = words
     return lines, tasks

@@ -2,8 +2,8 @@
 
 Memory shared by the threads is one array of 8-byte words, `Control`, in which every word that threads
 write stands in a cache line of its own. A program is two more tables: phases (first task, end, ticket;
-one cache line each) and tasks (kernel, arguments, ticks, calls). In each batch the threads draw tickets
-for the tasks of a phase, and wait for each other at its end; the last to arrive puts the ticket back.
+one cache line each) and tasks (likewise). In each batch the threads draw tickets for the tasks of a phase,
+and wait for each other at its end; the last to arrive puts the ticket back.
 
 Waiting is a bounded number of looks at a word, then sleep in the operating system until it changes: a
 thread that waits long, or for one that has no core, does not burn one. On Linux the sleep is a futex;
@@ -20,7 +20,8 @@ from .builder import I32, I64, POINTER, VOID, Array, Code, Value
 from .target import Target
 
 LINE = 8  # words in a cache line
-TASK_WORDS = 4  # kernel, arguments, ticks, calls
+# Kernel and arguments; where tasks are timed, ticks and calls, and of the last call begin, end and thread.
+TASK_WORDS = 8
 RUN, WORK = "run_slice", "worker"
 
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98}  # number of the system call
@@ -137,8 +138,11 @@ class _Threads:
         arguments = code.array(task.viewed(POINTER)[1], I64)
         code.call_address(task[0], VOID, arguments, self.scratch, batch)
         if start is not None:
-            task[2] = task[2] + (code.clock() - start)
+            end = code.clock()
+            task[2] = task[2] + (end - start)
             task[3] = task[3] + 1
+            task[4], task[5] = start, end
+            task[6] = code.number_of(self.scratch)  # which no other thread has
 
     def _meet(self, phase: Array, threads: Value) -> None:
         """The barrier at the end of a phase."""
