@@ -16,7 +16,8 @@ from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
 
-MOST_OPERATIONS = 1.2e6  # of a step
+MOST_OPERATIONS = 1.2e5  # of a phase, on an average
+LEAST_STEPS = 3
 MOST_FED = 4096  # elements of a batch, which lie in registers on their way
 
 
@@ -25,24 +26,41 @@ def is_small(
 ) -> bool:
     """Whether one block is faster than launches that wait for each other, and has room for all values.
 
+    A launch more takes longer than a barrier more, and one multiprocessor longer than all. So what counts is
+    how many operations there are between two barriers.
+
     Args:
         plan: what is run.
         frames: an array like each value that has memory.
         sizes: of symbolic dimensions.
         chip: the GPU.
     """
-    if not plan.work or not all(map(_can_be_part, plan.work)):
+    kernels = [work.lowered.kernel for work in plan.work if work.lowered is not None]
+    if len(plan.work) < LEAST_STEPS or not any(isinstance(kernel, Gemm) for kernel in kernels):
+        return False  # nothing to be won, and every size would have to be compiled
+    if not all(map(_can_be_part, plan.work)):
         return False
-    own = [n for n in frames if not plan.layouts.is_view(n)]
-    fed = sum(frames[n].size for n in own if n.op is PLACEHOLDER)
-    nbytes = sum(-(-frames[n].nbytes // 16) * 16 + 16 for n in own)
+    fed = sum(frames[n].size for n in frames if n.op is PLACEHOLDER)
     operations = sum(costs_of(plan, work, sizes)[0] for work in plan.work)
+    phases = 1 + max(work.phase for work in plan.work)
+    bases = {plan.layouts.bases[node] for work in plan.work for node in _touched(work)}
+    homes = {plan.in_place.get(base, base) for base in bases}
+    nbytes = sum(-(-frames[n].nbytes // 16) * 16 + 16 for n in homes)
     return (
-        operations <= MOST_OPERATIONS
+        operations <= MOST_OPERATIONS * phases
         and fed <= MOST_FED
         and nbytes <= chip.shared_bytes
-        and all(frames[n].size for n in own)
+        and all(frame.size for frame in frames.values())
     )
+
+
+def _touched(work: Work) -> list[Node]:
+    """The values that a step reads and writes."""
+    assert work.lowered is not None
+    kernel, writes = work.lowered.kernel, work.lowered.writes
+    if isinstance(kernel, Gemm) and kernel.unread:
+        writes = writes[:-1]  # room for sums, which stay in registers
+    return [node for _, node, _ in (*work.lowered.reads, *writes)]
 
 
 def _can_be_part(work: Work) -> bool:

@@ -14,7 +14,7 @@ from magmadnn.compiler.emit.cuda.whole_places import Argument, Inside, Named, Ou
 from .edges import Span, edges_of
 from .items import Item
 
-_THREADS = 512
+_THREADS = 256
 _ALIGNMENT = 16
 
 

@@ -84,7 +84,7 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
         return Launch(variant, grid, (across, 1, 1), arguments_of(variant, values))
     group = min(_group_for(vectors), chip.together)
     steps = -(-vectors // group)
-    groups = max(1, _THREADS // group // 2) if group <= _WARP else 1
+    groups = max(1, min(_THREADS // 2, chip.together) // group) if group <= _WARP else 1
     held = steps * width <= _HELD
     variant = RowsVariant(kernel, width, group, groups, steps if held else 0)
     grid = (-(-rows // groups), 1, 1)

@@ -19,6 +19,24 @@ from .whole_feed import Feed
 from .whole_places import Argument, Outside, text_of
 
 LIBRARY = r"""
+namespace whole {
+template <class T> __device__ __forceinline__ void begin_copy(T *to, const T *from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(T) >= 4) {
+    const u32 goal = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+      ::"r"(goal), "l"(from), "n"(sizeof(T)) : "memory");
+    return;
+  }
+#endif
+  *to = *from;
+}
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+}  // namespace whole
 // An address of whatever type is asked for.
 struct At {
   char *at;
@@ -101,16 +119,19 @@ class Copied:
     goes: bool
 
     def text(self, back: bool, threads: int) -> str:
-        """A loop that copies it."""
-        kind = "u32" if self.nbytes % 4 == 0 else "u8"
-        count = self.nbytes // 4 if kind == "u32" else self.nbytes
+        """A loop that copies it; what comes need not have arrived when the loop ends."""
+        # Its place in shared memory is as far from a multiple of 16 as its address is.
+        unit = next(n for n in (16, 4, 1) if not (self.offset % n or self.nbytes % n))
+        kind = {16: "Vec<u32, 4>", 4: "u32", 1: "u8"}[unit]
         here, there = (
             f"({kind} *)(memory + {self.offset})",
             f"({kind} *)({text_of(self.outside)}).at",
         )
-        to, source = (there, here) if back else (here, there)
-        loop = f"for (u32 i = threadIdx.x; i < {count}; i += {threads})"
-        return f"#pragma unroll 1\n  {loop} ({to})[i] = ({source})[i];\n"
+        copied = (
+            f"({there})[i] = ({here})[i]" if back else f"whole::begin_copy({here} + i, {there} + i)"
+        )
+        loop = f"for (u32 i = threadIdx.x; i < {self.nbytes // unit}; i += {threads})"
+        return f"#pragma unroll 1\n  {loop} {copied};\n"
 
 
 @dataclass(frozen=True)
@@ -165,7 +186,8 @@ class WholeVariant:
         return f"""{parts}extern "C" __global__ void {head} {{
   SHARED_MEMORY({self.shared_bytes})
 {BEGIN}  const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / {WARP}, 0), lane = threadIdx.x % {WARP};
-{_COUNTED if self.repeats else ""}{self._copied(back=False)}{self._fed("declared")}  __syncthreads();
+{_COUNTED if self.repeats else ""}{self._copied(back=False)}{self._fed("declared")}  whole::wait_for_copies();
+  __syncthreads();
 {_LOOP if self.repeats else ""}{self._steps(names)}{_END if self.repeats else ""}{self._copied(back=True)}}}
 """
 
