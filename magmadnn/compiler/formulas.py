@@ -69,6 +69,11 @@ def is_sum(node: Node) -> bool:
     return _raw(node) == ("add", ("argument", 0), ("argument", 1))
 
 
+def is_rounding(node: Node) -> bool:
+    """Whether a node rounds float32 to half precision."""
+    return node.dtype.name in HALVES and converts_half(node)
+
+
 def widens(node: Node) -> bool:
     """Whether a node makes float32 of halves."""
     return node.dtype == np.float32 and node.inputs[:1] != () and converts_half(node)

@@ -30,6 +30,7 @@ else:
     _LOCK = fcntl
 
 _FORMAT = 1
+_NO_NAME = re.compile(r"[^\w.-]")
 LIMIT = 2000  # products; those measured first go first
 
 
@@ -47,20 +48,21 @@ def machine_words(target: Target) -> str:
     return f"{target.cpu}, vectors of {target.vector_bytes} bytes, {caches}"
 
 
-class Records:
-    """The file of one machine.
+class RecordsOf:
+    """The file of a machine or a device.
 
     Args:
-        target: the machine.
+        name: what the file is called after,
+        exactly: all that measurements depend on,
+        words: and what it is, in one line.
         folder: where the file lies; None: beside the kernels' folder.
     """
 
-    def __init__(self, target: Target, folder: Path | None = None) -> None:
-        mark = hashlib.sha256(repr(target).encode()).hexdigest()[:8]
-        name = re.sub(r"[^\w.-]", "-", target.cpu)
+    def __init__(self, name: str, exactly: str, words: str, folder: Path | None = None) -> None:
+        mark = hashlib.sha256(exactly.encode()).hexdigest()[:8]
         self.folder = folder or default_folder().parent / "tuning"
-        self.path = self.folder / f"{name}-{mark}.json"
-        self._machine = machine_words(target)
+        self.path = self.folder / f"{_NO_NAME.sub('-', name)}-{mark}.json"
+        self._machine = words
 
     def read(self) -> dict[str, Record]:
         """All products that were measured; without those that cannot be read."""
@@ -82,6 +84,21 @@ class Records:
             with self._turn():
                 merged = list({**self.read(), **fresh}.items())[-LIMIT:]
                 self._replace(self._text(merged))
+
+    def settle(self, key: str, fresh: Record) -> Record | None:
+        """What the file says of a product from now on: what it says already, or this.
+
+        None where it cannot be written.
+        """
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._turn():
+                known = self.read()
+                if key not in known:
+                    self._replace(self._text([*known.items(), (key, fresh)][-LIMIT:]))
+                return known.get(key, fresh)
+        except OSError:
+            return None
 
     def clear(self) -> int:
         """Remove the file; gives how many products it held.
@@ -123,6 +140,18 @@ class Records:
             if _LOCK is not None:
                 _LOCK.flock(file, _LOCK.LOCK_EX)  # given up when the file is closed
             yield
+
+
+class Records(RecordsOf):
+    """The file of a processor.
+
+    Args:
+        target: the processor.
+        folder: as for `RecordsOf`.
+    """
+
+    def __init__(self, target: Target, folder: Path | None = None) -> None:
+        super().__init__(target.cpu, repr(target), machine_words(target), folder)
 
 
 def _record(value: Any) -> Record | None:

@@ -294,6 +294,7 @@ class Fit:
                 "totals": self.totals.state(),
                 "history": self.history.rows,
                 "callbacks": {key: c.state() for key, c in self._named_callbacks()},
+                "algorithms": self._algorithms(),
             },
         )
 
@@ -310,6 +311,7 @@ class Fit:
                 "folder"
             )
         self._check_order(state.record)
+        self._take_algorithms(state.record.get("algorithms", {}))
         self.model.check(part_of(state.tensors, "model/"))
         self.step.load_state(part_of(state.tensors, "optimizer/"))
         self.model.assign(part_of(state.tensors, "model/"))
@@ -323,6 +325,26 @@ class Fit:
             if key in record["callbacks"]:
                 kept = part_of(state.tensors, f"callbacks/{key}/")
                 callback.restore(record["callbacks"][key], kept)
+
+    def _algorithms(self) -> dict[str, str]:
+        """What a GPU's library was made to take for products; their sums depend on it."""
+        if self.model.device == "cpu":
+            return {}
+        from magmadnn.executor.cuda.algorithms import frozen
+
+        return frozen()
+
+    def _take_algorithms(self, chosen: Any) -> None:
+        if self.model.device == "cpu":
+            return
+        from magmadnn.executor.cuda.algorithms import freeze
+
+        try:
+            freeze(chosen)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"checkpoint: expected algorithms as words and hex, got {chosen!r:.60}; it is damaged"
+            ) from error
 
     def _check_order(self, record: Mapping[str, Any]) -> None:
         """Seed and, within an epoch, batch size say which samples come next."""

@@ -59,10 +59,10 @@ class Products:
         if status:
             raise DeviceError(f"the device failed: {name} of cuBLAS gives status {status}")
 
-    def algorithm(self, node: ProductNode) -> bytes | None:
-        """The algorithm that the library thinks best; None where it has none for such a product."""
+    def algorithms(self, node: ProductNode, most: int) -> list[bytes]:
+        """What the library thinks best; nothing where it has no such product."""
         preference, workspace = c_void_p(), c_uint64(PRODUCT_WORKSPACE)
-        found, count = _Found(), c_int()
+        found, count = (_Found * most)(), c_int()
         self._call("cublasLtMatmulPreferenceCreate", byref(preference))
         try:
             self._prefer(preference, _MOST_WORKSPACE, workspace)
@@ -73,14 +73,21 @@ class Products:
             with self._described(node) as product:
                 self._library.cublasLtMatmulAlgoGetHeuristic(
                     self._handle, product.operation, product.first, product.second, product.result,
-                    product.result, preference, c_int(1), byref(found), byref(count),
+                    product.result, preference, c_int(most), found, byref(count),
                 )  # fmt: skip
         finally:
             self._call("cublasLtMatmulPreferenceDestroy", preference)
-        return bytes(found.algorithm) if count.value and not found.state else None
+        return [bytes(one.algorithm) for one in found[: count.value] if not one.state]
 
-    def multiply(self, node: ProductNode, algorithm: bytes) -> None:
-        """Give the stream a product."""
+    def multiply(self, node: ProductNode) -> None:
+        """Give the stream a product, by the algorithm that it names or the first.
+
+        Raises:
+            DeviceError: if there is none.
+        """
+        algorithm = node.algorithm or next(iter(self.algorithms(node, 1)), b"")
+        if not algorithm:
+            raise DeviceError(f"cuBLAS has no product of {node.dtype} with sizes {node.sizes}")
         one, zero = (np.array(x, node.dtype) for x in (1, 0))
         scales = (
             (node.scales, node.scales + one.itemsize)

@@ -67,6 +67,7 @@ class CudaEngine:
             self.stream = driver.new_stream()
             self._side = driver.new_capturing_stream()
         self.capability = facts["major"] * 10 + facts["minor"]
+        self._name = facts["name"].decode()
         self.processors = int(facts["multiProcessorCount"])
         self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
         compiler = ".".join(map(str, nvrtc.getVersion()))
@@ -171,19 +172,21 @@ class CudaEngine:
     def _products(self) -> Products:
         return Products(self._side)
 
-    def takes(self, node: ProductNode) -> bool:
+    @cached_property
+    def library(self) -> str:
         with self.here():
-            return self._products.algorithm(node) is not None
+            return f"{self._name}, cuBLASLt {self._products.version}"
+
+    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+        with self.here():
+            return self._products.algorithms(node, most)
 
     def _captured(self, node: ProductNode) -> int:
         """A matrix product as a graph of its own."""
         products = self._products
-        algorithm = products.algorithm(node)
-        if algorithm is None:
-            raise DeviceError(f"cuBLAS has no product of {node.dtype} with sizes {node.sizes}")
         driver.begin_capture(self._side)
         try:
-            products.multiply(node, algorithm)
+            products.multiply(node)
         finally:
             graph = driver.end_capture(self._side)
         return graph

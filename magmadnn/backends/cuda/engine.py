@@ -39,7 +39,7 @@ class ProductNode:
     """A matrix product by the device's library: C[m, n] = op(A) op(B), row by row.
 
     The library may add a bias, cut off what is negative, and compute alpha op(A) op(B) + beta C; not each of
-    these goes with every dtype, see `Engine.takes`.
+    these goes with every dtype, see `Engine.algorithms`.
 
     Attributes:
         dtype: float32 or float64, of everything but what `halves` and `stored` say.
@@ -50,6 +50,7 @@ class ProductNode:
         strides: elements from row to row of a, b, c as they are stored.
         workspace: address of `PRODUCT_WORKSPACE` bytes that no other node uses at the same time.
         after: as for `KernelNode`.
+        algorithm: one of `Engine.algorithms`; the first where it says none.
         halves: bfloat16 or float16 where A and B are; sums are float32's.
         stored: the same where C is: it is rounded in the end.
         bias: address of n numbers that are added to each row, as float32 or as `stored` says; 0 for none.
@@ -72,6 +73,7 @@ class ProductNode:
     bias: int = 0
     positive: bool = False
     scales: int = 0
+    algorithm: bytes = b""
 
     @property
     def leading_dimensions(self) -> tuple[int, int, int]:
@@ -116,12 +118,18 @@ class Engine(Protocol):
         processors: number of multiprocessors.
         shared_bytes: most shared memory of a block.
         versions: of everything that compiled code depends on.
+        library: the device and the version of its library: algorithms are the same where these are.
     """
 
     capability: int
     processors: int
     shared_bytes: int
     versions: tuple[str, ...]
+
+    @property
+    def library(self) -> str:
+        """See above."""
+        ...
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         """CUDA C++ as machine code for this device."""
@@ -131,8 +139,8 @@ class Engine(Protocol):
         """The functions of these names in what `compile` gave."""
         ...
 
-    def takes(self, node: ProductNode) -> bool:
-        """Whether the library has such a product."""
+    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+        """The library's algorithms for a product, as it prefers them; none where it has no such product."""
         ...
 
     def graph(self, nodes: Sequence[GraphNode]) -> Graph:

@@ -29,6 +29,7 @@ from magmadnn.executor.runs import runs_of
 from magmadnn.executor.tasks import slot_values
 from magmadnn.graph.node import Node, naming_scope
 
+from .algorithms import algorithm_of
 from .code import chip_of, functions_of
 from .edges import Span, edges_of
 from .layout import Layout
@@ -165,7 +166,15 @@ class Items:
         if found.scales is not None:
             before, scales = self._scales(work, found.scales, values, spans)
             product, reads = replace(product, scales=scales[0]), (*reads, scales)
-        return [*before, self._by_library(product, reads)] if self._engine.takes(product) else []
+        if not self._engine.algorithms(product):
+            return []
+        made = [*before, self._by_library(product, reads)]
+        if found.after is not None:
+            launch = choose(found.after, values, self.chip)
+            assert launch is not None
+            goal = made[-1].writes[0]
+            made.append(Item(launch, (*reads[2:], goal), (goal,)))
+        return made
 
     def _scales(
         self, work: Work, kernel: Rows, values: Mapping[str, int], spans: Mapping[str, Span]
@@ -185,7 +194,9 @@ class Items:
         workspace = next(self._workspaces)
         nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.stored or product.dtype]
         written = (product.c, product.c + nbytes)
-        return Item(replace(product, workspace=workspace[0]), reads, (written, workspace))
+        product = replace(product, workspace=workspace[0])
+        algorithm = algorithm_of(self._engine, self._layout.device, product)
+        return Item(replace(product, algorithm=algorithm), reads, (written, workspace))
 
     def _values(self, work: Work) -> dict[str, int]:
         """All slots of a kernel for its whole matrix, with addresses on the device."""

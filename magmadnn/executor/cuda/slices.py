@@ -8,7 +8,8 @@ step runs beside the end of the one before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -17,9 +18,11 @@ import numpy as np
 from magmadnn.backends.cuda.engine import Graph
 from magmadnn.compiler.emit.cuda.module import choose
 from magmadnn.compiler.emit.cuda.step_ends import FetchPart, advance, fetch, keep_all
+from magmadnn.compiler.formulas import is_rounding
 from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Rows, pointwise
+from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
@@ -74,6 +77,7 @@ class CudaSlices:
         numbers = [self._order, *self._settings.values()]
         self._places = Block(8 * len(numbers), device)  # of the order and the settings
         first.copy_in(self._places.address, np.array([b.address for b in numbers], np.int64))
+        self._rounded = fetched_rounded(runner.plan, self._dtypes)
         self._outputs = [
             (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
             for node in runner.plan.program.outputs
@@ -110,7 +114,8 @@ class CudaSlices:
         layout, items = self._layouts[turn], self._items[turn]
         made = [self._fetch(layout, step)]
         for work in self.plan.work:
-            made += items.of(work)
+            if work not in self._rounded.values():
+                made += items.of(work)
         return [*made, self._keep(layout, step), *self._copies(layout)]
 
     def _fetch(self, layout: Layout, step: int) -> Item:
@@ -119,9 +124,10 @@ class CudaSlices:
         for node, dtype in self._dtypes.items():
             rows = self._size
             columns = layout.frames[node].size // rows
-            place = (self.data.entry(node), order, layout.base_address(node))
-            parts.append((FetchPart(dtype, node.dtype.name), rows, columns, *place))
-            writes.append(layout.span(node))
+            goal = self._rounded[node].needed[0] if node in self._rounded else node
+            place = (self.data.entry(node), order, layout.base_address(goal))
+            parts.append((FetchPart(dtype, goal.dtype.name), rows, columns, *place))
+            writes.append(layout.span(goal))
         for entry, node in zip(settings, self._settings, strict=True):
             part = FetchPart("float64", node.dtype.name)
             parts.append((part, 1, 1, entry, 0, layout.base_address(node)))
@@ -215,6 +221,24 @@ class CudaSlices:
             self._addresses = addresses
             self._graphs.clear()
             self._look = None
+
+
+def fetched_rounded(plan: NativePlan, placeholders: Iterable[Node]) -> dict[Node, Work]:
+    """Placeholders that are read by one step only, which rounds them to half precision: the fetch can."""
+    bases, readers = plan.layouts.bases, defaultdict[Node, list[Work]](list)
+    for work in plan.work:
+        for node in {bases[i] for n in work.region.nodes for i in n.inputs}:
+            readers[node].append(work)
+    roots = {bases[root] for root in plan.program.roots}
+    found = {}
+    for node in placeholders:
+        if len(readers[node]) != 1 or node in roots or node.dtype != np.float32:
+            continue
+        (work,) = readers[node]
+        rounding = len(work.region.nodes) == 1 and is_rounding(work.region.nodes[0])
+        if rounding and work.region.nodes[0].inputs == (node,):
+            found[node] = work
+    return found
 
 
 def copying(dtype: str) -> Rows:

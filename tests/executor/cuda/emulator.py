@@ -153,6 +153,8 @@ class Emulator:
     """`Engine` of this process."""
 
     capability, processors, shared_bytes = 80, 4, 48 << 10
+    library = "emulated"
+    proposals: tuple[bytes, ...] = (b"first",)  # algorithms of every product
 
     def __init__(self) -> None:
         self.versions: tuple[str, ...] = (
@@ -193,9 +195,10 @@ class Emulator:
         library = ctypes.CDLL(str(path))
         return [getattr(library, f"run_{name}") for name in names]
 
-    def takes(self, node: ProductNode) -> bool:
-        """As cuBLASLt: what is added has the dtype of the result."""
-        return node.halves is not None or node.stored is None
+    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+        """All do the same; there is none for what cuBLASLt refuses."""
+        taken = node.halves is not None or node.stored is None
+        return list(self.proposals[:most]) if taken else []
 
     def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
         for number, node in enumerate(nodes):

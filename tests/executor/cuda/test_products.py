@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.emit.cuda.folded import Folded, folded
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
-from magmadnn.executor.cuda import items, small
+from magmadnn.compiler.tune_file import RecordsOf
+from magmadnn.executor.cuda import algorithms, items, small
 from magmadnn.executor.cuda import slices as cuda_slices
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import Emulator, emulated_device, needs_compiler
@@ -82,14 +85,99 @@ def test_what_the_library_refuses_is_a_kernels(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
     x, y = samples(32, 13, 5)
     made: list[Any] = []
-    for taken in (True, False):
-        monkeypatch.setattr(Emulator, "takes", lambda self, node, taken=taken: taken)
+    for some in ([b"first"], []):
+        monkeypatch.setattr(Emulator, "algorithms", lambda self, n, k=1, some=some: some)
         with emulated_device() as engine:
             made.append(network(SIZES, md.optim.SGD(0.05), activation="relu", device="cuda"))
             made[-1].fit(x, y, batch_size=32, verbose=0)
-            assert any(n.scales or n.bias or n.positive for n in products(engine)) == taken
+            assert any(n.scales or n.bias or n.positive for n in products(engine)) == bool(some)
             made[-1].values()
     assert distance(*made) < 1e-6
+
+
+# --- which algorithm ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two algorithms of each product, nothing chosen yet, and nothing kept."""
+    monkeypatch.setattr(Emulator, "proposals", (b"first", b"second"))
+    monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
+    monkeypatch.setattr(algorithms, "_frozen", {})
+    monkeypatch.setattr(algorithms, "_wanted", {})
+    monkeypatch.setattr(algorithms, "_records", lambda name: RecordsOf(name, name, name, tmp_path))
+
+
+def timed_as(seconds: Sequence[float]) -> Any:
+    """Proposals take these times in turn."""
+    turns = itertools.cycle(seconds)
+    return lambda self, first, last: next(turns)
+
+
+def trained(engine: Emulator) -> Any:
+    x, y = samples(32, 13, 5)
+    model = network(SIZES, md.optim.SGD(0.05), activation="relu", device="cuda")
+    model.fit(x, y, batch_size=16, verbose=0)
+    return model
+
+
+@needs_compiler
+def test_the_fastest_algorithm_is_taken_and_kept(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with emulated_device() as engine:
+        for seconds, name in (((2.0, 1.0), b"second"), ((1.0, 2.0), b"second")):
+            # the second time it is read from the file, whatever the clock says
+            monkeypatch.setattr(Emulator, "seconds", timed_as(seconds))
+            monkeypatch.setattr(algorithms, "_frozen", {})
+            trained(engine)
+            assert set(algorithms.frozen().values()) == {name.hex()}
+        assert len(algorithms.frozen()) >= 8
+        assert engine.library in next(iter(algorithms.frozen()))
+
+
+@needs_compiler
+def test_a_little_faster_is_not_worth_another_order(
+    fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Emulator, "seconds", timed_as((1.0, 0.98)))
+    with emulated_device() as engine:
+        trained(engine)
+        assert set(algorithms.frozen().values()) == {b"first".hex()}
+
+
+@needs_compiler
+def test_training_that_goes_on_takes_the_algorithms_of_its_checkpoint(
+    fresh: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x, y = samples(48, 13, 5)
+
+    def run(epochs: int) -> set[bytes]:
+        model = network(SIZES, md.optim.SGD(0.05), activation="relu", device="cuda")
+        keep = md.callbacks.Checkpoint(tmp_path / "run")
+        model.fit(x, y, batch_size=16, epochs=epochs, callbacks=[keep], verbose=0)
+        return {
+            n.algorithm for g in engine.graphs[-2:] for n in g.nodes if isinstance(n, ProductNode)
+        }
+
+    with emulated_device() as engine:
+        monkeypatch.setattr(Emulator, "seconds", timed_as((2.0, 1.0)))
+        assert run(1) == {b"second"}
+        monkeypatch.setattr(Emulator, "seconds", timed_as((1.0, 2.0)))
+        for name in ("_frozen", "_wanted"):
+            monkeypatch.setattr(algorithms, name, {})
+        other = tmp_path / "elsewhere"
+        monkeypatch.setattr(algorithms, "_records", lambda name: RecordsOf(name, name, name, other))
+        assert run(2) == {b"second"}
+
+
+def test_what_the_library_does_not_propose_is_not_taken(fresh: None) -> None:
+    node = ProductNode("float32", False, (5, 7, 3), (False, False), 0, 0, 0, (3, 7, 7), 0)
+    with emulated_device() as engine:
+        algorithms.freeze({algorithms.words_of(engine, node): b"another".hex()})
+        assert algorithms.algorithm_of(engine, 0, node) in (b"first", b"second")
+        with pytest.raises(ValueError, match="hex"):
+            algorithms.freeze({"a product": "no hex"})
 
 
 # --- what is folded ----------------------------------------------------------------------------------
@@ -115,6 +203,29 @@ def test_bias_and_what_is_positive_of_it() -> None:
     assert product((half,), (bias,), unread=True) is None  # a bias of the result's dtype is needed
     rounded = product((half,), (Operand("x0", "bfloat16", "row"),), unread=True)
     assert rounded == Folded(half, "x0", True)
+
+
+def test_halves_are_rounded_before_they_are_chosen() -> None:
+    y, zero = Operand("x0", "bfloat16"), ("constant", 0, "0")
+    chosen = ("where", ("greater", X, zero), PRODUCT, zero)
+    half = Result("y0", "bfloat16", ("cast", chosen, "bfloat16"))
+    found = product((half,), (y,), unread=True)
+    assert found is not None and found.after is not None
+    assert found.after.operands == (y, Operand("y0", "bfloat16"))
+    (stored,) = found.after.stages[0].store
+    assert stored.formula == ("cast", ("where", ("greater", X, zero), RATE, zero), "bfloat16")
+    for other in (
+        (
+            "where",
+            ("greater", PRODUCT, zero),
+            PRODUCT,
+            zero,
+        ),  # rounding first might change a comparison
+        ("where", ("greater", X, zero), ("multiply", PRODUCT, X), zero),
+        ("where", ("greater", X, zero), PRODUCT, ("constant", 0.1, "0.1")),
+    ):
+        result = Result("y0", "bfloat16", ("cast", other, "bfloat16"))
+        assert product((result,), (y,), unread=True) is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 A library adds a bias to each row, cuts off what is negative, rounds to half precision, or computes
 C = alpha A B + beta C over C itself, which is an update by gradient descent. Where that is all, there is no
-kernel after the product.
+kernel after the product. Where elements are only chosen before they are rounded, the library rounds them all,
+and half as much goes to the kernel that chooses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import FULL, ROW, SCALAR, Operand, Result
 from magmadnn.compiler.kernels.rows import Rows, Stage
 
-from .finish import PRODUCT
+from .finish import PRODUCT, substituted
 from .gemm import results_of
 
 _ONE, _ZERO = constant(1.0), constant(0.0)
@@ -34,6 +35,7 @@ class Folded:
         over: slot of the matrix that is scaled and added, if any: the library can where the result lies in
             its memory.
         scales: stores `alpha` and `beta` then, single float32, for which it reads scalars.
+        after: the kernel that is left to do, over the result; None for none.
     """
 
     result: Result
@@ -41,6 +43,7 @@ class Folded:
     positive: bool = False
     over: str | None = None
     scales: Rows | None = None
+    after: Rows | None = None
 
 
 def folded(gemm: Gemm) -> Folded | None:
@@ -52,7 +55,7 @@ def folded(gemm: Gemm) -> Folded | None:
     if not isinstance(gemm.epilogue, Finish):
         return Folded(result)
     operands = gemm.epilogue.operands
-    return _activated(result, operands) or _updated(result, operands)
+    return _activated(result, operands) or _updated(result, operands) or _chosen(result, operands)
 
 
 def _activated(result: Result, operands: tuple[Operand, ...]) -> Folded | None:
@@ -62,7 +65,7 @@ def _activated(result: Result, operands: tuple[Operand, ...]) -> Folded | None:
         formula = formula[1]
     elif result.dtype != "float32":
         return None
-    positive = formula[0] == "maximum" and formula[2][0] == "constant" and formula[2][1] == 0
+    positive = formula[0] == "maximum" and _is_zero(formula[2])
     if positive:
         formula = formula[1]
     if formula == PRODUCT:
@@ -75,6 +78,32 @@ def _activated(result: Result, operands: tuple[Operand, ...]) -> Folded | None:
         return None
     bias = operands[other[1]]
     return Folded(result, bias.name, positive) if bias.dtype == result.dtype else None
+
+
+def _chosen(result: Result, operands: tuple[Operand, ...]) -> Folded | None:
+    """Where a condition holds the product, rounded, and 0 elsewhere: whatever is done first."""
+    if result.dtype not in HALVES or result.formula[0] != "cast":
+        return None
+    _, chosen, dtype = result.formula
+    if dtype != result.dtype or chosen[0] != "where":
+        return None
+    condition, *either = chosen[1:]
+    if _mentions(condition, PRODUCT) or any(e != PRODUCT and not _is_zero(e) for e in either):
+        return None
+    read = substituted(result.formula, PRODUCT, ("argument", len(operands)))
+    stage = Stage(store=(Result(result.name, result.dtype, read),))
+    after = Rows((*operands, Operand(result.name, result.dtype)), (stage,), "float32")
+    return Folded(result, after=after)
+
+
+def _is_zero(formula: Formula) -> bool:
+    return bool(formula[0] == "constant" and formula[1] == 0)
+
+
+def _mentions(formula: Any, leaf: Formula) -> bool:
+    if not isinstance(formula, tuple) or formula == leaf:
+        return bool(formula == leaf)
+    return any(_mentions(part, leaf) for part in formula)
 
 
 def _updated(result: Result, operands: tuple[Operand, ...]) -> Folded | None:
