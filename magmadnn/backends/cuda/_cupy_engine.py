@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
-from cupy.cuda import nvrtc, runtime
+from cupy.cuda import cublas, nvrtc, runtime
 
 from magmadnn.errors import DeviceError
 
 from . import _driver as driver
-from ._cublas import Products
+from ._cublaslt import Products
 from .engine import EventNode, GraphNode, KernelNode, ProductNode
 
 try:
@@ -170,7 +171,8 @@ class CudaEngine:
 
     @cached_property
     def _products(self) -> Products:
-        return Products(self._side)
+        cublas.destroy(cublas.create())  # CuPy loads the library with the first call
+        return Products(ctypes.CDLL(f"libcublasLt.so.{nvrtc.getVersion()[0]}"), self._side)
 
     @cached_property
     def library(self) -> str:

@@ -7,16 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn import ops
 from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.emit.cuda.folded import Folded, folded
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.native import native_plan
+from magmadnn.compiler.passes.precision import precision as precision_pass
 from magmadnn.compiler.tune_file import RecordsOf
 from magmadnn.executor.cuda import algorithms, items, small
 from magmadnn.executor.cuda import slices as cuda_slices
+from magmadnn.graph.program import Program
+from magmadnn.tensor import placeholder
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import Emulator, emulated_device, needs_compiler
 
@@ -265,3 +271,21 @@ def test_updates_are_sums_of_multiples() -> None:
     assert product((Result("y0", "float32", decayed),), operands, unread=True) is None  # x0 twice
     squared = ("subtract", X, ("multiply", PRODUCT, PRODUCT))
     assert product((Result("y0", "float32", squared),), operands, unread=True) is None
+
+
+# --- what is fetched ---------------------------------------------------------------------------------
+
+
+def test_a_batch_is_rounded_as_it_is_fetched_where_only_products_read_it() -> None:
+    x = placeholder("x", (None, 7), "float32")
+    w = md.variable("w", np.ones((7, 3), np.float32))
+
+    def rounded(*outputs: Any) -> list[str]:
+        program = precision_pass(Program.of([o.node for o in outputs]), "mixed_bf16")
+        plan = native_plan(program, widening=True)
+        found = cuda_slices.fetched_rounded(plan, [x.node])
+        return [work.needed[0].dtype.name for work in found.values()]
+
+    assert rounded(x @ w) == ["bfloat16"]
+    assert rounded(x @ w, ops.sum(x * 2.0)) == []  # which reads all its digits
+    assert rounded(x * 1.0) == []

@@ -1,4 +1,7 @@
-"""cuBLASLt through ctypes: CuPy finds the library, but its bindings choose the stream themselves."""
+"""cuBLASLt through ctypes: products on a stream of our own, with what is done to their elements.
+
+The library counts in column order, where a matrix that is stored row by row is its transpose: C' = B' A'.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
-from cupy.cuda import cublas, nvrtc
 
 from magmadnn.errors import DeviceError
 
@@ -44,11 +46,15 @@ class _Product:
 
 
 class Products:
-    """Matrix products on one stream."""
+    """Matrix products on one stream.
 
-    def __init__(self, stream: int) -> None:
-        cublas.destroy(cublas.create())  # CuPy loads the library with the first call
-        self._library = ctypes.CDLL(f"libcublasLt.so.{nvrtc.getVersion()[0]}")
+    Args:
+        library: cuBLASLt, as `ctypes.CDLL` gives it.
+        stream: what products run on.
+    """
+
+    def __init__(self, library: Any, stream: int) -> None:
+        self._library = library
         self._library.cublasLtGetVersion.restype = c_size_t
         self.version = int(self._library.cublasLtGetVersion())
         self._stream, self._handle = stream, c_void_p()
