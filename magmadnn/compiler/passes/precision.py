@@ -31,6 +31,11 @@ _HALVES: dict[str, np.dtype[Any]] = {
 }
 
 
+def half_of(mode: str) -> str | None:
+    """The dtype that operands of products are rounded to; None where they are not."""
+    return _HALVES[mode].name if mode in _HALVES else None
+
+
 def precision(program: Program, mode: str) -> Program:
     """Round the float32 operands of all contractions as `mode` says.
 

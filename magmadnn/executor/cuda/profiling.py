@@ -11,6 +11,7 @@ from magmadnn.backends.cuda.engine import EventNode, GraphNode
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.listing import title_of
 from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.compiler.passes.precision import half_of
 from magmadnn.compiler.rates import Rates
 from magmadnn.executor.profile_steps import enough_runs, is_wide, step_time, variables_kept
 from magmadnn.executor.profile_text import Profile
@@ -59,6 +60,8 @@ def _kinds(plan: NativePlan, precision: str) -> dict[str, tuple[str, bool]]:
     found = {"float32": ("float32", False)}
     if precision == "tf32":
         found["tf32"] = ("float32", True)
+    if (half := half_of(precision)) is not None:
+        found[precision] = (half, False)
     if any(map(is_wide, plan.work)):
         found["float64"] = ("float64", False)
     return found

@@ -11,9 +11,10 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.backends.cuda.engine import EventNode, ProductNode
+from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.compiler.rates import Rates
 from magmadnn.errors import OutOfMemoryError
-from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory import Kind, MemoryManager, as_dtype
 
 from .runner import workspaces_of
 
@@ -55,14 +56,16 @@ def _largest(sizes: tuple[int, int], measure: Callable[[int], tuple[float, float
 
 def _product(device: int, dtype: str, tensor_float: bool, size: int) -> tuple[float, float]:
     engine, memory = device_engine(device), device_memory(device)
-    count, noise = size * size, np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
-    held = [MemoryManager(count, dtype, Kind.DEVICE, device) for _ in range(3)]
+    noise = np.random.default_rng(0).standard_normal(1 << 14).astype(as_dtype(dtype))
+    count, half = size * size, dtype if dtype in HALVES else None
+    wide = "float32" if half else dtype
+    held = [MemoryManager(count, d, Kind.DEVICE, device) for d in (dtype, dtype, wide)]
     a, b, c = (block.device_pointer(write=True) for block in held)
     for address in (a, b):  # zeros would be multiplied with less power, and so faster
         memory.fill(address, noise.tobytes(), count // len(noise))
     node = ProductNode(
-        dtype, tensor_float, (size, size, size), (False, False), a, b, c, (size, size, size),
-        workspaces_of(device)[0][0],
+        wide, tensor_float, (size, size, size), (False, False), a, b, c, (size, size, size),
+        workspaces_of(device)[0][0], halves=half,
     )  # fmt: skip
     begin, end = engine.event(), engine.event()
     graph = engine.graph([EventNode(begin), replace(node, after=(0,)), EventNode(end, (1,))])
