@@ -6,7 +6,8 @@ import pytest
 
 from magmadnn.compiler.emit.llvm.gemm_cuts import RULE
 from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.tune_file import Record, Records
+from magmadnn.compiler.tune_file import Record, Records, RecordsOf
+from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +40,22 @@ def test_show_and_clear(command) -> None:
     assert done.out == f"removed the measurements of 2 products: {records.path}\n"
     assert not records.path.exists()
     assert command("tune", "clear").out.startswith("removed the measurements of 0 products")
+
+
+@needs_compiler
+def test_what_was_measured_on_a_gpu(command) -> None:
+    with emulated_device() as engine:
+        records = RecordsOf("emulated", engine.library, engine.library)
+        records.add({"emulated: 5 x 7 x 3 nn of tf32": Record("00", {"0": 20.0, "1": 15.0})})
+        lines = command("tune", "show").out.splitlines()
+        assert lines[4:] == [
+            "device    emulated",
+            f"file      {records.path}",
+            "measured  1 product",
+            "  5 x 7 x 3 nn of tf32: 15.0 us, the first proposal 20.0",
+        ]
+        command("tune", "clear")
+        assert not records.path.exists()
 
 
 def test_mistakes(command) -> None:

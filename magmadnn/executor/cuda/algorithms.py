@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
@@ -87,15 +86,15 @@ def _chosen(engine: Engine, device: int, node: ProductNode, words: str) -> bytes
         return _wanted[words]
     if limit_seconds() <= 0 or len(proposals) < 2:
         return next(iter(proposals), b"")
-    records = _records(engine.library)
+    records = records_of(engine.library)
     known = records.read().get(words)
     if known is None and (fresh := _measured(engine, device, node, proposals)) is not None:
         known = records.settle(words, fresh)
     return next((p for p in proposals if known and p.hex() == known.choice), proposals[0])
 
 
-@cache
-def _records(library: str) -> RecordsOf:
+def records_of(library: str) -> RecordsOf:
+    """The file of what was measured with a device and its library."""
     return RecordsOf(library.partition(",")[0], library, library)
 
 

@@ -111,7 +111,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(items, "choose_gemm", lambda *_: None)
     monkeypatch.setattr(algorithms, "_frozen", {})
     monkeypatch.setattr(algorithms, "_wanted", {})
-    monkeypatch.setattr(algorithms, "_records", lambda name: RecordsOf(name, name, name, tmp_path))
+    monkeypatch.setattr(
+        algorithms, "records_of", lambda name: RecordsOf(name, name, name, tmp_path)
+    )
 
 
 def timed_as(seconds: Sequence[float]) -> Any:
@@ -173,7 +175,9 @@ def test_training_that_goes_on_takes_the_algorithms_of_its_checkpoint(
         for name in ("_frozen", "_wanted"):
             monkeypatch.setattr(algorithms, name, {})
         other = tmp_path / "elsewhere"
-        monkeypatch.setattr(algorithms, "_records", lambda name: RecordsOf(name, name, name, other))
+        monkeypatch.setattr(
+            algorithms, "records_of", lambda name: RecordsOf(name, name, name, other)
+        )
         assert run(2) == {b"second"}
 
 
