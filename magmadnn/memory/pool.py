@@ -1,23 +1,20 @@
 """Blocks of memory, kept when they are freed and lent again.
 
 A block is lent as a `Lease` and comes back when the lease is garbage: when the last array, view or
-manager on it has gone. Leases may end at any moment and in any thread, also while this module runs
-(garbage collection), so ending one only puts it on a queue; the queue is worked off by whoever holds the
-lock.
+manager on it has gone, which may be at any moment and in any thread (`Returns`).
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from magmadnn.backends.cpu.host import Bytes, HostMemory
+from magmadnn.backends.cpu.returns import Returns
 from magmadnn.backends.cuda import DeviceMemory
 from magmadnn.errors import ArgumentError, OutOfMemoryError
 
@@ -124,8 +121,7 @@ class Pool:
 
     def __init__(self, kind: Kind, limit: int = DEFAULT_LIMIT) -> None:
         self.kind, self.limit = kind, limit
-        self._lock = threading.Lock()
-        self._returned: deque[tuple[Source, Any, int]] = deque()
+        self._returns = Returns(self._take)
         self._kept: defaultdict[tuple[Source, int], list[Any]] = defaultdict(list)
         self._in_use = self._peak = self._pooled = self._allocations = self._reuses = 0
 
@@ -136,8 +132,7 @@ class Pool:
             OutOfMemoryError: if the source has none, even after giving back what is kept.
         """
         class_bytes = size_class(nbytes)
-        with self._lock:
-            self._work_off()
+        with self._returns:
             kept = self._kept.get((source, class_bytes))
             reused = bool(kept)
             if kept:
@@ -159,7 +154,7 @@ class Pool:
             return source.allocate(class_bytes)
         except MemoryError:
             gc.collect()  # leases may hang in reference cycles
-            self._work_off()
+            self._returns.work_off()
             self._give_back()
         try:
             return source.allocate(class_bytes)
@@ -174,22 +169,16 @@ class Pool:
 
     def take_back(self, source: Source, block: Any, class_bytes: int) -> None:
         """The end of a lease; may be called anywhere."""
-        self._returned.append((source, block, class_bytes))
-        if self._lock.acquire(blocking=False):  # otherwise whoever is next works it off
-            try:
-                self._work_off()
-            finally:
-                self._lock.release()
+        self._returns.put((source, block, class_bytes))
 
-    def _work_off(self) -> None:
-        while self._returned:
-            source, block, class_bytes = self._returned.popleft()
-            self._in_use -= class_bytes
-            if self._pooled + class_bytes <= self.limit:
-                self._kept[source, class_bytes].append(block)
-                self._pooled += class_bytes
-            else:
-                source.free(block)
+    def _take(self, returned: tuple[Source, Any, int]) -> None:
+        source, block, class_bytes = returned
+        self._in_use -= class_bytes
+        if self._pooled + class_bytes <= self.limit:
+            self._kept[source, class_bytes].append(block)
+            self._pooled += class_bytes
+        else:
+            source.free(block)
 
     def _give_back(self) -> int:
         freed, self._pooled = self._pooled, 0
@@ -201,21 +190,15 @@ class Pool:
 
     def trim(self) -> int:
         """Give kept blocks back to where they came from; the number of bytes."""
-        with self._lock:
-            self._work_off()
+        with self._returns:
             return self._give_back()
 
     def report(self) -> KindReport:
         """The counts of now."""
-        with self._lock:
-            self._work_off()
+        with self._returns:
             return KindReport(
                 self.kind, self._in_use, self._peak, self._pooled, self._allocations, self._reuses
             )
-
-    def renew_lock(self) -> None:
-        """In a forked child, whose copy of the lock may be held by a thread that it has not."""
-        self._lock = threading.Lock()
 
 
 def size_class(nbytes: int) -> int:
@@ -227,15 +210,6 @@ def size_class(nbytes: int) -> int:
 
 
 POOLS = {kind: Pool(kind) for kind in Kind}
-
-
-def _renew_locks() -> None:
-    for pool in POOLS.values():
-        pool.renew_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def report() -> Report:

@@ -5,9 +5,7 @@ other cache line, and pages that happen to fall on the same sets of a cache push
 2 MiB neither happens. The system gives such pages where it can; where it does not, nothing else changes.
 
 Memory is asked for in slabs of some megabytes, and cut into blocks. A block comes back when the last array
-on it is garbage, which may happen at any moment and in any thread, also while this module runs. So ending
-one only puts it on a queue; the queue is worked off by whoever holds the lock. A slab that is free as a whole
-goes back to the system.
+on it is garbage (`returns.py`). A slab that is free as a whole goes back to the system.
 """
 
 from __future__ import annotations
@@ -15,15 +13,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
-import threading
 from bisect import insort
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .returns import Returns
 
 PAGE = 2 << 20
 SLAB = 8 << 20  # bytes that are asked of the system at least
@@ -83,15 +80,13 @@ class LargePages:
     """Gives blocks of zeros, and takes them back when nobody uses them any more."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._slabs: list[_Slab] = []
-        self._returned: deque[tuple[_Slab, int, int]] = deque()
+        self._returns = Returns(self._take)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all slabs."""
-        with self._lock:
-            self._work_off()
+        with self._returns:
             return sum(slab.size for slab in self._slabs)
 
     def allocate(self, nbytes: int) -> Bytes:
@@ -101,8 +96,7 @@ class LargePages:
             MemoryError: if the system has not that much.
         """
         room = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        with self._lock:
-            self._work_off()
+        with self._returns:
             slab, first = self._found(room)
             stale = max(0, min(slab.used, first + nbytes) - first)
             slab.used = max(slab.used, first + room)
@@ -122,23 +116,13 @@ class LargePages:
 
     def take_back(self, slab: _Slab, first: int, nbytes: int) -> None:
         """The end of a block; may be called anywhere."""
-        self._returned.append((slab, first, first + nbytes))
-        if self._lock.acquire(blocking=False):  # otherwise whoever is next works it off
-            try:
-                self._work_off()
-            finally:
-                self._lock.release()
+        self._returns.put((slab, first, first + nbytes))
 
-    def _work_off(self) -> None:
-        while self._returned:
-            slab, first, end = self._returned.popleft()
-            slab.give(first, end)
-            if slab.free == [(0, slab.size)]:
-                self._slabs.remove(slab)
-
-    def renew_lock(self) -> None:
-        """In a forked child, whose copy of the lock may be held by a thread that it has not."""
-        self._lock = threading.Lock()
+    def _take(self, part: tuple[_Slab, int, int]) -> None:
+        slab, first, end = part
+        slab.give(first, end)
+        if slab.free == [(0, slab.size)]:
+            self._slabs.remove(slab)
 
 
 def _mapped(size: int) -> _Slab:
@@ -157,6 +141,3 @@ def _mapped(size: int) -> _Slab:
 
 
 LARGE_PAGES = LargePages()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=LARGE_PAGES.renew_lock)
