@@ -323,6 +323,22 @@ class NativeRunner:
         """Placeholders, variables and constants of the program."""
         return tuple(n for n in self.plan.program.nodes() if not isinstance(n.op, Op))
 
+    @cached_property
+    def runs_alone(self) -> bool:
+        """Whether there are no calls, and new values and outputs lie in memory of their own."""
+        plan, bases = self.plan, self.plan.layouts.bases
+        stored = {node for work in plan.work for node in work.needed}
+
+        def is_stored(node: Node) -> bool:
+            return bases[node] in stored and plan.layouts.is_whole(node)
+
+        return (
+            all(work.lowered is not None for work in plan.work)
+            and all(map(is_stored, plan.program.outputs))
+            and all(v in plan.in_place or is_stored(v) for _, v in plan.program.updates)
+            and all(target.op is VARIABLE for target, _ in plan.program.updates)
+        )
+
     def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:
         """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""
         self._last = None

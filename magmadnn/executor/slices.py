@@ -16,6 +16,7 @@ from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
 from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.native import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
@@ -51,7 +52,8 @@ class Slices:
         threads: int,
     ) -> None:
         self.plan, self._size = plan, batch_size
-        self._reads = [node for node in plan.program.nodes() if node.op is VARIABLE]
+        read = [node for node in plan.program.nodes() if node.op is VARIABLE]
+        self._touched = list(dict.fromkeys([*read, *self._variables()]))
         self._instance = Instance(plan, sizes, threads, prepared=False)
         self._settings = {node: np.zeros(LONGEST) for node in settings}
         self._numbers = np.arange(LONGEST)
@@ -67,7 +69,7 @@ class Slices:
         self._driver = self._made(data, sizes, threads)
 
     def _made(self, data: Mapping[Node, Array], sizes: Mapping[str, int], threads: int) -> Driver:
-        tasks = Tasks(self.plan, self._instance.arrays, sizes, threads)
+        tasks = Tasks(self.plan, self._instance.arrays, sizes, threads, self._carriers(data))
         self._faults = tasks.faults
         phases = [
             tasks.phase(w for w in self.plan.work if w.phase == number)
@@ -76,6 +78,12 @@ class Slices:
         gathers = self._gathers(data, tasks.useful_threads)
         phases = [gathers, *phases, self._keeps()]
         return Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
+
+    def _carriers(self, data: Mapping[Node, Array]) -> list[Kernel]:
+        """The kernels that bring batches and settings in and take outputs away."""
+        rows = [Gather(rows.dtype.name, node.dtype.name) for node, rows in data.items()]
+        numbers = [Gather("float64", node.dtype.name) for node in self._settings]
+        return [*rows, *numbers, *(Keep(kept.dtype.name) for kept in self.outputs)]
 
     def _task(self, kernel: Any, **values: Any) -> Task:
         (loaded,) = load([kernel], cache=kernel_cache())
@@ -145,9 +153,9 @@ class Slices:
             all variables are then as before the slice.
         """
         count = len(order) // self._size
-        for node in self._reads:  # what a device has written comes to the host
-            variable_memory(node)
-        memories = [variable_memory(node) for node in self._variables()]
+        # What a device has written comes to the host.
+        found_at = {node: variable_memory(node) for node in self._touched}
+        memories = [found_at[node] for node in self._variables()]
         order = np.ascontiguousarray(order, np.int64)
         for node, task in self._fetching:
             task.arguments[_SOURCE] = data[node].ctypes.data
@@ -202,21 +210,12 @@ def slices_of(
 
 def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
     """Whether a plan can run on its own: no calls, data of known types, new values in memory of their own."""
-    plan = runner.plan
     fed = {*data, *settings}
-    bases = plan.layouts.bases
-    stored = {node for work in plan.work for node in work.needed}
+    variables = {n for n in runner.leaves if n.op is VARIABLE}
+    variables.update(target for target, _ in runner.plan.program.updates)
     return (
-        all(work.lowered is not None for work in plan.work)
-        and all(n in fed and n.dtype.name in DTYPES for n in runner.leaves if n.op is PLACEHOLDER)
-        and all(n.dtype.name in DTYPES for n in fed)
+        runner.runs_alone
+        and all(n in fed for n in runner.leaves if n.op is PLACEHOLDER)
         and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
-        and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
-        and all(
-            v in plan.in_place or (bases[v] in stored and plan.layouts.is_whole(v))
-            for _, v in plan.program.updates
-        )
-        and all(t.op is VARIABLE for t, _ in plan.program.updates)
-        and all(is_plain(n) for n in runner.leaves if n.op is VARIABLE)
-        and all(is_plain(t) for t, _ in plan.program.updates)
+        and all(map(is_plain, variables))
     )

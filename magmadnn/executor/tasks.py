@@ -23,6 +23,7 @@ from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
+from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
@@ -74,7 +75,9 @@ class Tasks:
         arrays: Mapping[Node, Array],
         sizes: Mapping[str, int],
         threads: int,
+        beside: Iterable[Kernel] = (),
     ) -> None:
+        """`beside`: kernels that are needed too; compiled together they take less time."""
         self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
         self.patches: list[Patch] = []
         self.scratch_bytes = 0
@@ -83,7 +86,8 @@ class Tasks:
         self.faults = np.zeros(1, np.int64)
         self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
         before = compiled_count()
-        load([lowered.kernel for lowered in self._lowered.values()], cache=kernel_cache())
+        needed = [*(lowered.kernel for lowered in self._lowered.values()), *beside]
+        load(needed, cache=kernel_cache())
         self._warm = compiled_count() == before
 
     def _selected(self, work: Work) -> Lowered:

@@ -96,7 +96,8 @@ class Step:
             guard: raise NumericError, and update nothing, where NaN or infinity appears.
         """
         fed = as_feeds(feeds)
-        fed.update(self._settings.feeds(self.count))
+        for node, value in self._settings.feeds(self.count).items():
+            fed[node] = np.array(value)  # as arrays they need no look at a second time
         return self._executable.run(fed, watch=watch, guard=guard)
 
     def slices(self, data: Mapping[Any, Array], batch_size: int) -> StepSlices | None:

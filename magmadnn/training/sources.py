@@ -42,6 +42,9 @@ from .pieces import (
 )
 
 _MOST_KEPT = 1 << 20  # rows of an order that is kept
+_LEAST_AHEAD = (
+    4096  # rows whose order a thread draws ahead: to start it costs as much as to draw for less
+)
 _AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
@@ -116,13 +119,14 @@ class ArraySource:
         return not any(is_mapped(a) for part in self.arrays for a in part)
 
     def order(self, number: int) -> NDArray[np.int64]:
-        """The order of the rows in an epoch. A thread begins with the next one's meanwhile."""
+        """The order of the rows in an epoch. A thread begins with the next one's meanwhile, if it is long."""
         rows, seed = self.rows or 0, self.seed
         if seed is None:
             return self._chosen_of(np.arange(rows))
         known, self._next = self._next, None
         now = known[1].result() if known and known[0] == number else order_of(rows, seed, number)
-        self._next = (number + 1, ahead(order_of, rows, seed, number + 1))
+        if rows >= _LEAST_AHEAD:
+            self._next = (number + 1, ahead(order_of, rows, seed, number + 1))
         return self._chosen_of(now)
 
     def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -20,8 +20,13 @@ def write_gather(kernel: Gather, code: Code, frame: Frame, target: Target) -> No
     with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
         origin = source.at(order[first + row] * frame.integer("source_row"))
         goal = result.at(row * frame.integer("result_row"))
-        whole = columns - columns % lanes
-        with code.loop(0, whole, lanes) as column:
-            goal.put(column, cast(code, origin.vector(column, lanes), goal.item))
-        with code.loop(whole, columns) as column:
-            goal[column] = cast(code, origin[column], goal.item)
+        with code.choose(columns >= lanes) as (wide, narrow):
+            with wide:
+                whole = columns - columns % lanes
+                with code.loop(0, whole, lanes) as column:
+                    goal.put(column, cast(code, origin.vector(column, lanes), goal.item))
+                with code.when(whole < columns):  # the last ones, some of them a second time
+                    last = columns - lanes
+                    goal.put(last, cast(code, origin.vector(last, lanes), goal.item))
+            with narrow, code.loop(0, columns) as column:
+                goal[column] = cast(code, origin[column], goal.item)

@@ -31,6 +31,7 @@ class Ending:
         row: the panel's first row of C,
         column: and its first column.
         columns: how many columns of C there are in it.
+        far: whether C is too large to lie in the first-level cache.
     """
 
     last: Value
@@ -39,6 +40,7 @@ class Ending:
     row: Value
     column: Value
     columns: Value
+    far: Value
 
 
 class Finishing:
@@ -59,11 +61,13 @@ class Finishing:
 
     def write(self, code: Code, tile: Tile, ending: Ending, i: Value, whole: bool) -> None:
         """The end of the tile at row `i` of its panel; `whole`: all its columns exist."""
-        name = f"finish_{self.name}_{tile.rows}x{tile.width}_{whole}"
+        name = f"finish_{self.name}_{tile.width}_{whole}"  # one for tiles of all heights
         body = functools.partial(self._write, tile, whole)
-        code.subroutine(name, body, ending, i)
+        code.subroutine(name, body, ending, i, code.integer(tile.rows))
 
-    def _write(self, tile: Tile, whole: bool, code: Code, ending: Ending, i: Value) -> None:
+    def _write(
+        self, tile: Tile, whole: bool, code: Code, ending: Ending, i: Value, rows: Value
+    ) -> None:
         gemm, lanes = self.gemm, tile.lanes
         slots = Slots(code, ending.block, gemm.slots)
         finish = finisher(gemm.epilogue, code, slots)
@@ -74,7 +78,7 @@ class Finishing:
             None if whole else code.first(ending.columns - x * lanes, lanes)
             for x in range(tile.width)
         ]
-        with code.loop(0, code.integer(tile.rows)) as r:
+        with code.loop(0, rows) as r:
             for x, mask in enumerate(masks):
                 place = Place(ending.row + i + r, ending.column + x * lanes, lanes, mask)
                 at = place.row * ldc + place.column

@@ -23,6 +23,7 @@ from .target import Target
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
 _LINE_BYTES = 64
+_NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
 
 
@@ -318,4 +319,5 @@ class Nest:
 
     def _ending(self, block: _Block, j: Value, columns: Value) -> Ending:
         tile, arguments = self.scratch["tile"], self.frame.block
-        return Ending(block.last, tile, arguments, block.i0, j, columns)
+        far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS
+        return Ending(block.last, tile, arguments, block.i0, j, columns, far)

@@ -127,7 +127,7 @@ class _Row:
                 code.prefetch(here.start, here.row * x)
                 code.prefetch(here.start, here.row * x + (tile.columns - 1))
             return
-        with code.when(ending.last):
+        with code.when(ending.last & ending.far):
             self.finishing.announce(code, tile, ending, i)
 
 

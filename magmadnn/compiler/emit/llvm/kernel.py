@@ -16,7 +16,9 @@ piece of work run on any threads in any order.
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.host import HostMemory
 from magmadnn.compiler.dump import dump_kernel
+from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.errors import ArgumentError
 
@@ -128,20 +131,43 @@ def load(
 ) -> list[Loaded]:
     """`kernels` compiled for `target` (the host) and loaded, each once per process.
 
-    Kernels that are asked for together compile faster than one by one: they share their parts. Their
-    object code is taken from `cache` where it is there, one entry for those compiled together.
+    Kernels that are asked for together compile faster than one by one: matrix products share their parts,
+    and meanwhile a thread compiles what is not one. Object code is taken from `cache` where it is there, one
+    entry for those of a group.
     """
     made_for = target or host()
     missing = [k for k in dict.fromkeys(kernels) if (k, made_for) not in _loaded]
-    if missing:
-
-        def compiled() -> bytes:
-            _compiled.extend(missing)
-            return object_code(llvm_text(missing, made_for), made_for)
-
-        code = cache.code(key_of(repr(missing), made_for), compiled) if cache else compiled()
+    products = [k for k in missing if isinstance(k, Gemm)]
+    others = [k for k in missing if not isinstance(k, Gemm)]
+    groups = [group for group in (products, others) if group]
+    for group, code in zip(groups, _codes(groups, made_for, cache), strict=True):
         library = Library(code)
-        for number, kernel in enumerate(missing):
+        for number, kernel in enumerate(group):
             dump_kernel(f"{type(kernel).__name__.lower()}.ll", partial(_shown, kernel, made_for))
             _loaded[kernel, made_for] = Loaded(library, symbol(number))
     return [_loaded[kernel, made_for] for kernel in kernels]
+
+
+def _codes(groups: Sequence[Sequence[Kernel]], target: Target, cache: Cache | None) -> list[bytes]:
+    """The object code of each group; while LLVM works on one, the next one's text is written."""
+    if not groups:
+        return []
+    collects = gc.isenabled()
+    gc.disable()  # what is made here is in use until the text is written: looking for garbage finds none
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            begun = [thread.submit(_code, group, target, cache) for group in groups[1:]]
+            return [_code(groups[0], target, cache), *(one.result() for one in begun)]
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _code(group: Sequence[Kernel], target: Target, cache: Cache | None) -> bytes:
+    """The object code of kernels that are one module."""
+
+    def compiled() -> bytes:
+        _compiled.extend(group)
+        return object_code(llvm_text(group, target), target)
+
+    return cache.code(key_of(repr(group), target), compiled) if cache else compiled()
