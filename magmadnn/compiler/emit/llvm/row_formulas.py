@@ -96,7 +96,11 @@ class RowFormulas:
 
 
 def with_signs(kernel: Rows) -> Rows:
-    """The kernel with a faster exp where the argument is an element minus the largest of its row."""
+    """The kernel with a faster exp where the argument is an element minus the largest of its row.
+
+    One of these arguments is 0. So a sum of such terms has a term 1, and where nothing else reads the terms
+    they need not be told from 0 when they are very small.
+    """
     maxima = {
         ("value", r.name): r.formula
         for stage in kernel.stages
@@ -122,7 +126,29 @@ def with_signs(kernel: Rows) -> Rows:
             tuple(replace(r, formula=changed(r.formula)) for r in one.store_row),
         )
 
-    return replace(kernel, stages=tuple(map(stage, kernel.stages))) if maxima else kernel
+    if not maxima:
+        return kernel
+    stages = [stage(one) for one in kernel.stages]
+    read = [f for one in stages for whole in _formulas(one) for f in parts(whole)]
+    return replace(kernel, stages=tuple(_with_sums(one, read) for one in stages))
+
+
+def _with_sums(stage: Stage, read: Sequence[Formula]) -> Stage:
+    """The stage with a faster exp in sums of nothing else, if `read` has these terms only once."""
+
+    def changed(reduction: Reduction) -> Reduction:
+        formula = reduction.formula
+        if reduction.kind != "add" or formula[0] != "exp_below_zero" or read.count(formula) > 1:
+            return reduction
+        return replace(reduction, formula=("exp_beside_one", *formula[1:]))
+
+    return replace(stage, reduce=tuple(map(changed, stage.reduce)))
+
+
+def _formulas(stage: Stage) -> list[Formula]:
+    """All formulas of a stage."""
+    stored = [result.formula for result in (*stage.store, *stage.store_row)]
+    return [*(r.formula for r in stage.reduce), *stored, *(formula for _, formula in stage.then)]
 
 
 def _children(formula: Formula) -> tuple[Formula, ...]:

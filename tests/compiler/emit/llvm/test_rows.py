@@ -136,6 +136,35 @@ def test_exp_below_zero(dtype: str) -> None:
     np.testing.assert_array_equal(y[800:805], np.array([1, 1, 0, np.nan, 0], dtype))
 
 
+@pytest.mark.parametrize("dtype", [F4, F8])
+@pytest.mark.parametrize("columns", [1, 7, 33, 100, 8192])
+def test_sums_of_small_terms_have_the_bits_of_the_exact_ones(dtype: str, columns: int) -> None:
+    """Beside a kernel that stores the terms too, and therefore computes them to the last digit."""
+    e = ("exp", ("subtract", X, TOP))
+    top = Stage(reduce=(Reduction("top", "maximum", X, dtype),))
+    total = Reduction("total", "add", e, dtype)
+    sums = (Result("y", dtype, TOTAL, COLUMN),)
+    alone = Rows((Operand("x", dtype),), (top, Stage(reduce=(total,), store_row=sums)), dtype, True)
+    kept = Stage(reduce=(total,), store=(Result("e", dtype, e),), store_row=sums)
+    exact = Rows(alone.operands, (top, kept), dtype, True)
+    assert with_signs(alone).stages[1].reduce[0].formula[0] == "exp_beside_one"
+    assert with_signs(exact).stages[1].reduce[0].formula[0] == "exp_below_zero"
+    rng = np.random.default_rng(6)
+    low = 1.05 * float(np.log(np.finfo(dtype).smallest_subnormal))
+    x = np.concatenate([
+        rng.uniform(scale * low, 0, (40, columns)) for scale in (1.0, 0.8, 0.3, 0.1)
+    ]).astype(dtype)  # fmt: skip
+    x[5:9], x[9:12, 0], x[12] = low, 0, -np.inf
+    x[13, columns // 2], x[14, 0], x[15, -1] = np.inf, np.nan, -np.inf
+    found, wanted = (np.zeros(len(x), dtype) for _ in range(2))
+    more = {"e": np.zeros_like(x), "e_row": columns}
+    for target in WIDTHS:
+        ran(alone, x, target, found)
+        ran(exact, x, target, wanted, **more)
+        np.testing.assert_array_equal(found, wanted)
+    assert np.isfinite(wanted).sum() >= len(x) - 4
+
+
 def dtype_of(dtype: str, value: object) -> np.floating:
     return np.dtype(dtype).type(float(value))  # type: ignore[arg-type]  # mpmath has no types
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from magmadnn.compiler.emit.llvm.builder import Value
 
-from .exponential import exp, exp_below_zero, expm1
+from .exponential import exp, exp_below_zero, exp_beside_one, expm1
 from .logarithm import log, log1p
 from .powers import power
 from .sigmoidal import erf, tanh
@@ -30,7 +30,10 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "power": power,
 }
 # Of arguments of which something is known; kernels put them in where it is.
-SPECIAL: dict[str, Callable[..., Value]] = {"exp_below_zero": exp_below_zero}
+SPECIAL: dict[str, Callable[..., Value]] = {
+    "exp_below_zero": exp_below_zero,
+    "exp_beside_one": exp_beside_one,
+}
 
 # The largest errors found, rounded up: for float32 and float64.
 MAX_ULP = {

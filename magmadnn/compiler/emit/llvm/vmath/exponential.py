@@ -66,6 +66,20 @@ def exp_below_zero(code: Code, x: Value) -> Value:
     return _times_exp(code, power, rest) * scale
 
 
+def exp_beside_one(code: Code, x: Value) -> Value:
+    """e**x for x <= 0 as a term of a sum that has the term 1: no less than e**-87 (e**-708 in float64).
+
+    What is smaller is lost in such a sum anyway, so that the sum has the bits that `exp_below_zero` would
+    give it; the last multiplication is saved.
+    """
+    layout = layout_of(x)
+    low = by_layout(x, -87.0, -708.0)
+    x = code.select(code.lift(low, x.type) > x, low, x)
+    shifted, rest = _shifted(code, x, layout.bias)
+    power = code.bits(code.bits(shifted, layout.bits) << layout.mantissa, layout.item)
+    return _times_exp(code, power, rest)
+
+
 def _shifted(code: Code, x: Value, add: int) -> tuple[Value, tuple[Value, Value]]:
     """A float with n + `add` in its low bits, and r, where x = n log 2 + r: nearly, and to all digits.
 
