@@ -5,13 +5,13 @@ memory. Whether it does, and which, NumPy itself tells: the op's NumPy function 
 stand-in sizes that nobody reads. A symbolic size gets a prime of its own, so that what holds for the
 stand-ins holds for all sizes.
 
-Where kernels widen halves as they read them, a cast from half precision to float32 is a view too: of the
-halves' memory, whose strides and dtype its stand-in has.
+A conversion of half precision that kernels do as they read (`loads.py`) is a view too: of its operand's
+memory, whose strides and dtype its stand-in has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,6 @@ import numpy as np
 from magmadnn.graph.dim import Dim, bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
-
-from .formulas import widens
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
 
@@ -36,13 +34,22 @@ class Layouts:
     """
 
     def __init__(
-        self, nodes: Iterable[Node], copied: Container[Node] = (), *, widening: bool = False
+        self,
+        nodes: Iterable[Node],
+        copied: Container[Node] = (),
+        loads: Container[Node] = (),
     ) -> None:
-        """`copied`: what gets memory of its own, though it could be a view; `widening`: see the module."""
+        """Lay out.
+
+        Args:
+            nodes: of a program, in order.
+            copied: movements that get memory of their own, though they could be views.
+            loads: conversions that get none: readers convert what lies in their operand's memory.
+        """
         self.arrays: dict[Node, Array] = {}
         self.bases: dict[Node, Node] = {}
         self._sizes: dict[str, int] = {}
-        self._copied, self._widening = copied, widening
+        self._copied, self._loads = copied, loads
         for node in nodes:
             self._place(node)
 
@@ -60,29 +67,47 @@ class Layouts:
 
     def _view(self, node: Node) -> Array | None:
         """The view that a movement gives of its operand; None where it copies or is no movement."""
-        if self._widening and node not in self._copied and widens(node):
+        if node in self._loads:
             return self.arrays[node.inputs[0]]
         if not isinstance(node.op, Op) or node.op.kind is not OpKind.MOVEMENT:
             return None
         if len(node.inputs) != 1 or node in self._copied:
             return None
         source = self.arrays[node.inputs[0]]
-        attributes = {k: substitute(v, self._sizes) for k, v in node.attributes.items()}
-        result = np.asarray(node.op.numpy(source, **attributes))
+        result = self.seen(node, source, self._sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
         return result if same_memory and result.dtype == source.dtype else None
+
+    def seen(self, node: Node, source: Array, sizes: Mapping[str, int]) -> Array:
+        """What a movement, or a conversion on reading, makes of its operand's memory.
+
+        Args:
+            node: the movement.
+            source: its operand.
+            sizes: of symbolic dimensions.
+        """
+        if node in self._loads:
+            return source
+        assert isinstance(node.op, Op)
+        attributes = {k: substitute(v, sizes) for k, v in node.attributes.items()}
+        return np.asarray(node.op.numpy(source, **attributes))
 
     def is_view(self, node: Node) -> bool:
         """Whether the node is other strides over memory that another node owns."""
         return self.bases[node] is not node
 
-    def is_widened(self, node: Node) -> bool:
-        """Whether the node's memory has halves in place of its float32."""
-        return self.arrays[node].dtype != node.dtype
+    def loaded(self, node: Node) -> Node | None:
+        """The last conversion between a value and the memory that it lies in; None where there is none."""
+        while self.is_view(node):
+            if node in self._loads:
+                return node
+            node = node.inputs[0]
+        return None
 
-    def is_widening(self, node: Node) -> bool:
-        """Whether the node is the cast that widens."""
-        return self.is_widened(node) and not self.is_widened(node.inputs[0])
+    def digits(self, node: Node) -> str:
+        """The half precision that readers make of a value, or that it lies in; empty where there is none."""
+        loaded = self.loaded(node)
+        return "" if loaded is None else loaded.inputs[0].dtype.name
 
     def is_whole(self, node: Node) -> bool:
         """Whether the node's value is its base's memory, element by element, maybe in another shape."""

@@ -81,10 +81,12 @@ def _listed(
     for node in nodes:
         base = plan.layouts.bases[node]
         name = f"constant {constant_text(base.value)}" if base.op is CONSTANT else base.label
-        view = "" if base is node else "view of "
+        digits = plan.layouts.digits(node)
+        view = "" if base is node or (digits and plan.layouts.is_whole(node)) else "view of "
+        rounded = f" as {digits}" if digits not in ("", base.dtype.name) else ""
         where = f" in {plan.in_place[node].label}" if node in plan.in_place else ""
         shape = _shape_text(node.shape, sizes)
-        texts.append(f"{view}{names.get(base, name)} {base.dtype.name}{shape}{where}")
+        texts.append(f"{view}{names.get(base, name)} {base.dtype.name}{shape}{rounded}{where}")
     return ", ".join(texts) or "nothing"
 
 

@@ -15,7 +15,7 @@ from .formulas import constant, formula_of
 from .kernels.columns import Columns
 from .kernels.draws import Draw
 from .kernels.formula import Formula
-from .kernels.gemm import Finish, Gemm
+from .kernels.gemm import Finish, Gemm, Loading
 from .kernels.kernel import Kernel
 from .kernels.moves import AddPicked, Move, Pick
 from .kernels.operands import Operand, Result
@@ -89,7 +89,11 @@ class _Formulas:
             stored = self.layouts.bases[node].dtype.name
             self.operands.append(Operand(name, stored, spread))
             self.reads.append((name, node, spread))
-        return ("argument", self._numbers[key])
+        read: Formula = ("argument", self._numbers[key])
+        digits = self.layouts.digits(node)
+        if digits in ("", self.operands[read[1]].dtype):
+            return read
+        return ("cast", ("cast", read, digits), node.dtype.name)  # rounded by each that reads it
 
     def _spread(self, operand: Node, reader: Node) -> str:
         region = self.region
@@ -351,12 +355,19 @@ def _lower_gemm(
         transpose_a=_is_transposed(layouts, a),
         transpose_b=_is_transposed(layouts, b),
         epilogue=finish,
-        halves=layouts.bases[a].dtype.name if layouts.is_widened(a) else None,
         unread=main is product and main not in set(needed),
+        load_a=_loading(layouts, a),
+        load_b=_loading(layouts, b),
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
     writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))
     return Lowered(kernel, reads, (*writes, ("c", main, FULL)))
+
+
+def _loading(layouts: Layouts, factor: Node) -> Loading | None:
+    """How a product reads a factor that it converts."""
+    digits = layouts.digits(factor)
+    return Loading(layouts.bases[factor].dtype.name, digits) if digits else None
 
 
 def _is_transposed(layouts: Layouts, node: Node) -> bool:

@@ -25,6 +25,7 @@ from .passes.fuse import fuse as fuse_program
 from .passes.ordering import order
 from .passes.plan_memory import Arena, arena_of
 from .passes.select import select
+from .passes.widen import widen
 from .pipeline import BEFORE_FUSION
 from .pipeline import Pass as ProgramPass
 from .rates import Rates
@@ -50,15 +51,21 @@ def fuse(draft: Draft) -> Draft:
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
-def _fuse_widening(draft: Draft) -> Draft:
-    """As `fuse`, for devices whose kernels, those of products too, widen halves as they read them."""
-    regions, layouts = fuse_program(draft.program, compilable, widening=True)
+def _fuse_without_rounding(draft: Draft) -> Draft:
+    """As `fuse`, for devices whose kernels widen halves as they read them, but do not round."""
+    regions, layouts = fuse_program(draft.program, compilable, rounding=False)
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (passes/plan_memory.py) and the emission of machine code (emit/).
-PASSES: tuple[Pass, ...] = (*map(on_program, BEFORE_FUSION), fuse, fold, order, select)
+PASSES: tuple[Pass, ...] = (
+    *map(on_program, (*BEFORE_FUSION, widen)),
+    fuse,
+    fold,
+    order,
+    select,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +116,13 @@ class NativePlan:
         return self.text()
 
 
-def native_plan(program: Program, *, check: bool = False, widening: bool = False) -> NativePlan:
+def native_plan(program: Program, *, check: bool = False, rounding: bool = True) -> NativePlan:
     """The native plan of a program.
 
     Args:
         program: outputs and updates of one phase.
         check: verify what each pass made, as the tests do, and memory whenever it is laid out.
-        widening: whether kernels, those of products too, widen bfloat16 and float16 as they read them.
+        rounding: whether kernels round to bfloat16 and float16 as they read; they all widen.
 
     Raises:
         GraphError: if a check fails.
@@ -123,7 +130,8 @@ def native_plan(program: Program, *, check: bool = False, widening: bool = False
     draft, dump = Draft(program), Dump("native")
     dump.add("given", program.__str__)
     for run_pass in PASSES:
-        after = _fuse_widening(draft) if widening and run_pass is fuse else run_pass(draft)
+        apart = not rounding and run_pass is fuse
+        after = _fuse_without_rounding(draft) if apart else run_pass(draft)
         if check:
             name = run_pass.__name__
             verify(before=draft.program, after=after.program, name=name)

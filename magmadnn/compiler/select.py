@@ -26,7 +26,15 @@ def selected(gemm: Gemm, values: Mapping[str, Size]) -> Gemm | Gemv:
     if gemm.scaled or 1 not in (rows, columns):
         return gemm
     # A single element is best seen as a column: a row of A times the vector B.
-    gemv = Gemv(gemm.dtype, gemm.transpose_a, gemm.transpose_b, columns == 1, gemm.epilogue)
+    gemv = Gemv(
+        gemm.dtype,
+        gemm.transpose_a,
+        gemm.transpose_b,
+        columns == 1,
+        gemm.epilogue,
+        gemm.load_a,
+        gemm.load_b,
+    )
     if gemv.along_k and _vector_step(gemv, values) != 1:
         return gemm
     return gemv

@@ -19,14 +19,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from magmadnn.errors import ArgumentError
+from magmadnn.graph.spec import as_dtype
 
 from .emit.llvm import kernel
 from .emit.llvm.cache import kernel_cache
 from .emit.llvm.gemm_cuts import RULE, cuts
 from .emit.llvm.target import Target, host
 from .emit.llvm.writers import scratch_bytes
-from .kernels.gemm import Gemm
+from .kernels.gemm import Gemm, Loading
 from .tune_file import Record, Records
 
 SECONDS = 0.1  # for all products of a process
@@ -157,16 +160,30 @@ def limit_seconds() -> float:
 
 
 def product_words(gemm: Gemm, values: Mapping[str, int]) -> str:
-    """A product as text: dtype, m x k x n, how A and B are stored, elements from row to row."""
+    """A product as text: dtypes, m x k x n, how A and B are stored, elements from row to row."""
     rows, columns = values["row1"] - values["row0"], values["column1"] - values["column0"]
     stored = "NT"[gemm.transpose_a] + "NT"[gemm.transpose_b]
     apart = " ".join(str(values[slot]) for slot in ("lda", "ldb", "ldc"))
-    return f"{gemm.dtype} {rows} x {values['k']} x {columns} {stored}, rows {apart} apart"
+    read = "".join(f" {load.stored} as {load.digits}," for load in _loads(gemm))
+    return f"{gemm.dtype}{read} {rows} x {values['k']} x {columns} {stored}, rows {apart} apart"
+
+
+def _loads(gemm: Gemm) -> list[Loading]:
+    """How A and B are read, if one of them is converted; the other's elements are what they are."""
+    if gemm.load_a is None and gemm.load_b is None:
+        return []
+    return [load or Loading(gemm.dtype, gemm.dtype) for load in (gemm.load_a, gemm.load_b)]
 
 
 def _products(values: Mapping[str, int]) -> int:
     rows, columns = values["row1"] - values["row0"], values["column1"] - values["column0"]
     return rows * columns * values["k"]
+
+
+def _stored(gemm: Gemm) -> dict[str, np.dtype[Any]]:
+    """The dtypes of the matrices in memory."""
+    a, b = (load.stored if load else gemm.dtype for load in (gemm.load_a, gemm.load_b))
+    return {"a": as_dtype(a), "b": as_dtype(b), "c": as_dtype(gemm.dtype)}
 
 
 def _shapes(gemm: Gemm, values: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -180,21 +197,25 @@ def _shapes(gemm: Gemm, values: Mapping[str, int]) -> dict[str, tuple[int, int]]
 
 
 def _matrix_bytes(gemm: Gemm, values: Mapping[str, int]) -> int:
-    item = 4 if gemm.dtype == "float32" else 8
-    return sum(rows * apart * item for rows, apart in _shapes(gemm, values).values())
+    stored = _stored(gemm)
+    sizes = {name: rows * apart for name, (rows, apart) in _shapes(gemm, values).items()}
+    return sum(size * stored[name].itemsize for name, size in sizes.items())
 
 
 def prepared(
     gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, int]
 ) -> dict[str, Callable[[], None]]:
     """A call of the bare product for each way, on matrices of the same strides."""
-    made = Gemm(gemm.dtype, gemm.transpose_a, gemm.transpose_b)
+    made = Gemm(
+        gemm.dtype, gemm.transpose_a, gemm.transpose_b, load_a=gemm.load_a, load_b=gemm.load_b
+    )
     (loaded,) = kernel.load([made], cache=kernel_cache())
     space = kernel.scratch(scratch_bytes(made, host()))
-    item = 4 if gemm.dtype == "float32" else 8
+    stored = _stored(gemm)
     matrices: dict[str, Any] = {}
     for name, (rows, apart) in _shapes(gemm, values).items():
-        matrices[name] = kernel.scratch(max(rows * apart * item, item)).view(gemm.dtype)
+        nbytes = max(rows * apart, 1) * stored[name].itemsize
+        matrices[name] = kernel.scratch(nbytes).view(stored[name])
         matrices[name][:] = 0.5
     sizes = {
         "row0": 0, "row1": values["row1"] - values["row0"], "column0": 0,

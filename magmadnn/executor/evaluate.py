@@ -94,7 +94,7 @@ class Executable:
             from .cuda.runner import CudaRunner
 
             assert self.device is not None
-            plan = native_plan(self.program, check=self._check, widening=True)
+            plan = native_plan(self.program, check=self._check, rounding=False)
             self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
         return self._cuda
 

@@ -79,7 +79,7 @@ class Instance:
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
-                    self.arrays[node] = self._view(node)
+                    self.arrays[node] = self._seen(node, self.arrays[node.inputs[0]])
             elif node in self.plan.in_place:
                 self.arrays[node] = self._variable(self.plan.in_place[node])
             elif node in places:
@@ -108,10 +108,8 @@ class Instance:
             self._mirrors[node] = np.empty(bind_shape(node.shape, {}), node.dtype)
         return self._mirrors[node]
 
-    def _view(self, node: Node) -> Array:
-        assert isinstance(node.op, Op)
-        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
-        return np.asarray(node.op.numpy(self.arrays[node.inputs[0]], **attributes))
+    def _seen(self, node: Node, source: Array) -> Array:
+        return self.plan.layouts.seen(node, source, self.sizes)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -199,9 +197,7 @@ class Instance:
     def _current(self, node: Node) -> Array:
         """The array of a value now, where it may be a view of something that is fed."""
         if self._in_place and self.plan.layouts.is_view(node):
-            assert isinstance(node.op, Op)
-            attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
-            return np.asarray(node.op.numpy(self._current(node.inputs[0]), **attributes))
+            return self._seen(node, self._current(node.inputs[0]))
         return self.arrays[node]
 
     # --- running ----------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class Tasks:
             for array in (self.arrays[i],)
         }
         # Rows are counted over all results, and those of A begin with its own first.
-        step = node.dtype.itemsize * (1 if kernel.transpose_a else lda)
+        step = factors["a"].itemsize * (1 if kernel.transpose_a else lda)
         parts = []
         for number, index in enumerate(np.ndindex(leading)):
             places = {slot: f[index].ctypes.data for slot, f in factors.items()}

@@ -41,6 +41,24 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Loading:
+    """How a product of float32 reads a factor of half precision; nothing else of it lies in memory.
+
+    Attributes:
+        stored: the factor's dtype in memory: that half, or float32, which is rounded on the way.
+        digits: the half precision, bfloat16 or float16, that its elements have.
+    """
+
+    stored: str
+    digits: str
+
+    @classmethod
+    def widening(cls, half: str) -> Loading:
+        """Halves that become float32."""
+        return cls(half, half)
+
+
+@dataclass(frozen=True)
 class Gemm:
     """The kernel C = op(A) op(B), or alpha * op(A) op(B) + beta * C, for rows and columns of C.
 
@@ -50,15 +68,15 @@ class Gemm:
     the same dtype; then those of the epilogue.
 
     Attributes:
-        dtype: float32 or float64, of everything but what `halves` says.
+        dtype: float32 or float64, of everything but what loadings say.
         transpose_a: A is stored [k, m] rather than [m, k].
         transpose_b: B is stored [n, k] rather than [k, n].
         scaled: whether there are alpha and beta.
         epilogue: what is done to the elements last.
-        halves: the dtype in which A and B are stored, bfloat16 or float16, if not `dtype`: they are widened
-            as they are read. Not for every emitter.
         unread: nobody reads C afterwards, only what the epilogue stores besides: C is room for sums.
         blocking: how the emitter cuts its loops, in its own terms; None: by its own rule.
+        load_a: how A is read where it is no matrix of `dtype`.
+        load_b: the same of B. Emitters for devices know factors that are both stored as `halves` only.
     """
 
     dtype: str
@@ -66,9 +84,16 @@ class Gemm:
     transpose_b: bool = False
     scaled: bool = False
     epilogue: Epilogue | None = None
-    halves: str | None = None
     unread: bool = False
     blocking: object | None = None
+    load_a: Loading | None = None
+    load_b: Loading | None = None
+
+    @property
+    def halves(self) -> str | None:
+        """The half precision in which both A and B are stored; None where they are not."""
+        load = self.load_a
+        return load.stored if load and load == self.load_b and load.stored == load.digits else None
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .gemm import PLAIN_SLOTS, Epilogue
+from .gemm import PLAIN_SLOTS, Epilogue, Loading
 
 
 @dataclass(frozen=True)
@@ -14,12 +14,14 @@ class Gemv:
     The vector's elements lie side by side where the matrix is read along k (see `along_k`).
 
     Attributes:
-        dtype: float32 or float64, of everything.
+        dtype: float32 or float64, of everything but what loadings say.
         transpose_a: A is stored [k, m] rather than [m, k].
         transpose_b: B is stored [n, k] rather than [k, n].
         column: C is one column, `column0`, and rows `row0` to `row1` are computed; otherwise C is row
             `row0`, and columns `column0` to `column1` are.
         epilogue: what is done to the elements last.
+        load_a: how A is read where it is no matrix of `dtype`.
+        load_b: the same of B.
     """
 
     dtype: str
@@ -27,6 +29,8 @@ class Gemv:
     transpose_b: bool = False
     column: bool = False
     epilogue: Epilogue | None = None
+    load_a: Loading | None = None
+    load_b: Loading | None = None
 
     @property
     def along_k(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from magmadnn.compiler.copies import layouts_of
 from magmadnn.compiler.layout import FULL, SCALAR, Layouts, is_gemm_operand
+from magmadnn.compiler.loads import is_product
 from magmadnn.compiler.regions import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
@@ -44,9 +45,9 @@ class Fusion:
     """
 
     def __init__(
-        self, program: Program, compilable: Callable[[Node], bool], widening: bool
+        self, program: Program, compilable: Callable[[Node], bool], rounding: bool
     ) -> None:
-        self.layouts = layouts_of(program, compilable, widening=widening)
+        self.layouts = layouts_of(program, compilable, rounding=rounding)
         self.of: dict[Node, Region] = {}
         self._compilable = compilable
         self._position = {node: k for k, node in enumerate(program.nodes())}
@@ -211,11 +212,8 @@ class Fusion:
 
     def _is_gemm(self, node: Node) -> bool:
         """Whether it is a product of matrices, or stacks of them, with contiguous rows or columns."""
-        if node.attributes or len(node.inputs) != 2 or node.ndim < 2:
-            return False
-        if any(i.ndim < 2 or i.dtype != node.dtype for i in node.inputs):
-            return False
-        return all(is_gemm_operand(self.layouts.arrays[i]) for i in node.inputs)
+        operands = (self.layouts.arrays[i] for i in node.inputs)
+        return is_product(node) and all(map(is_gemm_operand, operands))
 
     # --- merging ----------------------------------------------------------------------------------
 
@@ -326,16 +324,16 @@ def _is_positive(size: Any) -> bool:
 
 
 def fuse(
-    program: Program, compilable: Callable[[Node], bool], *, widening: bool = False
+    program: Program, compilable: Callable[[Node], bool], *, rounding: bool = True
 ) -> tuple[list[Region], Layouts]:
     """The regions of a program in an order in which they can run, and how its values lie in memory.
 
     Args:
         program: what is compiled.
         compilable: whether compiled code can do a node: its dtypes and its formula are known.
-        widening: whether kernels widen halves as they read them.
+        rounding: whether kernels round to half precision as they read.
     """
-    fusion = Fusion(program, compilable, widening)
+    fusion = Fusion(program, compilable, rounding)
     fusion.gather_scalars(program, _in_order(program, fusion))
     return _in_order(program, fusion), fusion.layouts
 

@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.native import NativePlan
 from magmadnn.errors import OutOfMemoryError
-from magmadnn.graph.dim import bind_shape, substitute
+from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
@@ -52,17 +52,13 @@ class Layout:
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored
-                    source = self.frames[node.inputs[0]]
-                    widens = self.plan.layouts.is_widening(node)
-                    self.frames[node] = source if widens else self.viewed(node, source)
+                    self.frames[node] = self.viewed(node, self.frames[node.inputs[0]])
             elif node in stored or not isinstance(node.op, Op):
                 self.frames[node] = np.empty(bind_shape(node.shape, self.sizes), node.dtype)
 
     def viewed(self, node: Node, source: Array) -> Array:
         """A view of a value, by the rules of NumPy."""
-        assert isinstance(node.op, Op)
-        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
-        return np.asarray(node.op.numpy(source, **attributes))
+        return self.plan.layouts.seen(node, source, self.sizes)
 
     def _place(self) -> int:
         """Offsets in the arena; how large it is."""

@@ -160,6 +160,11 @@ class Arithmetic:
         """The same bits seen as elements of type `item`."""
         return Value(self, self.ir.bitcast(value.ir, like(value.type, item)))
 
+    def joined(self, value: Value, item: Any) -> Value:
+        """The same bits of a vector in fewer lanes of the wider type `item`."""
+        lanes = value.type.count * value.type.element.width // item.width
+        return Value(self, self.ir.bitcast(value.ir, ir.VectorType(item, lanes)))
+
     def convert(self, value: Value, item: Any) -> Value:
         """`value` converted to elements of type `item`: float to float, integer to integer or float."""
         source, kind = item_type(value.type), like(value.type, item)

@@ -14,7 +14,8 @@ The order of the loops, from the outside::
 What is computed, exactly: each element is one chain `sum = fma(a, b, sum)` from 0 in the order of k;
 then `sum` itself, or with alpha and beta `fma(beta, C, alpha * sum)` (`alpha * sum` if beta = 0, C
 unread); then the epilogue. Blocks, tiles, copies, vector width, threads and transposes do not enter, so
-they never change a bit.
+they never change a bit. Factors of half precision become float32 in the copies, with the same chain; but
+on CPUs with AVX512-BF16 a chain of products of two factors in bfloat16 goes by pairs (`gemm_dots.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .builder import FLOATS, Code, item_bytes
 from .frame import ALIGNMENT, Frame
 from .gemm_finish import Finishing
 from .gemm_loops import Blocking, Nest, block_elements, default_blocking
+from .gemm_read import readers_of
 from .gemm_tile import Tile, largest_tile
 from .target import Target
 
@@ -59,6 +61,7 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         blocking_for(gemm, target),
         scratch,
         (gemm.transpose_a, gemm.transpose_b),
+        readers_of(gemm, target),
         gemm.scaled,
         Finishing(gemm, code.function.name),
     ).write()
@@ -71,7 +74,7 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     panels = 1 if gemm.transpose_b else blocking.group
     sizes = {
         "panel": (blocking.max_depth(gemm.scaled) + tile.lanes) * tile.columns * panels,
-        "block": block_elements(tile, blocking),
+        "block": block_elements(tile, blocking, gemm.load_a is not None),
         "tile": tile.rows * tile.columns,
         "edge": blocking.rows * tile.columns,
         "sums": blocking.rows * blocking.columns if gemm.scaled else 0,

@@ -40,7 +40,7 @@ def cuts(gemm: Gemm, target: Target, rows: int, k: int) -> dict[str, int]:
 
 
 def _copies(gemm: Gemm) -> list[tuple[bool, bool]]:
-    """Whether A and B are copied; what is stored transposed of B always is."""
-    if gemm.transpose_b:
-        return [(False, True), (True, True)]
-    return [(False, False), (False, True), (True, True)]
+    """Whether A and B are copied; what is converted, and what is stored transposed of B, always is."""
+    ways = [(False, False), (False, True), (True, True)]
+    always_a, always_b = gemm.load_a is not None, gemm.transpose_b or gemm.load_b is not None
+    return [(a, b) for a, b in ways if (a or not always_a) and (b or not always_b)]

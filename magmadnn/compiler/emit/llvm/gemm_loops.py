@@ -10,6 +10,7 @@ from .builder import Array, Code, Value, item_bytes
 from .frame import Frame
 from .gemm_finish import Ending, Finishing
 from .gemm_pack import (
+    convert_a_rows,
     pack_a_columns,
     pack_a_rows,
     pack_b_columns,
@@ -17,6 +18,7 @@ from .gemm_pack import (
     pack_b_rows,
 )
 from .gemm_panel import PanelOfA, write_panel
+from .gemm_read import Reader
 from .gemm_tile import Side, Tile
 from .target import Target
 
@@ -32,7 +34,7 @@ class Blocking:
     """How the loops are cut; no choice changes a bit of the result.
 
     Copies pay where the same elements are read often, and where rows lie so far apart that they get in
-    each other's way in caches and page tables.
+    each other's way in caches and page tables. What is converted is always copied.
 
     Attributes:
         depth: steps of k in a block, about.
@@ -99,9 +101,14 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     return Blocking(depth, rows, unroll=unroll)
 
 
-def block_elements(tile: Tile, blocking: Blocking) -> int:
-    """Room for a copied block of A, with that of one more vector behind each panel of a tile's rows."""
+def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
+    """Room for a copied block of A, with that of one more vector behind each panel of a tile's rows.
+
+    Behind each row, where rows are `converted`.
+    """
     most = blocking.rows * (blocking.depth + blocking.depth // 2 + 1)
+    if converted:
+        return most + (blocking.rows + 1) * 2 * tile.lanes
     return most + (blocking.rows // tile.rows + 1) * tile.lanes
 
 
@@ -136,14 +143,19 @@ class Nest:
         blocking: Blocking,
         scratch: Mapping[str, Array],
         transposes: tuple[bool, bool],
+        readers: tuple[Reader, Reader],
         scaled: bool,
         finishing: Finishing,
     ) -> None:
         self.code, self.frame, self.finishing, self.scaled = code, frame, finishing, scaled
         self.tile, self.blocking, self.scratch = tile, blocking, scratch
         self.transpose_a, self.transpose_b = transposes
-        item = scratch["panel"].item
-        self.a, self.b, self.c = (frame.array(name, item) for name in "abc")
+        self.reader_a, self.reader_b = readers
+        self.a = frame.array("a", self.reader_a.item)
+        self.b = frame.array("b", self.reader_b.item)
+        self.c = frame.array("c", scratch["panel"].item)
+        self.copy_of_a = scratch["block"].viewed(self.reader_a.copied)
+        self.copy_of_b = scratch["panel"].viewed(self.reader_b.copied)
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
         self.one, self.cut = code.integer(1), frame.integer("cuts")
         self.by_rule = self.cut.equals(0)
@@ -181,6 +193,8 @@ class Nest:
             steps = code.select(deep, k, steps)
             most = code.select(deep, max(1, self.blocking.rows // 2 // high) * high, most)
             wide = code.select(k > steps, self.blocking.columns, wide)
+        if self.reader_a.pairs:
+            steps = (steps + 1) // 2 * 2  # a block ends where a pair does
         part = _even_part(code, rows, (rows + most - 1) // most)
         return (part + high - 1) // high * high, wide, steps
 
@@ -201,51 +215,75 @@ class Nest:
     # ------------------------------------------------------------------ operands
 
     def _panels_of_a(self, block: _Block) -> PanelOfA:
-        """The block's rows of A, copied where that pays."""
+        """The block's rows of A, copied where that pays, or where they are converted."""
         code, rows = self.code, self.tile.rows
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
-        copy, stride = self.scratch["block"], block.depth * rows + self.tile.lanes
+        if self.reader_a.loading is not None and not self.transpose_a:
+            return self._converted_rows(source, block.depth, count)
+        stride = self.reader_a.steps(block.depth) * rows + self.tile.lanes
+        copied = PanelOfA(self.copy_of_a, stride, self.one, code.integer(rows))
+        if self.reader_a.loading is not None:
+            self._copy_a(source, block.depth, stride, count)
+            return copied
+        pays = self._copies_a(block)
+        with code.when(pays):
+            self._copy_a(source, block.depth, stride, count)
+        return PanelOfA(
+            code.select_array(pays, copied.start, source),
+            code.select(pays, copied.panel, row * rows),
+            code.select(pays, copied.row, row),
+            code.select(pays, copied.step, step),
+        )
+
+    def _copies_a(self, block: _Block) -> Value:
+        """Whether a block of A, as it lies in memory, is copied."""
         cut = self.blocking
         if self.transpose_a:
             least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
         else:
             least, crowded = cut.pack_a_rows, cut.pack_a_rows // 2
         collide = self._collide(self.lda, block.depth)
-        pays = self._chosen(32, block.j1 - block.j0 >= code.select(collide, crowded, least))
-        with code.when(pays):
-            if self.transpose_a:
-                lanes = self.tile.lanes
-                self._pack(pack_a_columns, rows, lanes)(
-                    source, step, block.depth, copy, stride, count
-                )
-            else:
-                self._pack(pack_a_rows, rows)(source, row, block.depth, copy, stride, count)
-        return PanelOfA(
-            code.select_array(pays, copy, source),
-            code.select(pays, stride, row * rows),
-            code.select(pays, 1, row),
-            code.select(pays, rows, step),
-        )
+        wide = block.j1 - block.j0
+        return self._chosen(32, wide >= self.code.select(collide, crowded, least))
+
+    def _copy_a(self, source: Array, depth: Value, stride: Value, count: Value) -> None:
+        """Copy a block of A, panel by panel."""
+        rows, copy = self.tile.rows, self.copy_of_a
+        if self.transpose_a:
+            pack = self._pack(pack_a_columns, self.reader_a, rows, self.tile.lanes)
+        else:
+            pack = self._pack(pack_a_rows, None, rows)
+        pack(source, self.lda, depth, copy, stride, count)
+
+    def _converted_rows(self, source: Array, depth: Value, count: Value) -> PanelOfA:
+        """Rows of A, converted."""
+        lanes = self.tile.lanes
+        stride = (self.reader_a.steps(depth) + lanes - 1) // lanes * lanes + lanes
+        convert = self._pack(convert_a_rows, self.reader_a, lanes)
+        convert(source, self.lda, depth, self.copy_of_a, stride, count)
+        return PanelOfA(self.copy_of_a, stride * self.tile.rows, stride, self.one)
 
     def _panels_of_b(self, block: _Block, first: Value, end: Value) -> Callable[[Value], Side]:
-        """The panels of B in columns `first` to `end`, copied where that pays."""
-        code, tile, copy = self.code, self.tile, self.scratch["panel"]
-        copied_row = code.integer(tile.columns)
+        """The panels of B in columns `first` to `end`, copied where that pays, or where it is converted."""
+        code, tile, copy = self.code, self.tile, self.copy_of_b
+        copied_row, steps = code.integer(tile.columns), self.reader_b.steps(block.depth)
         if self.transpose_b:
             source = self.b.at(first * self.ldb + block.p0)
-            pack = self._pack(pack_b_columns, tile.lanes)
+            pack = self._pack(pack_b_columns, self.reader_b, tile.lanes)
             pack(source, self.ldb, block.depth, copy, copied_row, copied_row)
             return lambda j: Side(copy, copied_row, self.one)
-        source = self.b.at(block.p0 * self.ldb)
+        source, panels = self.b.at(block.p0 * self.ldb), (end - first) // tile.columns
+        pack = self._pack(pack_b_rows, self.reader_b, tile.width, tile.lanes)
+        if self.reader_b.loading is not None:
+            pack(source.at(first), self.ldb, block.depth, copy, panels)
+            return lambda j: Side(copy.at((j - first) * steps), copied_row, self.one)
         pays = self._copies_b(block)
         with code.when(pays):
-            panels = (end - first) // tile.columns
-            pack = self._pack(pack_b_rows, tile.width, tile.lanes)
             pack(source.at(first), self.ldb, block.depth, copy, panels)
         row = code.select(pays, copied_row, self.ldb)
         return lambda j: Side(
-            code.select_array(pays, copy.at((j - first) * block.depth), source.at(j)), row, self.one
+            code.select_array(pays, copy.at((j - first) * steps), source.at(j)), row, self.one
         )
 
     def _copies_b(self, block: _Block) -> Value:
@@ -258,7 +296,7 @@ class Nest:
 
     def _collide(self, apart: Value, rows: Value) -> Value:
         """Whether so many rows that lie `apart` elements apart crowd sets of the first-level cache."""
-        stride = apart * item_bytes(self.a.item)
+        stride = apart * item_bytes(self.c.item)  # asked of factors that are not converted only
         # An odd multiple of some power of two: every so many bytes of the cache one row.
         every = self.code.smaller(stride & -stride, _SETS_BYTES)
         return (every > _LINE_BYTES) & (rows * every > _CROWDED_WAYS * _SETS_BYTES)
@@ -269,17 +307,21 @@ class Nest:
 
     def _edge_side_b(self, block: _Block, j: Value, width: int) -> Side:
         """The last panel of B, always copied: tiles read whole vectors."""
-        code, panel, columns = self.code, self.scratch["panel"], block.j1 - j
+        code, panel, columns = self.code, self.copy_of_b, block.j1 - j
         at = j * self.ldb + block.p0 if self.transpose_b else block.p0 * self.ldb + j
         panel_row = code.integer(width * self.tile.lanes)
-        pack = self._pack(pack_b_columns if self.transpose_b else pack_b_edge, self.tile.lanes)
+        way = pack_b_columns if self.transpose_b else pack_b_edge
+        pack = self._pack(way, self.reader_b, self.tile.lanes)
         pack(self.b.at(at), self.ldb, block.depth, panel, panel_row, columns)
         return Side(panel, panel_row, self.one)
 
-    def _pack(self, write: Callable[..., None], *sizes: int) -> Callable[..., None]:
-        """One of the functions of gemm_pack.py, as a subroutine for constant `sizes`."""
-        name = "_".join(map(str, (write.__name__, self.a.item, *sizes)))
-        body = functools.partial(write, *sizes)
+    def _pack(
+        self, write: Callable[..., None], reader: Reader | None, *sizes: int
+    ) -> Callable[..., None]:
+        """One of the functions of gemm_pack.py, as a subroutine for a reader and constant `sizes`."""
+        way = self.c.item if reader is None else reader.name
+        name = "_".join(map(str, (write.__name__, way, *sizes)))
+        body = functools.partial(write, *(() if reader is None else (reader,)), *sizes)
         return lambda *operands: self.code.subroutine(name, body, *operands)
 
     # ------------------------------------------------------------------ panels
@@ -287,7 +329,7 @@ class Nest:
     def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value) -> None:
         """All tiles of one panel."""
         code, tile = self.code, self.tile
-        rows = block.i1 - block.i0
+        rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
         sums = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
         if self.scaled:
             kept = self.scratch["sums"].at(j - block.j0)
@@ -296,13 +338,14 @@ class Nest:
         ending = self._ending(block, j, code.integer(tile.columns)) if finishing else None
         unroll = self.blocking.unroll
         write_panel(
-            code, tile, unroll, finishing, True, rows, block.depth, a, b, sums, block.resume, ending
+            code, tile, unroll, finishing, True, rows, steps, a, b, sums, block.resume, ending
         )
 
     def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
         code, largest = self.code, self.tile
         rows, columns = block.i1 - block.i0, block.j1 - j
+        steps = self.reader_a.steps(block.depth)
         narrower = 0
         for width in (w for w in _WIDTHS if w <= largest.width):
             tile = Tile(largest.rows, width, largest.lanes)
@@ -313,7 +356,7 @@ class Nest:
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 ending = self._ending(block, j, columns)
                 write_panel(
-                    code, tile, 1, self.finishing, False, rows, block.depth, a, b, sums,
+                    code, tile, 1, self.finishing, False, rows, steps, a, b, sums,
                     block.resume, ending,
                 )  # fmt: skip
 

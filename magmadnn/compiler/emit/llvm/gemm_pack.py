@@ -2,7 +2,8 @@
 
 A panel of B is `k x columns`, row after row, so that a tile streams through it; where B is stored
 transposed it is turned here, square blocks of vectors at a time. A block of A is made of panels of
-`rows` rows, in which the `rows` elements of one k lie side by side. Copies do not change values.
+`rows` rows, in which the `rows` elements of one k lie side by side; one that is converted keeps its rows.
+Copies do not change values, but for what a reader says (`gemm_read.py`), which also says what a step of k is.
 
 Each function here is written as a subroutine of the module: call them through `Code.subroutine`.
 """
@@ -10,11 +11,13 @@ Each function here is written as a subroutine of the module: call them through `
 from __future__ import annotations
 
 from .builder import Array, Code, Value, item_bytes
+from .gemm_read import Reader
 
 _WORD_BYTES = 16  # transposition works on 128-bit words last: shuffles inside them are cheapest
 
 
 def pack_b_rows(
+    reader: Reader,
     width: int,
     lanes: int,
     code: Code,
@@ -26,15 +29,17 @@ def pack_b_rows(
 ) -> None:
     """copy[q][p, j] = b[p, q * columns + j] for `panels` panels of `width` whole vectors."""
     columns = width * lanes
-    with code.loop(0, depth) as p:
-        source, goal = b.at(p * b_row), copy.at(p * columns)
+    room = reader.steps(depth) * columns
+    for p, read in reader.across(code, b, b_row, depth):
+        goal = copy.at(p * columns)
         with code.loop(0, panels) as q:
-            here, there = source.at(q * columns), goal.at(q * (depth * columns))
+            there = goal.at(q * room)
             for j in range(0, columns, lanes):
-                there.put(j, here.vector(j, lanes))
+                there.put(j, read(q * columns + j, lanes, None))
 
 
 def pack_b_edge(
+    reader: Reader,
     lanes: int,
     code: Code,
     b: Array,
@@ -47,12 +52,13 @@ def pack_b_edge(
     """panel[p, j] = b[p, j] for j < columns, else 0."""
     with code.loop(0, panel_row, lanes) as j:
         mask = code.first(columns - j, lanes)
-        source, goal = b.at(j), panel.at(j)
-        with code.loop(0, depth) as p:
-            goal.put(p * panel_row, source.vector(p * b_row, lanes, mask))
+        goal = panel.at(j)
+        for p, read in reader.across(code, b, b_row, depth):
+            goal.put(p * panel_row, read(j, lanes, mask))
 
 
 def pack_b_columns(
+    reader: Reader,
     lanes: int,
     code: Code,
     b: Array,
@@ -67,20 +73,14 @@ def pack_b_columns(
     Columns from `columns` on repeat the last one; what a tile makes of them is not used. The panel has
     room for `depth` rounded up to `lanes` rows.
     """
-    whole = depth - depth % lanes
     with code.loop(0, panel_row, lanes) as j:
         goal = panel.at(j)
         sources = [b.at(code.smaller(j + i, columns - 1) * b_row) for i in range(lanes)]
 
-        def turn(p: Value, mask: Value | None) -> None:
-            block = transposed(code, [row.vector(p, lanes, mask) for row in sources])
+        for p, read in reader.along(code, depth, lanes):
+            block = transposed(code, [read(row) for row in sources])
             for i, column in enumerate(block):
                 goal.put((p + i) * panel_row, column)
-
-        with code.loop(0, whole, lanes) as p:
-            turn(p, None)
-        with code.when(whole < depth):
-            turn(whole, code.first(depth - whole, lanes))
 
 
 def pack_a_rows(
@@ -105,7 +105,26 @@ def pack_a_rows(
                 goal[p * rows + x] = row[p]
 
 
+def convert_a_rows(
+    reader: Reader,
+    lanes: int,
+    code: Code,
+    a: Array,
+    a_row: Value,
+    depth: Value,
+    copy: Array,
+    stride: Value,
+    count: Value,
+) -> None:
+    """copy[i, p] = a[i, p] for i < count, in rows `stride` elements apart: room for whole vectors."""
+    with code.loop(0, count) as i:
+        source, goal = a.at(i * a_row), copy.at(i * stride)
+        for p, read in reader.along(code, depth, lanes):
+            goal.put(p, read(source))
+
+
 def pack_a_columns(
+    reader: Reader,
     rows: int,
     lanes: int,
     code: Code,
@@ -123,15 +142,15 @@ def pack_a_columns(
     """
     reach = -(-rows // lanes) * lanes
     inside = code.larger(count - (reach - rows), 0) // rows * rows
-    with code.loop(0, depth) as p:
-        source, goal = a.at(p * a_step), copy.at(p * rows)
+    for p, read in reader.across(code, a, a_step, depth):
+        goal = copy.at(p * rows)
         with code.loop(0, inside, rows) as i:
             for x in range(0, rows, lanes):
-                goal.put(i // rows * stride + x, source.vector(i + x, lanes))
+                goal.put(i // rows * stride + x, read(i + x, lanes, None))
         with code.loop(inside, count, rows) as i:
             for x in range(0, rows, lanes):
                 mask = code.first(count - i - x, lanes)
-                goal.put(i // rows * stride + x, source.vector(i + x, lanes, mask))
+                goal.put(i // rows * stride + x, read(i + x, lanes, mask))
 
 
 def transposed(code: Code, rows: list[Value]) -> list[Value]:

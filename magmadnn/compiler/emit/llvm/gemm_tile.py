@@ -7,6 +7,7 @@ of A for each row, spread over a vector::
 
 so every element of C is one chain of FMAs in the order of k, whatever the tile's shape. A chain that is
 cut at some k is stored, and taken up again with `resume`, without any rounding: it stays the same chain.
+Where A and B hold words of two elements, a step is two of k, in the order that `gemm_dots.py` says.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .builder import Array, Code, Value, Variable, vector
+from .builder import I32, Array, Code, Value, Variable, vector
+from .gemm_dots import pair_dot
 from .target import Target
 
 _SPARE_REGISTERS = 2  # beside the sums and the vectors of B: elements of A spread out
@@ -66,7 +68,7 @@ def write_tile(
     B's step is 1, and so are those of the sums and the goal.
     """
     totals = [
-        [code.variable(code.zero(vector(b.start.item, tile.lanes))) for _ in range(tile.width)]
+        [code.variable(code.zero(vector(sums.start.item, tile.lanes))) for _ in range(tile.width)]
         for _ in range(tile.rows)
     ]
 
@@ -93,6 +95,7 @@ def _write_products(
     totals: list[list[Variable]],
 ) -> None:
     """The loop over k."""
+    multiplied = pair_dot if b.start.item == I32 else Code.fma
     rows_of_a = [a.start.at(a.row * i) for i in range(tile.rows)]
 
     def step(p: Value) -> None:
@@ -101,7 +104,7 @@ def _write_products(
         for across, row_of_a in zip(totals, rows_of_a, strict=True):
             spread = code.splat(row_of_a[p * a.step], tile.lanes)
             for total, elements in zip(across, vectors, strict=True):
-                total.value = code.fma(spread, elements, total.value)
+                total.value = multiplied(code, spread, elements, total.value)
 
     whole = depth - depth % unroll if unroll > 1 else depth
     with code.loop(0, whole, unroll) as p:

@@ -9,7 +9,8 @@ piece of sums that stays in the first-level cache. An element of C is one chain 
 Stored [elements of C, k]: an element of C is a row of the matrix times the vector. As in sums along rows
 (`rows.py`), product p is added, `partial = fma(a, b, partial)`, to partial sum p mod 32 (float64: mod 16),
 the last block of them is filled with zeros, and then the partial sums are halved until one is left. So
-neither vector width nor threads change a bit; `gemm.py` sums in another order.
+neither vector width nor threads change a bit; `gemm.py` sums in another order. Factors of half precision
+become float32 as they are read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from magmadnn.compiler.kernels.gemv import Gemv
 from .builder import FLOATS, Array, Code, Value, Variable, item_bytes, vector
 from .epilogue import finisher
 from .frame import ALIGNMENT, Frame
+from .gemm_read import readers_of
 from .place import Finisher, Place
 from .row_walk import PARTIAL_BYTES
 from .target import Target
@@ -51,16 +53,17 @@ class _Writer:
         self.item = FLOATS[gemv.dtype]
         self.lanes = target.lanes(item_bytes(self.item))
         self.k, one = frame.integer("k"), code.integer(1)
-        a, b = frame.array("a", self.item), frame.array("b", self.item)
+        reader_a, reader_b = readers_of(gemv, target)
+        a, b = frame.array("a", reader_a.item), frame.array("b", reader_b.item)
         lda, ldb = frame.integer("lda"), frame.integer("ldb")
         slots = ("row0", "row1", "column0") if gemv.column else ("column0", "column1", "row0")
         self.first, self.last, self.fixed = (frame.integer(slot) for slot in slots)
         if gemv.column:
-            self.matrix, self.stride = a, lda
+            self.matrix, self.stride, self.reader, self.reader_x = a, lda, reader_a, reader_b
             across, self.step = (ldb, one) if gemv.transpose_b else (one, ldb)
             self.x = b.at(self.fixed * across)
         else:
-            self.matrix, self.stride = b, ldb
+            self.matrix, self.stride, self.reader, self.reader_x = b, ldb, reader_b, reader_a
             across, self.step = (one, lda) if gemv.transpose_a else (lda, one)
             self.x = a.at(self.fixed * across)
         self.sums = frame.scratch.viewed(self.item)
@@ -91,13 +94,14 @@ class _Writer:
     def _add(self, matrix: Array, count: Value, p: Value, rows: int) -> None:
         """sums[j] = fma(x[p + r], matrix[p + r, j], sums[j]) for one r after the other."""
         code, lanes = self.code, self.lanes
-        factors = [code.splat(self.x[(p + r) * self.step], lanes) for r in range(rows)]
+        numbers = [self.reader_x.number(code, self.x, (p + r) * self.step) for r in range(rows)]
+        factors = [code.splat(number, lanes) for number in numbers]
         sources = [matrix.at((p + r) * self.stride) for r in range(rows)]
 
         def add(j: Value, mask: Value | None) -> None:
             total = self.sums.vector(j, lanes)
             for factor, source in zip(factors, sources, strict=True):
-                total = code.fma(factor, source.vector(j, lanes, mask), total)
+                total = code.fma(factor, self.reader.vector(code, source, j, lanes, mask), total)
             self.sums.put(j, total)
 
         whole = count - count % (_WIDTH * lanes)
@@ -129,11 +133,10 @@ class _Writer:
         def add(p: Value, masks: list[Value | None]) -> None:
             for i, mask in enumerate(masks):
                 at = p + i * lanes
-                factors = self.x.vector(at, lanes, mask)
+                factors = self.reader_x.vector(code, self.x, at, lanes, mask)
                 for source, across in zip(sources, totals, strict=True):
-                    across[i].value = code.fma(
-                        factors, source.vector(at, lanes, mask), across[i].value
-                    )
+                    elements = self.reader.vector(code, source, at, lanes, mask)
+                    across[i].value = code.fma(factors, elements, across[i].value)
 
         whole = self.k - self.k % (width * lanes)
         with code.loop(0, whole, width * lanes) as p:

@@ -37,6 +37,7 @@ class Target:
         l1_bytes: data cache of the first level, of one core.
         l2_bytes: cache of the second level, of one core.
         last_bytes: the last cache, which cores may share.
+        dots: whether it has AVX512-BF16, sums of products of pairs of bfloat16.
     """
 
     triple: str
@@ -47,6 +48,7 @@ class Target:
     l1_bytes: int = _L1_BYTES
     l2_bytes: int = _L2_BYTES
     last_bytes: int = _LAST_BYTES
+    dots: bool = False
 
     def lanes(self, item_bytes: int) -> int:
         """Elements of `item_bytes` bytes in one vector register."""
@@ -60,8 +62,8 @@ _NAMED = {
         Target(_X86, "x86-64-v3", "", 32, 16),
         Target(_X86, "x86-64-v4", "", 64, 32, 32 << 10, 1 << 20),
         Target(_X86, "znver3", "", 32, 16, 32 << 10, 512 << 10),
-        Target(_X86, "znver5", "", 64, 32, 48 << 10, 1 << 20),
-        Target(_X86, "sapphirerapids", "", 64, 32, 48 << 10, 2 << 20),
+        Target(_X86, "znver5", "", 64, 32, 48 << 10, 1 << 20, dots=True),
+        Target(_X86, "sapphirerapids", "", 64, 32, 48 << 10, 2 << 20, dots=True),
         Target(_MAC, "apple-m1", "", 16, 32, 128 << 10, 4 << 20),
         Target(_ARM, "neoverse-v2", "", 16, 32, 64 << 10, 2 << 20),
     )
@@ -99,6 +101,7 @@ def host() -> Target:
         l1_bytes=_cache_bytes(1, _L1_BYTES),
         l2_bytes=_cache_bytes(2, _L2_BYTES),
         last_bytes=_cache_bytes(3, _LAST_BYTES),
+        dots=bool(features.get("avx512bf16")),
     )
 
 

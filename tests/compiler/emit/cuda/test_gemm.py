@@ -16,7 +16,7 @@ from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
 from magmadnn.compiler.emit.cuda.gemm_cut import Cut, cut_for
 from magmadnn.compiler.emit.cuda.module import OPTIONS, module_text, symbol
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
-from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.executor.cuda import items
 from magmadnn.memory import as_dtype
@@ -52,6 +52,11 @@ def positive(dtype: str) -> Finish:
     )
     mask = Result("y0", "bool", ("greater", PRODUCT, ("constant", 0, "0")))
     return Finish((Operand("x0", dtype, "column"),), (mask,), kept)
+
+
+def halves(dtype: str) -> dict[str, Loading]:
+    """Both factors stored in half precision."""
+    return dict.fromkeys(("load_a", "load_b"), Loading.widening(dtype))
 
 
 def slots(gemm: Gemm, arrays: dict[str, np.ndarray], sizes: tuple[int, int, int]) -> dict[str, int]:
@@ -142,7 +147,7 @@ def test_products(dtype: str) -> None:
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 def test_products_of_halves_are_exact_in_float32(half: str) -> None:
     asked = [
-        (Gemm("float32", transpose_a, transpose_b, halves=half), sizes)
+        (Gemm("float32", transpose_a, transpose_b, **halves(half)), sizes)
         for transpose_a in (False, True)
         for transpose_b in (False, True)
         for sizes in [(37, 41, 23), (48, 36, 68), (38, 34, 22)]  # loads of one, four and two
@@ -161,7 +166,7 @@ def test_halves_are_read_and_stored_by_formulas() -> None:
     finish = Finish(
         (Operand("x0", "bfloat16", "row"),), (Result("y0", "bfloat16", rounded),), rounded
     )
-    gemm = Gemm("float32", epilogue=finish, halves="bfloat16")
+    gemm = Gemm("float32", epilogue=finish, **halves("bfloat16"))
     arrays = placed(gemm, sizes := (29, 22, 35))
     arrays["x0"] = arrays["x0"].astype(as_dtype("bfloat16"))
     arrays["y0"] = np.zeros(sizes[:2], as_dtype("bfloat16"))
@@ -289,10 +294,14 @@ def variants() -> list[GemmVariant]:
         ((101, 53, 77), Gemm("float32", True, True), False),
         ((64, 48, 40), Gemm("float64", True, epilogue=updated("float64")), False),
         ((37, 41, 99), Gemm("float64", epilogue=positive("float64")), False),
-        ((100, 528, 784), Gemm("float32", epilogue=biased("bfloat16"), halves="bfloat16"), False),
+        (
+            (100, 528, 784),
+            Gemm("float32", epilogue=biased("bfloat16"), **halves("bfloat16")),
+            False,
+        ),
         (
             (784, 528, 100),
-            Gemm("float32", True, epilogue=updated("float32"), halves="float16"),
+            Gemm("float32", True, epilogue=updated("float32"), **halves("float16")),
             False,
         ),
     ]

@@ -1,0 +1,183 @@
+"""Products with factors of half precision: the bits of converting first; pairs as the instruction adds."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.compiler.emit.llvm import gemm_tile
+from magmadnn.compiler.emit.llvm.builder import F32, Code, Value
+from magmadnn.compiler.emit.llvm.gemm_loops import Blocking
+from magmadnn.compiler.emit.llvm.kernel import llvm_text
+from magmadnn.compiler.emit.llvm.target import assembly, host, named, object_code
+from magmadnn.compiler.kernels.gemm import Gemm, Loading
+from magmadnn.compiler.kernels.gemv import Gemv
+from magmadnn.memory import as_dtype
+from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm
+from tests.compiler.emit.llvm.test_gemm import CUTS, PLAIN, SMALL, guarded
+
+BOTH = list(itertools.product((False, True), repeat=2))
+BRAIN, HALF = Loading.widening("bfloat16"), Loading.widening("float16")
+ROUNDED = Loading("float32", "bfloat16")
+LOADS = [(BRAIN, BRAIN), (HALF, None), (ROUNDED, HALF), (None, ROUNDED)]
+IDS = ["brain", "half-left", "rounded-half", "rounded-right"]
+
+
+def operands(made: Gemm | Gemv, m: int, n: int, k: int, spare: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng([7, m, n, k])
+    shapes = (k, m) if made.transpose_a else (m, k), (n, k) if made.transpose_b else (k, n)
+    a, b = (
+        rng.standard_normal((rows, columns + spare)).astype(
+            as_dtype(load.stored if load else made.dtype)
+        )[:, :columns]
+        for (rows, columns), load in zip(shapes, (made.load_a, made.load_b), strict=True)
+    )
+    return a, b
+
+
+def in_float32(x: Any, load: Loading | None) -> Any:
+    return x if load is None else x.astype(as_dtype(load.digits)).astype(np.float32)
+
+
+def plainly(made: Any, a: Any, b: Any, c: Any, **slots: Any) -> Any:
+    """The product of factors that were converted before."""
+    bare = replace(made, load_a=None, load_b=None)
+    return gemm(bare, in_float32(a, made.load_a), in_float32(b, made.load_b), c, host(), **slots)
+
+
+def check(made: Any, m: int, n: int, k: int, target: Any = None, spare: int = 0) -> None:
+    a, b = operands(made, m, n, k, spare)
+    wanted = plainly(made, a, b, np.zeros((m, n), np.float32))
+    got = gemm(made, a, b, np.full((m, n), np.nan, np.float32), target or host())
+    np.testing.assert_array_equal(got, wanted, err_msg=f"{m} x {n} x {k}")
+
+
+@pytest.mark.parametrize("loads", LOADS, ids=IDS)
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+def test_the_bits_of_converting_first(ta: bool, tb: bool, loads: Any) -> None:
+    made = Gemm("float32", ta, tb, load_a=loads[0], load_b=loads[1])
+    rng = np.random.default_rng(2)
+    for m, n, k in rng.integers(1, 21, (20, 3)):
+        check(made, m, n, k)
+    for m, n, k in (*rng.integers(1, 71, (5, 3)), (13, 21, 0)):
+        check(made, m, n, k, spare=3)
+    check(made, 37, 83, 1301)
+
+
+@pytest.mark.parametrize("loads", LOADS, ids=IDS)
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+def test_blocks_cuts_and_widths(ta: bool, tb: bool, loads: Any) -> None:
+    made = Gemm("float32", ta, tb, load_a=loads[0], load_b=loads[1])
+    for blocking in (SMALL, PLAIN):
+        check(replace(made, blocking=blocking), 53, 151, 41, spare=1)
+    for target in WIDTHS:
+        check(made, 23, 137, 19, target)
+    cut = replace(made, blocking=SMALL)
+    a, b = operands(made, 37, 149, 59)
+    wanted = plainly(cut, a, b, np.zeros((37, 149), np.float32))
+    for word in CUTS[::3]:
+        got = gemm(cut, a, b, np.zeros_like(wanted), host(), cuts=word.word)
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+def test_alpha_and_beta(ta: bool, tb: bool) -> None:
+    scale = {"alpha": np.array([-0.3], "f4"), "beta": np.array([0.9], "f4")}
+    for blocking in (None, SMALL):
+        made = Gemm("float32", ta, tb, True, blocking=blocking, load_a=BRAIN, load_b=ROUNDED)
+        a, b = operands(made, 29, 53, 41)
+        c = np.random.default_rng(3).standard_normal((29, 53)).astype(np.float32)
+        wanted = plainly(made, a, b, c.copy(), **scale)
+        np.testing.assert_array_equal(gemm(made, a, b, c.copy(), host(), **scale), wanted)
+
+
+@pytest.mark.parametrize("blocking", [None, SMALL])
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+def test_nothing_is_read_beyond_the_matrices(ta: bool, tb: bool, blocking: Blocking | None) -> None:
+    for target in (host(), replace(host(), dots=True)):
+        made = Gemm("float32", ta, tb, blocking=blocking, load_a=BRAIN, load_b=HALF)
+        for m, n, k in [*np.random.default_rng(8).integers(1, 21, (12, 3)), (7, 70, 9)]:
+            a, b = (guarded(np.ascontiguousarray(x)) for x in operands(made, m, n, k))
+            wanted = plainly(made, a, b, np.zeros((m, n), np.float32))
+            got = gemm(made, a, b, guarded(np.zeros((m, n), np.float32)), target)
+            np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("loads", LOADS, ids=IDS)
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize("column", [False, True])
+def test_a_single_row_or_column(column: bool, ta: bool, tb: bool, loads: Any) -> None:
+    made = Gemv("float32", ta, tb, column, load_a=loads[0], load_b=loads[1])
+    for length, k in itertools.product((1, 7, 33), (1, 5, 16, 97)):
+        check(made, length if column else 1, 1 if column else length, k)
+
+
+# --- pairs ----------------------------------------------------------------------------------------
+
+
+def emulated(code: Code, a: Value, b: Value, total: Value) -> Value:
+    """What the instruction does where no number is subnormal."""
+    for part in (0xFFFF0000 - (1 << 32), None):
+        one, other = (code.bits(x & part if part else x << 16, F32) for x in (a, b))
+        total = code.fma(one, other, total)
+    return total
+
+
+def by_pairs(a: Any, b: Any) -> Any:
+    """Chains in the order k = 1, 0, 3, 2, ...: products are exact in float64, sums are rounded to float32."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    if a.shape[1] % 2:
+        a, b = np.pad(a, ((0, 0), (0, 1))), np.pad(b, ((0, 1), (0, 0)))
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(0, a.shape[1], 2):
+        for p in (k + 1, k):
+            total = (total + a[:, p, None] * b[None, p]).astype(np.float32)
+    return total
+
+
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+@pytest.mark.parametrize("loads", [(BRAIN, BRAIN), (ROUNDED, BRAIN), (ROUNDED, ROUNDED)])
+def test_pairs(monkeypatch: Any, loads: Any, ta: bool, tb: bool) -> None:
+    """All of a kernel for AVX512-BF16 but the instruction, which two FMAs stand for."""
+    monkeypatch.setattr(gemm_tile, "pair_dot", emulated)
+    made = Gemm("float32", ta, tb, load_a=loads[0], load_b=loads[1])
+    widths = [replace(target, dots=True, cpu="x86-64-v3") for target in WIDTHS]
+    sizes = np.random.default_rng(2).integers(1, 21, (12, 3))
+    for target, blocking in itertools.product(widths, (None, SMALL, PLAIN)):
+        kernel = replace(made, blocking=blocking)
+        for m, n, k in [*sizes, (53, 151, 41)] if blocking is None else [(53, 67, 41), (7, 37, 40)]:
+            a, b = operands(made, m, n, k, spare=3)
+            got = gemm(kernel, a, b, np.full((m, n), np.nan, np.float32), target)
+            one, other = in_float32(a, loads[0]), in_float32(b, loads[1])
+            wanted = by_pairs(one.T if ta else one, other.T if tb else other)
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{m} x {n} x {k}")
+
+
+@pytest.mark.parametrize("cpu", ["znver5", "sapphirerapids"])
+@pytest.mark.parametrize(("ta", "tb"), BOTH)
+def test_the_instruction(cpu: str, ta: bool, tb: bool) -> None:
+    """Made and compiled for CPUs that have it: sums of pairs in registers, no FMA."""
+    target = named(cpu)
+    made = Gemm("float32", ta, tb, load_a=ROUNDED, load_b=BRAIN)
+    text = llvm_text([made], target)
+    listing = assembly(text, target)
+    assert listing.count("vdpbf16ps") >= 24 * 4  # in the largest tile, with 4 steps written out
+    assert "vfmadd" not in listing
+    assert object_code(text, target)
+
+
+def test_pairs_are_a_matter_of_the_cpu_and_of_both_factors() -> None:
+    def listing(cpu: str, *loads: Loading | None) -> str:
+        target = named(cpu)
+        made = Gemm("float32", load_a=loads[0], load_b=loads[1])
+        return assembly(llvm_text([made], target), target)
+
+    for cpu, *loads in (
+        ("x86-64-v4", BRAIN, BRAIN), ("znver5", BRAIN, None), ("znver5", HALF, BRAIN),
+        ("neoverse-v2", BRAIN, BRAIN),
+    ):  # fmt: skip
+        assert "dpbf16ps" not in listing(cpu, *loads)
