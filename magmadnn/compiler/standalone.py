@@ -1,5 +1,7 @@
 """What an object file computes: kernels on places in memory, with every size as a polynomial.
 
+A kernel that is called many times, for each sample or for each product of a stack, is one `Call` with loops.
+
 Sizes are known when the code is called. Apart from that this is a plan that is laid out: nothing is decided
 later.
 """
@@ -7,7 +9,7 @@ later.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from magmadnn.graph.dim import Dim, Size
 
@@ -31,17 +33,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel on one argument block.
+    """One kernel on one argument block, or on one for each index of loops.
 
     Attributes:
         kernel: what is called.
         numbers: integer slots.
         places: slots that hold addresses.
+        extents: how often each loop turns, the outermost first.
+        steps: of slots that change from turn to turn, what each loop adds: to addresses, in bytes.
     """
 
     kernel: Kernel
     numbers: Mapping[str, Size]
     places: Mapping[str, Place]
+    extents: tuple[Size, ...] = ()
+    steps: Mapping[str, tuple[Size, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

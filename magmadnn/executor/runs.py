@@ -7,12 +7,14 @@ constant, and neighbours whose sources are evenly spaced are one run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.graph.dim import substitute
+from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.spec import is_floating
@@ -31,6 +33,59 @@ def runs_of(
         operands: their arrays, with any strides.
         sizes: of symbolic dimensions.
     """
+    source, place, constants = _elements(node, operands, sizes)
+    return _table(source, place), constants
+
+
+@dataclass(frozen=True)
+class RowRuns:
+    """What every row of a movement's result is made of, its leading axes being rows.
+
+    Attributes:
+        table: of a `Move`, for the first row.
+        constants: its last source.
+        steps: for each source, elements from one row's to the next's along each leading axis.
+    """
+
+    table: NDArray[np.int64]
+    constants: Array
+    steps: tuple[tuple[int, ...], ...]
+
+
+def runs_of_rows(
+    node: Node, operands: Sequence[Array], sizes: Mapping[str, int], axes: int
+) -> RowRuns | None:
+    """The runs of the first row of the result; None where rows are not made alike.
+
+    Args:
+        node: as for `runs_of`.
+        operands: likewise.
+        sizes: likewise.
+        axes: how many leading axes number the rows.
+    """
+    source, place, constants = _elements(node, operands, sizes)
+    rows = bind_shape(node.shape[:axes], sizes)
+    count = math.prod(rows)
+    if not source.size or len(constants) > 1:
+        return None
+    source, place = source.reshape(count, -1), place.reshape(*rows, -1)
+    first, moved = place[(0,) * axes], place[(0,) * axes]
+    steps = np.zeros((axes, len(operands) + 1), np.int64)
+    for axis, length in enumerate(rows):
+        if length > 1:
+            second = place[tuple(int(k == axis) for k in range(axes))]
+            np.put(steps[axis], source[0], second - first)
+        numbers = np.arange(length).reshape([-1 if k == axis else 1 for k in range(axes)])
+        moved = moved + numbers[..., None] * steps[axis][source[0]]
+    if (source != source[:1]).any() or (place != moved).any():
+        return None
+    return RowRuns(_table(source[0], first), constants, tuple(map(tuple, steps.T.tolist())))
+
+
+def _elements(
+    node: Node, operands: Sequence[Array], sizes: Mapping[str, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """For each element of the result its source and its place there; the constants, the last source."""
     op = node.op
     assert isinstance(op, Op)
     attributes = {k: substitute(v, sizes) for k, v in node.attributes.items()}
@@ -49,7 +104,7 @@ def runs_of(
     data = constants.view(np.uint8).reshape(constants.size, node.dtype.itemsize)
     if (data == data[:1]).all():
         constants, place[flat] = constants[:1], 0
-    return _table(source, place), constants
+    return source, place, constants
 
 
 def _places(operands: Sequence[Array]) -> list[NDArray[np.int64]]:

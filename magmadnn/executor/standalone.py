@@ -1,23 +1,20 @@
 """From a plan to what an object file needs: every size as a polynomial, every address as a place.
 
 A plan is laid out for given sizes. What an argument block holds is therefore looked up for several sets of
-sizes, and the polynomials through them are found and checked on further sets. So this file knows how
-layouts behave, and not what any kernel's arguments mean.
+sizes, and the polynomials through them are found and checked on further sets (`standalone_sizes.py`). So this
+file knows how layouts behave, and not what any kernel's arguments mean.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.lower import product_of
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.passes.plan_memory import Life
@@ -25,16 +22,11 @@ from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
 from magmadnn.compiler.standalone import Call, Copy, Fact, Place, Standalone
 from magmadnn.errors import GraphError
-from magmadnn.graph.dim import Dim, Size, dims_of, product, substitute
+from magmadnn.graph.dim import Dim, Size, dims_of, product
 from magmadnn.graph.node import PLACEHOLDER, SIZE, VARIABLE, Node
-from magmadnn.graph.op import Array, Op
+from magmadnn.graph.op import Array
 
-from .native import Instance
-from .tasks import slot_values
-
-_DEGREE = 3  # of polynomials: a product of three unknown sizes
-_CHECKS = 4  # sets of sizes beyond those that determine the polynomials
-_FIRST_SIZE = 11  # sizes of 1 and 2 are laid out like others by chance
+from .standalone_sizes import Layout, Samples
 
 
 def standalone(plan: NativePlan, inputs: Sequence[Node], longest: int) -> Standalone:
@@ -62,7 +54,7 @@ class _Exporter:
         _check_kernels(plan)
         found = {s for n in self.inputs for d in dims_of(n.shape) for s in d.symbols}
         self.symbols = tuple(sorted(found - {self.batch}))
-        self._samples = _Samples(plan, (self.batch, *self.symbols))
+        self._samples = Samples(plan, (self.batch, *self.symbols))
         self._direct = self._written_directly()
         self._buffers, self._lives = _shared_buffers(
             [life for life in self._samples.lives if life.node not in self._direct]
@@ -145,31 +137,79 @@ class _Exporter:
         if FAULTS in lowered.kernel.slots:
             places[FAULTS] = self._wrong_rows()
         numbers = {
-            slot: self._samples.size(partial(_slot, work=work, slot=slot))
+            slot: self._samples.size(partial(Layout.slot, work=work, slot=slot))
             for slot in lowered.kernel.slots
             if slot not in places
         }
         # A size that the caller gives counts as many: the kernel must do for all of them.
         kernel = lowered.kernel
+        if work.region.kind is RegionKind.GEMM and product_of(work.region).ndim > 2:
+            return self._stack(work, Call(kernel, numbers, places))
         if isinstance(kernel, Gemm):
             kernel = selected(kernel, numbers)
         return Call(kernel, numbers, places)
 
-    def _movement(self, node: Node) -> Copy:
-        """A copy of one value in another layout."""
+    def _stack(self, work: Work, whole: Call) -> Call:
+        """A call for each product of a stack: its rows among those of all results."""
+        node = product_of(work.region)
+        leading, rows = node.shape[:-2], node.shape[-2]
+        size = self._samples.size
+        steps: dict[str, list[Size]] = {slot: [] for slot in ("row0", "row1", "a", "b")}
+        for axis in range(len(leading)):
+            apart = product((*leading[axis + 1 :], rows))
+            back = (
+                size(partial(Layout.rows_of_a, work=work)) * apart
+            )  # A's rows begin with its own first
+            for slot in ("row0", "row1"):
+                steps[slot].append(apart)
+            for slot, factor in zip("ab", node.inputs, strict=True):
+                step = size(partial(Layout.stack_stride, node=factor, leading=leading, axis=axis))
+                steps[slot].append(step - back if slot == "a" else step)
+        made = {slot: tuple(found) for slot, found in steps.items()}
+        return replace(whole, numbers={**whole.numbers, "row1": rows}, extents=leading, steps=made)
+
+    def _movement(self, node: Node) -> Call | Copy:
+        """A copy of one value in another layout, or of several, sample by sample."""
         source = node.inputs[0] if node.inputs else node
         seen = self._samples.first.walked(node)
         if seen is None:
-            raise _made_for_one_size(node)
+            return self._runs(node)
         place = self._place(source)
-        offset = self._samples.size(partial(_walk_offset, node=node))
+        offset = self._samples.size(partial(Layout.walk_offset, node=node))
         shape = node.shape if seen.shape == self._samples.first.arrays[node].shape else source.shape
         strides = tuple(
-            self._samples.size(partial(_walk_stride, node=node, axis=axis))
+            self._samples.size(partial(Layout.walk_stride, node=node, axis=axis))
             for axis in range(seen.ndim)
         )
         origin = replace(place, offset=place.offset + offset)
         return Copy(origin, self._place(node), shape, strides, node.dtype.itemsize)
+
+    def _runs(self, node: Node) -> Call:
+        """The runs of one row of the result, for each row."""
+        found = self._samples.runs(node)
+        if found is None:
+            raise _made_for_one_size(node)
+        axes, runs = found
+        size, count = self._samples.size, len(node.inputs)
+        places = {f"x{k}": self._place(operand) for k, operand in enumerate(node.inputs)}
+        places |= {"table": self._data_place(runs.table), "result": self._place(node)}
+        places[f"x{count}"] = self._data_place(runs.constants)
+        steps = {
+            f"x{k}": tuple(
+                size(partial(Layout.row_step, node=node, axes=axes, number=k, axis=axis))
+                for axis in range(axes)
+            )
+            for k in range(count)
+        }
+        steps["result"] = tuple(_nbytes(node.shape[axis + 1 :], node) for axis in range(axes))
+        numbers: dict[str, Size] = {"row0": 0, "row1": len(runs.table)}
+        kernel = Move(node.dtype.itemsize, count + 1)
+        return Call(kernel, numbers, places, node.shape[:axes], steps)
+
+    def _data_place(self, array: Array) -> Place:
+        """What never changes, as data of the object file."""
+        self._data.append(array.tobytes() or bytes(1))
+        return Place("constant", len(self._data) - 1)
 
     def _wrong_rows(self) -> Place:
         """Where kernels note that a number of a row was wrong."""
@@ -188,7 +228,7 @@ class _Exporter:
             if self._direct.get(self.plan.layouts.bases[node]) == number:
                 continue
             strides = tuple(
-                self._samples.size(partial(_stride, node=node, axis=axis))
+                self._samples.size(partial(Layout.stride, node=node, axis=axis))
                 for axis in range(node.ndim)
             )
             goal = Place("output", number)
@@ -225,8 +265,6 @@ def _check_kernels(plan: NativePlan) -> None:
                 "NumPy there), so it cannot be in an object file; replace it, or export the part of "
                 "the model without it: md.Model(inputs=..., outputs=...)"
             )
-        if work.region.kind is RegionKind.GEMM and product_of(work.region).ndim > 2:
-            raise _made_for_one_size(node)
     for target, _ in plan.program.updates:
         raise GraphError(
             f"export: a prediction gives {target.label} a new value, but an exported function keeps "
@@ -237,147 +275,10 @@ def _check_kernels(plan: NativePlan) -> None:
 def _made_for_one_size(node: Node) -> GraphError:
     where = f" of layer {node.scope}" if node.scope else ""
     return GraphError(
-        f"export: op {node.label}{where} runs by a table that is made for one batch size, so it cannot be in "
-        "an object file; replace it, or export the part of the model without it: "
-        "md.Model(inputs=..., outputs=...)"
+        f"export: op {node.label}{where} moves elements by a table that differs between samples or sizes, so "
+        "it cannot be in an object file; give inputs fixed shapes, replace it, or export the part of the "
+        "model without it: md.Model(inputs=..., outputs=...)"
     )
-
-
-# --- sizes ----------------------------------------------------------------------------------------
-
-
-class _Sample:
-    """The plan laid out for one set of sizes."""
-
-    def __init__(self, plan: NativePlan, sizes: Mapping[str, int]) -> None:
-        self.plan, self.sizes = plan, sizes
-        self.arrays = Instance(plan, sizes, prepared=False).arrays
-        self.values = {work: slot_values(work, self.arrays, sizes) for work in plan.work}
-
-    def offset(self, node: Node) -> int:
-        """Bytes from the beginning of the memory in which a value lies to the value."""
-        base = self.plan.layouts.bases[node]
-        return int(self.arrays[node].ctypes.data - self.arrays[base].ctypes.data)
-
-    def walked(self, node: Node) -> Array | None:
-        """The operand of a movement, seen so that its elements come in the order of the result's."""
-        if len(node.inputs) != 1:
-            return None
-        assert isinstance(node.op, Op)
-        source = self.arrays[node.inputs[0]]
-        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
-        result = np.asarray(node.op.numpy(source, **attributes))
-        if np.may_share_memory(result, source):
-            return result
-        numbers = np.arange(source.size).reshape(source.shape)
-        same = np.array_equal(np.ravel(node.op.numpy(numbers, **attributes)), numbers.ravel())
-        return source if same else None
-
-
-def _walk_offset(sample: _Sample, node: Node) -> int:
-    seen = sample.walked(node)
-    assert seen is not None
-    return int(seen.ctypes.data - sample.arrays[node.inputs[0]].ctypes.data)
-
-
-def _walk_stride(sample: _Sample, node: Node, axis: int) -> int:
-    seen = sample.walked(node)
-    assert seen is not None
-    return int(seen.strides[axis])
-
-
-def _slot(sample: _Sample, work: Work, slot: str) -> int:
-    return int(sample.values[work][slot])
-
-
-def _stride(sample: _Sample, node: Node, axis: int) -> int:
-    return int(sample.arrays[node].strides[axis])
-
-
-class _Samples:
-    """Layouts for several sets of sizes, and the polynomials through numbers that they give."""
-
-    def __init__(self, plan: NativePlan, symbols: Sequence[str]) -> None:
-        degrees = range(_DEGREE + 1)
-        self._monomials = [
-            tuple(itertools.chain.from_iterable([s] * d for s, d in zip(symbols, ds, strict=True)))
-            for ds in itertools.product(degrees, repeat=len(symbols))
-            if sum(ds) <= _DEGREE
-        ]
-        count = len(self._monomials) + _CHECKS
-        draw = np.random.default_rng(1)
-        first = _FIRST_SIZE + _shortest(plan)
-        columns = {s: first + draw.permutation(3 * count)[:count] for s in symbols}
-        self._sizes = [{s: int(columns[s][k]) for s in symbols} for k in range(count)]
-        self._layouts = [_Sample(plan, sizes) for sizes in self._sizes]
-        self.first = self._layouts[0]
-        self._inverse = _inverted(self._rows(len(self._monomials)))
-        self.lives = plan.arena(self._sizes[0]).lives
-
-    def _rows(self, count: int) -> list[list[int]]:
-        """The value of each monomial for the first so many sets of sizes."""
-        return [
-            [int(np.prod([sizes[s] for s in m], dtype=np.int64)) for m in self._monomials]
-            for sizes in self._sizes[:count]
-        ]
-
-    def size(self, number: Any) -> Size:
-        """`number(layout)` as a polynomial.
-
-        Raises:
-            GraphError: if it is none.
-        """
-        found = [int(number(layout)) for layout in self._layouts]
-        if len(set(found)) == 1:
-            return found[0]
-        terms = {
-            monomial: sum(a * b for a, b in zip(row, found, strict=False))
-            for monomial, row in zip(self._monomials, self._inverse, strict=True)
-        }
-        if any(c.denominator != 1 for c in terms.values()):
-            raise _no_polynomial()
-        total: Size = 0
-        for monomial, coefficient in terms.items():
-            total = total + int(coefficient) * product([Dim.symbol(s) for s in monomial])
-        if any(_bound(total, s) != f for s, f in zip(self._sizes, found, strict=True)):
-            raise _no_polynomial()
-        return total
-
-
-def _shortest(plan: NativePlan) -> int:
-    """What sizes must be above, so that no dimension such as `time - 3` is negative."""
-    nodes = plan.program.nodes()
-    dims = (d for n in nodes for d in dims_of((n.shape, *n.attributes.values())))
-    return max((-c for d in dims for c in d.terms.values() if c < 0), default=0)
-
-
-def _bound(size: Size, sizes: Mapping[str, int]) -> int:
-    return size.bind(sizes) if isinstance(size, Dim) else size
-
-
-def _no_polynomial() -> GraphError:
-    return GraphError(
-        "export: memory is laid out in a way that no polynomial over the sizes tells; give the Input a "
-        "fixed shape"
-    )
-
-
-def _inverted(rows: list[list[int]]) -> list[list[Fraction]]:
-    """The inverse of a matrix, exactly."""
-    n = len(rows)
-    work = [
-        [Fraction(x) for x in row] + [Fraction(i == k) for i in range(n)]
-        for k, row in enumerate(rows)
-    ]
-    for k in range(n):
-        pivot = next(i for i in range(k, n) if work[i][k])
-        work[k], work[pivot] = work[pivot], work[k]
-        work[k] = [x / work[k][k] for x in work[k]]
-        for i in range(n):
-            if i != k and work[i][k]:
-                factor = work[i][k]
-                work[i] = [x - factor * y for x, y in zip(work[i], work[k], strict=True)]
-    return [row[n:] for row in work]
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -93,6 +93,19 @@ def perceptron(inputs: int, outputs: int, dtype: str = "float32", seed: int = 0)
     return made
 
 
+def moved(inputs: int, outputs: int, dtype: str = "float32", seed: int = 0) -> md.Model:
+    """A network with a concatenation, attention over stacks of products, padding, and rounded products."""
+    x = md.layers.Input((inputs,), dtype)
+    joined = md.ops.concat([x, md.ops.tanh(x), md.layers.Dense(4, activation="relu")(x)], axis=1)
+    rows = md.ops.reshape(md.layers.Dense(15)(joined), (-1, 5, 3))
+    weights = md.ops.softmax(md.ops.matmul(rows, md.ops.swapaxes(rows, 1, 2)))
+    seen = md.ops.reshape(md.ops.matmul(weights, rows), (-1, 15))
+    wide = md.ops.pad(seen, ((0, 0), (1, 2)))
+    y = md.layers.Dense(outputs)(wide)
+    precision = "mixed_bf16" if dtype == "float32" else "float32"
+    return md.Model(inputs=[x], outputs=[y], seed=seed, precision=precision)
+
+
 def samples(count: int, width: int, dtype: str = "float32") -> Array:
     return np.random.default_rng((count, width)).normal(size=(count, width)).astype(dtype)
 
@@ -100,11 +113,13 @@ def samples(count: int, width: int, dtype: str = "float32") -> Array:
 # --- programs in C and Fortran --------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, md.Model, md.Model]:
+@pytest.fixture(scope="module", params=[perceptron, moved])
+def two(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, md.Model, md.Model]:
     """A folder with two exported networks, and these."""
     folder = tmp_path_factory.mktemp("two")
-    first, second = perceptron(13, 3), perceptron(3, 7, "float64", seed=1)
+    first, second = request.param(13, 3), request.param(3, 7, "float64", seed=1)
     first.export(folder / "first.o", batch_size=8)
     second.export(folder / "second.o", batch_size=8)
     return folder, first, second
@@ -327,6 +342,58 @@ def test_parameters_are_those_of_the_moment(tmp_path: Path) -> None:
     assert files[0].read_bytes() != before
 
 
+@NEEDS_C
+def test_movements_row_by_row(tmp_path: Path) -> None:
+    """Tables for one row of the result: in place of samples, of their steps in time, and flipped sources."""
+    x, w = md.layers.Input(("time", 3)), md.layers.Input((4,), "int64")
+    joined = md.ops.concat([x, md.ops.flip(x, 2), x * 2.0], axis=2)
+    weights = md.ops.concat([w, md.ops.flip(w, 1)], axis=1)
+    outputs = [
+        joined,
+        md.ops.pad(x, ((0, 0), (0, 0), (2, 1))),
+        weights,
+        md.ops.stack([w, w], axis=2),
+    ]
+    model = md.Model(inputs=[x, w], outputs=outputs)
+    model.export(tmp_path / "rows.o", batch_size=4)
+    net = Exported(tmp_path / "rows.o", "rows")
+    rng = np.random.default_rng(5)
+    for count, time in ((1, 1), (3, 7), (9, 2)):
+        given = [
+            rng.normal(size=(count, time, 3)).astype(np.float32),
+            rng.integers(-9, 9, (count, 4)),
+        ]
+        wanted = model.predict(given)
+        found = nan_like(wanted)
+        assert net.predict(given, found, [time]) == 0
+        assert_equal(found, wanted)
+
+
+@NEEDS_C
+@pytest.mark.parametrize(
+    "shape", [((5, 6), (5, 6)), ((2, 5, 6), (2, 5, 6)), (("time", 6), ("time", 6))], ids=str
+)
+def test_products_of_stacks(tmp_path: Path, shape: Any) -> None:
+    a, b = (md.layers.Input(s, name=n) for s, n in zip(shape, "ab", strict=True))
+    both = md.ops.matmul(a, md.ops.swapaxes(b, -1, -2))
+    turned = md.ops.matmul(md.ops.swapaxes(a, -1, -2), b)
+    table = md.variable("table", np.arange(12, dtype=np.float32).reshape(6, 2) / 7)
+    model = md.Model(inputs=[a, b], outputs=[md.ops.tanh(both) * 0.5, turned, a @ table])
+    model.export(tmp_path / "stack.o", batch_size=4)
+    net = Exported(tmp_path / "stack.o", "stack")
+    rng = np.random.default_rng(5)
+    for count, time in ((1, 1), (3, 7), (9, 2)):
+        sizes = [time] if "time" in shape[0] else []
+        given = [
+            rng.normal(size=(count, *(time if n == "time" else n for n in s))).astype(np.float32)
+            for s in shape
+        ]
+        wanted = model.predict(given)
+        found = nan_like(wanted)
+        assert net.predict(given, found, sizes) == 0
+        assert_equal(found, wanted)
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 
@@ -377,10 +444,10 @@ def test_an_op_without_a_kernel_is_named(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_copy_by_a_table_is_named(tmp_path: Path) -> None:
-    x = md.layers.Input((4,))
+def test_a_table_that_depends_on_sizes_is_named(tmp_path: Path) -> None:
+    x = md.layers.Input(("time", 3))
     model = md.Model(inputs=[x], outputs=[md.ops.concat([x, x], 1)])
-    with pytest.raises(GraphError, match=r"op concat runs by a table .* one batch size"):
+    with pytest.raises(GraphError, match=r"op concat moves elements .* give inputs fixed shapes"):
         model.export(tmp_path / "net.o")
     assert not list(tmp_path.iterdir())
 

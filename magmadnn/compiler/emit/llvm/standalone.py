@@ -7,7 +7,8 @@ at once. Sizes are known when it is called: every number of an argument block is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -111,14 +112,17 @@ class _Writer:
             if isinstance(call, Copy):
                 _write_copy(code, call, address(call.source), address(call.goal), given.sizes)
                 continue
-            for number, slot in enumerate(call.kernel.slots):
-                if slot in call.places:
-                    pointer = address(call.places[slot]).base
-                    code.ir.store(pointer, block.viewed(POINTER).address(number), align=8)
-                else:
-                    block[number] = polynomial(code, call.numbers[slot], given.sizes)
+            starts_of = {
+                slot: _word(code, address(call.places[slot]))
+                if slot in call.places
+                else polynomial(code, call.numbers[slot], given.sizes)
+                for slot in call.kernel.slots
+            }
             operands = [block.base, own.base, ir.Constant(I64, 0)]
-            code.ir.call(self._kernels[call.kernel], operands)
+            with _loops(code, call.extents, given.sizes) as turns:
+                for number, slot in enumerate(call.kernel.slots):
+                    block[number] = starts_of[slot] + _advance(code, call, slot, turns, given.sizes)
+                code.ir.call(self._kernels[call.kernel], operands)
         for copy in what.copies:
             _write_copy(code, copy, address(copy.source), address(copy.goal), given.sizes)
         if what.faults is not None:
@@ -278,8 +282,32 @@ def _return_if(code: Code, condition: Value, status: int) -> None:
 
 def _aligned(code: Code, memory: Array) -> Array:
     """The first address at or after that of `memory` where a cache line begins."""
-    at = Value(code, code.ir.ptrtoint(memory.base, I64))
-    return memory.at(-at & (ALIGNMENT - 1))
+    return memory.at(-_word(code, memory) & (ALIGNMENT - 1))
+
+
+@contextmanager
+def _loops(
+    code: Code, extents: Sequence[Size], sizes: Mapping[str, Value]
+) -> Iterator[list[Value]]:
+    """Loops inside each other; gives their indices."""
+    counts = [polynomial(code, extent, sizes) for extent in extents]
+    with ExitStack() as stack:
+        yield [stack.enter_context(code.loop(0, count)) for count in counts]
+
+
+def _advance(
+    code: Code, call: Call, slot: str, turns: list[Value], sizes: Mapping[str, Value]
+) -> Value:
+    """What loops have added to a slot."""
+    total = code.integer(0)
+    for turn, step in zip(turns, call.steps.get(slot, ()), strict=False):
+        total = total + turn * polynomial(code, step, sizes)
+    return total
+
+
+def _word(code: Code, memory: Array) -> Value:
+    """An address as an integer."""
+    return Value(code, code.ir.ptrtoint(memory.base, I64))
 
 
 def _write_copy(
