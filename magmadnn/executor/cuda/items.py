@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,10 +35,6 @@ from .edges import Span, edges_of
 from .layout import Layout
 from .small import is_small
 from .stacks import products_of
-
-# What runs alone: products of several rounds of all processors, and kernels beyond the second-level cache.
-_LARGE_PRODUCT, _LARGE_BYTES = 2e10, 48 << 20
-_ALONE: Span = (0, 1)  # nothing lies there
 
 
 @dataclass(frozen=True)
@@ -244,18 +239,9 @@ def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
 
 
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
-    """A graph of launches: each waits for those that it depends on, and large ones for each other."""
-    touched = [(i.reads, (*i.writes, _ALONE) if _is_large(i) else i.writes) for i in items]
-    edges = edges_of(touched)
+    """A graph of launches, each of which waits for those that it depends on and no others."""
+    edges = edges_of([(item.reads, item.writes) for item in items])
     return engine.graph(nodes_of(engine, _hastened(items, edges), edges))
-
-
-def _is_large(item: Item) -> bool:
-    """Whether a launch fills the device for long: beside another such, both get slower."""
-    if isinstance(item.what, ProductNode):
-        return 2.0 * math.prod(item.what.sizes) >= _LARGE_PRODUCT
-    spans = dict.fromkeys((*item.reads, *item.writes))
-    return sum(end - start for start, end in spans) >= _LARGE_BYTES
 
 
 def nodes_of(

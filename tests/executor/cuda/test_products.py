@@ -277,22 +277,6 @@ def test_updates_are_sums_of_multiples() -> None:
     assert product((Result("y0", "float32", squared),), operands, unread=True) is None
 
 
-# --- what runs alone ---------------------------------------------------------------------------------
-
-
-def test_large_products_wait_for_each_other() -> None:
-    def after(size: int) -> list[tuple[int, ...]]:
-        sizes, rows = (size, size, size), (size, size, size)
-        node = ProductNode("float32", True, sizes, (False, False), 0, 0, 0, rows, 0)
-        apart = [items.Item(node, ((k, k + 1),), ((k + 8, k + 9),)) for k in (100, 200)]
-        with emulated_device() as engine:
-            items.graph_of(engine, apart)
-            return [one.after for one in engine.graphs[-1].nodes]
-
-    assert after(2048) == [(), ()]
-    assert after(4096) == [(), (0,)]
-
-
 # --- what is fetched ---------------------------------------------------------------------------------
 
 
