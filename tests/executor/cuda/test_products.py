@@ -286,7 +286,7 @@ def test_a_batch_is_rounded_as_it_is_fetched_where_only_products_read_it() -> No
 
     def rounded(*outputs: Any) -> list[str]:
         program = precision_pass(Program.of([o.node for o in outputs]), "mixed_bf16")
-        plan = native_plan(program, widening=True)
+        plan = native_plan(program, rounding=False)
         found = cuda_slices.fetched_rounded(plan, [x.node])
         return [work.needed[0].dtype.name for work in found.values()]
 
