@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from magmadnn.errors import ArgumentError
 
 from .cache import Cache
-from .driver_code import LINE, TASK_WORDS, can_use_futex
+from .driver_code import PHASE_END, TASK_WORDS, can_use_futex
 from .kernel import Loaded
 from .target import host
 from .team import Teams, shared_words, teams
@@ -69,9 +69,8 @@ class Driver:
             raise ArgumentError(f"driver: threads must be at least 1, got {threads}")
         futex = can_use_futex(host()) if futex is None else futex
         self._kept = [task for phase in phases for task in phase]
-        self._phases, self._tasks = _tables(phases)
-        addresses = self._phases.ctypes.data, len(phases), self._tasks.ctypes.data
-        self._program = np.array([0, 0, *addresses], np.int64).data
+        self._tasks = _table(phases)
+        self._program = np.array([0, 0, self._tasks.ctypes.data, len(self._kept)], np.int64).data
         self._scratch_bytes = scratch_bytes
         self._lock = threading.Lock()
         self._teams: Teams | None = teams(threads, timed, futex, cache)
@@ -86,7 +85,7 @@ class Driver:
         if self._teams is None:
             raise ArgumentError("driver: it is closed; make another one")
         if batches <= 0 or not self._kept:
-            return  # a slice without a barrier would let the caller run ahead of the workers
+            return
         with self._lock:
             self._program[0], self._program[1] = first_batch, batches
             team = self._teams.take(self._scratch_bytes)
@@ -97,11 +96,11 @@ class Driver:
 
     def ticks(self) -> NDArray[np.int64]:
         """Of each task, in the order of the phases: the CPU's ticks and the calls so far, [tasks, 2]."""
-        return self._tasks.reshape(-1, TASK_WORDS)[:, 2:4].copy()
+        return self._tasks[:, 2:4].copy()
 
     def spans(self) -> NDArray[np.int64]:
         """Of the last call of each task, if timed: ticks at begin and end, and the thread, [tasks, 3]."""
-        return self._tasks.reshape(-1, TASK_WORDS)[:, 4:7].copy()
+        return self._tasks[:, 4:7].copy()
 
     def close(self) -> None:
         """Let go of the threads, which end where no other program has as many; it does not run again."""
@@ -119,17 +118,13 @@ class Driver:
         self.close()
 
 
-def _tables(
-    phases: Sequence[Sequence[Task]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The tables of phases and of tasks that native code walks."""
-    lines, words = shared_words(max(1, len(phases)) * LINE), list[int]()
-    for number, phase in enumerate(phases):
-        first = len(words) // TASK_WORDS
-        lines[number * LINE : number * LINE + 2] = first, first + len(phase)
+def _table(phases: Sequence[Sequence[Task]]) -> NDArray[np.int64]:
+    """The table of tasks that native code walks."""
+    lines = shared_words(sum(map(len, phases)) * TASK_WORDS).reshape(-1, TASK_WORDS)
+    at = 0
+    for phase in phases:
+        lines[at : at + len(phase), PHASE_END] = at + len(phase)
         for task in phase:
-            words += [task.kernel.address, task.arguments.ctypes.data]
-            words += [0] * (TASK_WORDS - 2)
-    tasks = shared_words(max(TASK_WORDS, len(words)))
-    tasks[: len(words)] = words
-    return lines, tasks
+            lines[at, :2] = task.kernel.address, task.arguments.ctypes.data
+            at += 1
+    return lines

@@ -57,7 +57,7 @@ class Team:
     def __init__(self, threads: int, room: int, library: Library, futex: bool) -> None:
         self.room = room
         self._control = shared_words(int(Control.WORDS))
-        self._program = self._control.data[Control.FIRST_BATCH : Control.TASKS + 1]
+        self._program = self._control.data[Control.FIRST_BATCH : Control.TASK_COUNT + 1]
         self._scratch = [scratch(room) for _ in range(threads)]
         self._addresses = (self._control.ctypes.data, self._scratch[0].ctypes.data)
         self._run = _ENTRY(library.address(RUN))
@@ -78,7 +78,7 @@ class Team:
         self._end = weakref.finalize(self, _stop, self._run, self._control, self._workers)
 
     def run(self, program: memoryview[int]) -> None:
-        """Run a program: the words of `Control` from FIRST_BATCH to TASKS."""
+        """Run a program: the words of `Control` from FIRST_BATCH to TASK_COUNT."""
         self._program[:] = program
         self._run(*self._addresses)
 

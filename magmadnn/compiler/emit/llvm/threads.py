@@ -23,6 +23,11 @@ class Threads(Arithmetic):
         lifted = self.lift(value, array.item)
         return Value(self, self.ir.atomic_rmw("add", array.address(index), lifted.ir, "seq_cst"))
 
+    def atomic_exchange(self, array: Array, old: Value, new: Value, index: Number = 0) -> Value:
+        """Put `new` in the place of `old` in one step; whether `old` was still there."""
+        found = self.ir.cmpxchg(array.address(index), old.ir, new.ir, "seq_cst", "seq_cst")
+        return Value(self, self.ir.extract_value(found, 1))
+
     def settle(self) -> None:
         """Wait until everything that was stored past the caches can be seen by other threads."""
         self.ir.fence("seq_cst")

@@ -119,6 +119,49 @@ def test_empty_slices_do_not_confuse_the_workers():
         driver.run(0, 7)
 
 
+def test_many_short_slices():
+    """Workers come late to most of them, and mistake none for another."""
+    driver, numbers = counting(3, 5)
+    with driver:
+        for batches in range(1, 4):
+            for _ in range(3000):
+                driver.run(0, batches)
+    expected = np.where(np.arange(5) < 2, 2, 1) * 18_000
+    np.testing.assert_array_equal(numbers[:, 0], expected)
+
+
+def test_programs_of_different_lengths_take_turns():
+    """Workers that come late to one program meet the next; what it was made of may be gone by then."""
+    total = np.zeros(3, int)
+    for _ in range(150):
+        for k, tasks in enumerate((2, 9, 5)):
+            driver, numbers = counting(3, tasks)
+            for batches in (1, 3, 1):
+                driver.run(0, batches)
+            total[k] += numbers[-1, 0]
+            del driver
+    np.testing.assert_array_equal(total, 150 * 5)
+
+
+def test_a_slice_does_not_wait_for_workers_that_do_not_come(monkeypatch):
+    class Asleep:
+        def __init__(self, **_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+        def join(self) -> None:
+            pass
+
+    monkeypatch.setattr(threading, "Thread", Asleep)
+    driver, numbers = counting(3, 4)
+    with driver:
+        for _ in range(10):
+            driver.run(0, 10)
+    assert (numbers[-1] == 100).all()
+
+
 def test_ticks():
     driver, _ = counting(2, 4, timed=True)
     with driver:
