@@ -6,7 +6,9 @@ einsum    axes by letter, as NumPy's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from string import ascii_letters, ascii_uppercase
 from typing import Any
 
@@ -113,6 +115,8 @@ matmul: Op = Op(
 
 # --- einsum ---------------------------------------------------------------------------------------
 
+_USUAL_SIZE = 100  # of a batch, where only its symbol is known: to compare orders of products with
+
 
 def _split(subscripts: str) -> tuple[list[str], str]:
     left, right = subscripts.split("->")
@@ -191,11 +195,13 @@ def _einsum_vjp(g: Any, y: Any, *xs: Any, subscripts: str) -> tuple[Any, ...]:
 
 
 def _einsum_nodes(*xs: Any, subscripts: str) -> Any:
-    """One operand: a sum and a transpose. Two: a product of matrices, or of stacks of them."""
+    """One operand: a sum and a transpose. Two: a product of (stacks of) matrices. More: pair by pair."""
     terms, right = _split(subscripts)
     dtypes = {x.dtype for x in xs}
-    if len(xs) > 2 or len(dtypes) > 1 or not dtypes <= {np.dtype("float32"), np.dtype("float64")}:
+    if len(dtypes) > 1 or not dtypes <= {np.dtype("float32"), np.dtype("float64")}:
         return None
+    if len(xs) > 2:
+        return _pair_by_pair(list(zip(xs, terms, strict=True)), right)
     others = [{*right}.union(*terms[:k], *terms[k + 1 :]) for k in range(len(terms))]
     kept = [_summed(x, t, o) for x, t, o in zip(xs, terms, others, strict=True)]
     if len(kept) == 1:
@@ -206,6 +212,33 @@ def _einsum_nodes(*xs: Any, subscripts: str) -> Any:
         term += "".join(c for c in kept[0][1] if c not in kept[1][1])
         term += "".join(c for c in kept[1][1] if c not in kept[0][1])
     return x and transpose(x, tuple(term.index(c) for c in order))
+
+
+def _pair_by_pair(parts: list[tuple[Any, str]], result: str) -> Any:
+    """The pair of operands that takes the fewest products first, and so on; None where one pair cannot."""
+    while len(parts) > 2:
+        one, other = min(
+            combinations(range(len(parts)), 2), key=lambda pair: _products(parts, pair)
+        )
+        rest = [part for k, part in enumerate(parts) if k not in (one, other)]
+        wanted = {*result}.union(*(term for _, term in rest))
+        (x, left), (w, right) = parts[one], parts[other]
+        kept = "".join(c for c in dict.fromkeys(left + right) if c in wanted)
+        made = _einsum_nodes(x, w, subscripts=f"{left},{right}->{kept}")
+        if made is None:
+            return None
+        parts = [*rest, (made, kept)]
+    (x, left), (w, right) = parts
+    return _einsum_nodes(x, w, subscripts=f"{left},{right}->{result}")
+
+
+def _products(parts: list[tuple[Any, str]], pair: tuple[int, int]) -> int:
+    """How many products two operands take; sizes that are not known count as usual ones."""
+    sizes: dict[str, int] = {}
+    for x, term in (parts[k] for k in pair):
+        for letter, size in zip(term, x.shape, strict=True):
+            sizes[letter] = size if isinstance(size, int) else _USUAL_SIZE
+    return math.prod(sizes.values())
 
 
 def _summed(x: Any, term: str, wanted: set[str]) -> tuple[Any, str]:

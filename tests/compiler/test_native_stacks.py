@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
+from magmadnn.compiler.listing import costs_of
 from magmadnn.compiler.native import native_plan
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.executor import Executable
@@ -41,6 +42,14 @@ LETTERS: list[tuple[str, Shapes]] = [
     ("ij,ij->", ((5, 7), (5, 7))),
     ("...i, i", ((2, 3, 5), (5,))),
     ("ij->j", ((5, 7),)),
+]
+SEVERAL: list[tuple[str, Shapes, int]] = [  # and the most products in a step
+    ("ij,jk,kl->il", ((5, 7), (7, 11), (11, 2)), 7 * 11 * 2),
+    ("ij,jk,kl->il", ((2, 7), (7, 11), (11, 5)), 2 * 7 * 11),
+    ("bi,bj,ij->b", ((BATCH, 3), (BATCH, 5), (3, 5)), 600 * 15),
+    ("bi,ij,jk,bk->b", ((BATCH, 3), (3, 5), (5, 2), (BATCH, 2)), 600 * 6),
+    ("i,j,k->kij", ((3,), (5,), (2,)), 30),
+    ("bij,bjk,kl->bil", ((BATCH, 3, 5), (BATCH, 5, 2), (2, 7)), 600 * 42),
 ]
 
 
@@ -122,3 +131,16 @@ def test_bits_do_not_depend_on_threads() -> None:
         many = Instance(plan, {}, threads).run(feeds, guard=False)
         assert many is not None
         assert all(np.array_equal(a, b) for a, b in zip(one, many, strict=True))
+
+
+@pytest.mark.parametrize(("letters", "shapes", "most"), SEVERAL)
+def test_sums_of_several_operands_go_pair_by_pair(letters: str, shapes: Shapes, most: int) -> None:
+    """Every pair is a product with a kernel, and no pair takes more products than the best order does."""
+    nodes = nodes_of(shapes, "float32")
+    root = ops.einsum(letters, *nodes)
+    kinds = check(nodes, root, 300)
+    assert RegionKind.CALL not in kinds
+    assert kinds.count(RegionKind.GEMM) == len(shapes) - 1
+    plan = native_plan(Program.of([root]))
+    sizes = {"batch": 600}
+    assert max(costs_of(plan, work, sizes)[0] for work in plan.work) <= 2 * most
