@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from magmadnn.backends import cuda
 from magmadnn.data._find import places_of
-from magmadnn.errors import DeviceError
 
-from . import machine
+from . import doctor_gpu, machine
 from .arguments import Parser
 from .console import version
 from .settings import mnist_folder
@@ -21,7 +19,6 @@ Facts = Iterator[tuple[str, str]]
 _EXTRAS = {
     "matplotlib": ("curves of a training", "plot"),
     "tensorboardX": ("histories for TensorBoard", "tensorboard"),
-    "cupy": ("NVIDIA GPUs", "cuda13"),
 }
 
 
@@ -70,19 +67,6 @@ def _extras() -> Facts:
         yield name, found + way_out
 
 
-def _device() -> Facts:
-    found, reason = cuda.available()
-    yield "NVIDIA GPU", reason if found else f"none can be used: {reason}"
-    yield "driver", machine.driver_words()
-    if found:
-        try:
-            engine = cuda.device_engine(0)
-        except (DeviceError, ImportError) as error:
-            yield "kernels", f"cannot be compiled: {error}"
-        else:
-            yield "kernels", ", ".join((*engine.versions, f"{engine.processors} multiprocessors"))
-
-
 def _files() -> Facts:
     folder = mnist_folder()
     looked = ", ".join(map(str, places_of("mnist", None)))
@@ -97,6 +81,6 @@ SECTIONS: dict[str, Callable[[], Facts]] = {
     "processor": _processor,
     "libraries": _libraries,
     "extras": _extras,
-    "GPU": _device,
+    "GPU": doctor_gpu.facts,
     "files": _files,
 }

@@ -121,9 +121,9 @@ def take_rows(array: Array, rows: NDArray[np.int64]) -> Array:
 
 
 def read_rows(array: Array, rows: NDArray[np.int64], out: Array) -> None:
-    """Copy these rows, which ascend, into `out`; no further memory is needed to speak of."""
+    """Copy these rows, in this order, into `out`; no further memory is needed to speak of."""
     plain = array.view(np.ndarray)
-    if rows[-1] - rows[0] + 1 == len(rows):
+    if rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():
         np.copyto(out, plain[rows[0] : rows[-1] + 1])
     elif plain.flags.c_contiguous and plain.flags.aligned and plain.dtype == out.dtype:
         # "clip" writes straight into `out`, and needs the interpreter for nothing.

@@ -21,9 +21,17 @@ from magmadnn.ops import philox
 Arrays = TypeVar("Arrays")
 
 
-def order(count: int, seed: int, epoch: int = 0) -> NDArray[np.int64]:
-    """The order of `count` rows in an epoch: a permutation that depends on seed and epoch only."""
-    return philox.permutation(count, seed, philox.stream_of("shuffle", epoch))
+def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> NDArray[np.int64]:
+    """The order of `count` rows in an epoch: a permutation that depends on seed and epoch only.
+
+    With `device`, the number of a GPU, that draws and sorts it; the result is the same.
+    """
+    stream = philox.stream_of("shuffle", epoch)
+    if device is None:
+        return philox.permutation(count, seed, stream)
+    from magmadnn.executor.cuda import arrays
+
+    return arrays.permutation(count, seed, stream, device)
 
 
 def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:

@@ -85,10 +85,8 @@ class Ring:
 
     def add(self, count: int) -> None:
         """The next `count` places are filled."""
-        first = self._written % self.places
-        if self._filled is not None:
-            self._filled(first * self.rows, (first + count) * self.rows)
         with self._changed:
+            first = self._written % self.places
             self._written += count
             last = self._ready[-1] if self._ready else None
             if isinstance(last, Ready) and last.first + last.count == first:
@@ -96,6 +94,11 @@ class Ring:
             else:
                 self._ready.append(Ready(first, count))
             self._changed.notify_all()
+
+    def tell(self, first: int, last: int) -> None:
+        """Rows `first` to `last` are filled: to be called, by any thread, before their places are added."""
+        if self._filled is not None:
+            self._filled(first, last)
 
     def pass_on(self, item: Any) -> bool:
         """Hand over something that fits into no place, in its turn; False if nothing is wanted."""
@@ -120,8 +123,8 @@ class Ring:
     def start(self, fill: Callable[[], None], filled: Filled | None = None) -> Ring:
         """Begin anew, with `fill` in a thread as the reader; use as a context manager, or `close`.
 
-        `filled` is called in that thread, with the first row and the end of rows that were filled, before
-        they are given out.
+        `filled` is called by `tell`, with the first row and the end of rows that were filled, before they are
+        given out.
         """
         if self._thread is not None:
             self._thread.join()  # it has ended; were it still reading, it would fill our places

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -14,7 +17,13 @@ from magmadnn.memory.foreign import OnDevice
 from magmadnn.memory.unchanging import Noted
 
 _BLOCK = 1 << 18
+_LARGE = 1 << 25  # bytes that several threads look at
+_THREADS = 8
 _FOUND_FINITE = Noted()  # arrays that nobody may write are looked at once
+_FINITE_THERE: WeakSet[OnDevice] = WeakSet()
+_WITHIN_THERE: WeakKeyDictionary[OnDevice, int] = (
+    WeakKeyDictionary()
+)  # labels, and of how many classes
 
 
 def check_arrays(
@@ -68,7 +77,9 @@ def check_dtype(name: str, array: Array) -> None:
 def check_finite(name: str, array: Array, *, nan_allowed: bool = False) -> None:
     """Raises DataError at the first NaN (unless allowed) or infinity."""
     if isinstance(array, OnDevice):
-        if array.dtype.kind in "biu" or _on_device().is_finite(array):
+        if array in _FINITE_THERE or _on_device().is_finite(array):
+            if array.fixed:
+                _FINITE_THERE.add(array)
             return
         array = np.asarray(array)  # to tell where
     where = first_not_finite(array, nan_allowed=nan_allowed)
@@ -99,12 +110,23 @@ def first_not_finite(array: Array, *, nan_allowed: bool = False) -> tuple[int, .
     """The index of the first NaN or infinity, or None."""
     if array.dtype.kind in "biu":
         return None
-    for low, block in row_blocks(array):
-        bad = np.isinf(block) if nan_allowed else ~np.isfinite(block)
-        if bad.any():
-            row, *rest = np.argwhere(bad)[0].tolist()
-            return (low + row, *rest)
-    return None
+
+    def look(first: int, last: int) -> tuple[int, ...] | None:
+        for low, block in row_blocks(array[first:last]):
+            bad = np.isinf(block) if nan_allowed else ~np.isfinite(block)
+            if bad.any():
+                row, *rest = np.argwhere(bad)[0].tolist()
+                return (first + low + row, *rest)
+        return None
+
+    if array.nbytes < _LARGE:
+        return look(0, len(array))
+    threads = min(_THREADS, os.cpu_count() or 1)
+    step = -(-len(array) // threads)
+    firsts = range(0, len(array), step)
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(look, firsts, (first + step for first in firsts))
+        return next((where for where in found if where is not None), None)
 
 
 def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:
@@ -131,7 +153,9 @@ def check_labels(name: str, labels: Array, classes: int, *, scan: bool | None = 
     if scan is False or (scan is None and is_mapped(labels)):
         return
     if isinstance(labels, OnDevice):
-        if _on_device().is_within(labels, classes):
+        if _WITHIN_THERE.get(labels) == classes or _on_device().is_within(labels, classes):
+            if labels.fixed:
+                _WITHIN_THERE[labels] = classes
             return
         labels = np.asarray(labels)  # to tell where
     flat = labels.reshape(-1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.plan import Plan
 from magmadnn.errors import DataError, DTypeError, GraphError, ShapeError
 from magmadnn.graph.dim import Dim
@@ -79,8 +80,13 @@ def _converted(node: Node, value: Any, device: int | None) -> Any:
     """The array in the placeholder's dtype."""
     if node.op is not PLACEHOLDER:
         raise GraphError(f"only placeholders can be fed, got {node!r}")
-    if device is not None and (there := on_device(value, device, node.dtype)) is not None:
-        return there
+    if device is not None and (there := on_device(value, device)) is not None:
+        if there.dtype == node.dtype:
+            return there
+        if _can_convert_there(there.dtype, node.dtype):
+            from .cuda import arrays
+
+            return arrays.converted(there, node.dtype)
     array = as_array(value)
     if array.dtype == node.dtype:
         return array
@@ -97,6 +103,13 @@ def _converted(node: Node, value: Any, device: int | None) -> Any:
             f"placeholder {node.name}: {wrong.flat[0]} does not fit into {node.dtype.name}"
         )
     return converted
+
+
+def _can_convert_there(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:
+    """Whether a device can convert without looking at values: no integer becomes a smaller one."""
+    known = dtype.name in DTYPES and to.name in DTYPES
+    both_float = dtype.kind == "f" and to.kind == "f"
+    return known and (both_float or np.can_cast(dtype, to, "safe"))
 
 
 def _bind_shape(node: Node, array: Array, sizes: dict[str, int], givers: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
-from magmadnn.memory.room import Room, room_of
+from magmadnn.memory.room import Room
 
 from .binding import Bindings, bind
 from .indices import Indices
@@ -158,7 +158,7 @@ class Executable:
             return None
         from .cuda.slices import held_bytes
 
-        return room_of(self.device, held_bytes(self.cuda))
+        return Room(self.device, lambda: held_bytes(self.cuda))
 
     def run(
         self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False

@@ -39,8 +39,8 @@ def as_array(value: Any) -> NDArray[Any]:
     low, high = sum(min(r, 0) for r in reach), sum(max(r, 0) for r in reach) + dtype.itemsize
     start = interface["data"][0] + low
     flat: NDArray[Any] = np.empty(high - low, np.uint8)
-    memory = device_memory(_number(value))
-    memory.wait()  # for what the other library has begun to write
+    settle(value, number := _number(value))
+    memory = device_memory(number)
     memory.copy_to_host(flat, start)
     found = np.ndarray(shape, dtype, flat, -low, strides)
     return found if found.flags.c_contiguous else found.copy()
@@ -55,6 +55,7 @@ class OnDevice:
         address: of its first element; all that was begun on the device before is done.
         device: number of the device.
         owner: what holds the memory.
+        fixed: whether nobody writes it.
     """
 
     shape: tuple[int, ...]
@@ -62,6 +63,7 @@ class OnDevice:
     address: int
     device: int
     owner: object
+    fixed: bool = False
 
     @property
     def ndim(self) -> int:
@@ -110,8 +112,15 @@ def on_device(value: Any, device: int, dtype: np.dtype[Any] | None = None) -> On
         return None
     if interface.get("strides") not in (None, _packed(shape, found.itemsize)):
         return None
-    device_memory(device).wait()
+    settle(value, device)
     return OnDevice(shape, found, interface["data"][0], device, value)
+
+
+def settle(value: Any, device: int) -> None:
+    """Wait for what another library has begun to write, on its own threads (JAX) and on the device."""
+    if hasattr(value, "block_until_ready"):
+        value.block_until_ready()
+    device_memory(device).wait()
 
 
 def _interface(value: Any) -> dict[str, Any] | None:

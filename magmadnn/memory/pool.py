@@ -6,6 +6,7 @@ manager on it has gone, which may be at any moment and in any thread (`Returns`)
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections import defaultdict
 from dataclasses import dataclass
@@ -168,8 +169,9 @@ class Pool:
             ) from error
 
     def take_back(self, source: Source, block: Any, class_bytes: int) -> None:
-        """The end of a lease; may be called anywhere."""
-        self._returns.put((source, block, class_bytes))
+        """The end of a lease; may be called anywhere, also when the interpreter is being taken down."""
+        if not _ended:
+            self._returns.put((source, block, class_bytes))
 
     def _take(self, returned: tuple[Source, Any, int]) -> None:
         source, block, class_bytes = returned
@@ -210,6 +212,8 @@ def size_class(nbytes: int) -> int:
 
 
 POOLS = {kind: Pool(kind) for kind in Kind}
+_ended: list[bool] = []  # filled when the process ends: what blocks come from may be gone then
+atexit.register(_ended.append, True)
 
 
 def report() -> Report:

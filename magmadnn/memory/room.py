@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from .pool import POOLS
 
 _SHARE = 0.8  # of what is free; the rest is for parameters, values and other models
 _RING_BYTES = 128 << 20  # of data that is streamed: on the host, and again on the device
+_THREADS = 8  # that read: one does at a sixth of what the bus takes
 
 _limit: list[int | None] = [None]
 
@@ -23,14 +25,32 @@ class Room:
     """What a device has for data.
 
     Attributes:
-        nbytes: that may lie there.
-        ring_bytes: of a ring that larger data is streamed through, unless two batches need more.
-        pinned: gives memory of the host that copies to the device are fastest from.
+        device: its number.
+        held: bytes of data that lie there already and would make way.
+        threads: that read what is streamed.
     """
 
-    nbytes: int
-    ring_bytes: int
-    pinned: Callable[[int], Bytes]
+    device: int
+    held: Callable[[], int] = lambda: 0
+    threads: int = min(_THREADS, max((os.cpu_count() or 1) // 2, 1))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data that may lie there."""
+        if _limit[0] is not None:
+            return _limit[0]
+        free, total = device_memory(self.device).free_and_total()
+        kept = POOLS[Kind.DEVICE].report().pooled
+        return int(_SHARE * ((total if free is None else free) + kept + self.held()))
+
+    @property
+    def ring_bytes(self) -> int:
+        """Bytes of a ring that larger data is streamed through, unless two batches need more."""
+        return min(_RING_BYTES, self.nbytes)
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """Memory of the host that copies to the device are fastest from."""
+        return device_memory(self.device).pinned(nbytes)
 
 
 def limit_data(nbytes: int | None) -> None:
@@ -46,18 +66,3 @@ def limit_data(nbytes: int | None) -> None:
     ):
         raise ArgumentError(f"limit_data: nbytes must be an integer of at least 0, got {nbytes!r}")
     _limit[0] = nbytes
-
-
-def room_of(device: int, held: int = 0) -> Room:
-    """The room on a device; `held` bytes of data lie there already, and would make way.
-
-    Raises:
-        DeviceError: if there is no such device.
-    """
-    memory = device_memory(device)
-    nbytes = _limit[0]
-    if nbytes is None:
-        free, total = memory.free_and_total()
-        kept = POOLS[Kind.DEVICE].report().pooled
-        nbytes = int(_SHARE * ((total if free is None else free) + kept + held))
-    return Room(nbytes, _RING_BYTES, memory.pinned)

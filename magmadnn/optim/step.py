@@ -65,6 +65,7 @@ class Step:
         if self._scaling is not None:
             self._slots |= self._scaling.slots
         self._count = update.count
+        self.batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
         self._executable = Executable(
             update.outputs,
             update.updates,

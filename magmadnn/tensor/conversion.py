@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
-from magmadnn.memory.foreign import is_foreign
+from magmadnn.memory.foreign import is_foreign, settle
 
 from .tensor import Tensor
 
+_CUDA = 2  # kDLCUDA
 _HOST_DEVICES = {1, 3}  # kDLCPU and kDLCUDAHost of dlpack.h
 
 
@@ -75,6 +77,9 @@ def from_dlpack(x: Any) -> Tensor:
     if kind in _HOST_DEVICES:
         return Tensor.wrap(np.from_dlpack(x))
     interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is None and kind == _CUDA and (library := array_library()) is not None:
+        x = library.from_dlpack(x)
+        interface = x.__cuda_array_interface__
     if interface is None:
         raise DeviceError(
             f"from_dlpack: device type {kind} of a {type(x).__name__} is neither the host nor CUDA; "
@@ -91,6 +96,7 @@ def _on_device(owner: Any, interface: dict[str, Any], device: int) -> Tensor:
             f"from_dlpack: a {type(owner).__name__} of shape {shape} on device {device} is not "
             "contiguous; make it so first"
         )
+    settle(owner, device)
     address, size = interface["data"][0], math.prod(shape)
     memory = MemoryManager.adopt_device(address, size, dtype, device, owner)
     return Tensor.over(memory, memory.frame().reshape(shape))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from magmadnn.graph.op import Op, as_arrays
 from magmadnn.graph.signature import shape_text
@@ -386,12 +387,15 @@ class Tensor(ValueOperators):
         return np.array(self.read()) if copy else self.numpy()
 
     def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule on the host's side of this memory, without a copy."""
+        """A DLPack capsule on this memory without a copy: of DEVICE memory there, else of the host's side."""
         if self.kind is Kind.DEVICE:
-            raise DeviceError(
-                "DLPack: a DEVICE Tensor gives its address by __cuda_array_interface__: use "
-                "cupy.asarray(t) or torch.as_tensor(t), or t.to(md.HOST)"
-            )
+            library = array_library()
+            if library is None or self.dtype == BFLOAT16:
+                raise DeviceError(
+                    f"DLPack: nothing here can export {self.dtype.name} of a DEVICE Tensor; use "
+                    "__cuda_array_interface__, or t.to(md.HOST)"
+                )
+            return library.asarray(self).__dlpack__(**options)
         if self.dtype == BFLOAT16:
             raise DTypeError("DLPack: NumPy cannot export bfloat16; use t.astype('float32')")
         return self.numpy().__dlpack__(**options)

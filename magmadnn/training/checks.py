@@ -18,6 +18,7 @@ from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.losses import CrossEntropy, as_loss
 from magmadnn.tensor import Operation, Placeholder
 
+from .resident import resident
 from .sources import as_arrays, inputs_for
 
 if TYPE_CHECKING:
@@ -78,8 +79,11 @@ def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array]
     Raises:
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
     """
-    inputs = inputs_for(model.inputs, x, what, gpu_of(model))
-    targets = as_arrays(y, gpu_of(model))
+    device = gpu_of(model)
+    inputs, targets = inputs_for(model.inputs, x, what, device), as_arrays(y, device)
+    if device is not None:
+        arrays = resident(model, what, [*inputs, *targets], device)
+        inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
     # one array is "x" in messages, several are "x[0]", "x[1]" ...
     given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
     check_arrays(given, wanted, classes=_classes(model, targets))

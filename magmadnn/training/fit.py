@@ -133,7 +133,6 @@ class Fit:
         self._stop: str | None = None
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
-        self._batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
 
     def stop(self, reason: str) -> None:
         """End training after the current batch; `history.stopped` gets the reason."""
@@ -197,7 +196,7 @@ class Fit:
         """
         size = self.current_batch_size
         while self._stop is None:
-            seconds = self._batch_seconds.get(size, _SLICE_SECONDS / 8)
+            seconds = self.step.batch_seconds.get(size, _SLICE_SECONDS / 8)
             limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
             wanted = max(int(_SLICE_SECONDS / seconds), 1)
             piece = take(min(wanted, slices.longest, *limits))
@@ -208,7 +207,7 @@ class Fit:
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
                 self._run_batches(piece.each(), started)
                 continue
-            self._batch_seconds[size] = max((time.perf_counter() - begun) / piece.count, 1e-7)
+            self.step.batch_seconds[size] = max((time.perf_counter() - begun) / piece.count, 1e-7)
             loss, *sums = found
             assert piece.rows is not None
             weights = self._weights.get(size)

@@ -323,8 +323,8 @@ class Model:
                     raise ArgumentError("fit: give validation_data or validation_split, not both")
                 kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
                 held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
-            seed = self.seed if shuffle else None
-            source = ArraySource(inputs, targets, weights, seed=seed, chosen=kept)
+            on = {"seed": self.seed if shuffle else None, "device": gpu_of(self)}
+            source = ArraySource(inputs, targets, weights, chosen=kept, **on)
         objective, step = self._training_step(source.sample)
         size, validate = max(batch_size if isinstance(batch_size, int) else 0, 1024), None
         if validation_data is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._structure import read_rows, take_rows
+from magmadnn.data._structure import is_mapped, read_rows, take_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
 from magmadnn.graph.op import Array
@@ -80,10 +81,17 @@ class Reader:
     """Reads rows of mapped files into a ring, half of it at a time and in the order of the file."""
 
     def __init__(
-        self, arrays: Parts, order: NDArray[np.int64], ring: Ring, epoch: int, start: int
+        self,
+        arrays: Parts,
+        order: NDArray[np.int64],
+        ring: Ring,
+        epoch: int,
+        start: int,
+        threads: int = 1,
     ) -> None:
         self._arrays, self._order, self._ring = arrays, order, ring
-        self._epoch, self._start = epoch, start
+        self._epoch, self._start, self._threads = epoch, start, threads
+        self._mapped = any(map(is_mapped, flat(arrays)))
 
     def fill(self) -> None:
         """All batches from the first on; a last, partial one is passed on.
@@ -91,6 +99,10 @@ class Reader:
         Raises:
             DataError: if a file cannot be read, naming rows and batches.
         """
+        with ThreadPoolExecutor(self._threads, "magmadnn-rows") as pool:
+            self._fill(pool)
+
+    def _fill(self, pool: ThreadPoolExecutor) -> None:
         ring, size, half = self._ring, self._ring.rows, self._ring.places // 2
         whole = len(self._order) // size
         for first in range(self._start, whole, half):
@@ -99,26 +111,40 @@ class Reader:
             place = ring.wait_for_room(half)
             if place is None:
                 return
-            self._read(first, count, place * size)
+            self._read(pool, first, count, place * size)
             ring.add(count)
         rest = self._order[max(whole, self._start) * size :]
         if len(rest):
             ring.pass_on(batch_of(rows_of(self._arrays, rest)))
 
-    def _read(self, first: int, count: int, at: int) -> None:
+    def _read(self, pool: ThreadPoolExecutor, first: int, count: int, at: int) -> None:
+        """Batches into places from row `at` of the ring on; each thread reads a part of the rows."""
         ring, size = self._ring, self._ring.rows
         rows = self._order[first * size : (first + count) * size]
-        ascending = np.argsort(rows, kind="stable")
-        in_file = rows[ascending]
-        ring.order[at + ascending] = np.arange(at, at + len(rows))
+        if self._mapped:  # in the order of the file
+            ascending = np.argsort(rows, kind="stable")
+            ring.order[at + ascending] = np.arange(at, at + len(rows))
+            rows = rows[ascending]
+        else:
+            ring.order[at : at + len(rows)] = np.arange(at, at + len(rows))
+        step = -(-len(rows) // self._threads)
+        parts = [
+            pool.submit(self._read_part, rows[k : k + step], at + k)
+            for k in range(0, len(rows), step)
+        ]
         try:
-            for array, goal in zip(flat(self._arrays), ring.arrays, strict=True):
-                read_rows(array, in_file, goal[at : at + len(rows)])
+            for part in parts:
+                part.result()
         except Exception as error:
             raise DataError(
-                f"fit: rows {in_file[0]} to {in_file[-1]} cannot be read, which batches {first + 1} to "
+                f"fit: rows {rows.min()} to {rows.max()} cannot be read, which batches {first + 1} to "
                 f"{first + count} of epoch {self._epoch + 1} need: {error}"
             ) from error
+
+    def _read_part(self, rows: NDArray[np.int64], at: int) -> None:
+        for array, goal in zip(flat(self._arrays), self._ring.arrays, strict=True):
+            read_rows(array, rows, goal[at : at + len(rows)])
+        self._ring.tell(at, at + len(rows))
 
 
 def fill(ring: Ring, found: Generator[Batch]) -> None:
@@ -139,6 +165,7 @@ def fill(ring: Ring, found: Generator[Batch]) -> None:
                 return
             for array, goal in zip(arrays, ring.arrays, strict=True):
                 goal[place * ring.rows : (place + 1) * ring.rows] = array
+            ring.tell(place * ring.rows, (place + 1) * ring.rows)
             ring.add(1)
 
 
@@ -155,7 +182,7 @@ def taken(ring: Ring, like: Parts, most: int) -> Piece | None:
 
 def half_of_ring(arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None) -> int:
     """Batches of half a ring for these arrays, on the host and in the room on a device."""
-    nbytes = _RING_BYTES if room is None else min(room.ring_bytes, room.nbytes)
+    nbytes = _RING_BYTES if room is None else room.ring_bytes
     batch = sum(batch_size * a[:1].nbytes for a in arrays)
     return max(1, min(nbytes // max(1, 2 * batch), -(-batches // 2), _LONGEST // 2))
 

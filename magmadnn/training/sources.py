@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -45,7 +45,11 @@ _MOST_KEPT = 1 << 20  # rows of an order that is kept
 _LEAST_AHEAD = (
     4096  # rows whose order a thread draws ahead: to start it costs as much as to draw for less
 )
+_ORDERS = 8  # that are kept
 _AHEAD = 64  # batches of an iterable that are prepared ahead at most
+
+
+_orders: dict[tuple[int, int, int], NDArray[np.int64]] = {}
 
 
 class Source(Protocol):
@@ -94,6 +98,7 @@ class ArraySource:
         weights: of the samples.
         seed: of the order; None: as they stand.
         chosen: the rows that are meant, ascending; None: all.
+        device: number of a GPU that draws orders.
     """
 
     def __init__(
@@ -104,13 +109,15 @@ class ArraySource:
         *,
         seed: int | None,
         chosen: NDArray[np.int64] | None = None,
+        device: int | None = None,
     ) -> None:
         self.arrays: Parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
         self.seed = seed
-        self._chosen = chosen
+        self._chosen, self._device = chosen, device
         self.rows: int | None = len(inputs[0]) if chosen is None else len(chosen)
         self.sample = batch_of(self.arrays)
         self._rings: dict[int, Ring] = {}
+        self._threads = 1  # that read into rings
         self._next: tuple[int, Future[NDArray[np.int64]]] | None = None
 
     @property
@@ -124,9 +131,10 @@ class ArraySource:
         if seed is None:
             return self._chosen_of(np.arange(rows))
         known, self._next = self._next, None
-        now = known[1].result() if known and known[0] == number else order_of(rows, seed, number)
-        if rows >= _LEAST_AHEAD:
-            self._next = (number + 1, ahead(order_of, rows, seed, number + 1))
+        draw = partial(order_of, rows, seed, device=self._device)
+        now = known[1].result() if known and known[0] == number else draw(number)
+        if rows >= _LEAST_AHEAD and (rows, seed, number + 1) not in _orders:
+            self._next = (number + 1, ahead(draw, number + 1))
         return self._chosen_of(now)
 
     def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -157,11 +165,15 @@ class ArraySource:
         if (self.rows or 0) < batch_size:
             return None
         arrays = flat(self.arrays)
-        if self.in_memory and (room is None or _host_bytes(arrays) <= room.nbytes):
+        host = _host_bytes(arrays)
+        if self.in_memory and (room is None or not host or host <= room.nbytes):
             return self.arrays, batch_size
         if batch_size not in self._rings:
+            arrays = [as_array(a) for a in arrays]
+            self.arrays = parts_like(self.arrays, arrays)
             half = half_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room)
             memory = None if room is None else room.pinned
+            self._threads = 1 if room is None else room.threads
             self._rings[batch_size] = Ring(arrays, batch_size, 2 * half, memory)
         return parts_like(self.arrays, self._rings[batch_size].arrays), batch_size
 
@@ -173,7 +185,7 @@ class ArraySource:
             yield InMemory(self.arrays, order, batch_size, start)
             return
         ring = self._rings[batch_size]
-        reader = Reader(self.arrays, order, ring, number, start)
+        reader = Reader(self.arrays, order, ring, number, start, self._threads)
         with ring.start(reader.fill, filled):
             yield partial(taken, ring, self.arrays)
 
@@ -249,16 +261,21 @@ def _host_bytes(arrays: Sequence[Array]) -> int:
     return sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
 
 
-def order_of(rows: int, seed: int, number: int) -> NDArray[np.int64]:
-    """The order of the rows in an epoch; the last ones are kept, where they are not large."""
-    return order(rows, seed, number) if rows > _MOST_KEPT else _kept_order(rows, seed, number)
+def order_of(rows: int, seed: int, number: int, device: int | None = None) -> NDArray[np.int64]:
+    """The order of the rows in an epoch, by a GPU if one is given: the same.
 
-
-@lru_cache(maxsize=8)
-def _kept_order(rows: int, seed: int, number: int) -> NDArray[np.int64]:
-    found = order(rows, seed, number)
-    found.flags.writeable = False
-    return found
+    The last ones are kept, where they are not large.
+    """
+    if rows > _MOST_KEPT:
+        return order(rows, seed, number, device)
+    key = (rows, seed, number)
+    if key not in _orders:
+        found = order(rows, seed, number, device)
+        found.flags.writeable = False
+        while len(_orders) >= _ORDERS:
+            _orders.pop(next(iter(_orders)), None)
+        _orders[key] = found
+    return _orders[key]
 
 
 def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.cli import commands, doctor, machine
+from magmadnn.cli import commands, doctor, doctor_gpu, machine
 from magmadnn.cli.commands import COMMANDS
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
@@ -125,7 +125,7 @@ def test_doctor_prints_every_fact(command) -> None:
     facts = {line.split()[0]: line for line in lines if line.startswith(" ")}
     for name in (
         "magmadnn Python system CPU features cores memory NumPy scipy-openblas64 llvmlite "
-        "matplotlib tensorboardX cupy NVIDIA driver MNIST cache runs"
+        "matplotlib tensorboardX driver CuPy NVRTC cuBLASLt nvmath-python cuDNN NCCL MNIST cache runs"
     ).split():
         assert len(facts[name].split()) > 1, name
     assert np.__version__ in facts["NumPy"]
@@ -205,6 +205,20 @@ def test_commands_are_loaded_when_they_are_used() -> None:
 def test_doctor_names_what_kernels_are_compiled_for() -> None:
     with emulated_device():
         facts = dict(doctor.SECTIONS["GPU"]())
-    assert facts["NVIDIA GPU"] == "emulated"
+    assert facts["device 0"].startswith("emulated, ")
     assert facts["kernels"].startswith("emulated, ")
     assert facts["kernels"].endswith(" multiprocessors")
+
+
+@pytest.mark.parametrize(
+    ("newest", "extra"), [(None, "cuda13"), ((12, 4), "cuda12"), ((13, 0), "cuda13")]
+)
+def test_doctor_names_the_extra_for_the_driver(monkeypatch, newest, extra: str) -> None:
+    monkeypatch.setattr(doctor_gpu, "newest_cuda", lambda: newest)
+    monkeypatch.setattr(doctor_gpu, "_version", {"nvidia-nccl-cu12": "2.27.7"}.get)
+    facts = dict(doctor.SECTIONS["GPU"]())
+    assert (
+        facts["CuPy"] == f"not installed (memory, NVRTC, cuBLASLt): pip install 'magmadnn[{extra}]'"
+    )
+    assert facts["NCCL"] == "2.27.7"
+    assert ("for CUDA up to" in facts["driver"]) == (newest is not None)

@@ -37,6 +37,7 @@ def writing(ring: Ring, pieces: list[int]) -> Callable[[], None]:
             for place in range(first, first + count):
                 ring.arrays[0][place * ring.rows : (place + 1) * ring.rows] = number
                 number += 1
+            ring.tell(first * ring.rows, (first + count) * ring.rows)
             ring.add(count)
 
     return fill

@@ -29,8 +29,10 @@ def test_structures_and_labels_pass():
     assert data.check_arrays(X, [X, X[:, 0]]) == 7
 
 
-def test_the_first_bad_row_is_named_across_blocks(monkeypatch):
+@pytest.mark.parametrize("large", [1, 1 << 25])
+def test_the_first_bad_row_is_named_across_blocks(monkeypatch, large):
     monkeypatch.setattr(validation, "_BLOCK", 4)
+    monkeypatch.setattr(validation, "_LARGE", large)
     x = X.astype(ml_dtypes.bfloat16)
     x[5, 1] = x[6, 0] = np.nan
     with pytest.raises(DataError, match=r"^x: row 5, column 1 is nan"):

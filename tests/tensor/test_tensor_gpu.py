@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,3 +63,43 @@ def test_from_dlpack_of_cupy() -> None:
     assert float(array[0, 0]) == -1
     del array
     assert t.to(HOST)[2, 3] == 11
+
+
+class DlpackOnly:
+    """An array that offers nothing else."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, number = self._array.__dlpack_device__()
+        return int(kind), int(number)
+
+
+def test_an_array_with_dlpack_only() -> None:
+    import cupy
+
+    array = cupy.arange(12, dtype=np.float32).reshape(3, 4)
+    t = from_dlpack(DlpackOnly(array))
+    array[1, 2] = 50
+    assert (t.kind, t[1, 2].item()) == (DEVICE, 50)
+
+
+def test_dlpack_gives_the_memory_on_the_device() -> None:
+    torch = pytest.importorskip("torch")
+    import cupy
+
+    t = asarray(numbers(5, 7), kind=DEVICE)
+    for library in (cupy, torch):
+        seen = library.from_dlpack(t)
+        assert seen.shape == (5, 7)
+        seen[1, 2] = -7
+        assert t[1, 2].item() == -7
+        seen[1, 2] = 3
+    kept = cupy.from_dlpack(t)
+    del t
+    asarray(np.zeros((5, 7), np.float32), kind=DEVICE)
+    assert float(kept[1, 2]) == 3

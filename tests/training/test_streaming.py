@@ -135,12 +135,17 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert peak < (1 << 20) + 12 * 8 * rows + 4 * 1024 * width * 4
 
 
-def test_rows_that_are_in_use_stay_as_they_are() -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_rows_that_are_in_use_stay_as_they_are(
+    tmp_path: Path, threads: int, in_memory: bool
+) -> None:
     """Two batches of the last, shorter half would fit beside the last batch of the half before."""
     source = ArraySource([X], [Y], None, seed=3)
     order, size = source.order(0)[:80], 10
     ring = Ring([X], size, 6)
-    reader = Reader(((X,), (), ()), order, ring, 0, 0)
+    arrays = [X] if in_memory else mapped(tmp_path, X)
+    reader = Reader((tuple(arrays), (), ()), order, ring, 0, 0, threads)
     with ring.start(reader.fill):
         for number in range(8):
             ready = ring.take(1)

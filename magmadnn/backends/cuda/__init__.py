@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from magmadnn.errors import DeviceError
 
@@ -14,8 +15,8 @@ from .engine import Engine as Engine
 from .protocol import DeviceMemory as DeviceMemory
 
 __all__ = [
-    "DeviceMemory", "Engine", "Provider", "available", "device_count", "device_engine",
-    "device_memory", "install",
+    "DeviceMemory", "Engine", "Provider", "array_library", "available", "device_count",
+    "device_engine", "device_memory", "install",
 ]  # fmt: skip
 
 
@@ -96,6 +97,15 @@ def device_memory(device: int) -> DeviceMemory:
     if not 0 <= device < count:
         raise DeviceError(f"device {device} is not there: this machine has {count}, counted from 0")
     return _provider[0].open_device(device)
+
+
+def array_library() -> Any | None:
+    """What sees arrays on devices without copying them, as CuPy does; None where there is nothing."""
+    if _provider[0] is not _CUPY or not device_count():
+        return None
+    import cupy
+
+    return cupy
 
 
 def device_engine(device: int) -> Engine:

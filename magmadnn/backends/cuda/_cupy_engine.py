@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
+import numpy as np
 from cupy.cuda import cublas, nvrtc, runtime
 
 from magmadnn.errors import DeviceError
@@ -41,6 +42,12 @@ class CudaGraph:
 def _destroy(engine: CudaEngine, made: int) -> None:
     with engine.here():
         driver.destroy_instance(made)
+
+
+def _numbers(address: int, count: int, dtype: type[np.generic]) -> cupy.ndarray:
+    """Integers of 64 bits at an address, as CuPy sees them."""
+    memory = cupy.cuda.UnownedMemory(address, 8 * count, None)
+    return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
 class CudaEvent:
@@ -104,6 +111,23 @@ class CudaEngine:
     def wait(self) -> None:
         with self.here():
             driver.wait_for(self.stream)
+
+    def launch(self, node: KernelNode) -> None:
+        with self.here():
+            if node.shared_bytes > 48 << 10:
+                driver.allow_shared_bytes(node.function, node.shared_bytes)
+            driver.launch_kernel(
+                self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
+            )
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        with self.here():
+            driver.copy(to, source, nbytes, self.stream)
+
+    def argsort(self, keys: int, count: int, order: int) -> None:
+        with self.here(), cupy.cuda.Stream.null:  # which is in one order with ours
+            found = cupy.argsort(_numbers(keys, count, np.uint64), kind="stable")
+            _numbers(order, count, np.int64)[...] = found
 
     def event(self) -> CudaEvent:
         with self.here():

@@ -130,6 +130,28 @@ def allow_shared_bytes(function: int, nbytes: int) -> None:
     call("cuFuncSetAttribute", c_void_p(function), c_int(_DYNAMIC_SHARED_BYTES), c_int(nbytes))
 
 
+def copy(to: int, source: int, nbytes: int, stream: int) -> None:
+    """Begin to copy between any two addresses."""
+    call("cuMemcpyAsync", c_uint64(to), c_uint64(source), ctypes.c_size_t(nbytes), c_void_p(stream))
+
+
+def launch_kernel(
+    stream: int,
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared_bytes: int,
+    arguments: Sequence[int],
+) -> None:
+    """Begin to run a kernel; its arguments are copied."""
+    _held, places = _packed(arguments)
+    call(
+        "cuLaunchKernel",
+        c_void_p(function), *map(c_uint, grid), *map(c_uint, block), c_uint(shared_bytes),
+        c_void_p(stream), places, None,
+    )  # fmt: skip
+
+
 # --- graphs ---------------------------------------------------------------------------------------
 
 
@@ -149,9 +171,7 @@ def add_kernel(
     arguments: Sequence[int],
 ) -> int:
     """A kernel in a graph; its arguments are copied."""
-    values = (c_uint64 * max(len(arguments), 1))(*(a & 0xFFFFFFFFFFFFFFFF for a in arguments))
-    start = ctypes.addressof(values)
-    places = (c_void_p * max(len(arguments), 1))(*(start + 8 * k for k in range(len(arguments))))
+    _held, places = _packed(arguments)
     parameters = KernelParameters(
         function, (c_uint * 3)(*grid), (c_uint * 3)(*block), shared_bytes,
         ctypes.cast(places, POINTER(c_void_p)), None, None, None,
@@ -159,6 +179,14 @@ def add_kernel(
     node = c_void_p()
     call("cuGraphAddKernelNode_v2", byref(node), c_void_p(graph), None, 0, byref(parameters))
     return node.value or 0
+
+
+def _packed(arguments: Sequence[int]) -> tuple[ctypes.Array[c_uint64], ctypes.Array[c_void_p]]:
+    """Arguments of 8 bytes, to be held until they are copied, and the address of each."""
+    values = (c_uint64 * max(len(arguments), 1))(*(a & 0xFFFFFFFFFFFFFFFF for a in arguments))
+    start = ctypes.addressof(values)
+    places = (c_void_p * max(len(arguments), 1))(*(start + 8 * k for k in range(len(arguments))))
+    return values, places
 
 
 def add_child(graph: int, child: int) -> int:

@@ -147,6 +147,24 @@ class Engine(Protocol):
         """A graph of nodes."""
         ...
 
+    def launch(self, node: KernelNode) -> None:
+        """Begin to run one kernel; returns before it is done."""
+        ...
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Begin to copy between addresses of the device, or of pinned memory of the host; in order."""
+        ...
+
+    def argsort(self, keys: int, count: int, order: int) -> None:
+        """Begin to find the order that sorts `count` unsigned integers of 64 bits; equal ones keep theirs.
+
+        Args:
+            keys: their address.
+            count: how many.
+            order: address of the result, as signed integers of 64 bits.
+        """
+        ...
+
     def event(self) -> Any:
         """An event for an `EventNode`."""
         ...

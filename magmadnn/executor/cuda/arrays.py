@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cuda import device_engine, device_memory
-from magmadnn.compiler.emit.cuda.finite import look_finite, look_within
+from magmadnn.backends.cuda.engine import KernelNode
+from magmadnn.compiler.emit.cuda.draw import DrawKeys, draw_keys
+from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin, look_finite, look_within
 from magmadnn.compiler.emit.cuda.step_ends import FetchPart, fetch
 from magmadnn.compiler.emit.cuda.variant import Launch
+from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
+from .code import functions_of
 from .data import Block
-from .items import Item, graph_of
+from .upload import upload
+
+# Compiled together with the first that is wanted: each module takes its time.
+_USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"))
+
+
+def copied(values: Array, device: int) -> OnDevice:
+    """A copy of an array of the host.
+
+    Raises:
+        OutOfMemoryError: if there is no room for it.
+    """
+    block = Block(values.nbytes, device)
+    upload(device_memory(device), block.address, values)
+    return OnDevice(values.shape, values.dtype.newbyteorder("="), block.address, device, block)
 
 
 def is_finite(array: OnDevice) -> bool:
-    """Whether no element is NaN or infinite; of float32 or float64."""
+    """Whether no element is NaN or infinite."""
+    if array.dtype.name not in ("float32", "float64"):
+        return True
     fault = _word(array.device)
     _run(array.device, look_finite(fault.address, [(array.dtype.name, array.size, array.address)]))
     return not _value(fault, array.device)
@@ -32,15 +55,41 @@ def is_within(array: OnDevice, end: int) -> bool:
 
 def take_rows(array: OnDevice, rows: NDArray[np.int64]) -> OnDevice:
     """A copy of these rows, in this order, on the device."""
-    shape = (len(rows), *array.shape[1:])
-    columns = array.size // len(array)
-    result = Block(len(rows) * columns * array.dtype.itemsize, array.device)
-    order = _holding(rows, array.device)
-    places = _holding(np.array([array.address, order.address]), array.device)
-    first, name = _holding(np.zeros(1), array.device), array.dtype.name
-    part = (FetchPart(name, name), len(rows), columns, places.address, places.address + 8)
-    _run(array.device, fetch(first.address, 0, [(*part, result.address)]))
-    return OnDevice(shape, array.dtype, result.address, array.device, result)
+    return _fetched(array, len(rows), array.dtype, rows)
+
+
+def converted(array: OnDevice, dtype: np.dtype[Any]) -> OnDevice:
+    """A copy in another dtype, on the device."""
+    return _fetched(array, len(array), dtype, None)
+
+
+def permutation(count: int, seed: int, stream: int, device: int) -> NDArray[np.int64]:
+    """`ops.philox.permutation`, drawn and sorted by the device: the same numbers."""
+    keys, order = Block(8 * count, device), Block(8 * count, device)
+    _run(device, draw_keys(count, keys.address, stream, seed))
+    device_engine(device).argsort(keys.address, count, order.address)
+    found = np.empty(count, np.int64)
+    device_memory(device).copy_to_host(found.view(np.uint8), order.address)
+    return found
+
+
+def _fetched(
+    array: OnDevice, rows: int, dtype: np.dtype[Any], order: NDArray[np.int64] | None
+) -> OnDevice:
+    """Rows in an order, or as they stand, in memory of their own."""
+    columns, device = math.prod(array.shape[1:]), array.device
+    result = Block(rows * columns * dtype.itemsize, device)
+    numbers = np.r_[[0, array.address, 0], [] if order is None else order].astype(np.int64)
+    held = _holding(numbers, device)
+    if order is not None:  # which lies behind its address
+        numbers[2] = held.address + 24
+        device_memory(device).copy_to_device(held.address, numbers[:3].view(np.uint8))
+    part = FetchPart(array.dtype.name, dtype.name)
+    source, place = held.address + 8, 0 if order is None else held.address + 16
+    launch = fetch(held.address, 0, [(part, rows, columns, source, place, result.address)])
+    if result.nbytes:
+        _run(device, launch)
+    return OnDevice((rows, *array.shape[1:]), dtype, result.address, device, result)
 
 
 def _word(device: int) -> Block:
@@ -62,7 +111,8 @@ def _holding(numbers: NDArray[np.generic], device: int) -> Block:
 
 
 def _run(device: int, launch: Launch) -> None:
-    """Run one kernel, and wait for it."""
+    """Begin to run one kernel."""
     engine = device_engine(device)
-    graph_of(engine, [Item(launch, (), ())]).launch()
-    engine.wait()
+    function = functions_of(engine, [launch.variant, *_USUAL])[launch.variant]
+    one = KernelNode(function, launch.grid, launch.block, launch.shared_bytes, launch.arguments)
+    engine.launch(one)

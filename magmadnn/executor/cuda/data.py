@@ -11,7 +11,6 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice
-from magmadnn.memory.unchanging import Unchanging
 
 from .edges import Span
 from .upload import upload
@@ -30,9 +29,9 @@ class Block:
 class Data:
     """An array for each placeholder of data.
 
-    Arrays of the host are copied, unless they are there and nobody may write them; those on the device stay
-    where they are, and are to be held by whoever runs the slices. Kernels find the addresses in a table, so
-    that other arrays take their place and no graph changes.
+    Arrays of the host are copied; those on the device stay where they are, and are to be held by whoever runs
+    the slices. Kernels find the addresses in a table, so that other arrays take their place and no graph
+    changes.
 
     Args:
         nodes: the placeholders.
@@ -44,7 +43,6 @@ class Data:
         self._nodes = list(nodes)
         self._table = Block(8 * len(self._nodes), device)
         self._blocks: dict[Node, Block] = {}
-        self._held: dict[Node, Unchanging | None] = {}  # what is there and cannot have changed
 
     def entry(self, node: Node) -> int:
         """Where the address of a placeholder's array stands."""
@@ -74,17 +72,11 @@ class Data:
         """The address of an array, or of a copy."""
         if isinstance(array, OnDevice):
             self._blocks.pop(node, None)
-            self._held.pop(node, None)
             return array.address
-        held = self._held.get(node)
-        if held is not None and held.is_still(array):
-            return self._blocks[node].address
-        self._held[node] = None
         if node not in self._blocks or self._blocks[node].nbytes != array.nbytes:
             self._blocks.pop(node, None)
             self._blocks[node] = Block(array.nbytes, self._device)
         upload(self._memory, self._blocks[node].address, array)
-        self._held[node] = Unchanging.of(array)
         return self._blocks[node].address
 
     def renew(self, arrays: Mapping[Node, Array], first: int, last: int) -> None:

@@ -32,6 +32,7 @@ from .data import Block, Data
 from .items import Item, Items, finite_items, graph_of, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .runner import CudaRunner, workspaces_of
+from .staging import Staging
 from .whole import whole
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
@@ -82,13 +83,15 @@ class CudaSlices:
             (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
             for node in runner.plan.program.outputs
         ]
-        self._variables = [target for target, _ in runner.plan.program.updates]
-        self._before = [
-            Block(tensor_of(v).nbytes, device) for v in self._variables
-        ]  # to go back to where a slice began
+        self._staging = Staging(device)
+        self._sources = [n for n in runner.plan.program.nodes() if n.op is VARIABLE]
+        self._targets = [target for target, _ in runner.plan.program.updates]
+        # to go back to where a slice began
+        self._before = [Block(tensor_of(v).nbytes, device) for v in self._targets]
         self._look: Graph | None = None
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
+        self._written: tuple[int, ...] = ()
 
     def _items_of(self, layout: Layout, runner: CudaRunner) -> Items:
         return Items(
@@ -159,6 +162,11 @@ class CudaSlices:
                 items.append(Item(launch, (layout.span(value),), (layout.span(target),)))
         return items
 
+    def is_there(self) -> bool:
+        """Whether kernels can still work on the variables' own memory."""
+        device = self._layouts[0].device
+        return all(is_on_device(tensor_of(n), device) for n in (*self._sources, *self._targets))
+
     # --- running ----------------------------------------------------------------------------------
 
     def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
@@ -172,53 +180,60 @@ class CudaSlices:
             None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
             all variables are then as before the slice.
         """
-        count, layout = len(order) // self._size, self._layouts[0]
+        count, staging = len(order) // self._size, self._staging
         self._check_addresses()
-        layout.copy_in(self._first.address, np.array([0, count]))
-        layout.copy_in(self._order.address, order.astype(np.int64, copy=False))
+        staging.begin()
+        staging.send(self._first.address, np.array([0, count]))
+        staging.send(self._order.address, order.astype(np.int64, copy=False))
         for node, block in self._settings.items():
-            layout.copy_in(block.address, np.asarray(settings[node], np.float64))
-        for variable, block in zip(self._variables, self._before, strict=True):
-            nbytes = tensor_of(variable).nbytes
-            layout.copy_within(block.address, layout.variable(variable), nbytes)
+            staging.send(block.address, np.asarray(settings[node], np.float64))
+        for address, kept in zip(self._written, self._before, strict=True):
+            self._engine.copy(kept.address, address, kept.nbytes)
         left = count
         while left > 0:
             steps = _MOST if self._small else next(s for s in _STEPS if s <= left)
             self._graph(steps).launch()
             left -= steps
         self._look_at_variables()
+        found = self._fetched(count)
+        if found is None:
+            for address, kept in zip(self._written, self._before, strict=True):
+                self._engine.copy(address, kept.address, kept.nbytes)
+            self._engine.wait()
+        return found
+
+    def _fetched(self, count: int) -> list[Array] | None:
+        """Wait, and give what was kept of so many batches; None where something is wrong."""
+        staging, faults = self._staging, [layout.faults for layout in self._layouts]
+        there = [
+            staging.fetch(block.address, (count, *frame.shape), frame.dtype)
+            for _, frame, block in self._outputs
+        ]
+        words = [staging.fetch(fault, (1,), np.dtype(np.int64)) for fault in faults]
         self._engine.wait()
-        for variable in self._variables:
-            tensor_of(variable).memory.device_pointer(write=True)
-        found = [self._kept(frame, block, count) for _, frame, block in self._outputs]
-        faults = sum(layout.take_faults() for layout in self._layouts) > 0
-        if not faults and all(np.isfinite(f).all() for f in found):
-            return found
-        for variable, block in zip(self._variables, self._before, strict=True):
-            nbytes = tensor_of(variable).nbytes
-            layout.copy_within(layout.variable(variable), block.address, nbytes)
-        return None
+        for target in self._targets:
+            tensor_of(target).memory.device_pointer(write=True)
+        if any(word[0] for word in words):
+            for layout in self._layouts:
+                layout.take_faults()
+            return None
+        return [t.copy() for t in there] if all(np.isfinite(t).all() for t in there) else None
 
     def _look_at_variables(self) -> None:
         """Note a fault where a new value is NaN or infinite."""
         layout = self._layouts[0]
         if self._look is None:
-            values = [(v.dtype.name, layout.variable_span(v)) for v in self._variables]
+            values = [(v.dtype.name, layout.variable_span(v)) for v in self._targets]
             word = (layout.faults, layout.faults + 8)
             self._look = graph_of(self._engine, finite_items(word, values))
         self._look.launch()
 
-    def _kept(self, frame: Array, block: Block, count: int) -> Array:
-        found = np.empty((count, *frame.shape), frame.dtype)
-        self._layouts[0].copy_out(found, block.address)
-        return found
-
     def _check_addresses(self) -> None:
         """Bring variables to the device; graphs are made anew where one has moved."""
         layout = self._layouts[0]
-        addresses = tuple(layout.variable(n) for n in self.plan.program.nodes() if n.op is VARIABLE)
+        addresses = tuple(layout.variable(n) for n in (*self._sources, *self._targets))
         if addresses != self._addresses:
-            self._addresses = addresses
+            self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
             self._look = None
 
@@ -257,14 +272,14 @@ def slices_of(
 
     The last ones are kept with their graphs, and take new data of the same shapes.
     """
-    if not can_slice(runner, data, settings):
-        return None
     looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
     key = (looks, tuple(settings), tuple(sorted(sizes.items())))
     kept = _kept.setdefault(runner, {})
     try:
-        if key not in kept:
+        if key not in kept or not kept[key].is_there():
             kept.clear()
+            if not can_slice(runner, data, settings):
+                return None
             kept[key] = CudaSlices(runner, data, settings, sizes, batch_size)
         kept[key].data.take(data)  # which may have changed
     except OutOfMemoryError:

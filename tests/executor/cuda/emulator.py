@@ -207,6 +207,19 @@ class Emulator:
         self.graphs.append(EmulatedGraph(tuple(nodes), self._draw))
         return self.graphs[-1]
 
+    def launch(self, node: KernelNode) -> None:
+        _run(node)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(to, source, nbytes)
+
+    def argsort(self, keys: int, count: int, order: int) -> None:
+        raw = (ctypes.c_uint64 * count).from_address(keys)
+        result = (ctypes.c_int64 * count).from_address(order)
+        np.frombuffer(result, np.int64)[:] = np.argsort(
+            np.frombuffer(raw, np.uint64), kind="stable"
+        )
+
     def event(self) -> list[float]:
         """The host's clock is the device's."""
         return [0.0]

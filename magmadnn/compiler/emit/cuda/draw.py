@@ -15,6 +15,7 @@ from magmadnn.compiler.kernels.formula import Formula
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
 from .function import Function
 from .parts import Part, kept, parameters, seen
+from .prelude import BEGIN
 from .variant import Chip, Launch, arguments_of
 
 _THREADS = 256
@@ -113,3 +114,30 @@ def choose_draw(kernel: Draw, values: Mapping[str, int], chip: Chip) -> Launch |
     variant = DrawVariant(kernel)
     grid = (-(-threads // _THREADS), 1, 1)
     return Launch(variant, grid, (_THREADS, 1, 1), arguments_of(variant, values))
+
+
+@dataclass(frozen=True)
+class DrawKeys:
+    """Random integers of 64 bits, two words each: what a permutation is sorted by (`ops.philox`).
+
+    Slots: `count, keys, stream, seed`.
+    """
+
+    slots = ("count", "keys", "stream", "seed")
+
+    def text(self, name: str) -> str:
+        """The function."""
+        lines = """  const i64 block = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (2 * block >= count) return;
+  const Words words = philox((u64)block, (u64)stream, (u64)seed);
+  keys[2 * block] = (u64)words.at[0] << 32 | words.at[1];
+  if (2 * block + 1 < count) keys[2 * block + 1] = (u64)words.at[2] << 32 | words.at[3];"""
+        head = f'extern "C" __global__ void {name}(i64 count, u64 *keys, i64 stream, i64 seed)'
+        return f"{_PHILOX}\n{head} {{\n{BEGIN}{lines}\n}}\n"
+
+
+def draw_keys(count: int, keys: int, stream: int, seed: int) -> Launch:
+    """The launch for `count` keys at an address."""
+    threads = -(-count // 2)
+    grid = (-(-threads // _THREADS), 1, 1)
+    return Launch(DrawKeys(), grid, (_THREADS, 1, 1), (count, keys, stream, seed))

@@ -10,7 +10,8 @@ from .prelude import BEGIN
 from .variant import Launch
 
 _THREADS = 256
-_BLOCKS = 256
+_BLOCKS = 2048
+_AT_ONCE = 8  # loads of a thread that wait together
 MOST_PARTS = 100  # arrays of one launch: what fits into its parameters
 
 
@@ -40,6 +41,7 @@ class LookFinite:
             kinds += [f"i64 count{k}", f"const {MEMORY[dtype]} *source{k}"]
             step = f"i += (i64)gridDim.x * {_THREADS}"
             # 0 times what is not finite is NaN
+            body.append(f"  #pragma unroll {_AT_ONCE}")
             body.append(
                 f"  for (i64 i = first; i < count{k}; {step}) bad |= !(source{k}[i] * 0 == 0);"
             )
@@ -77,6 +79,7 @@ class LookWithin:
         body = [
             f"  const i64 first = (i64)blockIdx.x * {_THREADS} + threadIdx.x;",
             "  bool bad = false;",
+            f"  #pragma unroll {_AT_ONCE}",
             f"  for (i64 i = first; i < count; i += (i64)gridDim.x * {_THREADS})",
             "    bad |= (i64)source[i] < 0 || (i64)source[i] >= end;",
             "  if (bad) *fault = 1;",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from magmadnn.compiler.emit.cuda.draw import DrawVariant
-from magmadnn.compiler.emit.cuda.finite import LookFinite
-from magmadnn.compiler.emit.cuda.module import choose, module_text, symbol
+from magmadnn.compiler.emit.cuda.draw import DrawKeys, DrawVariant
+from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin
+from magmadnn.compiler.emit.cuda.module import OPTIONS, choose, module_text, symbol
 from magmadnn.compiler.emit.cuda.moves import AddPickedVariant, MoveVariant, PickVariant
 from magmadnn.compiler.emit.cuda.step_ends import Advance, Fetch, FetchPart, KeepAll
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch, Variant
@@ -23,6 +20,7 @@ from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, SCALAR, Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.graph import scalar
+from tests.compiler.emit.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.executor.cuda.emulator import emulated_device, needs_compiler, run_launch
 
 X, Y = ("argument", 0), ("argument", 1)
@@ -182,14 +180,10 @@ def test_operands_of_all_spreads(spare: int) -> None:
     np.testing.assert_array_equal(y, np.where(mask, x * row + (column[:, None] + one), x))
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
-def test_nvcc_takes_the_text(architecture: str, tmp_path: Path) -> None:
-    source = tmp_path / "module.cu"
-    source.write_text(module_text(list(_one_of_each())))
-    command = ["nvcc", "-std=c++17", f"-arch={architecture}", "-cubin", "-o", str(tmp_path / "out")]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(("major", "architecture"), ARCHITECTURES)
+def test_cudas_compiler_takes_the_text(major: int, architecture: str) -> None:
+    made = compiled(module_text(list(_one_of_each())), major, [*OPTIONS, f"-arch={architecture}"])
+    assert made[0].startswith(b"\x7fELF")
 
 
 def _one_of_each() -> list[Variant]:
@@ -201,6 +195,8 @@ def _one_of_each() -> list[Variant]:
         KeepAll((F4, "int64")),
         Advance(),
         LookFinite((F4, "float64")),
+        LookWithin("int32"),
+        DrawKeys(),
         MoveVariant(Move(4, 3)),
         PickVariant(Pick(8, "int32")),
         AddPickedVariant(AddPicked(F4, "int64")),
