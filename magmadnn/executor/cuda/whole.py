@@ -109,11 +109,13 @@ def whole(items: Sequence[Item], first: int = 0, most: int = 0) -> Launch:
         feeds += tuple(feed for item in fetching for feed in _feeds(item, places))
         levels.append(tuple(_piece(item, places) for item in level if item not in fetching))
     copies = places.copies(items)
+    # Compilers join loads to one of 16 bytes of which only some are wanted, also at the end.
+    shared = -(-places.nbytes // _ALIGNMENT) * _ALIGNMENT
     variant = WholeVariant(
-        tuple(levels), copies, feeds, _THREADS, len(places.addresses), places.nbytes, bool(most)
+        tuple(levels), copies, feeds, _THREADS, len(places.addresses), shared, bool(most)
     )
     arguments = (*places.addresses, *((first, most) if most else ()))
-    return Launch(variant, (1, 1, 1), (_THREADS, 1, 1), arguments, places.nbytes)
+    return Launch(variant, (1, 1, 1), (_THREADS, 1, 1), arguments, shared)
 
 
 def _piece(item: Item, places: _Places) -> Piece:

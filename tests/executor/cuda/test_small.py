@@ -51,6 +51,16 @@ def test_larger_networks_are_launches(
         assert kernels_of(engine) == [3]
 
 
+@needs_compiler
+def test_shared_memory_ends_where_a_wide_load_does() -> None:
+    """Compilers load 16 bytes where some are wanted: at the end of the last value there must be as many."""
+    x, _ = samples(3, 13, 5)
+    with emulated_device() as engine:
+        network((13, 17, 11, 1), None, device="cuda").predict(x)
+        (graph,) = engine.graphs
+        assert [node.shared_bytes % 16 for node in graph.nodes] == [0]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_layers_losses_and_settings_of_many_kinds(device: str) -> None:
     rng = np.random.default_rng(3)
