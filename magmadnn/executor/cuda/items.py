@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import cycle
 
 import numpy as np
 
 from magmadnn.backends.cuda import Engine
-from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots
 from magmadnn.compiler.emit.cuda.finite import MOST_PARTS, look_finite
 from magmadnn.compiler.emit.cuda.folded import folded
-from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
+from magmadnn.compiler.emit.cuda.gemm import choose_gemm
 from magmadnn.compiler.emit.cuda.gemm_small import small_gemm
 from magmadnn.compiler.emit.cuda.module import can_emit, choose
-from magmadnn.compiler.emit.cuda.variant import WARP, Launch
+from magmadnn.compiler.emit.cuda.variant import WARP
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
@@ -30,26 +30,12 @@ from magmadnn.executor.tasks import slot_values
 from magmadnn.graph.node import Node, naming_scope
 
 from .algorithms import algorithm_of
-from .code import chip_of, functions_of
-from .edges import Span, edges_of
+from .code import chip_of
+from .edges import Span
+from .item import Item
 from .layout import Layout
 from .small import is_small
 from .stacks import products_of
-
-
-@dataclass(frozen=True)
-class Item:
-    """A launch.
-
-    Attributes:
-        what: of a kernel, or of a product by the device's library.
-        reads: spans of memory that it reads,
-        writes: and that it writes.
-    """
-
-    what: Launch | ProductNode
-    reads: tuple[Span, ...]
-    writes: tuple[Span, ...]
 
 
 def runs_on_device(work: Work) -> bool:
@@ -236,66 +222,3 @@ def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
         reads = tuple(span for _, span in some)
         items.append(Item(look_finite(fault[0], parts), reads, (fault,)))
     return items
-
-
-def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
-    """A graph of launches, each of which waits for those that it depends on and no others."""
-    edges = edges_of([(item.reads, item.writes) for item in items])
-    return engine.graph(nodes_of(engine, _hastened(items, edges), edges))
-
-
-def nodes_of(
-    engine: Engine, items: Sequence[Item], edges: Sequence[tuple[int, ...]]
-) -> list[GraphNode]:
-    """Launches as nodes that come after those that `edges` says."""
-    launches = [item.what for item in items if isinstance(item.what, Launch)]
-    functions = functions_of(engine, (launch.variant for launch in launches))
-    nodes: list[GraphNode] = []
-    for item, after in zip(items, edges, strict=True):
-        if isinstance(item.what, ProductNode):
-            nodes.append(replace(item.what, after=after))
-        else:
-            one = item.what
-            nodes.append(
-                KernelNode(
-                    functions[one.variant],
-                    one.grid,
-                    one.block,
-                    one.shared_bytes,
-                    one.arguments,
-                    after,
-                )
-            )
-    return nodes
-
-
-def _hastened(items: Sequence[Item], edges: Sequence[tuple[int, ...]]) -> list[Item]:
-    """Products that read early what no kernel writes over whose edge they come.
-
-    A kernel begins once those in front of it let it, which they do when all that they waited for is done. So
-    only what they write themselves is not there yet. One variant serves all launches of a product.
-    """
-    early: dict[GemmVariant, frozenset[str]] = {}
-    for item, after in zip(items, edges, strict=True):
-        if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant):
-            variant, fresh = item.what.variant, [w for k in after for w in items[k].writes]
-            a, b, *others = item.reads
-            known = {
-                "a": _apart([a], fresh),
-                "b": _apart([b], fresh),
-                "finish": _apart(others, fresh),
-            }
-            found = frozenset(slot for slot, is_known in known.items() if is_known)
-            early[variant] = early.get(variant, found) & found
-    made = []
-    for item in items:
-        if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant):
-            variant = item.what.variant.hastened(early[item.what.variant])
-            item = replace(item, what=replace(item.what, variant=variant))
-        made.append(item)
-    return made
-
-
-def _apart(spans: Sequence[Span], others: Sequence[Span]) -> bool:
-    """Whether no two spans share memory."""
-    return all(a[1] <= b[0] or b[1] <= a[0] for a in spans for b in others)

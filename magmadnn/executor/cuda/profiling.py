@@ -18,7 +18,8 @@ from magmadnn.executor.profile_text import Profile
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 
-from .items import graph_of, nodes_of, runs_on_device
+from .graphs import graph_of, nodes_of
+from .items import runs_on_device
 from .rates import rates_of
 from .runner import CudaRunner, Instance
 

@@ -18,7 +18,9 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
 
 from .edges import Span
-from .items import Item, Items, finite_items, graph_of, may_fault, runs_on_device
+from .graphs import graph_of
+from .item import Item
+from .items import Items, finite_items, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .whole import whole
 

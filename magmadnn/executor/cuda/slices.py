@@ -29,7 +29,9 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
 from .data import Block, Data
-from .items import Item, Items, finite_items, graph_of, runs_on_device
+from .graphs import graph_of
+from .item import Item
+from .items import Items, finite_items, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
 from .runner import CudaRunner, workspaces_of
 from .staging import Staging

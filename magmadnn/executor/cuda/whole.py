@@ -12,7 +12,7 @@ from magmadnn.compiler.emit.cuda.whole_feed import Feed
 from magmadnn.compiler.emit.cuda.whole_places import Argument, Inside, Named, Outside
 
 from .edges import Span, edges_of
-from .items import Item
+from .item import Item
 
 _THREADS = 256
 _ALIGNMENT = 16

@@ -57,6 +57,13 @@ static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); 
 static double __longlong_as_double(long long bits) { double x; memcpy(&x, &bits, 8); return x; }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a * b) >> 32); }
 
+// Blocks run in an order that is drawn: a kernel must not count on any.
+static unsigned drawn() {
+  static uint64_t state = 1;
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return (unsigned)(state >> 33);
+}
+
 static void (*body)(void *);
 static void *body_data;
 static void fiber() { body(body_data); wait(FINISHED); }
@@ -122,7 +129,11 @@ void launch(void (*function)(P...), const int64_t *values, const unsigned *grid,
   body_data = &call;
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
-  for (unsigned z = 0; z < grid[2]; ++z)
-    for (unsigned y = 0; y < grid[1]; ++y)
-      for (unsigned x = 0; x < grid[0]; ++x) { blockIdx = {x, y, z}; run_block(); }
+  std::vector<unsigned> order(grid[0] * grid[1] * grid[2]);
+  for (unsigned k = 0; k < order.size(); ++k) order[k] = k;
+  for (unsigned k = order.size(); k > 1; --k) std::swap(order[k - 1], order[drawn() % k]);
+  for (unsigned k : order) {
+    blockIdx = {k % grid[0], k / grid[0] % grid[1], k / grid[0] / grid[1]};
+    run_block();
+  }
 }

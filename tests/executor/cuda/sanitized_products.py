@@ -14,7 +14,8 @@ from magmadnn.backends.cuda import device_engine
 from magmadnn.compiler.emit.cuda.gemm import choose_gemm
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.executor.cuda.code import chip_of
-from magmadnn.executor.cuda.items import Item, graph_of
+from magmadnn.executor.cuda.graphs import graph_of
+from magmadnn.executor.cuda.item import Item
 from magmadnn.memory import Kind, MemoryManager
 from tests.compiler.emit.cuda.test_gemm import biased, multiplied, placed, positive, slots, updated
 

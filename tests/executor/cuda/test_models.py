@@ -18,7 +18,7 @@ from magmadnn.errors import (
     OutOfMemoryError,
     UnknownNameError,
 )
-from magmadnn.executor.cuda import items, runner, small
+from magmadnn.executor.cuda import graphs, runner, small
 from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
@@ -112,7 +112,7 @@ def test_a_missing_edge_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         model = network(SIZES, None, device="cuda")
         right = model.predict(x)
         assert all((model.predict(x) == right).all() for _ in range(5))
-        monkeypatch.setattr(items, "edges_of", lambda touched: [() for _ in touched])
+        monkeypatch.setattr(graphs, "edges_of", lambda touched: [() for _ in touched])
         wrong = network(SIZES, None, device="cuda")
         assert not all(np.allclose(wrong.predict(x), right) for _ in range(5))
 

@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.executor.cuda import small, whole
-from magmadnn.executor.cuda.items import Item
+from magmadnn.executor.cuda.item import Item
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import Emulator, emulated_device, needs_compiler
 

@@ -6,7 +6,7 @@ lanes' results are then combined in order. So the order of a sum depends on the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from magmadnn.compiler.kernels.columns import Columns
@@ -33,10 +33,12 @@ class ColumnsVariant:
     Attributes:
         kernel: what is computed.
         lanes: threads that share a column: a power of two.
+        steps: rows that a lane takes, all of which are read at once; 0 for any number, in a loop.
     """
 
     kernel: Columns
     lanes: int
+    steps: int
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -66,7 +68,8 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     most = min(_MOST_LANES, chip.together // _ACROSS)
     while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
         lanes *= 2
-    variant = ColumnsVariant(kernel, lanes)
+    steps = -(-rows // lanes)
+    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0)
     grid = (-(-columns // _ACROSS), 1, 1)
     return Launch(variant, grid, (_ACROSS, lanes, 1), arguments_of(variant, values))
 
@@ -86,21 +89,56 @@ class _Text:
         lines.add("const bool live = column < column1;")
         for reduction in kernel.reduce:
             lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_s = {neutral(reduction)};")
-        lines.add("if (live) {")
-        lines.add(f"#pragma unroll {_UNROLL}")
-        lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {lanes}) {{")
-        writer = Writer(lines, lambda leaf: self._leaf(leaf, "row"), kernel.dtype)
-        for reduction in kernel.reduce:
-            cell = writer.write(reduction.formula, reduction.dtype)
-            total = f"{reduction.name}_s"
-            lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
-        lines.add("}")
-        lines.add("}")
+        if self.variant.steps:
+            self._at_once()
+        else:
+            lines.add("if (live) {")
+            lines.add(f"#pragma unroll {_UNROLL}")
+            lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {lanes}) {{")
+            self._add(lambda leaf: self._leaf(leaf, "row"))
+            lines.add("}")
+            lines.add("}")
         for reduction in kernel.reduce:
             self._combine(reduction)
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
         return Function(self.name, slots, str(lines), _ACROSS * lanes)
+
+    def _at_once(self) -> None:
+        """Few rows: all of a lane's elements are on their way before the first is added."""
+        lines, steps = self.lines, self.variant.steps
+        each = [o for o in self.kernel.operands if o.spread in (FULL, COLUMN)]
+        for operand in each:
+            lines.add(f"{MEMORY[operand.dtype]} {operand.name}_v[{steps}];")
+        for number in range(2):
+            lines.add("#pragma unroll")
+            lines.add(f"for (int step = 0; step < {steps}; ++step) {{")
+            lines.add(f"const i64 row = row0 + threadIdx.y + step * {self.variant.lanes};")
+            if number == 0:
+                for operand in each:
+                    kind = MEMORY[operand.dtype]
+                    at = f"*(const {kind} *)({place(operand, 'row', 'column')})"
+                    lines.add(f"{operand.name}_v[step] = live && row < row1 ? {at} : {kind}();")
+            else:
+                lines.add("if (live && row < row1) {")
+                self._add(self._held_leaf)
+                lines.add("}")
+            lines.add("}")
+
+    def _held_leaf(self, leaf: Formula) -> Cell:
+        if leaf[0] == "argument":
+            operand = self.kernel.operands[leaf[1]]
+            if operand.spread in (FULL, COLUMN):
+                return seen(f"{operand.name}_v[step]", operand.dtype)
+        return self._leaf(leaf, "row")
+
+    def _add(self, leaf: Callable[[Formula], Cell]) -> None:
+        """Add a row's elements to the lane's totals."""
+        writer = Writer(self.lines, leaf, self.kernel.dtype)
+        for reduction in self.kernel.reduce:
+            cell = writer.write(reduction.formula, reduction.dtype)
+            total = f"{reduction.name}_s"
+            self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
 
     def _combine(self, reduction: Reduction) -> None:
         """The lanes' results in order; the first lane has the result."""

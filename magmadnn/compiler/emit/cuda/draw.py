@@ -20,9 +20,7 @@ from .variant import Chip, Launch, arguments_of
 
 _THREADS = 256
 
-_PHILOX = r"""
-#ifndef PHILOX
-#define PHILOX
+PHILOX = r"""
 struct Words { u32 at[4]; };
 __device__ __forceinline__ Words philox(u64 block, u64 stream, u64 seed) {
   u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);
@@ -46,7 +44,6 @@ __device__ __forceinline__ float unit(const Words &w, int k, float) {
 __device__ __forceinline__ double unit(const Words &w, int k, double) {
   return (double)(((u64)w.at[2 * k] << 32 | w.at[2 * k + 1]) >> 11) * 0x1p-53;
 }
-#endif
 """
 
 
@@ -55,6 +52,8 @@ class DrawVariant:
     """Blocks of numbers, a thread each."""
 
     kernel: Draw
+
+    libraries = (PHILOX,)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -102,7 +101,7 @@ class DrawVariant:
         lines.add("}")
         lines.add("}")
         slots = parameters(kernel.slots, parts, {})
-        return Function(name, slots, str(lines), before=f"{_PHILOX}\n")
+        return Function(name, slots, str(lines))
 
 
 def choose_draw(kernel: Draw, values: Mapping[str, int], chip: Chip) -> Launch | None:
@@ -124,6 +123,7 @@ class DrawKeys:
     """
 
     slots = ("count", "keys", "stream", "seed")
+    libraries = (PHILOX,)
 
     def text(self, name: str) -> str:
         """The function."""
@@ -133,7 +133,7 @@ class DrawKeys:
   keys[2 * block] = (u64)words.at[0] << 32 | words.at[1];
   if (2 * block + 1 < count) keys[2 * block + 1] = (u64)words.at[2] << 32 | words.at[3];"""
         head = f'extern "C" __global__ void {name}(i64 count, u64 *keys, i64 stream, i64 seed)'
-        return f"{_PHILOX}\n{head} {{\n{BEGIN}{lines}\n}}\n"
+        return f"{head} {{\n{BEGIN}{lines}\n}}\n"
 
 
 def draw_keys(count: int, keys: int, stream: int, seed: int) -> Launch:

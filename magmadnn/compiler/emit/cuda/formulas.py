@@ -99,6 +99,10 @@ class Writer:
         cell = found if isinstance(found, Cell) else literal(found, dtype or self._dtype)
         return cell if dtype is None else self._cast(cell, dtype)
 
+    def know(self, formula: Formula, cell: Cell) -> None:
+        """The value of a formula is this one."""
+        self._known[formula] = cell
+
     def _value(self, formula: Formula) -> Any:
         if formula not in self._known:
             self._known[formula] = self._new(formula)

@@ -49,6 +49,7 @@ class GemmVariant:
         strides: elements from row to row of `a`, `b` and all that is a whole matrix.
         widths: how many elements of each can be moved together.
         early: what no kernel writes that runs just before: `a`, `b`, `finish`.
+        near: whether A may lie in shared memory.
     """
 
     kernel: Gemm
@@ -58,6 +59,7 @@ class GemmVariant:
     strides: tuple[tuple[str, int], ...]
     widths: tuple[tuple[str, int], ...]
     early: frozenset[str] = frozenset()
+    near: bool = False
 
     libraries = (LIBRARY,)
 
@@ -82,17 +84,25 @@ class GemmVariant:
         """Names of the parameters: addresses."""
         return tuple(dict.fromkeys(("a", "b", *(part.name for part in self.parts))))
 
-    def hastened(self, early: frozenset[str]) -> GemmVariant:
-        """The variant that reads these before kernels in front of it are done, where it has room."""
-        return replace(
-            self, early=frozenset(s for s in early if s == "finish" or self.cut.early(s))
-        )
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The C++ type that each slot points to."""
+        found = dict.fromkeys("ab", MEMORY[self.kernel.halves or self.kernel.dtype])
+        return found | {part.name: MEMORY[part.dtype] for part in self.parts}
 
-    def text(self, name: str) -> str:
-        """The function."""
-        kinds = dict.fromkeys("ab", MEMORY[self.kernel.halves or self.kernel.dtype])
-        kinds |= {part.name: MEMORY[part.dtype] for part in self.parts}
-        fields = " ".join(f"{kinds[slot]} *{slot};" for slot in self.slots)
+    @property
+    def registers(self) -> int:
+        """Of a thread, roughly."""
+        return self.cut.registers
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.cut.shared_bytes(self.kernel.transpose_b, ITEM_BYTES[self.kernel.dtype])
+
+    def types(self, name: str) -> str:
+        """Structs of its slots, sizes and formulas, and the type of all of it: `NAME_type`."""
+        fields = " ".join(f"{self.kinds[slot]} *{slot};" for slot in self.slots)
         rows = " ".join(f"static constexpr i64 {n}_row = {s};" for n, s in self.strides)
         finish = finish_text(
             f"{name}_finish",
@@ -104,13 +114,19 @@ class GemmVariant:
         )
         kind = "Outer" if self.cut.whole_k else "Product"
         arithmetic = f"gemm::{ARITHMETIC[self.arithmetic]}"
-        parameters = ", ".join(f"{kinds[slot]} *{slot}" for slot in self.slots)
         return f"""struct {name}_slots {{ {fields} {rows} }};
-struct {name}_shape {{ {self._shape()} }};
-{finish}extern "C" __global__ void __launch_bounds__({self.cut.threads}, 1) {name}({parameters}) {{
-  SHARED_MEMORY({self.cut.shared_bytes(self.kernel.transpose_b, ITEM_BYTES[self.kernel.dtype])})
+struct {name}_shape {{ typedef {self.kinds["a"]} Stored; {self._shape()} }};
+{finish}typedef gemm::{kind}<{name}_shape, {arithmetic}, {name}_finish> {name}_type;
+"""
+
+    def text(self, name: str) -> str:
+        """The function."""
+        parameters = ", ".join(f"{self.kinds[slot]} *{slot}" for slot in self.slots)
+        bounds = f"__launch_bounds__({self.cut.threads}, 1)"
+        return f"""{self.types(name)}extern "C" __global__ void {bounds} {name}({parameters}) {{
+  SHARED_MEMORY({self.shared_bytes})
   const {name}_slots slots = {{{", ".join(self.slots)}}};
-  gemm::{kind}<{name}_shape, {arithmetic}, {name}_finish>::run(slots, blockIdx.x, memory);
+  {name}_type::run(slots, blockIdx.x, memory);
 }}
 """
 
@@ -121,9 +137,10 @@ struct {name}_shape {{ {self._shape()} }};
         numbers |= {"LDA": strides["a"], "LDB": strides["b"], "VA": widths["a"], "VB": widths["b"]}
         numbers |= dict(zip(("MT", "NT"), cut.tile, strict=True))
         numbers |= dict(zip(("WM", "WN", "WK"), cut.warps, strict=True))
-        numbers |= {"STEPS": cut.steps, "AHEAD": cut.ahead}
+        numbers |= {"STEPS": cut.steps, "AHEAD": cut.ahead, "DOWN": cut.down(self.sizes[0])}
         numbers |= {"TA": self.kernel.transpose_a, "TB": self.kernel.transpose_b}
         numbers |= {f"EARLY_{s.upper()}": s in self.early for s in ("a", "b", "finish")}
+        numbers |= {"NEAR_A": self.near}
         return " ".join(f"static constexpr int {n} = {int(v)};" for n, v in numbers.items())
 
 
@@ -175,6 +192,20 @@ def choose_gemm(
     )
     shared, grid = cut.shared_bytes(kernel.transpose_b, item), (cut.blocks(m, n), 1, 1)
     return Launch(variant, grid, (cut.threads, 1, 1), arguments_of(variant, values), shared)
+
+
+def hastened(launch: Launch, early: frozenset[str], chip: Chip) -> Launch:
+    """The launch that reads these before kernels in front of it are done, where it has room for them."""
+    variant = launch.variant
+    assert isinstance(variant, GemmVariant)
+    transposes = (variant.kernel.transpose_a, variant.kernel.transpose_b)
+    item, sizes = ITEM_BYTES[variant.kernel.dtype], variant.sizes
+    cut = cut_for(sizes, transposes, item, chip.processors, chip.shared_bytes, early)
+    assert cut is not None
+    known = frozenset(s for s in early if s == "finish" or cut.early(s))
+    variant = replace(variant, cut=cut, early=known)
+    grid = (cut.blocks(*sizes[:2]), 1, 1)
+    return Launch(variant, grid, (cut.threads, 1, 1), launch.arguments, variant.shared_bytes)
 
 
 def width_of(values: Mapping[str, int], name: str, length: int, item: int) -> int:

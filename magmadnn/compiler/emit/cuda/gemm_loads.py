@@ -90,12 +90,19 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
-// COUNT neighbouring elements of a line, of which those before `left` exist; V at a time.
-template <int COUNT, int V, class T, class Stored>
+// COUNT neighbouring elements of a line, of which those before `left` exist; V at a time. NEAR: they may lie
+// in shared memory.
+template <int COUNT, int V, bool NEAR = false, class T, class Stored>
 __device__ __forceinline__ void load_line(T *v, const Stored *at, int left) {
   constexpr int W = COUNT % V == 0 ? V : COUNT % 2 == 0 && V > 1 ? 2 : 1;
 #pragma unroll
-  for (int i = 0; i < COUNT; i += W) load<W>(v + i, at + i, i < left);
+  for (int i = 0; i < COUNT; i += W) {
+    if constexpr (NEAR) {
+#pragma unroll
+      for (int j = 0; j < W; j++) v[i + j] = i < left ? widened(at[i + j]) : T(0);
+    } else
+      load<W>(v + i, at + i, i < left);
+  }
 }
 
 }  // namespace gemm

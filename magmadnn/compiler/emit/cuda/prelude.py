@@ -12,7 +12,8 @@ typedef unsigned int u32;
 
 #ifdef __CUDA_ARCH__
 struct Index { u32 x, y, z; };
-#define SHARED_MEMORY(bytes) extern __shared__ __align__(16) char memory[];
+extern __shared__ __align__(16) char memory[];
+#define SHARED_MEMORY(bytes)
 #endif
 
 // Kernels of a graph begin while earlier ones still run. So each waits, before it reads or writes what those
@@ -28,6 +29,16 @@ __device__ __forceinline__ void let_later_kernels_start() {
 #endif
 }
 
+// Where a thread is, for kernels that are parts of others; an argument of a kernel, number or address.
+struct Place {
+  Index blockIdx, threadIdx, blockDim, gridDim;
+};
+struct Given {
+  i64 value;
+  __device__ __forceinline__ operator i64() const { return value; }
+  template <class T> __device__ __forceinline__ operator T *() const { return (T *)value; }
+};
+
 // V elements that are loaded and stored together.
 template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) Vec { T at[V]; };
 
@@ -39,12 +50,35 @@ template <int V, typename T> __device__ __forceinline__ void store(T *to, const 
   *reinterpret_cast<Vec<T, V> *>(to) = value;
 }
 
+// Read a byte that will be used later, so that it lies in the nearest cache by then.
+__device__ __forceinline__ void touch(const void *at) {
+#ifdef __CUDA_ARCH__
+  u32 byte;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(byte) : "l"(at) : "memory");
+#endif
+}
+
 __device__ __forceinline__ float make_f32(unsigned bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ double make_f64(u64 bits) { return __longlong_as_double((i64)bits); }
 
 // NumPy's minimum and maximum: NaN is passed on.
 template <typename T> __device__ __forceinline__ T least(T a, T b) { return a < b || a != a ? a : b; }
 template <typename T> __device__ __forceinline__ T most(T a, T b) { return a > b || a != a ? a : b; }
+// The same of many, where of 0 and -0 either will do.
+template <typename T> __device__ __forceinline__ T smallest(T a, T b) { return least(a, b); }
+template <typename T> __device__ __forceinline__ T largest(T a, T b) { return most(a, b); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+__device__ __forceinline__ float smallest(float a, float b) {
+  float c;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+__device__ __forceinline__ float largest(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+#endif
 template <typename T> __device__ __forceinline__ T plus(T a, T b) { return a + b; }
 
 template <typename T> __device__ __forceinline__ T sign_of(T x) {

@@ -8,7 +8,7 @@ from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import TYPES, Lines, is_float, literal
 
-COMBINED = {"add": "plus", "maximum": "most", "minimum": "least"}
+COMBINED = {"add": "plus", "maximum": "largest", "minimum": "smallest"}
 _WARP = 32
 _INTEGER_BITS = {"uint8": 8, "int32": 32, "int64": 64}
 

@@ -8,12 +8,20 @@ registers they are read once for all stages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, row_constant
+from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result, row_constant
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
+from magmadnn.compiler.kernels.single_columns import (
+    COLUMN_NUMBER,
+    Spike,
+    is_row_constant,
+    parts,
+    place_of,
+    spike_of,
+)
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
 from .function import Function
@@ -79,9 +87,11 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
     vectors = -(-columns // width)
     if not reduces:
         variant = RowsVariant(kernel, width, 0, 1, 1)
-        across = min(_THREADS, -(-vectors // _WARP) * _WARP)
-        grid = (-(-vectors // across), min(rows, 65535), 1)
-        return Launch(variant, grid, (across, 1, 1), arguments_of(variant, values))
+        across = min(_THREADS, _power(vectors))
+        down = min(_THREADS // across, _power(rows)) if vectors <= across else 1
+        down = max(down, -(-_WARP // across))
+        grid = (-(-vectors // across), min(-(-rows // down), 65535), 1)
+        return Launch(variant, grid, (across, down, 1), arguments_of(variant, values))
     group = min(_group_for(vectors), chip.together)
     steps = -(-vectors // group)
     groups = max(1, min(_THREADS // 2, chip.together) // group) if group <= _WARP else 1
@@ -122,6 +132,13 @@ def _mentions(formula: Formula, leaf: Formula) -> bool:
     return formula == leaf or any(isinstance(a, tuple) and _mentions(a, leaf) for a in formula[1:])
 
 
+def _formulas(stages: Sequence[Stage]) -> Iterator[Formula]:
+    """What is computed for each element."""
+    for stage in stages:
+        yield from (reduction.formula for reduction in stage.reduce)
+        yield from (result.formula for result in stage.store)
+
+
 class _Text:
     """Writes one kernel."""
 
@@ -131,6 +148,11 @@ class _Text:
         self.numbers: dict[str, Cell] = {}
         self.constants: dict[Operand, Cell] = {}
         self.streams = [o for o in self.kernel.operands if not row_constant(o)]
+        self.places: dict[Formula, str] = {}  # formulas that are true in one column only, and which
+        self.spikes: dict[Reduction, Spike] = {}
+        self.kept: dict[
+            Formula, Cell | None
+        ] = {}  # what several stages compute, and where it is kept
 
     def function(self) -> Function:
         """All of the function."""
@@ -149,11 +171,12 @@ class _Text:
         lines, width = self.lines, self.variant.width
         lines.add(f"const i64 column = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * {width};")
         lines.add("if (column >= column1) return;")
-        lines.add("for (i64 row = blockIdx.y; row < row1; row += gridDim.y) {")
+        lines.add("const i64 first = (i64)blockIdx.y * blockDim.y + threadIdx.y;")
+        lines.add("for (i64 row = first; row < row1; row += (i64)gridDim.y * blockDim.y) {")
         self._load_constants("true")
         self._load("column", {o: f"{o.name}_v" for o in self.streams}, declare=True)
         for stage in self.kernel.stages:
-            self._elements(stage, {o: f"{o.name}_v" for o in self.streams}, "column")
+            self._elements((), stage.store, {o: f"{o.name}_v" for o in self.streams}, "column")
         lines.add("}")
 
     # --- rows by groups ---------------------------------------------------------------------------
@@ -170,9 +193,38 @@ class _Text:
         lines.add("const bool live = row < row1;")
         self._load_constants("live")
         if variant.steps:
+            self._find_places()
+            self._find_kept()
             self._hold()
         for stage in self.kernel.stages:
             self._stage(stage)
+
+    def _find_places(self) -> None:
+        """Columns of which a formula says that they are a class, as numbers that compare fast."""
+        names: dict[Formula, str] = {}
+        for test in dict.fromkeys(p for f in _formulas(self.kernel.stages) for p in parts(f)):
+            place = place_of(test, self.kernel.operands)
+            if place is None or place[0] != "argument":
+                continue
+            if place not in names:
+                names[place] = f"place{len(names)}"
+                at = self._row_leaf(place).text
+                inside = f"live && {at} >= 0 && {at} < column1"
+                self.lines.add(f"const int {names[place]} = {inside} ? (int){at} : -1;")
+            self.places[test] = names[place]
+        for reduction in (r for stage in self.kernel.stages for r in stage.reduce):
+            spike = spike_of(reduction, self.kernel.operands)
+            if spike is not None and spike.place in names:
+                self.spikes[reduction] = replace(spike, place=("place", names[spike.place]))
+
+    def _find_kept(self) -> None:
+        """Functions of elements that several stages compute: one does, in its own dtype."""
+        seen: dict[Formula, Stage] = {}
+        for stage in self.kernel.stages:
+            for part in dict.fromkeys(p for f in _formulas([stage]) for p in parts(f)):
+                if part[0] in REAL_FUNCTIONS and not is_row_constant(part, self.kernel.operands):
+                    if seen.setdefault(part, stage) is not stage and part not in self.kept:
+                        self.kept[part] = None
 
     def _hold(self) -> None:
         """Read all of a row's elements into registers."""
@@ -209,14 +261,12 @@ class _Text:
             for reduction in stage.reduce:
                 kind = TYPES[reduction.dtype]
                 lines.add(f"{kind} {reduction.name}_s = {neutral(reduction)};")
-            self._each_step()
-            names = self._held()
-            if not self.variant.steps:
-                names = {o: f"{o.name}_v" for o in self.streams}
-                self._load("column", names, declare=True)
-            self._elements(stage, names, "column")
-            lines.add("}")
-            lines.add("}")
+            walked = [r for r in stage.reduce if r not in self.spikes]
+            if walked or stage.store:
+                self._walk(walked, stage.store, keep=self.variant.steps > 0)
+            for reduction in stage.reduce:
+                if reduction in self.spikes:
+                    self._pick(reduction, self.spikes[reduction])
             for reduction in stage.reduce:
                 self._combine(reduction)
         writer = Writer(lines, self._row_leaf, self.kernel.dtype)
@@ -227,6 +277,47 @@ class _Text:
             lines.add("if (live && lane == 0) {")
             for result, cell in cells:
                 lines.add(f"*({place(result, 'row', '0')}) = {kept(cell, result.dtype)};")
+            lines.add("}")
+
+    def _walk(
+        self, reduce: Sequence[Reduction], store: Sequence[Result], *, keep: bool = False
+    ) -> None:
+        """Reduce and store a thread's elements."""
+        begun = len(self.lines.lines) if keep else -1
+        self._each_step()
+        names = self._held()
+        if not self.variant.steps:
+            names = {o: f"{o.name}_v" for o in self.streams}
+            self._load("column", names, declare=True)
+        self._elements(reduce, store, names, "column", begun)
+        self.lines.add("}")
+        self.lines.add("}")
+
+    def _pick(self, reduction: Reduction, spike: Spike) -> None:
+        """A sum of zeros but for one column; the walk over all, should they turn out not to be zeros."""
+        lines, number = self.lines, spike.place[1]
+        if spike.elsewhere[0] != "constant" or spike.elsewhere[1] != 0:
+            writer = Writer(lines, self._row_leaf, self.kernel.dtype)
+            lines.add(f"if ({writer.write(spike.elsewhere, reduction.dtype).text} == 0) {{")
+
+        def leaf(formula: Formula) -> Cell:
+            operand = self.kernel.operands[formula[1]] if formula[0] == "argument" else None
+            if operand is None or operand not in self.streams:
+                return (
+                    Cell(number, "int32") if formula == COLUMN_NUMBER else self._row_leaf(formula)
+                )
+            at = f"*(const {MEMORY[operand.dtype]} *)({place(operand, 'row', number)})"
+            cell = seen(at, operand.dtype)
+            return lines.let(cell.dtype, cell.text)
+
+        lines.add(f"if ({number} >= 0 && lane == 0) {{")
+        cell = Writer(lines, leaf, self.kernel.dtype).write(spike.here, reduction.dtype)
+        total = f"{reduction.name}_s"
+        lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
+        lines.add("}")
+        if spike.elsewhere[0] != "constant" or spike.elsewhere[1] != 0:
+            lines.add("} else {")
+            self._walk([reduction], ())
             lines.add("}")
 
     def _combine(self, reduction: Reduction) -> None:
@@ -257,10 +348,20 @@ class _Text:
             at = place(operand, "row", column)
             self.lines.add(f"{kind}{name} = load<{width}>((const {memory} *)({at}));")
 
-    def _elements(self, stage: Stage, names: Mapping[Operand, str], column: str) -> None:
-        """What a stage does with the elements of one vector."""
-        lines, width = self.lines, self.variant.width
-        for result in stage.store:
+    def _elements(
+        self,
+        reduce: Sequence[Reduction],
+        store: Sequence[Result],
+        names: Mapping[Operand, str],
+        column: str,
+        begun: int = -1,
+    ) -> None:
+        """What a stage does with the elements of one vector.
+
+        What other stages compute too is kept, declared at line `begun`, where that is given.
+        """
+        lines, width, keep = self.lines, self.variant.width, begun >= 0
+        for result in store:
             lines.add(f"{vector_type(result.dtype, width)} {result.name}_r;")
         lines.add("#pragma unroll")
         lines.add(f"for (int v = 0; v < {width}; ++v) {{")
@@ -279,15 +380,31 @@ class _Text:
             return self._row_leaf(formula)
 
         writer = Writer(lines, leaf, self.kernel.dtype)
-        for reduction in stage.reduce:
+        formulas = [*(r.formula for r in reduce), *(r.formula for r in store)]
+        for test in dict.fromkeys(p for f in formulas for p in parts(f)):
+            if test in self.places:
+                here = lines.let("bool", f"{self.places[test]} == (int){column} + v")
+                writer.know(test, here)
+        shared = [f for f in self.kept if any(f in parts(g) for g in formulas)]
+        for formula in shared:
+            if (cell := self.kept[formula]) is not None:
+                writer.know(formula, cell)
+        for reduction in reduce:
             cell = writer.write(reduction.formula, reduction.dtype)
             total = f"{reduction.name}_s"
             lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
-        for result in stage.store:
+        for result in store:
             cell = writer.write(result.formula)
             lines.add(f"{result.name}_r.at[v] = {kept(cell, result.dtype)};")
+        for formula in shared:
+            if self.kept[formula] is None and keep:
+                cell, name = writer.write(formula), f"kept{len(self.lines.lines)}"
+                lines.add(f"{name}[step][v] = {cell.text};")
+                self.kept[formula] = Cell(f"{name}[step][v]", cell.dtype)
+                kind = f"{TYPES[cell.dtype]} {name}[{self.variant.steps}][{width}];"
+                lines.lines.insert(begun, kind)
         lines.add("}")
-        for result in stage.store:
+        for result in store:
             lines.add(f"store<{width}>({place(result, 'row', column)}, {result.name}_r);")
 
     def _row_leaf(self, leaf: Formula) -> Cell:

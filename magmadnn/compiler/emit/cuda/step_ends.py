@@ -16,7 +16,7 @@ from .prelude import BEGIN
 from .variant import Launch
 
 _THREADS = 256
-_PIECE = 4  # elements of a thread
+_PIECES = 4  # elements of a thread
 
 
 @dataclass(frozen=True)
@@ -55,31 +55,46 @@ class Fetch:
             kinds += [f"i64 rows{k}", f"i64 columns{k}", f"i64 blocks{k}"]
             kinds += [f"const {source} *const *source{k}", f"const i64 *const *order{k}"]
             kinds += [f"{result} *result{k}"]
-            value = kept(seen("from[column]", part.dtype), part.result_dtype)
-            body += [
-                f"  if (block >= 0 && block < blocks{k}) {{",
-                f"    const i64 across = (columns{k} + {_THREADS * _PIECE - 1}) / {_THREADS * _PIECE};",
-                "    const i64 row = block / across;",
-                f"    const i64 start = (block % across) * {_THREADS * _PIECE} + threadIdx.x;",
-                f"    const i64 at = batch * rows{k} + row;",
-                f"    const i64 from_row = order{k} ? (*order{k})[at] : at;",
-                f"    const {source} *from = *source{k} + from_row * columns{k};",
-                f"    {result} *to = result{k} + row * columns{k};",
-                "    #pragma unroll",
-                f"    for (int piece = 0; piece < {_PIECE}; ++piece) {{",
-                f"      const i64 column = start + piece * {_THREADS};",
-                f"      if (column < columns{k}) to[column] = {value};",
-                "    }",
-                "  }",
-                f"  block -= blocks{k};",
-            ]
+            body += _fetching(k, part)
         lines = "\n".join(body)
-        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{BEGIN}{lines}\n}}\n'
+        return f'extern "C" __global__ void {name}({", ".join(kinds)}) {{\n{lines}\n}}\n'
+
+
+def _fetching(k: int, part: FetchPart) -> list[str]:
+    """The lines of a part: all of a thread's elements are on their way before the first is stored.
+
+    Nothing of what is read here is written before the end of a graph, so it is read before earlier kernels
+    are done.
+    """
+    value = kept(seen("all[piece]", part.dtype), part.result_dtype)
+    place = f"(order{k} ? (*order{k})[number] : number)"
+    pieces = [
+        "    #pragma unroll",
+        f"    for (int piece = 0; piece < {_PIECES}; ++piece) {{",
+        f"      const u64 own = (block * {_PIECES} + piece) * {_THREADS} + threadIdx.x;",
+    ]
+    return [
+        f"  if (block >= 0 && block < blocks{k}) {{",
+        f"    {MEMORY[part.dtype]} all[{_PIECES}];",
+        f"    const u64 columns = columns{k}, count = rows{k} * columns{k};",
+        *pieces,
+        "      const u64 at = own < count ? own : count - 1;  // no branch, which loads would wait for",
+        "      const u64 row = (at | columns) >> 32 ? at / columns : (u32)at / (u32)columns;",
+        f"      const i64 number = batch * rows{k} + row;",
+        f"      all[piece] = (*source{k})[{place} * columns + at - row * columns];",
+        "    }",
+        BEGIN,
+        *pieces,
+        f"      if (own < count) result{k}[own] = {value};",
+        "    }",
+        "  }",
+        f"  block -= blocks{k};",
+    ]
 
 
 def blocks_for(rows: int, columns: int) -> int:
     """Blocks of a part of `Fetch`."""
-    return rows * -(-columns // (_THREADS * _PIECE))
+    return -(-rows * columns // (_THREADS * _PIECES))
 
 
 def fetch(

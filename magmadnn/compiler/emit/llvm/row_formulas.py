@@ -1,24 +1,24 @@
-"""What is known of a kernel over rows before its code is written: what is kept, picked, the same in a row.
-
-A formula that compares a class with the number of the column is true in one column only. Where a sum has
-such a formula, and is 0 in all other columns, no walk over the row is needed: it is a `Spike`.
-"""
+"""What is known of a kernel over rows before its code is written: what is kept, picked, the same in a row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 
-from magmadnn.compiler.kernels.formula import HALVES, REAL_FUNCTIONS, Formula
-from magmadnn.compiler.kernels.operands import Operand, row_constant
+from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
+from magmadnn.compiler.kernels.operands import Operand
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
+from magmadnn.compiler.kernels.single_columns import (
+    LEAVES,
+    Spike,
+    children,
+    is_row_constant,
+    parts,
+    spike_of,
+)
 
 from .vmath import SPECIAL
 
-COLUMN_NUMBER: Formula = ("column",)
-_LEAVES = ("argument", "constant", "value", "columns", "column")
-_INTEGERS = ("uint8", "int32", "int64")
 # Instructions for a vector, roughly.
 _REAL = REAL_FUNCTIONS | set(SPECIAL)
 _COSTS = {
@@ -30,24 +30,6 @@ _COSTS = {
 }
 _WORTH_KEEPING = 8  # a store and a load cost less
 _FOLLOW = ("add", "subtract", "multiply", "negative", "absolute", "maximum", "minimum")
-
-
-_CASTS: dict[Any, Callable[[Any], Any]] = {"bool": bool, "float32": float, "float64": float}
-
-
-@dataclass(frozen=True)
-class Spike:
-    """A sum over columns that are alike but for one.
-
-    Attributes:
-        place: the number of that column; outside of the matrix there is none.
-        here: what is added there,
-        elsewhere: and in every other column; the same in all of them.
-    """
-
-    place: Formula
-    here: Formula
-    elsewhere: Formula
 
 
 class RowFormulas:
@@ -62,7 +44,7 @@ class RowFormulas:
     def __init__(self, kernel: Rows) -> None:
         self.operands = kernel.operands
         reductions = [r for stage in kernel.stages for r in stage.reduce]
-        found = [(r, _spike(r, kernel.operands)) for r in reductions]
+        found = [(r, spike_of(r, kernel.operands)) for r in reductions]
         self.spikes: dict[Reduction, Spike] = {r: spike for r, spike in found if spike}
         self.kept: dict[Formula, int] = {}
         self.uses: list[set[Formula]] = [set() for _ in kernel.stages]
@@ -85,13 +67,13 @@ class RowFormulas:
                     seen.setdefault(part, number)
 
     def _look(self, formula: Formula, stage: int, seen: dict[Formula, int]) -> None:
-        if formula[0] in _LEAVES or is_row_constant(formula, self.operands):
+        if formula[0] in LEAVES or is_row_constant(formula, self.operands):
             return
         if formula in seen and _is_float(formula) and cost(formula) >= _WORTH_KEEPING:
             self.kept.setdefault(formula, seen[formula])
             self.uses[stage].add(formula)
             return
-        for part in _children(formula):
+        for part in children(formula):
             self._look(part, stage, seen)
 
 
@@ -109,7 +91,7 @@ def with_signs(kernel: Rows) -> Rows:
     }
 
     def changed(formula: Formula) -> Formula:
-        if not _children(formula):
+        if not children(formula):
             return formula
         made: Formula = tuple(changed(a) if isinstance(a, tuple) else a for a in formula)
         if made[0] == "exp" and made[1][0] == "subtract":
@@ -151,33 +133,11 @@ def _formulas(stage: Stage) -> list[Formula]:
     return [*(r.formula for r in stage.reduce), *stored, *(formula for _, formula in stage.then)]
 
 
-def _children(formula: Formula) -> tuple[Formula, ...]:
-    if formula[0] in _LEAVES:
-        return ()
-    return tuple(part for part in formula[1:] if isinstance(part, tuple))
-
-
-def parts(formula: Formula) -> Iterator[Formula]:
-    """The formula and everything it is made of."""
-    yield formula
-    for part in _children(formula):
-        yield from parts(part)
-
-
 def cost(formula: Formula, known: Container[Formula] = ()) -> int:
     """How much work a formula is for a vector of elements, in instructions; what is known is loaded."""
     if formula in known:
         return 1
-    return _COSTS.get(formula[0], 1) + sum(cost(part, known) for part in _children(formula))
-
-
-def is_row_constant(formula: Formula, operands: Sequence[Operand]) -> bool:
-    """Whether a formula is the same in all columns of a row."""
-    if formula[0] == "argument":
-        return row_constant(operands[formula[1]])
-    return formula != COLUMN_NUMBER and all(
-        is_row_constant(p, operands) for p in _children(formula)
-    )
+    return _COSTS.get(formula[0], 1) + sum(cost(part, known) for part in children(formula))
 
 
 def row_parts(formula: Formula, operands: Sequence[Operand]) -> Iterator[Formula]:
@@ -187,56 +147,12 @@ def row_parts(formula: Formula, operands: Sequence[Operand]) -> Iterator[Formula
     if is_row_constant(formula, operands):
         yield formula
         return
-    for part in _children(formula):
+    for part in children(formula):
         yield from row_parts(part, operands)
-
-
-def place_of(formula: Formula, operands: Sequence[Operand]) -> Formula | None:
-    """Where a formula that compares an integer with the column's number is true; None for others."""
-    if formula[0] != "equal" or COLUMN_NUMBER not in formula[1:]:
-        return None
-    place: Formula = formula[1] if formula[2] == COLUMN_NUMBER else formula[2]
-    if not is_row_constant(place, operands):
-        return None
-    dtype = place[2] if place[0] == "cast" else ""
-    if place[0] == "argument":
-        dtype = operands[place[1]].dtype
-    return place if dtype in _INTEGERS else None
-
-
-def _spike(reduction: Reduction, operands: Sequence[Operand]) -> Spike | None:
-    tests = {p for p in parts(reduction.formula) if place_of(p, operands) is not None}
-    if reduction.kind != "add" or len(tests) != 1:
-        return None
-    (test,) = tests
-    here, elsewhere = (_replaced(reduction.formula, test, truth) for truth in (True, False))
-    place = place_of(test, operands)
-    assert place is not None
-    return Spike(place, here, elsewhere) if is_row_constant(elsewhere, operands) else None
-
-
-def _replaced(formula: Formula, test: Formula, truth: bool) -> Formula:
-    """The formula where `test` is known."""
-    if formula == test:
-        return _constant(truth)
-    if not _children(formula):
-        return formula
-    name, *rest = formula
-    changed = [_replaced(a, test, truth) if isinstance(a, tuple) else a for a in rest]
-    if name == "where" and changed[0][0] == "constant":
-        chosen: Formula = changed[1] if changed[0][1] else changed[2]
-        return chosen
-    if name == "cast" and changed[0][0] == "constant" and changed[1] not in HALVES:
-        return _constant(_CASTS.get(changed[1], int)(changed[0][1]))
-    return (name, *changed)
-
-
-def _constant(value: bool | int | float) -> Formula:
-    return ("constant", value, repr(value))
 
 
 def _is_float(formula: Formula) -> bool:
     """Whether the value is known to be a floating-point number."""
     if formula[0] in _FOLLOW:
-        return any(_is_float(part) for part in _children(formula))
+        return any(_is_float(part) for part in children(formula))
     return formula[0] in _REAL

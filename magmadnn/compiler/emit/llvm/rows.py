@@ -14,21 +14,13 @@ from typing import Any
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import FULL, Result, row_constant
 from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows
+from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
 
 from .builder import I32, I64, Array, Code, Value, item_type, vector
 from .formulas import ITEMS, PRIMITIVES, Writer, cast
 from .frame import Frame
 from .operands import Matrix, MatrixRow, lanes_for
-from .row_formulas import (
-    COLUMN_NUMBER,
-    RowFormulas,
-    Spike,
-    cost,
-    parts,
-    place_of,
-    row_parts,
-    with_signs,
-)
+from .row_formulas import RowFormulas, cost, row_parts, with_signs
 from .row_walk import Walk
 from .target import Target
 

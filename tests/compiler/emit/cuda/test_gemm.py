@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda.engine import KernelNode
-from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm
+from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm, hastened
 from magmadnn.compiler.emit.cuda.gemm_cut import Cut, cut_for
 from magmadnn.compiler.emit.cuda.module import OPTIONS, module_text, symbol
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.operands import Operand, Result
-from magmadnn.executor.cuda import items
+from magmadnn.executor.cuda import graphs
+from magmadnn.executor.cuda.edges import edges_of
+from magmadnn.executor.cuda.item import Item
 from magmadnn.memory import as_dtype
 from tests.compiler.emit.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
@@ -215,9 +217,7 @@ def test_what_is_read_early_changes_nothing() -> None:
         for early in ((), ("b", "finish"), ("a", "b"), ("a", "b", "finish")):
             arrays = placed(gemm, sizes := (40, 34, 50))
             launch = chosen(gemm, arrays, sizes)
-            variant = launch.variant
-            assert isinstance(variant, GemmVariant)
-            launches.append(replace(launch, variant=variant.hastened(frozenset(early))))
+            launches.append(hastened(launch, frozenset(early), H100))
             memory.append(arrays)
         run(*launches)
         assert all(np.array_equal(memory[0]["y0"], arrays["y0"]) for arrays in memory)
@@ -258,8 +258,11 @@ def test_cuts_cover_everything(item: int, transposes: tuple[bool, bool]) -> None
 
 def test_small_products_fill_the_chip() -> None:
     cut = cut_for((100, 528, 528), (False, False), 4, 132, 227 << 10)
-    assert cut == Cut(False, (1, 4), (1, 1, 11), 3, 3)
-    assert cut.blocks(100, 528) == 119
+    assert cut == Cut(False, (2, 2), (1, 1, 11), 3, 3)
+    assert cut.blocks(100, 528) == 132
+    # fewer bytes that are not there yet
+    cut = cut_for((100, 528, 528), (False, False), 4, 132, 227 << 10, "b")
+    assert cut is not None and cut.tile == (1, 4) and cut.blocks(100, 528) == 119
     assert cut_for((100, 528, 10**6), (False, False), 4, 132, 227 << 10) is None
 
 
@@ -308,7 +311,7 @@ def variants() -> list[GemmVariant]:
         arrays = placed(gemm, sizes)
         launch = choose_gemm(gemm, slots(gemm, arrays, sizes), H100, tensor_float)
         assert launch is not None and isinstance(launch.variant, GemmVariant)
-        made += [launch.variant, launch.variant.hastened(frozenset(("a", "b", "finish")))]
+        made += [launch.variant, hastened(launch, frozenset(("a", "b", "finish")), H100).variant]
     return made
 
 
@@ -333,13 +336,13 @@ def test_early_is_what_no_kernel_in_front_writes() -> None:
     gemm = Gemm("float32", epilogue=updated("float32"))
     launch = chosen(gemm, placed(gemm, (16, 16, 16)), (16, 16, 16))
     a, b, x, rate, y = ((64 * k, 64 * k + 64) for k in range(5))
-    first = items.Item(launch, (b, b, b), (a,))
-    second = items.Item(launch, (a, b, x, rate), (y,))
-    third = items.Item(launch, (b, a, y, rate), (x,))
+    first = Item(launch, (b, b, b), (a,))
+    second = Item(launch, (a, b, x, rate), (y,))
+    third = Item(launch, (b, a, y, rate), (x,))
 
-    def early(*row: items.Item) -> frozenset[str]:
-        edges = items.edges_of([(i.reads, i.writes) for i in row])
-        found = items._hastened(row, edges)[-1].what
+    def early(*row: Item) -> frozenset[str]:
+        edges = edges_of([(i.reads, i.writes) for i in row])
+        found = graphs._hastened(row, edges, H100)[-1].what
         assert isinstance(found, Launch) and isinstance(found.variant, GemmVariant)
         return found.variant.early
 

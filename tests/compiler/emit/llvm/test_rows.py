@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.frame import Frame
-from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, place_of, with_signs
+from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, with_signs
 from magmadnn.compiler.emit.llvm.rows import rows_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.values import FLOATS, item_bytes
 from magmadnn.compiler.emit.llvm.vmath import MAX_ULP, SPECIAL
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, Operand, Result
 from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows, Stage
+from magmadnn.compiler.kernels.single_columns import place_of
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
 F4, F8, I8 = "float32", "float64", "int64"

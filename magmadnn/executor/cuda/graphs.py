@@ -1,0 +1,162 @@
+"""Graphs of launches: merged, each with edges to those that it waits for and no others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from magmadnn.backends.cuda import Engine
+from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.compiler.emit.cuda.chained import chain
+from magmadnn.compiler.emit.cuda.gemm import GemmVariant, hastened
+from magmadnn.compiler.emit.cuda.merged import merge, registers_of
+from magmadnn.compiler.emit.cuda.variant import Chip, Launch, Variant
+
+from .chains import Unit, chains_of
+from .code import chip_of, functions_of
+from .edges import Span, edges_of
+from .item import Item, touched_by
+from .levels import levels_of, load_of
+
+
+class Launches(NamedTuple):
+    """Launches in order, and those that each waits for."""
+
+    items: list[Item]
+    after: list[tuple[int, ...]]
+
+
+def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
+    """A graph that does what these launches do one after the other."""
+    made = merged(items, chip_of(engine))
+    return engine.graph(nodes_of(engine, made.items, made.after))
+
+
+def nodes_of(
+    engine: Engine, items: Sequence[Item], edges: Sequence[tuple[int, ...]]
+) -> list[GraphNode]:
+    """Launches as nodes that come after those that `edges` says."""
+    launches = [item.what for item in items if isinstance(item.what, Launch)]
+    functions = functions_of(engine, (launch.variant for launch in launches))
+    nodes: list[GraphNode] = []
+    for item, after in zip(items, edges, strict=True):
+        if isinstance(item.what, ProductNode):
+            nodes.append(replace(item.what, after=after))
+        else:
+            one = item.what
+            function = functions[one.variant]
+            nodes.append(
+                KernelNode(function, one.grid, one.block, one.shared_bytes, one.arguments, after)
+            )
+    return nodes
+
+
+def merged(items: Sequence[Item], chip: Chip) -> Launches:
+    """Fewer launches that do the same.
+
+    Where the device's library takes part, launches stay as they are: one more costs little there.
+    """
+    edges = edges_of([(item.reads, item.writes) for item in items])
+    launches = [item.what for item in items if isinstance(item.what, Launch)]
+    if len(launches) < len(items):
+        return Launches(_hastened(items, edges, chip), edges)
+    units = chains_of(launches, edges, chip)
+    groups = _groups(units, items, launches, chip)
+    touched = [touched_by(items[k] for unit in group for k in unit) for group in groups]
+    after = edges_of(touched)
+    quick = _hastened(items, _before(groups, after), chip)
+    made = []
+    for group, (reads, writes) in zip(groups, touched, strict=True):
+        parts = [_launch(unit, [quick[k].what for k in unit], chip) for unit in group]
+        one = merge(parts, load_of(parts).resident(chip))
+        made.append(Item(one, reads, writes))
+    return Launches(made, after)
+
+
+def _launch(unit: Unit, parts: Sequence[Launch | ProductNode], chip: Chip) -> Launch:
+    """The launch of a unit."""
+    launches = [part for part in parts if isinstance(part, Launch)]
+    made = launches[0] if len(unit) == 1 else chain(launches, chip)
+    assert made is not None
+    return made
+
+
+def _groups(
+    units: Sequence[Unit], items: Sequence[Item], launches: Sequence[Launch], chip: Chip
+) -> list[list[Unit]]:
+    """Units of a level together, level by level: those first that the next level waits for, and products."""
+    ones = [_launch(unit, [launches[k] for k in unit], chip) for unit in units]
+    edges = edges_of([touched_by(items[k] for k in unit) for unit in units])
+    levels = levels_of(ones, edges, chip)
+    urgent = {other for after in edges for other in after if _is_next(other, after, levels)}
+    groups: list[list[Unit]] = [[] for _ in range(max(levels, default=-1) + 1)]
+    costs = [registers_of(one.variant) for one in ones]
+    for number in sorted(range(len(units)), key=lambda k: (k not in urgent, -costs[k], k)):
+        groups[levels[number]].append(units[number])
+    return groups
+
+
+def _is_next(other: int, after: tuple[int, ...], levels: Sequence[int]) -> bool:
+    return levels[other] == max(levels[k] for k in after)
+
+
+def _before(
+    groups: Sequence[Sequence[Unit]], after: Sequence[tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
+    """For each launch those that may not be done yet when it begins: of its unit, and of groups before."""
+    found = {}
+    for group, others in zip(groups, after, strict=True):
+        outside = tuple(k for number in others for unit in groups[number] for k in unit)
+        for unit in group:
+            for place, k in enumerate(unit):
+                found[k] = (*outside, *unit[:place])
+    return found
+
+
+def _hastened(
+    items: Sequence[Item],
+    before: Mapping[int, tuple[int, ...]] | Sequence[tuple[int, ...]],
+    chip: Chip,
+) -> list[Item]:
+    """Products that read early what no kernel writes over whose edge they come.
+
+    A kernel begins once those in front of it let it, which they do when all that they waited for is done. So
+    only what they write themselves is not there yet. Of each product there are at most two variants: with
+    what most launches may read early, and with what all may.
+    """
+    found = {
+        number: _early(item, [w for k in before[number] for w in items[k].writes])
+        for number, item in enumerate(items)
+        if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant)
+    }
+    sets: dict[Variant, list[frozenset[str]]] = {}
+    for number, early in found.items():
+        sets.setdefault(_launched(items[number]).variant, []).append(early)
+    made = list(items)
+    for number, early in found.items():
+        launch = _launched(items[number])
+        assert isinstance(launch.variant, GemmVariant)
+        all_of_them = sets[launch.variant]
+        most = Counter(all_of_them).most_common(1)[0][0]
+        early = most if most <= early else frozenset.intersection(*all_of_them)
+        made[number] = replace(items[number], what=hastened(launch, early, chip))
+    return made
+
+
+def _launched(item: Item) -> Launch:
+    assert isinstance(item.what, Launch)
+    return item.what
+
+
+def _early(item: Item, fresh: Sequence[Span]) -> frozenset[str]:
+    """What a product reads that is not among what is written just before."""
+    a, b, *others = item.reads
+    known = {"a": _apart([a], fresh), "b": _apart([b], fresh), "finish": _apart(others, fresh)}
+    return frozenset(slot for slot, is_known in known.items() if is_known)
+
+
+def _apart(spans: Sequence[Span], others: Sequence[Span]) -> bool:
+    """Whether no two spans share memory."""
+    return all(a[1] <= b[0] or b[1] <= a[0] for a in spans for b in others)

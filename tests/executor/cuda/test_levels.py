@@ -1,0 +1,71 @@
+"""Which launches become one, and where those go that have a choice."""
+
+from __future__ import annotations
+
+import random
+
+from magmadnn.compiler.emit.cuda.variant import Chip, Launch
+from magmadnn.executor.cuda.chains import _in_order, _is_left
+from magmadnn.executor.cuda.levels import levels_of, load_of
+
+CHIP = Chip(processors=10)
+
+
+class Text:
+    """A kernel that wants so many registers."""
+
+    slots = ()
+
+    def __init__(self, registers: int = 64) -> None:
+        self.registers = registers
+
+    def text(self, name: str) -> str:
+        return name
+
+
+def launch(blocks: int, threads: int = 256, registers: int = 64) -> Launch:
+    return Launch(Text(registers), (blocks, 1, 1), (threads, 1, 1), ())
+
+
+def test_what_waits_comes_later_and_the_longest_way_has_a_level_each() -> None:
+    draw = random.Random(5)
+    for _ in range(40):
+        count = draw.randint(1, 20)
+        edges = [tuple(k for k in range(n) if draw.random() < 0.2) for n in range(count)]
+        launches = [launch(draw.randint(1, 99)) for _ in range(count)]
+        levels = levels_of(launches, edges, CHIP)
+        longest = [0] * count
+        for number, after in enumerate(edges):
+            longest[number] = 1 + max((longest[k] for k in after), default=0)
+            assert all(levels[k] < levels[number] for k in after)
+        assert max(levels) + 1 == max(longest)
+
+
+def test_a_launch_goes_where_it_adds_no_round() -> None:
+    full, some = launch(40), launch(20)  # four blocks share a multiprocessor
+    edges = [(), (0,), (1,), (0,), ()]
+    assert levels_of([full, full, some, launch(20), launch(1)], edges, CHIP) == [0, 1, 2, 2, 0]
+    assert levels_of([full, full, some, launch(19), launch(1)], edges, CHIP) == [0, 1, 2, 2, 2]
+    assert levels_of([full, some, full, launch(20), launch(1)], edges, CHIP) == [0, 1, 2, 1, 0]
+
+
+def test_the_earliest_of_equals() -> None:
+    assert levels_of([launch(1)] * 4, [(), (0,), (1,), ()], CHIP) == [0, 1, 2, 0]
+
+
+def test_a_round_is_what_registers_threads_and_shared_memory_allow() -> None:
+    assert load_of([launch(1, 256, 64)]).resident(CHIP) == 4
+    assert load_of([launch(1, 256, 64), launch(1, 256, 200)]).resident(CHIP) == 1
+    assert load_of([launch(1, 1024, 16)]).resident(CHIP) == 2
+    wide = Launch(Text(16), (1, 1, 1), (32, 1, 1), (), 50 << 10)
+    assert load_of([wide]).resident(CHIP) == 4
+    assert load_of([launch(60)]).rounds(CHIP) == 1.5
+
+
+def test_units_come_after_all_that_they_wait_for() -> None:
+    edges = [(), (0,), (0,), (1,), (2, 3)]
+    assert _in_order([(0,), (2,), (4,), (1, 3)], edges) == [(0,), (1, 3), (2,), (4,)]
+    assert not _is_left((1, 3), edges)
+    assert _is_left((0, 4), edges)  # others come between
+    late = [(), (0,), (1,), (1,)]
+    assert _in_order([(2,), (0, 1, 3)], late) == [(0, 1, 3), (2,)]
