@@ -25,7 +25,6 @@ class Ending:
     """What a panel has to know for the end of its tiles.
 
     Attributes:
-        last: whether this is the last block of k.
         tile: room for the sums of one tile.
         block: the kernel's argument block.
         row: the panel's first row of C,
@@ -34,7 +33,6 @@ class Ending:
         far: whether C is too large to lie in the first-level cache.
     """
 
-    last: Value
     tile: Array
     block: Array
     row: Value

@@ -26,6 +26,8 @@ _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
 _LINE_BYTES = 64
 _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
+_MOST_TILES = 128  # one below the other in a block
+_WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
 
 
@@ -39,10 +41,8 @@ class Blocking:
     Attributes:
         depth: steps of k in a block, about.
         rows: rows of C in a block at most, a multiple of the tile's rows.
-        columns: columns of C in a block where sums wait in scratch memory for a further block of k.
-        deep_columns: columns of C for which blocks have their full depth, if there are so many rows that B
-            is copied: a panel that is not, and a block of A that few panels read, need more room in caches
-            than they fill.
+        columns: columns of C in a block where sums wait in scratch memory for a further block of k; a
+            multiple of the tile's.
         pack_a_rows: copy blocks of A for so many columns of C, and for half of them where rows of A lie in
             few sets of the first-level cache.
         pack_a_columns: copy them for so many where A is stored transposed, and where its rows lie so for
@@ -55,18 +55,18 @@ class Blocking:
 
     depth: int
     rows: int
-    columns: int = 1024
-    deep_columns: int = 512
-    pack_a_rows: int = 1024
+    columns: int = 2048
+    pack_a_rows: int = 384
     pack_a_columns: int = 64
     pack_b_rows: int = 96
     pack_b_colliding_rows: int = 8
-    group: int = 8
+    group: int = 4
     unroll: int = 1
 
-    def max_depth(self, scaled: bool) -> int:
+    @property
+    def max_depth(self) -> int:
         """The most steps of k in a block: blocks are even, and the last would be half as deep."""
-        return 2 * self.depth if scaled else self.depth + self.depth // 2 + 1
+        return self.depth + self.depth // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,18 @@ class Cut:
 
 
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
-    """A block of A fills most of the second-level cache, a panel of B most of the first-level one."""
-    depth = max(256, target.l1_bytes * 5 // 8 // (tile.columns * item))
-    rows = max(1, target.l2_bytes * 3 // 4 // (depth * item) // tile.rows) * tile.rows
+    """A panel of B fills half of the first-level cache, a block of A the second-level one.
+
+    More rows would be better for B, each panel of which is copied once for a block of rows: of a matrix in
+    pages of 4 KiB (the system below a virtual machine may have no others) every row of a panel is a page of
+    its own. A, read in order, may come from further away.
+    """
+    depth = max(256, target.l1_bytes // 2 // (tile.columns * item))
+    rows = min(-(-target.l2_bytes // (depth * item) // tile.rows), _MOST_TILES) * tile.rows
     # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
     # so far up that registers run out.
     unroll = 4 if target.triple.startswith("x86_64") else 1
-    return Blocking(depth, rows, unroll=unroll)
+    return Blocking(depth, rows, _WAITING_BYTES // item, unroll=unroll)
 
 
 def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
@@ -130,6 +135,11 @@ def _even_part(code: Code, total: Value, parts: Value) -> Value:
     """`total` divided into `parts` parts (at least one), rounded up, and at least 1."""
     parts = code.larger(parts, 1)
     return code.larger((total + parts - 1) // parts, 1)
+
+
+def _whole(part: Value, unit: int) -> Value:
+    """`part` rounded up to a multiple of `unit`."""
+    return (part + unit - 1) // unit * unit
 
 
 class Nest:
@@ -176,27 +186,18 @@ class Nest:
     def _block_sizes(self, rows: Value, columns: Value, k: Value) -> tuple[Value, Value, Value]:
         """Rows, columns and steps of k in a block: even parts near the blocking's sizes.
 
-        With alpha and beta, sums that wait for a further block of k need scratch memory. So k is cut
-        later there, at twice the depth with half the rows, and then the columns are cut too.
+        Sums that wait for a further block of k need scratch memory, so then the columns are cut too.
         """
         code, high = self.code, self.tile.rows
-        full, broad = self.blocking.depth, columns >= self.blocking.deep_columns
-        fifths = 3 if self.transpose_a else 4
-        shallow = code.select(broad, max(full * 4 // 5, 1), max(full * fifths // 5, 1))
-        rule = code.select(broad & (rows >= self.blocking.pack_b_rows), full, shallow)
-        aim = code.select(self.by_rule, rule, self.cut & 0xFFFF)
+        aim = code.select(self.by_rule, self.blocking.depth, self.cut & 0xFFFF)
         steps = _even_part(code, k, (k + aim // 2) // aim)
-        most = code.select(self.by_rule, self.blocking.rows, (self.cut >> 16) & 0xFFFF)
-        wide = code.larger(columns, 1)
-        if self.scaled:
-            deep = self.by_rule & (k > steps) & (k <= aim * 2)
-            steps = code.select(deep, k, steps)
-            most = code.select(deep, max(1, self.blocking.rows // 2 // high) * high, most)
-            wide = code.select(k > steps, self.blocking.columns, wide)
         if self.reader_a.pairs:
             steps = (steps + 1) // 2 * 2  # a block ends where a pair does
+        most = code.select(self.by_rule, self.blocking.rows, (self.cut >> 16) & 0xFFFF)
         part = _even_part(code, rows, (rows + most - 1) // most)
-        return (part + high - 1) // high * high, wide, steps
+        most = code.select(k > steps, self.blocking.columns, code.larger(columns, 1))
+        wide = _even_part(code, columns, (columns + most - 1) // most)
+        return _whole(part, high), _whole(wide, self.tile.columns), steps
 
     def _block(self, block: _Block) -> None:
         """One block of k for one block of C."""
@@ -253,7 +254,7 @@ class Nest:
         if self.transpose_a:
             pack = self._pack(pack_a_columns, self.reader_a, rows, self.tile.lanes)
         else:
-            pack = self._pack(pack_a_rows, None, rows)
+            pack = self._pack(pack_a_rows, None, rows, self.tile.lanes)
         pack(source, self.lda, depth, copy, stride, count)
 
     def _converted_rows(self, source: Array, depth: Value, count: Value) -> PanelOfA:
@@ -330,16 +331,16 @@ class Nest:
         """All tiles of one panel."""
         code, tile = self.code, self.tile
         rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
-        sums = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
-        if self.scaled:
-            kept = self.scratch["sums"].at(j - block.j0)
-            sums = Side(kept, code.integer(self.blocking.columns), self.one)
+        kept = self.scratch["sums"].at((j - block.j0) * self.blocking.rows)
+        sums = Side(kept, code.integer(tile.columns), self.one)
+        goal = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
         finishing = None if self.finishing.is_plain else self.finishing
         ending = self._ending(block, j, code.integer(tile.columns)) if finishing else None
         unroll = self.blocking.unroll
         write_panel(
-            code, tile, unroll, finishing, True, rows, steps, a, b, sums, block.resume, ending
-        )
+            code, tile, unroll, finishing, True, rows, steps, a, b, sums, goal, block.resume,
+            block.last, ending,
+        )  # fmt: skip
 
     def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
@@ -356,11 +357,11 @@ class Nest:
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 ending = self._ending(block, j, columns)
                 write_panel(
-                    code, tile, 1, self.finishing, False, rows, steps, a, b, sums,
-                    block.resume, ending,
+                    code, tile, 1, self.finishing, False, rows, steps, a, b, sums, sums,
+                    block.resume, block.last, ending,
                 )  # fmt: skip
 
     def _ending(self, block: _Block, j: Value, columns: Value) -> Ending:
         tile, arguments = self.scratch["tile"], self.frame.block
         far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS
-        return Ending(block.last, tile, arguments, block.i0, j, columns, far)
+        return Ending(tile, arguments, block.i0, j, columns, far)

@@ -85,6 +85,7 @@ def pack_b_columns(
 
 def pack_a_rows(
     rows: int,
+    lanes: int,
     code: Code,
     a: Array,
     a_row: Value,
@@ -96,12 +97,24 @@ def pack_a_rows(
     """copy[i // rows][p, i % rows] = a[i, p] for i < count, in panels `stride` elements apart.
 
     The last panel may be narrower than `rows`; its further rows repeat the last one and are not used.
+    Square blocks of vectors are turned; as in `pack_a_columns`, the next vector overwrites what one has too
+    much.
     """
+    whole = depth - depth % lanes
     with code.loop(0, count, rows) as i:
         goal = copy.at(i // rows * stride)
         sources = [a.at(code.smaller(i + x, count - 1) * a_row) for x in range(rows)]
-        with code.loop(0, depth) as p:
-            for x, row in enumerate(sources):
+        sources += sources[-1:] * (-rows % lanes)
+        with code.loop(0, whole, lanes) as p:
+            blocks = [
+                transposed(code, [row.vector(p, lanes) for row in sources[x : x + lanes]])
+                for x in range(0, len(sources), lanes)
+            ]
+            for step in range(lanes):
+                for x, block in enumerate(blocks):
+                    goal.put((p + step) * rows + x * lanes, block[step])
+        with code.loop(whole, depth) as p:
+            for x, row in enumerate(sources[:rows]):
                 goal[p * rows + x] = row[p]
 
 

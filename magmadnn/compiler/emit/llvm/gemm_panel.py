@@ -43,7 +43,9 @@ def write_panel(
     a: PanelOfA,
     b: Side,
     sums: Side,
+    goal: Side,
     resume: Value,
+    last: Value,
     ending: Ending | None,
 ) -> None:
     """Cover `rows` rows with tiles, the highest first: a subroutine.
@@ -58,8 +60,10 @@ def write_panel(
         depth: steps of k.
         a: the block of A.
         b: the panel of B.
-        sums: where sums lie before and after, apart from those that are finished.
-        resume: whether there are any.
+        sums: where sums wait for the next block of k.
+        goal: the panel of C, for sums that are stored as they are.
+        resume: whether there are sums.
+        last: whether this is the last block of k.
         ending: for `finishing`.
     """
     key = _key(tile, b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
@@ -73,7 +77,7 @@ def write_panel(
                 row.write(code, i, *others)
                 done.value = i + height
 
-    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, resume, ending)
+    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, goal, resume, last, ending)
 
 
 @dataclass(frozen=True)
@@ -94,41 +98,47 @@ class _Row:
         a: PanelOfA,
         b: Side,
         sums: Side,
+        goal: Side,
         resume: Value,
+        last: Value,
         ending: Ending | None,
     ) -> None:
         """The tile at row `i`, after hints about what will be written."""
         tile = self.tile
-        here = goal = Side(sums.start.at(i * sums.row), sums.row, sums.step)
+        here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
+        there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
         if ending is not None:
-            room = code.integer(tile.columns)
-            goal = Side(
-                code.select_array(ending.last, ending.tile, here.start),
-                code.select(ending.last, room, here.row),
-                here.step,
-            )
-        self._announce(code, i, here, ending)
+            there = Side(ending.tile, code.integer(tile.columns), goal.step)
+        to = Side(
+            code.select_array(last, there.start, here.start),
+            code.select(last, there.row, here.row),
+            here.step,
+        )
+        self._announce(code, i, there, last, ending)
         steps = self.unroll if tile == self.largest else 1
         body = functools.partial(write_tile, tile, steps)
         left = a.tile(i, self.largest.rows)
         name = f"tile_{_key(tile, b, steps)}"
-        code.subroutine(name, body, depth, left, b, here, goal, resume)
+        code.subroutine(name, body, depth, left, b, here, to, resume)
         if self.finishing is not None and ending is not None:
-            with code.when(ending.last):
+            with code.when(last):
                 self.finishing.write(code, tile, ending, i, self.whole)
 
-    def _announce(self, code: Code, i: Value, here: Side, ending: Ending | None) -> None:
+    def _announce(
+        self, code: Code, i: Value, goal: Side, last: Value, ending: Ending | None
+    ) -> None:
         """Hints that parts of C and of the epilogue's matrices will be needed."""
         tile = self.tile
         if tile != self.largest or not self.whole:
             return
-        if self.finishing is None or ending is None:
-            for x in range(tile.rows):
-                code.prefetch(here.start, here.row * x)
-                code.prefetch(here.start, here.row * x + (tile.columns - 1))
+        if self.finishing is not None and ending is not None:
+            with code.when(last & ending.far):
+                self.finishing.announce(code, tile, ending, i)
             return
-        with code.when(ending.last & ending.far):
-            self.finishing.announce(code, tile, ending, i)
+        with code.when(last):
+            for x in range(tile.rows):
+                code.prefetch(goal.start, goal.row * x)
+                code.prefetch(goal.start, goal.row * x + (tile.columns - 1))
 
 
 def _key(tile: Tile, b: Side, unroll: int) -> str:
