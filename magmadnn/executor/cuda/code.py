@@ -1,9 +1,11 @@
-"""Kernels as machine code: compiled together, kept on disk, loaded once in a process."""
+"""Kernels as machine code: compiled in a few modules by threads, kept on disk, loaded once in a process."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from magmadnn.backends.cuda import Engine
 from magmadnn.compiler.emit.cuda.module import OPTIONS, key_of, module_text, symbol
@@ -12,6 +14,8 @@ from magmadnn.compiler.emit.llvm.cache import kernel_cache
 
 _loaded: dict[tuple[Engine, Variant], object] = {}
 _lock = threading.Lock()
+_MODULE = 20_000  # characters
+_MODULES = 8  # at most
 
 
 def chip_of(engine: Engine) -> Chip:
@@ -20,7 +24,7 @@ def chip_of(engine: Engine) -> Chip:
 
 
 def functions_of(engine: Engine, wanted: Iterable[Variant]) -> dict[Variant, object]:
-    """The functions of kernels; those that are not loaded yet are compiled as one module.
+    """The functions of kernels; those that are not loaded yet are compiled.
 
     Raises:
         DeviceError: if they cannot be compiled, with the compiler's text.
@@ -28,12 +32,30 @@ def functions_of(engine: Engine, wanted: Iterable[Variant]) -> dict[Variant, obj
     variants = list(dict.fromkeys(wanted))
     with _lock:
         missing = [v for v in variants if (engine, v) not in _loaded]
-        if missing:
-            image = _image(engine, missing)
-            names = [symbol(k) for k in range(len(missing))]
-            for variant, function in zip(missing, engine.load(image, names), strict=True):
+        modules = _modules(missing)
+        for module, image in zip(modules, _images(engine, modules), strict=True):
+            names = [symbol(k) for k in range(len(module))]
+            for variant, function in zip(module, engine.load(image, names), strict=True):
                 _loaded[engine, variant] = function
         return {v: _loaded[engine, v] for v in variants}
+
+
+def _modules(variants: list[Variant]) -> list[list[Variant]]:
+    """Kernels that are compiled together: one module for few of them, several of equal length for more."""
+    lengths = {variant: len(variant.text("kernel")) for variant in variants}
+    count = min(max(sum(lengths.values()) // _MODULE, 1), _MODULES)
+    modules: list[list[Variant]] = [[] for _ in range(count)]
+    for variant in sorted(variants, key=lambda v: -lengths[v]):
+        min(modules, key=lambda module: sum(lengths[v] for v in module)).append(variant)
+    return [module for module in modules if module]
+
+
+def _images(engine: Engine, modules: list[list[Variant]]) -> list[bytes]:
+    """The code of modules; the compiler runs in as many threads as there are processors for."""
+    if len(modules) < 2:
+        return [_image(engine, module) for module in modules]
+    with ThreadPoolExecutor(min(len(modules), os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda module: _image(engine, module), modules))
 
 
 def _image(engine: Engine, variants: list[Variant]) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
+import os
 import random
 import re
 import shutil
@@ -180,7 +181,9 @@ class Emulator:
             f"const unsigned *block) {{ launch({name}, values, grid, block); }}"
             for name in names
         )
-        source = self._folder / "module.cpp"
+        handle, name = tempfile.mkstemp(".cpp", dir=self._folder)  # by several threads at a time
+        os.close(handle)
+        source = Path(name)
         source.write_text(f"{_HEADER.read_text()}\n{text}\n{entries}\n")
         made = source.with_suffix(".so")
         command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
