@@ -84,7 +84,7 @@ def _chosen(engine: Engine, device: int, node: ProductNode, words: str) -> bytes
     proposals = engine.algorithms(node, _PROPOSALS)
     if _wanted.get(words) in proposals:
         return _wanted[words]
-    if limit_seconds() <= 0 or len(proposals) < 2:
+    if limit_seconds() <= 0 or len(proposals) < 2 or 0 in node.sizes:
         return next(iter(proposals), b"")
     records = records_of(engine.library)
     known = records.read().get(words)

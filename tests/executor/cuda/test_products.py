@@ -190,6 +190,15 @@ def test_what_the_library_does_not_propose_is_not_taken(fresh: None) -> None:
             algorithms.freeze({"a product": "no hex"})
 
 
+@pytest.mark.parametrize("sizes", [(0, 7, 3), (5, 7, 0)])
+def test_nothing_is_measured_of_a_product_without_elements(
+    fresh: None, sizes: tuple[int, int, int]
+) -> None:
+    node = ProductNode("float32", False, sizes, (False, False), 0, 0, 0, (3, 7, 7), 0)
+    with emulated_device() as engine:
+        assert algorithms.algorithm_of(engine, 0, node) == b"first"
+
+
 # --- what is folded ----------------------------------------------------------------------------------
 
 
