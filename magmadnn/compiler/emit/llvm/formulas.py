@@ -23,7 +23,6 @@ from .builder import (
     Code,
     Value,
     is_float,
-    item_bytes,
     item_type,
     like,
 )
@@ -288,8 +287,3 @@ def memory_item(dtype: str) -> Any:
 def register_item(dtype: str) -> Any:
     """The type of an element of `dtype` in a register: halves are float32 there."""
     return F32 if dtype in HALVES else ITEMS[dtype]
-
-
-def item_size(dtype: str) -> int:
-    """Bytes of an element of `dtype` in memory."""
-    return item_bytes(memory_item(dtype))

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.compiler.emit.llvm.formulas import ITEMS, PRIMITIVES, item_size
+from magmadnn.compiler.emit.llvm.formulas import ITEMS, PRIMITIVES, memory_item
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.emit.llvm.values import item_bytes
 from magmadnn.compiler.kernels import formula
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import frozen
@@ -327,4 +328,5 @@ def test_nan_survives_reductions():
 def test_every_primitive_and_dtype_of_descriptions_is_there() -> None:
     assert PRIMITIVES.keys() == formula.PRIMITIVES
     assert tuple(ITEMS) == formula.DTYPES
-    assert {name: item_size(name) for name in ITEMS} == formula.ITEM_BYTES
+    sizes = {name: item_bytes(memory_item(name)) for name in (*formula.DTYPES, *formula.HALVES)}
+    assert sizes == formula.ITEM_BYTES
