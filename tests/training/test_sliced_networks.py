@@ -133,18 +133,22 @@ def test_a_whole_step_is_compiled(network: Any) -> None:
     assert ", 0 calls of NumPy" in made.plan(x, y)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_slices_give_the_bits_of_single_batches(
-    network: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = []
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Batches of each slice that runs."""
+    found = []
     run = StepSlices.run
 
     def counted(self: StepSlices, order: Any, count: int) -> Any:
-        counts.append(count)
+        found.append(count)
         return run(self, order, count)
 
     monkeypatch.setattr(StepSlices, "run", counted)
+    return found
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_slices_give_the_bits_of_single_batches(network: Any, counts: list[int]) -> None:
     sliced = trained(network)
     assert sum(counts) == 3 * (ROWS // 17)  # all but the last batch of an epoch, which is smaller
     counts.clear()
@@ -192,17 +196,9 @@ def from_a_function(folder: Path) -> tuple[list[Any], dict[str, Any]]:
 
 @pytest.mark.parametrize("source", [from_arrays, with_classes, from_files, from_a_function])
 def test_weights_of_samples_take_part_in_slices(
-    source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Any, tmp_path: Path, counts: list[int]
 ) -> None:
     """Parameters and the figures of every epoch have the bits of single batches."""
-    counts = []
-    run = StepSlices.run
-
-    def counted(self: StepSlices, order: Any, count: int) -> Any:
-        counts.append(count)
-        return run(self, order, count)
-
-    monkeypatch.setattr(StepSlices, "run", counted)
     results = []
     for looks in ([], [LookAtEachBatch()]):
         network = model([layers.Dense(13, activation="tanh")], "native")
