@@ -15,7 +15,7 @@ from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
 from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
-from .function import Function
+from .function import Function, OneFunction
 from .parts import kept, parameters, place, seen
 from .reductions import COMBINED, neutral
 from .variant import Chip, Launch, arguments_of
@@ -27,7 +27,7 @@ _UNROLL = 16
 
 
 @dataclass(frozen=True)
-class ColumnsVariant:
+class ColumnsVariant(OneFunction):
     """How columns are cut.
 
     Attributes:
@@ -53,10 +53,6 @@ class ColumnsVariant:
     def function(self, name: str) -> Function:
         """The function."""
         return _Text(self, name).function()
-
-    def text(self, name: str) -> str:
-        """The kernel."""
-        return self.function(name).kernel()
 
 
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:

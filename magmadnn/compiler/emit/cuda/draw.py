@@ -13,7 +13,7 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import Formula
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
-from .function import Function
+from .function import Function, OneFunction
 from .parts import Part, kept, parameters, seen
 from .prelude import BEGIN
 from .variant import Chip, Launch, arguments_of
@@ -48,7 +48,7 @@ __device__ __forceinline__ double unit(const Words &w, int k, double) {
 
 
 @dataclass(frozen=True)
-class DrawVariant:
+class DrawVariant(OneFunction):
     """Blocks of numbers, a thread each."""
 
     kernel: Draw
@@ -65,10 +65,6 @@ class DrawVariant:
         """Slots that are addresses."""
         parts: list[Part] = [*self.kernel.operands, *self.kernel.results]
         return tuple(part.name for part in parts)
-
-    def text(self, name: str) -> str:
-        """The kernel."""
-        return self.function(name).kernel()
 
     def function(self, name: str) -> Function:
         """The function."""

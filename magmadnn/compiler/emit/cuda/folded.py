@@ -19,7 +19,7 @@ from magmadnn.compiler.kernels.operands import FULL, ROW, SCALAR, Operand, Resul
 from magmadnn.compiler.kernels.rows import Rows, Stage
 
 from .finish import PRODUCT, substituted
-from .gemm import results_of
+from .gemm_sized import results_of
 
 _ONE, _ZERO = constant(1.0), constant(0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -39,6 +40,18 @@ class Function:
         """As a part of a kernel, which is told as which thread of which block it runs."""
         head = f"static __device__ __forceinline__ void {self.name}({_INDICES}, {self.parameters})"
         return f"{self.before}{head} {{\n{self.body}\n}}\n"
+
+
+class OneFunction(ABC):
+    """A variant that is one function, as a kernel and as a part of one."""
+
+    @abstractmethod
+    def function(self, name: str) -> Function:
+        """The function under that name."""
+
+    def text(self, name: str) -> str:
+        """The kernel."""
+        return self.function(name).kernel()
 
 
 @runtime_checkable

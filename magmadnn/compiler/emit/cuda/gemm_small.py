@@ -15,15 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
-from magmadnn.compiler.kernels.operands import FULL, Operand, row_constant
 
 from .formulas import MEMORY
-from .function import Function
-from .gemm import results_of, width_of
-from .gemm_finish import finish_text
-from .parts import Part
+from .function import Function, OneFunction
+from .gemm_sized import SizedProduct, constants, sized
 from .variant import WARP, Launch, arguments_of
 
 _QUAD = 4
@@ -128,87 +124,37 @@ template <class S, class T, class F> struct Product {
 
 
 @dataclass(frozen=True)
-class SmallGemm:
+class SmallGemm(SizedProduct, OneFunction):
     """A product of given sizes.
 
     Attributes:
-        kernel: what is computed.
-        sizes: m, n, k.
         rows: that a lane computes.
         parts_of_k: each a lane's.
-        strides: elements from row to row of `a`, `b` and all that is a whole matrix.
-        widths: how many elements of each can be moved together.
     """
 
-    kernel: Gemm
-    sizes: tuple[int, int, int]
     rows: int
     parts_of_k: int
-    strides: tuple[tuple[str, int], ...]
-    widths: tuple[tuple[str, int], ...]
 
     libraries = (LIBRARY,)
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """What formulas read beside the product."""
-        finish = self.kernel.epilogue
-        return finish.operands if isinstance(finish, Finish) else ()
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Everything that has memory, beside A and B."""
-        return (*self.operands, *results_of(self.kernel))
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the parameters: addresses."""
-        return tuple(dict.fromkeys(("a", "b", *(part.name for part in self.parts))))
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Slots that are addresses."""
         return self.slots
 
-    def text(self, name: str) -> str:
-        """The kernel."""
-        return self.function(name).kernel()
-
     def function(self, name: str) -> Function:
         """The function."""
-        kinds = {"a": MEMORY[self.kernel.dtype], "b": MEMORY[self.kernel.dtype]}
-        kinds |= {part.name: MEMORY[part.dtype] for part in self.parts}
-        fields = " ".join(f"{kinds[slot]} *{slot};" for slot in self.slots)
-        rows = " ".join(f"static constexpr int {n}_row = {s};" for n, s in self.strides)
-        finish = finish_text(
-            f"{name}_finish",
-            self.operands,
-            results_of(self.kernel),
-            self.kernel.dtype,
-            dict(self.widths),
-            self.sizes[1],
-        )
-        parameters = ", ".join(f"{kinds[slot]} *{slot}" for slot in self.slots)
-        before = f"""struct {name}_slots {{ {fields} {rows} }};
+        before = f"""{self.slots_text(name, "int")}
 struct {name}_shape {{ {self._shape()} }};
-{finish}"""
+{self.finish(name)}"""
         body = f"""  const {name}_slots slots = {{{", ".join(self.slots)}}};
   const int thread = blockIdx.x * blockDim.x + threadIdx.x;
   small::Product<{name}_shape, {MEMORY[self.kernel.dtype]}, {name}_finish>::run(slots, thread);"""
-        return Function(name, parameters, body, before=before)
+        return Function(name, self.parameters, body, before=before)
 
     def _shape(self) -> str:
         """Everything that is known before the kernel is compiled."""
-        strides, widths = dict(self.strides), dict(self.widths)
-        numbers = dict(zip("MNK", self.sizes, strict=True))
-        numbers |= {"LDA": strides["a"], "LDB": strides["b"], "VA": widths["a"], "VB": widths["b"]}
-        numbers |= {
-            "TA": self.kernel.transpose_a,
-            "TB": self.kernel.transpose_b,
-            "R": self.rows,
-            "P": self.parts_of_k,
-        }
-        return " ".join(f"static constexpr int {n} = {int(v)};" for n, v in numbers.items())
+        return constants({**self.numbers(), "R": self.rows, "P": self.parts_of_k})
 
 
 _ROWS = 4  # of a lane, where there are as many
@@ -218,26 +164,10 @@ _PARTS_ALONG_K = 8  # whose loads from a line of B together use all banks of sha
 
 def small_gemm(kernel: Gemm, values: Mapping[str, int]) -> Launch:
     """The variant of a product and its launch."""
-    m, n, k = sizes = (values["row1"], values["column1"], values["k"])
-    item = ITEM_BYTES[kernel.dtype]
-    values = {**values, "a_row": values["lda"], "b_row": values["ldb"], "c_row": values["ldc"]}
-    operands = kernel.epilogue.operands if isinstance(kernel.epilogue, Finish) else ()
-    parts: tuple[Part, ...] = (*operands, *results_of(kernel))
-    a_length, b_length = (m if kernel.transpose_a else k), (k if kernel.transpose_b else n)
-    widths = {
-        "a": width_of(values, "a", a_length, item),
-        "b": width_of(values, "b", b_length, item),
-    }
-    for part in parts:
-        if not row_constant(part):
-            widths[part.name] = width_of(values, part.name, n, ITEM_BYTES[part.dtype])
-    strides = {
-        s: values[f"{s}_row"] for s in ("a", "b", *(p.name for p in parts if p.spread == FULL))
-    }
-    rows, parts_of_k = _cut(sizes, kernel.transpose_b)
-    variant = SmallGemm(
-        kernel, sizes, rows, parts_of_k, tuple(strides.items()), tuple(widths.items())
-    )
+    product = sized(kernel, values)
+    rows, parts_of_k = _cut(product.sizes, kernel.transpose_b)
+    variant = SmallGemm(**vars(product), rows=rows, parts_of_k=parts_of_k)
+    m, n, _ = product.sizes
     tiles = -(-m // rows) * -(-n // _QUAD)
     warps = -(-tiles * parts_of_k // WARP)
     return Launch(variant, (warps, 1, 1), (WARP, 1, 1), arguments_of(variant, values))

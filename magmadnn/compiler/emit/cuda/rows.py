@@ -24,7 +24,7 @@ from magmadnn.compiler.kernels.single_columns import (
 )
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
-from .function import Function
+from .function import Function, OneFunction
 from .parts import kept, parameters, place, seen, vector_type, width_for
 from .reductions import COMBINED, group_reduction, neutral
 from .variant import Chip, Launch, arguments_of
@@ -37,7 +37,7 @@ _ELEMENTS = 4  # vectors of a row that a thread takes, before the group grows
 
 
 @dataclass(frozen=True)
-class RowsVariant:
+class RowsVariant(OneFunction):
     """How rows are cut.
 
     Attributes:
@@ -67,10 +67,6 @@ class RowsVariant:
     def function(self, name: str) -> Function:
         """The function."""
         return _Text(self, name).function()
-
-    def text(self, name: str) -> str:
-        """The kernel."""
-        return self.function(name).kernel()
 
 
 def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch | None:

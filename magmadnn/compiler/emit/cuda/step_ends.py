@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .formulas import MEMORY
-from .function import Function
+from .function import Function, OneFunction
 from .parts import kept, seen
 from .prelude import BEGIN
 from .variant import Launch
@@ -118,7 +118,7 @@ def fetch(
 
 
 @dataclass(frozen=True)
-class KeepAll:
+class KeepAll(OneFunction):
     """kept[batch][i] = source[i] for several outputs, by one block.
 
     Slots: `first, step`; then for each part `count, source, kept`.
@@ -151,10 +151,6 @@ class KeepAll:
                 f"kept{k}[batch * count{k} + i] = source{k}[i];"
             )
         return Function(name, ", ".join(kinds), "\n".join(body))
-
-    def text(self, name: str) -> str:
-        """The kernel."""
-        return self.function(name).kernel()
 
 
 def keep_all(first: int, step: int, parts: Sequence[tuple[str, int, int, int]]) -> Launch:
