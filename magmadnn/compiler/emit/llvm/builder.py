@@ -66,6 +66,28 @@ class Code(Threads):
             table.type = POINTER  # as in `stack`
         return Array(self, table, item)
 
+    def looked_up(self, table: Sequence[int], places: Value) -> Value:
+        """The entries of a table of 8 whose places are the low bits of 32-bit integers.
+
+        On vectors LLVM makes one permutation of a register of it, where the CPU has one.
+        """
+        if not isinstance(places.type, ir.VectorType):
+            memory = self.constants(f"table_{'_'.join(map(str, table))}", I32, table)
+            return memory[self.convert(places & (len(table) - 1), I64)]
+        lanes = places.type.count
+        size = max(lanes, len(table))
+        known = ir.Constant(ir.VectorType(I32, size), [table[k % len(table)] for k in range(size)])
+        inside = places & (len(table) - 1)
+        if lanes < size:
+            inside = self.shuffle(inside, inside, [k % lanes for k in range(size)])
+        found = ir.Constant(ir.VectorType(I32, size), ir.Undefined)
+        for k in range(size):
+            place = self.ir.extract_element(inside.ir, ir.Constant(I32, k))
+            entry = self.ir.extract_element(known, place)
+            found = self.ir.insert_element(found, entry, ir.Constant(I32, k))
+        made = Value(self, found)
+        return self.shuffle(made, made, range(lanes)) if lanes < size else made
+
     def array(self, pointer: Any, item: Any) -> Array:
         """The memory at `pointer` (a Value or an LLVM value) as elements of type `item`."""
         return Array(self, pointer.ir if isinstance(pointer, Value) else pointer, item)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from magmadnn.compiler.kernels.rows import Reduction
 
-from .builder import F32, I32, I64, Array, Code, Value, Variable, is_float, item_bytes, vector
+from .builder import F32, I32, I64, Code, Value, Variable, is_float, item_bytes, vector
 from .formulas import ITEMS, PRIMITIVES
 
 PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
@@ -82,31 +82,30 @@ class _Parts:
         self.memory = code.stack(self.item, max(self.elements, lanes))
         start = code.lift(neutral(reduction), self.kind)
         self.registers: list[Variable] = [code.variable(start) for _ in range(self.count)]
-        # Registers combine faster if NaN is looked for beside them.
+        # Extremes combine faster if NaN is looked for beside them.
         extreme = reduction.kind != "add" and is_float(self.item)
         self.none = code.zero(vector(I32 if self.item == F32 else I64, lanes))
         self.nans = code.variable(self.none) if extreme else None
 
-    def _combined(self, old: Value, value: Value) -> Value:
-        """With the old value second: LLVM would make a masked store, which is slow, of the other way."""
-        return PRIMITIVES[self.reduction.kind](self.code, value, old)
-
     def add(self, values: Sequence[Value]) -> None:
         """Combine vectors with the registers of their numbers."""
         lifted = [self.code.lift(value, self.kind) for value in values]
-        if self.nans is not None:
-            # One comparison tells for two vectors.
-            for a, b in zip(lifted[::2], (*lifted[1::2], lifted[-1]), strict=False):
-                found = self.code.select(self.code.unordered(a, b), ~self.none, self.none)
-                self.nans.value = self.nans.value | found
+        # One comparison tells for two vectors.
+        for a, b in zip(lifted[::2], (*lifted[1::2], lifted[-1]), strict=False):
+            self._look_for_nan(a, b)
         for number, value in enumerate(lifted):
             register = self.registers[number % self.count]
             register.value = self._joined(register.value, value)
 
+    def _look_for_nan(self, a: Value, b: Value) -> None:
+        if self.nans is not None:
+            found = self.code.select(self.code.unordered(a, b), ~self.none, self.none)
+            self.nans.value = self.nans.value | found
+
     def _joined(self, old: Value, value: Value) -> Value:
-        """What `_combined` gives where neither is NaN."""
+        """The two combined; NaN is looked for beside that."""
         if self.nans is None:
-            return self._combined(old, value)
+            return PRIMITIVES[self.reduction.kind](self.code, value, old)
         better = value > old if self.reduction.kind == "maximum" else value < old
         return self.code.select(better, value, old)
 
@@ -121,27 +120,28 @@ class _Parts:
         if mask is not None:
             none = self.code.lift(neutral(self.reduction), self.kind)
             value = self.code.select(mask, value, none)
+        self._look_for_nan(value, value)
         at = offset & (self.elements - 1)
-        self.memory.put(at, self._combined(self.memory.vector(at, self.lanes), value))
+        self.memory.put(at, self._joined(self.memory.vector(at, self.lanes), value))
 
     def total(self) -> Value:
         """The partial results halved until one is left."""
-        total = halved(self.code, self.memory, self.elements, self.reduction.kind)
+        total = self._halved()
         if self.nans is None:
             return total
         return self.code.select(self.code.any(self.nans.value.differs(0)), math.nan, total)
 
-
-def halved(code: Code, partial: Array, count: int, kind: str) -> Value:
-    """`count` partial results, a power of two, combined in pairs i and i + count / 2."""
-    values = partial.vector(0, count)
-    while count > 1:
-        count //= 2
-        width = max(count, min(_NARROWEST, 2 * count))  # a register, rather than numbers one by one
-        low = code.shuffle(values, values, [k % (2 * count) for k in range(width)])
-        high = code.shuffle(values, values, [(count + k) % (2 * count) for k in range(width)])
-        values = PRIMITIVES[kind](code, low, high)
-    return code.lane(values, 0)
+    def _halved(self) -> Value:
+        """Partial results combined in pairs i and i + count / 2, until one is left."""
+        code, count = self.code, self.elements
+        values = self.memory.vector(0, count)
+        while count > 1:
+            count //= 2
+            width = max(count, min(_NARROWEST, 2 * count))  # a register, not numbers one by one
+            low = code.shuffle(values, values, [k % (2 * count) for k in range(width)])
+            high = code.shuffle(values, values, [(count + k) % (2 * count) for k in range(width)])
+            values = self._joined(high, low)
+        return code.lane(values, 0)
 
 
 def neutral(reduction: Reduction) -> float | int:

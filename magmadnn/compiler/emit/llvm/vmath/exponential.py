@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 
-from magmadnn.compiler.emit.llvm.builder import Code, Value
+from magmadnn.compiler.emit.llvm.builder import F32, I32, Code, Value
 
 from .floats import (
     by_layout,
@@ -24,6 +25,7 @@ LN2_64 = (0.6931471805599453, 2.3190468138462996e-17)
 
 # (exp(r) - 1 - r) / r**2, minimax for the error relative to exp; Remez exchange in 240-bit arithmetic.
 _EXP_32 = (0.5, 0.166665181517601, 0.04166620224714279, 0.008369024842977524, 0.0013950725551694632)
+_EXP_TABLE = (0.500064492225647, 0.1666685789823532)  # the same for |r| <= log(2) / 16
 _EXP_64 = (
     0.5000000000000013, 0.166666666666667, 0.0416666666665131, 0.008333333333306808,
     0.0013888888947682252, 0.0001984126991825282, 2.4801489199473823e-05, 2.7557215516293985e-06,
@@ -57,27 +59,47 @@ def exp(code: Code, x: Value) -> Value:
 
 def exp_below_zero(code: Code, x: Value) -> Value:
     """e**x for x <= 0, as accurate, in less time: 2**n is 2**(n + k) 2**-k with a k that suits all."""
-    layout = layout_of(x)
     low, spare = by_layout(x, (-104.0, 64), (-746.0, 512))
     x = code.select(code.lift(low, x.type) > x, low, x)
-    shifted, rest = _shifted(code, x, layout.bias + spare)
-    power = code.bits(code.bits(shifted, layout.bits) << layout.mantissa, layout.item)
     scale: float = 2.0**-spare
-    return _times_exp(code, power, rest) * scale
+    return _below_zero(code, x, spare) * scale
 
 
 def exp_beside_one(code: Code, x: Value) -> Value:
     """e**x for x <= 0 as a term of a sum that has the term 1: no less than e**-87 (e**-708 in float64).
 
-    What is smaller is lost in such a sum anyway, so that the sum has the bits that `exp_below_zero` would
-    give it; the last multiplication is saved.
+    What is smaller is lost in such a sum anyway. In float32 the error grows with |x|, by 0.05 units in the
+    last place for each 1; beside the sum it is small at any x, since the term itself is e**x of it at most.
     """
-    layout = layout_of(x)
     low = by_layout(x, -87.0, -708.0)
     x = code.select(code.lift(low, x.type) > x, low, x)
-    shifted, rest = _shifted(code, x, layout.bias)
+    return _by_table(code, x) if layout_of(x).mantissa < 30 else _below_zero(code, x, 0)
+
+
+def _below_zero(code: Code, x: Value, spare: int) -> Value:
+    """e**x 2**spare, for results that are normal numbers."""
+    layout = layout_of(x)
+    shifted, rest = _shifted(code, x, layout.bias + spare)
     power = code.bits(code.bits(shifted, layout.bits) << layout.mantissa, layout.item)
     return _times_exp(code, power, rest)
+
+
+def _by_table(code: Code, x: Value) -> Value:
+    """e**x in float32, for results that are normal numbers: x = n log(2) / 8 + r.
+
+    A table in a register has the eight 2**(k / 8). The higher bits of n belong to the exponent: one addition
+    of integers makes 2**(n / 8), as the table lacks what its places add to the last bits of the exponent.
+    """
+    magic = layout_of(x).magic
+    shifted = code.fma(x, 8 * LOG2_E, magic)
+    r = code.fma(shifted - magic, -_LN2_WHOLE[0] / 8, x)
+    n = code.bits(shifted, I32)
+    power = code.bits(code.looked_up(_POWERS, n) + (n << 20), F32)
+    small = code.fma(r * r, polynomial(code, r, _EXP_TABLE), r)
+    return code.fma(small, power, power)
+
+
+_POWERS = [struct.unpack("<i", struct.pack("<f", 2.0 ** (k / 8)))[0] - (k << 20) for k in range(8)]
 
 
 def _shifted(code: Code, x: Value, add: int) -> tuple[Value, tuple[Value, Value]]:
