@@ -269,7 +269,8 @@ def slot_values(
         if f"{slot}_row" in slots:
             values[f"{slot}_row"] = _row_stride(array)
         if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
-            values[f"ld{slot}"] = columns if slot == "c" else _leading(array)
+            transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
+            values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
     return values
 
 
@@ -289,17 +290,18 @@ def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
     return ends
 
 
-def _row_stride(array: Any) -> int:
-    """Elements from one row to the next of a matrix whose leading axes are packed."""
+def _row_stride(array: Any, single: int = 0) -> int:
+    """Elements from one row to the next of a matrix whose leading axes are packed; `single` of one row."""
     for stride, size in zip(array.strides[-2::-1], array.shape[-2::-1], strict=True):
         if size > 1:  # the stride of a single row says nothing
             return int(stride // array.itemsize)
-    return 0
+    return single
 
 
-def _leading(array: Any) -> int:
-    """The leading dimension of a matrix that is stored by rows or by columns."""
-    rows, columns = array.strides[-2:]
-    if rows == array.itemsize and columns != array.itemsize:
-        return int(columns // array.itemsize)
-    return int(rows // array.itemsize)
+def _leading(array: Any, transposed: bool) -> int:
+    """The leading dimension of a matrix that is stored by rows, or transposed by columns.
+
+    Strides alone do not tell which: along an axis of one element they may be any number.
+    """
+    by_lines = array.swapaxes(-1, -2) if transposed else array
+    return _row_stride(by_lines, single=max(by_lines.shape[-1], 1))

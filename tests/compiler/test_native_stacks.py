@@ -15,6 +15,7 @@ from magmadnn.compiler.regions import RegionKind
 from magmadnn.executor import Executable
 from magmadnn.executor.native import Instance
 from magmadnn.graph import Node, Spec
+from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from tests.compiler.sample_programs import BATCH
@@ -59,14 +60,16 @@ def nodes_of(shapes: Shapes, dtype: str) -> list[Node]:
 
 def drawn(nodes: list[Node], batch: int) -> dict[Node, Any]:
     """Positive numbers, so that an error is relative to the result."""
-    shapes = {n: [batch if not isinstance(s, int) else s for s in n.shape] for n in nodes}
+    shapes = {n: bind_shape(n.shape, {"batch": batch}) for n in nodes}
     return {n: RNG.uniform(0.5, 1.5, s).astype(n.dtype) for n, s in shapes.items()}
 
 
-def check(nodes: list[Node], root: Any, terms: int) -> list[RegionKind]:
-    """Both executors on two sizes of the batch; gives the kinds of kernels."""
+def check(
+    nodes: list[Node], root: Any, terms: int, batches: tuple[int, ...] = (1, 6)
+) -> list[RegionKind]:
+    """Both executors on some sizes of the batch; gives the kinds of kernels."""
     native, reference = (Executable([root], executor=e) for e in ("native", "reference"))
-    for batch in (1, 6):
+    for batch in batches:
         feeds = drawn(nodes, batch)
         (a,), (b,) = native.run(feeds), reference.run(feeds)
         assert a.shape == b.shape
@@ -108,6 +111,23 @@ def test_factors_may_lie_otherwise(name: str) -> None:
     kinds = check(nodes, make(*nodes), 7)
     assert kinds[-1] is RegionKind.GEMM
     assert RegionKind.CALL not in kinds
+
+
+FOLDED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "left": (lambda x, y: x @ y, (BATCH - 1, BATCH)),
+    "right": (lambda x, y: y @ x, (BATCH, 5)),
+    "left, transposed": (lambda x, y: ops.transpose(x) @ y, (5, BATCH)),
+    "right, transposed": (lambda x, y: y @ ops.transpose(x), (BATCH, BATCH - 1)),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_factors_with_an_axis_of_one_element(name: str) -> None:
+    """Strides along such an axis may be any number: for a batch of 2 they are 4 and 20 bytes here."""
+    make, shape = FOLDED[name]
+    x, y = nodes_of(((1, 5, BATCH - 1), shape), "float32")
+    folded = ops.transpose(ops.reshape(ops.transpose(x, (0, 2, 1)), (BATCH - 1, 5)))
+    assert check([x, y], make(folded, y), 6, (2, 3, 6)) == [RegionKind.GEMM]
 
 
 def test_what_is_done_to_elements_is_part_of_the_product() -> None:
