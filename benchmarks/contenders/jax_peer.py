@@ -31,8 +31,12 @@ def forward(parameters: Any, x: Any, activation: str, half: bool = False) -> Any
 
 
 def loss_of(parameters: Any, x: Any, y: Any, activation: str, half: bool) -> Any:
+    """Mean cross entropy of a network."""
+    return loss_of_logits(forward(parameters, x, activation, half), y)
+
+
+def loss_of_logits(logits: Any, y: Any) -> Any:
     """Mean cross entropy."""
-    logits = forward(parameters, x, activation, half)
     own = jnp.take_along_axis(logits, y[:, None], axis=1, mode="promise_in_bounds")[:, 0]
     return (jax.nn.logsumexp(logits, axis=1) - own).mean()
 

@@ -12,6 +12,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 HELD = {"softmax": 2, "layer_norm": 2, "adam": 4, "cross_entropy": 1, "cross_entropy_gradient": 2}
 
 
+DISTINCT_ROWS = 1024  # on a GPU, of a matrix: further rows are the same again
+
+
 def matrices(rows: int, columns: int, count: int) -> list[Array]:
     """Random matrices in float32, each in fresh pages: nothing is allocated between that goes again."""
     rng = np.random.default_rng(3)

@@ -157,22 +157,21 @@ class LargeProduct:
 class Copy:
     """One run moves `nbytes` on the device: half of them are read, half are written."""
 
-    def __init__(self, nbytes: int, total_bytes: int) -> None:
+    def __init__(self, nbytes: int, total_bytes: int, single: bool = False) -> None:
         half = nbytes // 2
         self._pairs = [
             torch.randint(256, (2, half), dtype=torch.uint8, device=DEVICE)
             for _ in range(max(2, -(-total_bytes // nbytes)))
         ]
+        self.runs = 1 if single else len(self._pairs)  # of one call
+        self._next = 0
 
     def run(self) -> None:
-        for source, target in self._pairs:
+        for _ in range(self.runs):
+            source, target = self._pairs[self._next % len(self._pairs)]
+            self._next += 1
             target.copy_(source)
         torch.cuda.synchronize()
-
-    @property
-    def runs(self) -> int:
-        """Copies of one call."""
-        return len(self._pairs)
 
 
 def numpy_of(value: Any) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -20,14 +19,15 @@ _BLOCK = 1 << 18
 _LARGE = 1 << 25  # bytes that several threads look at
 _THREADS = 8
 _FOUND_FINITE = Noted()  # arrays that nobody may write are looked at once
-_FINITE_THERE: WeakSet[OnDevice] = WeakSet()
-_WITHIN_THERE: WeakKeyDictionary[OnDevice, int] = (
-    WeakKeyDictionary()
-)  # labels, and of how many classes
 
 
 def check_arrays(
-    x: Any, y: Any = None, *, classes: int | None = None, scan: bool | None = None
+    x: Any,
+    y: Any = None,
+    *,
+    classes: int | None = None,
+    scan: bool | None = None,
+    later: bool = False,
 ) -> int:
     """Checks inputs and targets; returns the number of rows.
 
@@ -38,6 +38,8 @@ def check_arrays(
             (or one column per class, shape [rows, classes], which is checked as numbers).
         scan: whether to look at every value. None: yes, but not in memory-mapped files, where
             it would take as long as an epoch.
+        later: whether somebody else looks at values that lie on a device, before they are relied on
+            (`Looks`).
 
     Raises:
         DataError: no rows, NaN or infinity (names row and column), a label outside the classes.
@@ -55,11 +57,11 @@ def check_arrays(
         )
     for name, array in named:
         if scan or (scan is None and not is_mapped(array) and array not in _FOUND_FINITE):
-            check_finite(name, array)
+            check_finite(name, array, later=later)
             _FOUND_FINITE.add(array)
     if classes is not None and y is not None:
         for name, array in leaves(y, "y"):
-            check_labels(name, array, classes, scan=scan)
+            check_labels(name, array, classes, scan=scan, later=later)
     return rows
 
 
@@ -74,12 +76,12 @@ def check_dtype(name: str, array: Array) -> None:
         )
 
 
-def check_finite(name: str, array: Array, *, nan_allowed: bool = False) -> None:
+def check_finite(
+    name: str, array: Array, *, nan_allowed: bool = False, later: bool = False
+) -> None:
     """Raises DataError at the first NaN (unless allowed) or infinity."""
     if isinstance(array, OnDevice):
-        if array in _FINITE_THERE or _on_device().is_finite(array):
-            if array.fixed:
-                _FINITE_THERE.add(array)
+        if _is_finite_there(array, later):
             return
         array = np.asarray(array)  # to tell where
     where = first_not_finite(array, nan_allowed=nan_allowed)
@@ -89,6 +91,32 @@ def check_finite(name: str, array: Array, *, nan_allowed: bool = False) -> None:
     raise DataError(
         f"{name}: {place(where)} is {value}, expected finite numbers: repair or leave out the row"
     )
+
+
+def _is_finite_there(array: OnDevice, later: bool) -> bool:
+    """Whether no element is NaN or infinite; with `later` that is noted as wanted."""
+    looks = array.looks
+    if not looks.finite and array.dtype.kind not in "biu":
+        looks.wants_finite = True
+        if later:
+            return True
+        if not _on_device().is_finite(array):
+            return False
+        looks.wants_finite, looks.finite = False, True
+    return True
+
+
+def _is_within_there(labels: OnDevice, classes: int, later: bool) -> bool:
+    """The same for class numbers."""
+    looks = labels.looks
+    if looks.below != classes:
+        looks.wants_below = classes
+        if later:
+            return True
+        if not _on_device().is_within(labels, classes):
+            return False
+        looks.wants_below, looks.below = None, classes
+    return True
 
 
 def _on_device() -> ModuleType:
@@ -136,7 +164,9 @@ def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:
         yield low, array[low : low + step]
 
 
-def check_labels(name: str, labels: Array, classes: int, *, scan: bool | None = None) -> None:
+def check_labels(
+    name: str, labels: Array, classes: int, *, scan: bool | None = None, later: bool = False
+) -> None:
     """Checks that labels are class numbers 0..classes-1, or have one column per class."""
     if labels.ndim == 2 and labels.shape[1] == classes and classes > 1:
         return
@@ -153,9 +183,7 @@ def check_labels(name: str, labels: Array, classes: int, *, scan: bool | None = 
     if scan is False or (scan is None and is_mapped(labels)):
         return
     if isinstance(labels, OnDevice):
-        if _WITHIN_THERE.get(labels) == classes or _on_device().is_within(labels, classes):
-            if labels.fixed:
-                _WITHIN_THERE[labels] = classes
+        if _is_within_there(labels, classes, later):
             return
         labels = np.asarray(labels)  # to tell where
     flat = labels.reshape(-1)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,24 +46,78 @@ def as_array(value: Any) -> NDArray[Any]:
     return found if found.flags.c_contiguous else found.copy()
 
 
+@dataclass(eq=False)
+class Looks:
+    """What is known of an array's values, and what somebody wants to know before they are relied on.
+
+    Attributes:
+        finite: whether none was found to be NaN or infinite.
+        below: all integers were found to be at least 0 and below this.
+        wants_finite, wants_below: the same, to be looked at yet.
+    """
+
+    finite: bool = False
+    below: int | None = None
+    wants_finite: bool = False
+    wants_below: int | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is something to be looked at."""
+        return self.wants_finite or self.wants_below is not None
+
+    def found(self) -> None:
+        """What was wanted is so."""
+        self.finite |= self.wants_finite
+        self.below = self.below if self.wants_below is None else self.wants_below
+        self.wants_finite, self.wants_below = False, None
+
+    def forget(self) -> None:
+        """The values are others: what was known is to be looked at again."""
+        self.wants_finite |= self.finite
+        self.wants_below = self.below if self.wants_below is None else self.wants_below
+        self.finite, self.below = False, None
+
+
+class Copy(Protocol):
+    """A copy of an array of the host that may have changed since."""
+
+    def begin(self) -> None:
+        """Begin to find out; what is done meanwhile may be in vain."""
+        ...
+
+    def settle(self) -> bool:
+        """Bring the copy to what the array is; whether it was that already."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class OnDevice:
     """An array on a GPU, in C order, with as much of an ndarray as rows need.
 
     Attributes:
         shape, dtype: as usual.
-        address: of its first element; all that was begun on the device before is done.
+        place: address of its first element; all that was begun on the device before is done.
         device: number of the device.
         owner: what holds the memory.
-        fixed: whether nobody writes it.
+        looks: what is known of its values.
+        copy: where it is a copy that may have to be settled before its values are those that are meant.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    address: int
+    place: int
     device: int
     owner: object
-    fixed: bool = False
+    looks: Looks = field(default_factory=Looks)
+    copy: Copy | None = None
+
+    @property
+    def address(self) -> int:
+        """The address of its first element, where its values now are those that are meant."""
+        if self.copy is not None:
+            self.copy.settle()
+        return self.place
 
     @property
     def ndim(self) -> int:
@@ -88,7 +142,7 @@ class OnDevice:
         first, last, _ = rows.indices(len(self))
         step = self.dtype.itemsize * math.prod(self.shape[1:])
         shape = (max(last - first, 0), *self.shape[1:])
-        return replace(self, shape=shape, address=self.address + first * step)
+        return replace(self, shape=shape, place=self.place + first * step, looks=Looks())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """A copy on the host."""

@@ -16,7 +16,7 @@ class Unchanging:
 
     def __init__(self, array: Array, owner: Array) -> None:
         self._owner = weakref.ref(owner)
-        self._looks = _looks(array)
+        self._looks = looks_of(array)
 
     @classmethod
     def of(cls, array: Array) -> Unchanging | None:
@@ -27,7 +27,7 @@ class Unchanging:
     def is_still(self, array: Array) -> bool:
         """Whether `array` is the one that was noted, and still nobody may write it."""
         owner = _owner(array)
-        return owner is not None and owner is self._owner() and _looks(array) == self._looks
+        return owner is not None and owner is self._owner() and looks_of(array) == self._looks
 
 
 class Noted:
@@ -57,5 +57,6 @@ def _owner(array: Array) -> Array | None:
     return None
 
 
-def _looks(array: Array) -> tuple[Any, ...]:
+def looks_of(array: Array) -> tuple[Any, ...]:
+    """Where an array lies, and how."""
     return (array.ctypes.data, array.shape, array.strides, array.dtype)

@@ -50,7 +50,7 @@ class StepSlices:
     ) -> StepSlices | None:
         """Slices over these arrays; None where a part of the step has to run in Python."""
         rows = as_feeds(data)
-        values = settings.feeds(step.count)
+        values = settings.feeds(0 if settings.fixed else step.count)
         sample = {node: array[:batch_size] for node, array in rows.items()}
         sizes = executable.sizes({**sample, **values})
         if executable.device is not None:
@@ -71,10 +71,10 @@ class StepSlices:
 
         None where one is NaN or infinite: nothing is changed then.
         """
-        first = self._step.count
         if self._settings.fixed:
-            values = {n: np.full(count, v) for n, v in self._settings.feeds(first).items()}
+            values = {n: np.full(count, v) for n, v in self._settings.feeds(0).items()}
         else:
+            first = self._step.count
             each = [self._settings.feeds(first + k) for k in range(count)]
             values = {node: np.array([one[node] for one in each]) for node in each[0]}
         return self._slices.run(order, values)

@@ -133,7 +133,8 @@ class Step:
     @property
     def settings(self) -> dict[str, float]:
         """The values of all settings that the next step will use."""
-        return self._settings.values(self.count)
+        # the count lies on the device, if the step runs there
+        return self._settings.values(0 if self._settings.fixed else self.count)
 
     @property
     def overrides(self) -> dict[str, Setting]:

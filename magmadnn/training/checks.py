@@ -18,7 +18,7 @@ from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.losses import CrossEntropy, as_loss
 from magmadnn.tensor import Operation, Placeholder
 
-from .resident import resident
+from .resident import resident, settle_all
 from .sources import as_arrays, inputs_for
 
 if TYPE_CHECKING:
@@ -73,8 +73,10 @@ def gpu_of(model: Model) -> int | None:
     return device_of(model.device) if model.executor == "native" else None
 
 
-def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array], list[Array]]:
-    """Inputs and targets of a model, checked.
+def checked_arrays(
+    model: Model, what: str, x: Any, y: Any, later: bool = False
+) -> tuple[list[Array], list[Array]]:
+    """Inputs and targets of a model, checked; with `later`, values on a device by whoever uses them.
 
     Raises:
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
@@ -84,9 +86,9 @@ def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array]
     if device is not None:
         arrays = resident(model, what, [*inputs, *targets], device)
         inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
-    # one array is "x" in messages, several are "x[0]", "x[1]" ...
-    given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
-    check_arrays(given, wanted, classes=_classes(model, targets))
+        if not later:
+            settle_all(arrays)
+    check_values(model, inputs, targets, later)
     for fed, array in zip(model.inputs, inputs, strict=True):
         if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
             raise DTypeError(
@@ -94,6 +96,19 @@ def checked_arrays(model: Model, what: str, x: Any, y: Any) -> tuple[list[Array]
                 "cast the data, or give Input another dtype"
             )
     return inputs, targets
+
+
+def check_values(
+    model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
+) -> None:
+    """Look at the values of inputs and targets; with `later` only at those of the host.
+
+    Raises:
+        ShapeError, DTypeError, DataError: naming where.
+    """
+    # one array is "x" in messages, several are "x[0]", "x[1]" ...
+    given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
+    check_arrays(given, wanted, classes=_classes(model, targets), later=later)
 
 
 def _classes(model: Model, targets: Sequence[Array]) -> int | None:

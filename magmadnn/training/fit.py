@@ -178,6 +178,7 @@ class Fit:
 
     def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
         """Run batches one by one, until something asks to stop."""
+        self.source.look()
         for batch in batches:
             loss, *sums = self.step.run(feeds_for(self.model, self.objective, batch), guard=True)
             self.totals.add(batch, loss, sums)

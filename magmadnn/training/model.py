@@ -25,7 +25,7 @@ from magmadnn.tensor import Operation, Placeholder, Variable
 
 from .architecture import free_variables, kept_states, layers_of
 from .callbacks import Callback
-from .checks import as_iterable, at_least, chained, checked_arrays, gpu_of, looks
+from .checks import as_iterable, at_least, chained, check_values, checked_arrays, gpu_of, looks
 from .fit import BatchSize, Fit, run_once
 from .history import History
 from .inspection import diagram_of, plan_of, profile_of
@@ -310,21 +310,22 @@ class Model:
             )
         if y is None:
             if validation_split or sample_weight is not None or class_weight is not None:
-                raise ArgumentError(
-                    "fit: validation_split, sample_weight and class_weight need x and y as arrays"
-                )
+                what = "validation_split, sample_weight and class_weight"
+                raise ArgumentError(f"fit: {what} need x and y as arrays")
             source: Source = IterableSource(as_iterable(x))
         else:
-            inputs, targets = checked_arrays(self, "fit", x, y)
+            later = not (class_weight or callbacks)
+            inputs, targets = checked_arrays(self, "fit", x, y, later)
             weights = sample_weights(targets, sample_weight, class_weight)
             kept = None
+            if validation_split and validation_data is not None:
+                raise ArgumentError("fit: give validation_data or validation_split, not both")
             if validation_split:
-                if validation_data is not None:
-                    raise ArgumentError("fit: give validation_data or validation_split, not both")
                 kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
                 held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
             on = {"seed": self.seed if shuffle else None, "device": gpu_of(self)}
-            source = ArraySource(inputs, targets, weights, chosen=kept, **on)
+            look = partial(check_values, self, inputs, targets)
+            source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
         objective, step = self._training_step(source.sample)
         size, validate = max(batch_size if isinstance(batch_size, int) else 0, 1024), None
         if validation_data is not None:
@@ -341,9 +342,10 @@ class Model:
     def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
         trained = tuple(p.node for p in self.parameters())
-        way = (self.executor, self.precision, self.device)
+        way = {"executor": self.executor, "precision": self.precision, "device": self.device}
         kept = kept_states(self.variables())
-        key = (*self._objective_key(sample), self.optimizer, *way, trained, *(s.node for s in kept))
+        nodes = tuple(s.node for s in kept)
+        key = (*self._objective_key(sample), self.optimizer, *way.values(), trained, nodes)
         if self._step is None or self._step[0] != key:
             if self.optimizer is None:
                 raise ArgumentError(
@@ -354,10 +356,8 @@ class Model:
                 objective.loss,
                 self.parameters(),
                 outputs=objective.sums,
-                executor=self.executor,
-                precision=self.precision,
-                device=self.device,
                 kept=kept,
+                **way,
             )
             self._step = (key, objective, step)
         return self._step[1:]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,53 +20,91 @@ from magmadnn.memory.unchanging import Unchanging
 if TYPE_CHECKING:
     from .model import Model
 
-# Copies of arrays that nobody may write, which serve again.
-Kept = list[tuple[Unchanging, OnDevice]]
-_kept: WeakKeyDictionary[Model, dict[str, Kept]] = WeakKeyDictionary()
+
+class Kept(Protocol):
+    """The copy of an array of the host, which may serve again."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        ...
+
+    def is_like(self, array: Array) -> bool:
+        """Whether the copy is this array's, or may be."""
+        ...
+
+    def take(self, array: Array) -> OnDevice:
+        """The copy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The copy of an array that nobody may write."""
+
+    note: Unchanging
+    there: OnDevice
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self.there.nbytes
+
+    def is_like(self, array: Array) -> bool:
+        """Whether the copy is this array's."""
+        return self.note.is_still(array)
+
+    def take(self, array: Array) -> OnDevice:
+        """The copy."""
+        return self.there
+
+
+_kept: WeakKeyDictionary[Model, dict[str, list[Kept]]] = WeakKeyDictionary()
 
 
 def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> list[Array]:
     """The arrays as copies on the device; as they are if one is mapped from a file or there is no room.
 
-    Those that nobody may write are copied once, and stay there until `what` is done with others.
+    Copies stay there until `what` is done with others. Those of arrays that nobody may write serve again; so
+    do those that `fit` made of others, if these are what they were (`Watched`).
     """
     before = _kept.setdefault(model, {}).pop(what, [])
     host = [a for a in arrays if isinstance(a, np.ndarray)]
     if any(is_mapped(a) or a.dtype.name not in DTYPES or not a.size for a in host):
         return list(arrays)
-    known = {id(a): there for a in host for note, there in before if note.is_still(a)}
+    known = {id(a): kept for a in host for kept in before if kept.is_like(a)}
     new = sum(a.nbytes for a in host if id(a) not in known)
-    held = _bytes(before)
-    needed = new + sum(there.nbytes for there in known.values())
+    held = sum(kept.nbytes for kept in before)
+    needed = new + sum(kept.nbytes for kept in known.values())
     if new and needed > Room(device, lambda: held).nbytes:
         return list(arrays)
     del before
     try:
-        found, _kept[model][what] = _placed(arrays, device, known)
+        taken = [_taken(a, known.get(id(a)), device, what == "fit") for a in arrays]
     except OutOfMemoryError:  # somebody else took what was free
         return list(arrays)
-    return found
+    _kept[model][what] = [kept for _, kept in taken if kept is not None]
+    return [there for there, _ in taken]
 
 
-def _placed(
-    arrays: Sequence[Array], device: int, known: dict[int, OnDevice]
-) -> tuple[list[Array], Kept]:
+def _taken(array: Array, known: Kept | None, device: int, watched: bool) -> tuple[Any, Kept | None]:
+    """An array on the device, and what may serve again."""
     from magmadnn.executor.cuda.arrays import copied
+    from magmadnn.executor.cuda.watched import Watched
 
-    found: list[Any] = []
-    kept: Kept = []
+    if not isinstance(array, np.ndarray):
+        return array, None
+    note = Unchanging.of(array)
+    kept: Kept | None = known
+    if kept is None and note is not None:
+        kept = Fixed(note, copied(array, device))
+    elif kept is None and watched and Watched.can(array):
+        kept = Watched(array, device)
+    return (copied(array, device), None) if kept is None else (kept.take(array), kept)
+
+
+def settle_all(arrays: Iterable[object]) -> None:
+    """Bring copies on the device to what their arrays are."""
     for array in arrays:
-        there: Any = array
-        if isinstance(array, np.ndarray):
-            note = Unchanging.of(array)
-            there = known.get(id(array))
-            if there is None:
-                there = replace(copied(array, device), fixed=note is not None)
-            if note is not None:
-                kept.append((note, there))
-        found.append(there)
-    return found, kept
-
-
-def _bytes(kept: Kept) -> int:
-    return sum(there.nbytes for _, there in kept)
+        if isinstance(array, OnDevice) and array.copy is not None:
+            array.copy.settle()

@@ -20,7 +20,7 @@ from magmadnn.data.ring import Filled, Ring
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
-from magmadnn.memory.foreign import as_array, on_device
+from magmadnn.memory.foreign import OnDevice, as_array, on_device
 from magmadnn.memory.room import Room
 from magmadnn.tensor import Placeholder
 
@@ -40,6 +40,7 @@ from .pieces import (
     taken,
     told,
 )
+from .resident import settle_all
 
 _MOST_KEPT = 1 << 20  # rows of an order that is kept
 _LEAST_AHEAD = (
@@ -60,6 +61,14 @@ class Source(Protocol):
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch, if known."""
+        ...
+
+    def look(self) -> None:
+        """Look at values that nobody has looked at yet.
+
+        Raises:
+            DataError: if one cannot be trained on, naming where.
+        """
         ...
 
     def epoch(self, number: int, batch_size: int, start: int) -> Iterator[Batch]:
@@ -99,6 +108,7 @@ class ArraySource:
         seed: of the order; None: as they stand.
         chosen: the rows that are meant, ascending; None: all.
         device: number of a GPU that draws orders.
+        look: looks at values of inputs and targets that lie on a device.
     """
 
     def __init__(
@@ -110,7 +120,9 @@ class ArraySource:
         seed: int | None,
         chosen: NDArray[np.int64] | None = None,
         device: int | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        self._look = look
         self.arrays: Parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
         self.seed = seed
         self._chosen, self._device = chosen, device
@@ -139,6 +151,17 @@ class ArraySource:
 
     def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         return numbers if self._chosen is None else self._chosen[numbers]
+
+    def look(self) -> None:
+        """Look at what lies on a device and was not looked at.
+
+        Raises:
+            DataError: naming where.
+        """
+        arrays: list[object] = list(flat(self.arrays))
+        settle_all(arrays)
+        if any(isinstance(a, OnDevice) and a.looks.wanted for a in arrays):
+            self._look()
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch."""
@@ -211,6 +234,9 @@ class IterableSource:
 
     def _fresh(self) -> Iterable[Any]:
         return self.source() if callable(self.source) else self.source
+
+    def look(self) -> None:
+        """Nothing: batches are looked at by what they give."""
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch, if the iterable has a length."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,19 +40,44 @@ def copied(values: Array, device: int) -> OnDevice:
 
 def is_finite(array: OnDevice) -> bool:
     """Whether no element is NaN or infinite."""
-    if array.dtype.name not in ("float32", "float64"):
-        return True
-    fault = _word(array.device)
-    _run(array.device, look_finite(fault.address, [(array.dtype.name, array.size, array.address)]))
-    return not _value(fault, array.device)
+    return _is_good(array, _finite_launches)
 
 
 def is_within(array: OnDevice, end: int) -> bool:
     """Whether all integers are at least 0 and below `end`."""
-    fault = _word(array.device)
-    launch = look_within(fault.address, array.dtype.name, array.size, array.address, end)
-    _run(array.device, launch)
-    return not _value(fault, array.device)
+    return _is_good(array, partial(_within_launches, end=end))
+
+
+def look_at(array: OnDevice, fault: int) -> None:
+    """Begin to look for what `array.looks` wants to know; a word at `fault` is set where it is not so."""
+    launches = []
+    if array.looks.wants_finite:
+        launches += _finite_launches(array, fault)
+    if (end := array.looks.wants_below) is not None:
+        launches += _within_launches(array, fault, end)
+    for launch in launches:
+        _run(array.device, launch)
+
+
+def _finite_launches(array: OnDevice, fault: int) -> list[Launch]:
+    if array.dtype.name not in ("float32", "float64"):
+        return []
+    return [look_finite(fault, [(array.dtype.name, array.size, array.place)])]
+
+
+def _within_launches(array: OnDevice, fault: int, end: int) -> list[Launch]:
+    return [look_within(fault, array.dtype.name, array.size, array.place, end)]
+
+
+def _is_good(array: OnDevice, launches_for: Callable[[OnDevice, int], list[Launch]]) -> bool:
+    """Whether no launch finds a fault, in the array as it is meant."""
+    fault = Block(8, array.device)  # new memory holds zeros
+    if array.copy is not None:
+        array.copy.settle()
+    launches = launches_for(array, fault.address)
+    for launch in launches:
+        _run(array.device, launch)
+    return not launches or not _value(fault, array.device)
 
 
 def take_rows(array: OnDevice, rows: NDArray[np.int64]) -> OnDevice:
@@ -90,10 +117,6 @@ def _fetched(
     if result.nbytes:
         _run(device, launch)
     return OnDevice((rows, *array.shape[1:]), dtype, result.address, device, result)
-
-
-def _word(device: int) -> Block:
-    return Block(8, device)  # new memory holds zeros
 
 
 def _value(word: Block, device: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,6 +44,8 @@ class Data:
         self._nodes = list(nodes)
         self._table = Block(8 * len(self._nodes), device)
         self._blocks: dict[Node, Block] = {}
+        self._addresses: list[int] = []
+        self._there: list[weakref.ref[OnDevice]] = []
 
     def entry(self, node: Node) -> int:
         """Where the address of a placeholder's array stands."""
@@ -64,15 +67,29 @@ class Data:
         Raises:
             OutOfMemoryError: if there is no room for a copy.
         """
-        addresses = np.array([self._placed(n, arrays[n]) for n in self._nodes], np.int64)
-        if len(addresses):
-            self._memory.copy_to_device(self._table.address, addresses.view(np.uint8))
+        found: list[object] = [arrays[n] for n in self._nodes]
+        self._there = [weakref.ref(a) for a in found if isinstance(a, OnDevice)]
+        addresses = [self._placed(n, arrays[n]) for n in self._nodes]
+        if addresses != self._addresses:
+            numbers = np.array(addresses, np.int64)
+            self._memory.copy_to_device(self._table.address, numbers.view(np.uint8))
+            self._addresses = addresses
+
+    @property
+    def there(self) -> list[OnDevice]:
+        """The arrays that lie on the device."""
+        return [array for known in self._there if (array := known()) is not None]
+
+    def settle(self) -> bool:
+        """See to it that copies are what their arrays are; whether they were."""
+        changed = [a for a in self.there if a.copy is not None and not a.copy.settle()]
+        return not changed
 
     def _placed(self, node: Node, array: Array | OnDevice) -> int:
         """The address of an array, or of a copy."""
         if isinstance(array, OnDevice):
             self._blocks.pop(node, None)
-            return array.address
+            return array.place
         if node not in self._blocks or self._blocks[node].nbytes != array.nbytes:
             self._blocks.pop(node, None)
             self._blocks[node] = Block(array.nbytes, self._device)

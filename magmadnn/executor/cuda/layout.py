@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,11 @@ class Layout:
         self.frames: dict[Node, Array] = {}
         self._memory = device_memory(device)
         self._offsets: dict[Node, int] = {}
-        self._mirrors: dict[Node, MemoryManager] = {}  # of variables that are not on this device
-        self._frame_all()
+        nodes = plan.program.nodes()
+        self.variables = [node for node in nodes if node.op is VARIABLE]
+        self._places: dict[Node, tuple[Any, int]] = {}  # of variables that are on this device
+        self._mirrors: dict[Node, MemoryManager] = {}  # of others
+        self._frame_all(nodes)
         self._arena = self._allocated(max(self._place(), 1))
         self._base = self._arena.device_pointer(write=True)
         self._held: list[MemoryManager] = []
@@ -47,9 +50,9 @@ class Layout:
 
     # --- places -----------------------------------------------------------------------------------
 
-    def _frame_all(self) -> None:
+    def _frame_all(self, nodes: Sequence[Node]) -> None:
         stored = {node for work in self.plan.work for node in work.placed}
-        for node in self.plan.program.nodes():
+        for node in nodes:
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored
                     self.frames[node] = self.viewed(node, self.frames[node.inputs[0]])
@@ -128,9 +131,13 @@ class Layout:
     def variable(self, node: Node) -> int:
         """The address of a variable's values on this device, brought up to date if it lies there."""
         tensor = tensor_of(node)
-        if is_on_device(tensor, self.device):
+        known, offset = self._places.get(node, (None, 0))
+        if known is tensor:  # a Tensor stays where it is in its memory: no need to look again
             start: int = tensor.memory.device_pointer()
-            return start + int(tensor.offset * tensor.dtype.itemsize)
+            return start + offset
+        if is_on_device(tensor, self.device):
+            self._places[node] = tensor, int(tensor.offset * tensor.dtype.itemsize)
+            return self.variable(node)
         if node not in self._mirrors:
             count = int(np.prod(bind_shape(node.shape, {}), dtype=np.int64))
             self._mirrors[node] = MemoryManager(count, node.dtype, Kind.DEVICE, self.device)
@@ -161,13 +168,12 @@ class Layout:
 
     # --- variables --------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Before a run: bring what lies on the host to the device."""
-        for node in self.plan.program.nodes():
-            if node.op is VARIABLE:
-                address = self.variable(node)
-                if node in self._mirrors:
-                    self.copy_in(address, tensor_of(node).read())
+    def begin(self) -> tuple[int, ...]:
+        """Before a run: bring what lies on the host to the device; the addresses of all variables."""
+        addresses = tuple(map(self.variable, self.variables))
+        for node in self._mirrors:
+            self.copy_in(self.variable(node), tensor_of(node).read())
+        return addresses
 
     def written(self) -> None:
         """After kernels wrote variables: the host's copies are stale."""

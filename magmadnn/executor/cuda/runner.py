@@ -45,12 +45,10 @@ class Instance:
         self._before: dict[Node, MemoryManager] = {}
         self._addresses: tuple[int, ...] = ()
         self._actions: list[tuple[int, Action]] = []
+        self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
 
-    def _prepare(self) -> None:
+    def _prepare(self, addresses: tuple[int, ...]) -> None:
         """Graphs and calls in order, each with its phase; anew where a variable has moved."""
-        addresses = tuple(
-            self.layout.variable(n) for n in self.plan.program.nodes() if n.op is VARIABLE
-        )
         if self._actions and addresses == self._addresses:
             return
         self._addresses, self._actions, self._look = addresses, [], None
@@ -108,8 +106,7 @@ class Instance:
         NaN or infinite; no variable is changed then.
         """
         layout, checked = self.layout, self.plan.checked
-        layout.begin()
-        self._prepare()
+        self._prepare(layout.begin())
         for node, array in fed.items():
             if node in layout.frames:
                 layout.write(node, array)
@@ -166,10 +163,9 @@ class Instance:
 
     def _write(self) -> None:
         """Give variables the new values that do not lie in their memory already."""
-        program, bases = self.plan.program, self.plan.layouts.bases
-        fresh = [(t, v) for t, v in program.updates if v not in self.plan.in_place]
-        moved = [(t, self.layout.read(v)) for t, v in fresh if not self._can_copy(t, v)]
-        for target, value in fresh:
+        bases = self.plan.layouts.bases
+        moved = [(t, self.layout.read(v)) for t, v in self._fresh if not self._can_copy(t, v)]
+        for target, value in self._fresh:
             if self._can_copy(target, value):
                 nbytes = self.layout.frames[bases[value]].nbytes
                 source = self.layout.base_address(bases[value])

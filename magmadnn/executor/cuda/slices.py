@@ -28,6 +28,7 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
+from .arrays import look_at
 from .data import Block, Data
 from .graphs import graph_of
 from .item import Item
@@ -91,6 +92,7 @@ class CudaSlices:
         # to go back to where a slice began
         self._before = [Block(tensor_of(v).nbytes, device) for v in self._targets]
         self._look: Graph | None = None
+        self._remembering: Graph | None = None
         self._graphs: dict[int, Graph] = {}
         self._addresses: tuple[int, ...] = ()
         self._written: tuple[int, ...] = ()
@@ -151,18 +153,35 @@ class CudaSlices:
 
     def _copies(self, layout: Layout) -> list[Item]:
         """New values that were not written in place, into their variables."""
-        items = []
-        for target, value in self.plan.program.updates:
-            if value in self.plan.in_place:
-                continue
-            count, name = layout.frames[value].size, value.dtype.name
-            kernel = copying(name)
-            values = {"row0": 0, "row1": 1, "column0": 0, "column1": count, "x_row": 0, "y_row": 0}
-            values |= {"x": layout.address(value), "y": layout.variable(target)}
-            launch = choose(kernel, values, self._items[0].chip)
-            if launch is not None:
-                items.append(Item(launch, (layout.span(value),), (layout.span(target),)))
-        return items
+        return [
+            item
+            for target, value in self.plan.program.updates
+            if value not in self.plan.in_place
+            for item in self._copy(layout, value, layout.address(value), layout.variable(target))
+        ]
+
+    def _copy(self, layout: Layout, value: Node, source: int, to: int) -> list[Item]:
+        """The launch that copies a value, if it has elements."""
+        count, nbytes = layout.frames[value].size, layout.frames[value].nbytes
+        values = {"row0": 0, "row1": 1, "column0": 0, "column1": count, "x_row": 0, "y_row": 0}
+        kernel = copying(value.dtype.name)
+        launch = choose(kernel, values | {"x": source, "y": to}, self._items[0].chip)
+        if launch is None:
+            return []
+        return [Item(launch, ((source, source + nbytes),), ((to, to + nbytes),))]
+
+    def _remember(self) -> None:
+        """Copy what variables hold, to go back to it."""
+        if self._remembering is None:
+            layout = self._layouts[0]
+            places = zip(self.plan.program.updates, self._written, self._before, strict=True)
+            items = [
+                item
+                for (_, value), address, kept in places
+                for item in self._copy(layout, value, address, kept.address)
+            ]
+            self._remembering = graph_of(self._engine, items)
+        self._remembering.launch()
 
     def is_there(self) -> bool:
         """Whether kernels can still work on the variables' own memory."""
@@ -182,27 +201,55 @@ class CudaSlices:
             None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
             all variables are then as before the slice.
         """
+        found = self._ran(order, settings)
+        if self.data.settle():
+            return found
+        if found is not None:  # computed with what copies were before
+            self._go_back()
+        return self._ran(order, settings)
+
+    def _ran(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
+        """`run`, with data as it lies there."""
         count, staging = len(order) // self._size, self._staging
         self._check_addresses()
         staging.begin()
         staging.send(self._first.address, np.array([0, count]))
-        staging.send(self._order.address, order.astype(np.int64, copy=False))
         for node, block in self._settings.items():
             staging.send(block.address, np.asarray(settings[node], np.float64))
-        for address, kept in zip(self._written, self._before, strict=True):
-            self._engine.copy(kept.address, address, kept.nbytes)
-        left = count
-        while left > 0:
+        self._remember()
+        done = 0
+        while done < count:
+            left = count - done
             steps = _MOST if self._small else next(s for s in _STEPS if s <= left)
+            if done == 0:
+                self._send(order[: steps * self._size], 0)
             self._graph(steps).launch()
-            left -= steps
+            if done == 0:  # while the first steps run
+                self._send(order[steps * self._size :], steps * self._size)
+            done += steps
         self._look_at_variables()
+        there = self.data.there
+        for array in there:
+            look_at(array, self._layouts[0].faults)
+            if array.copy is not None:
+                array.copy.begin()
         found = self._fetched(count)
         if found is None:
-            for address, kept in zip(self._written, self._before, strict=True):
-                self._engine.copy(address, kept.address, kept.nbytes)
-            self._engine.wait()
+            self._go_back()
+        else:
+            for array in there:
+                array.looks.found()
         return found
+
+    def _send(self, order: Array, first: int) -> None:
+        """Rows of batches, to where those from number `first` on stand."""
+        self._staging.send(self._order.address + 8 * first, order.astype(np.int64, copy=False))
+
+    def _go_back(self) -> None:
+        """Give variables the values that they had before the slice."""
+        for address, kept in zip(self._written, self._before, strict=True):
+            self._engine.copy(address, kept.address, kept.nbytes)
+        self._engine.wait()
 
     def _fetched(self, count: int) -> list[Array] | None:
         """Wait, and give what was kept of so many batches; None where something is wrong."""
@@ -237,7 +284,7 @@ class CudaSlices:
         if addresses != self._addresses:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
-            self._look = None
+            self._look = self._remembering = None
 
 
 def fetched_rounded(plan: NativePlan, placeholders: Iterable[Node]) -> dict[Node, Work]:

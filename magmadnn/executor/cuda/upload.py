@@ -14,18 +14,19 @@ from magmadnn.backends.cuda import DeviceMemory
 from magmadnn.graph.op import Array
 
 _CHUNK_BYTES = 4 << 20
-_THREADS = 8  # one copies from memory at a fifth of what the bus takes
+THREADS = 8  # one copies from memory at a fifth of what the bus takes
 _local = threading.local()
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
-    count = min(_THREADS, max((os.cpu_count() or 1) // 2, 1))
+def threads() -> ThreadPoolExecutor:
+    """Threads for work on arrays of the host."""
+    count = min(THREADS, max((os.cpu_count() or 1) // 2, 1))
     return ThreadPoolExecutor(count, thread_name_prefix="uploads")
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of the threads
+    os.register_at_fork(after_in_child=threads.cache_clear)  # a child has none of the threads
 
 
 def upload(memory: DeviceMemory, to: int, values: Array) -> None:
@@ -47,7 +48,7 @@ def upload(memory: DeviceMemory, to: int, values: Array) -> None:
         np.copyto(place.view(native).reshape(piece.shape), piece)
         memory.copy_beside(to + first * row, place)
 
-    copies = [_threads().submit(copy, first) for first in range(0, len(values), rows)]
+    copies = [threads().submit(copy, first) for first in range(0, len(values), rows)]
     wait(copies)
     for done in copies:
         done.result()
