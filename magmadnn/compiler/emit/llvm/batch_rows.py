@@ -16,14 +16,17 @@ def write_gather(kernel: Gather, code: Code, frame: Frame, target: Target) -> No
     result = frame.array("result", memory_item(kernel.result_dtype))
     order, columns = frame.array("order", I64), frame.integer("columns")
     lanes = target.lanes(max(item_bytes(source.item), item_bytes(result.item)))
-    first = frame.batch * frame.integer("batch_rows")
-    with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
-        origin = source.at(order[first + row] * frame.integer("source_row"))
+    first, step = frame.batch * frame.integer("batch_rows"), frame.integer("source_row")
+    end = frame.integer("row1")
+    with code.loop(frame.integer("row0"), end) as row:
+        following = source.at(order[first + code.smaller(row + 1, end - 1)] * step)
+        origin = source.at(order[first + row] * step)
         goal = result.at(row * frame.integer("result_row"))
         with code.choose(columns >= lanes) as (wide, narrow):
             with wide:
                 whole = columns - columns % lanes
                 with code.loop(0, whole, lanes) as column:
+                    code.prefetch(following, column, written=False)  # rows lie anywhere
                     goal.put(column, cast(code, origin.vector(column, lanes), goal.item))
                 with code.when(whole < columns):  # the last ones, some of them a second time
                     last = columns - lanes

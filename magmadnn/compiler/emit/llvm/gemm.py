@@ -8,8 +8,10 @@ The order of the loops, from the outside::
           [copy the block of A]
           for columns in panels of one tile (a panel stays in the first-level cache)
             [copy the panel of B, turned if B is stored transposed]
-            for rows in tiles: the tile                                      (gemm_tile.py)
-              [after the last block of k: alpha, beta, epilogue             (gemm_finish.py)]
+            for rows in tiles                                                (gemm_panel.py)
+              some of the next panel of B is announced to the caches         (gemm_ahead.py)
+              the tile                                                       (gemm_tile.py)
+              [after the last block of k: alpha, beta, epilogue              (gemm_finish.py)]
 
 Sums that wait for the next block of k lie in scratch memory, those of a tile side by side. In C, whose rows
 are often a power of two apart, a tile would load sums from the places in pages where the one before it has

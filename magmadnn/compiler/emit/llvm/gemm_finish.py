@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import FULL
 
-from .builder import FLOATS, Array, Code, Value
+from .builder import FLOATS, Array, Code, Value, item_bytes
 from .epilogue import finisher
 from .frame import Slots
+from .gemm_ahead import LINE_BYTES
 from .gemm_tile import Tile
 from .place import Finisher, Place
 
@@ -103,11 +104,28 @@ class Finishing:
 
     def _announce(self, tile: Tile, code: Code, ending: Ending, i: Value) -> None:
         slots = Slots(code, ending.block, self.gemm.slots)
-        for start, stride, written in self._streams(slots):
+        streams = list(self._streams(slots))
+        for number, stream in enumerate(streams):
+            if number == 0:
+                self._hints(tile, code, ending, i, *stream)
+                continue
+            apart = code.number_of(stream[0]).differs(code.number_of(streams[0][0]))
+            with code.when(apart):  # what is updated in place was announced already
+                self._hints(tile, code, ending, i, *stream)
+
+    def _hints(
+        self, tile: Tile, code: Code, ending: Ending, i: Value, start: Array, row: Value, use: bool
+    ) -> None:
+        """Hints about the lines of a matrix where the tile lies."""
+        item = item_bytes(start.item)
+        here = start.at((ending.row + i) * row + ending.column)
+        for r in range(tile.rows):
+            for x in range(0, tile.columns, LINE_BYTES // item):
+                code.prefetch(here, row * r + x, use)
+        across = (code.number_of(here) | row * item) & (LINE_BYTES - 1)
+        with code.when(across.differs(0)):  # the tile's last columns lie in one line more
             for r in range(tile.rows):
-                at = (ending.row + i + r) * stride + ending.column
-                code.prefetch(start, at, written)
-                code.prefetch(start, at + (tile.columns - 1), written)
+                code.prefetch(here, row * r + (tile.columns - 1), use)
 
     def _streams(self, slots: Slots) -> Iterator[tuple[Array, Value, bool]]:
         """Start, stride and use of the matrices as large as C; what is updated in place is read first."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .builder import Array, Code, Value, item_bytes
 from .frame import Frame
+from .gemm_ahead import LINE_BYTES, Ahead
 from .gemm_finish import Ending, Finishing
 from .gemm_pack import (
     convert_a_rows,
@@ -24,7 +25,6 @@ from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
-_LINE_BYTES = 64
 _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
 _MOST_TILES = 128  # one below the other in a block
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
@@ -58,7 +58,7 @@ class Blocking:
     columns: int = 2048
     pack_a_rows: int = 384
     pack_a_columns: int = 64
-    pack_b_rows: int = 96
+    pack_b_rows: int = 160
     pack_b_colliding_rows: int = 8
     group: int = 4
     unroll: int = 1
@@ -119,7 +119,10 @@ def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
 
 @dataclass(frozen=True)
 class _Block:
-    """The part in work: rows i0 to i1 and columns j0 to j1 of C, `depth` steps of k from p0 on."""
+    """The part in work: rows i0 to i1 and columns j0 to j1 of C, `depth` steps of k from p0 on.
+
+    After it come `following` steps of k, in the next block.
+    """
 
     i0: Value
     i1: Value
@@ -127,6 +130,7 @@ class _Block:
     j1: Value
     p0: Value
     depth: Value
+    following: Value
     resume: Value
     last: Value
 
@@ -181,7 +185,8 @@ class Nest:
             i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
             with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
                 depth, last = code.smaller(k - p0, steps), p0 + steps >= k
-                self._block(_Block(i0, i1, j0, j1, p0, depth, p0 > 0, last))
+                following = code.larger(code.smaller(k - p0 - steps, steps), 0)
+                self._block(_Block(i0, i1, j0, j1, p0, depth, following, p0 > 0, last))
 
     def _block_sizes(self, rows: Value, columns: Value, k: Value) -> tuple[Value, Value, Value]:
         """Rows, columns and steps of k in a block: even parts near the blocking's sizes.
@@ -204,12 +209,12 @@ class Nest:
         code, wide = self.code, self.tile.columns
         a = self._panels_of_a(block)
         whole = block.j1 - (block.j1 - block.j0) % wide
-        group = wide if self.transpose_b else wide * self.blocking.group
+        group = self._group(block) * wide
         with code.loop(block.j0, whole, group) as first:
             end = code.smaller(first + group, whole)
             panels = self._panels_of_b(block, first, end)
             with code.loop(first, end, wide) as j:
-                self._whole_panel(block, a, panels(j), j)
+                self._whole_panel(block, a, panels(j), j, self._ahead(block, j + group, whole))
         with code.when(whole < block.j1):
             self._edge_panel(block, a, whole)
 
@@ -287,6 +292,27 @@ class Nest:
             code.select_array(pays, copy.at((j - first) * steps), source.at(j)), row, self.one
         )
 
+    def _group(self, block: _Block) -> Value:
+        """How many panels of B are copied, or announced, at a time."""
+        if self.transpose_b:
+            return self.one
+        if self.reader_b.loading is not None:
+            return self.code.integer(self.blocking.group)
+        return self.code.select(self._copies_b(block), self.blocking.group, 1)
+
+    def _ahead(self, block: _Block, j: Value, whole: Value) -> Ahead:
+        """The panel of B in column `j`; beyond the last one the first ones of the next block of k."""
+        code, wide = self.code, self.code.integer(self.tile.columns)
+        inside = j < whole
+        j = code.select(inside, j, j - whole + block.j0)
+        p = code.select(inside, block.p0, block.p0 + block.depth)
+        depth = code.select(inside, block.depth, block.following)
+        if self.transpose_b:
+            rows = code.select(depth > 0, wide, 0)
+            return Ahead(self.b.at(j * self.ldb + p), self.ldb, rows, depth)
+        rows = code.select(self._collide(self.ldb, block.depth), 0, depth)  # caches would lose them
+        return Ahead(self.b.at(p * self.ldb + j), self.ldb, rows, wide)
+
     def _copies_b(self, block: _Block) -> Value:
         """Whether panels of B, not stored transposed, are copied."""
         collide = self._collide(self.ldb, block.depth)
@@ -297,10 +323,10 @@ class Nest:
 
     def _collide(self, apart: Value, rows: Value) -> Value:
         """Whether so many rows that lie `apart` elements apart crowd sets of the first-level cache."""
-        stride = apart * item_bytes(self.c.item)  # asked of factors that are not converted only
+        stride = apart * item_bytes(self.c.item)  # but for converted ones, where it hardly matters
         # An odd multiple of some power of two: every so many bytes of the cache one row.
         every = self.code.smaller(stride & -stride, _SETS_BYTES)
-        return (every > _LINE_BYTES) & (rows * every > _CROWDED_WAYS * _SETS_BYTES)
+        return (every > LINE_BYTES) & (rows * every > _CROWDED_WAYS * _SETS_BYTES)
 
     def _chosen(self, bit: int, rule: Value) -> Value:
         """What a bit of the cut says; where there is none, what the rule says."""
@@ -327,8 +353,8 @@ class Nest:
 
     # ------------------------------------------------------------------ panels
 
-    def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value) -> None:
-        """All tiles of one panel."""
+    def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value, ahead: Ahead) -> None:
+        """All tiles of one panel, and beside them hints about another."""
         code, tile = self.code, self.tile
         rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
         kept = self.scratch["sums"].at((j - block.j0) * self.blocking.rows)
@@ -339,7 +365,7 @@ class Nest:
         unroll = self.blocking.unroll
         write_panel(
             code, tile, unroll, finishing, True, rows, steps, a, b, sums, goal, block.resume,
-            block.last, ending,
+            block.last, ending, ahead,
         )  # fmt: skip
 
     def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from .builder import Array, Code, Value, item_bytes
 from .gemm_read import Reader
 
+_ROWS_AHEAD = 6  # of A stored transposed, that are announced to the caches before they are copied
 _WORD_BYTES = 16  # transposition works on 128-bit words last: shuffles inside them are cheapest
 
 
@@ -157,7 +158,9 @@ def pack_a_columns(
     inside = code.larger(count - (reach - rows), 0) // rows * rows
     for p, read in reader.across(code, a, a_step, depth):
         goal = copy.at(p * rows)
+        following = a.at((p + _ROWS_AHEAD) * (a_step * reader.per_step))
         with code.loop(0, inside, rows) as i:
+            code.prefetch(following, i, written=False)
             for x in range(0, rows, lanes):
                 goal.put(i // rows * stride + x, read(i + x, lanes, None))
         with code.loop(inside, count, rows) as i:

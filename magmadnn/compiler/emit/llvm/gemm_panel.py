@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .builder import Array, Code, Value
+from .gemm_ahead import Ahead, Announcing
 from .gemm_finish import Ending, Finishing
 from .gemm_tile import Side, Tile, write_tile
 
@@ -47,6 +48,7 @@ def write_panel(
     resume: Value,
     last: Value,
     ending: Ending | None,
+    ahead: Ahead | None = None,
 ) -> None:
     """Cover `rows` rows with tiles, the highest first: a subroutine.
 
@@ -65,19 +67,26 @@ def write_panel(
         resume: whether there are sums.
         last: whether this is the last block of k.
         ending: for `finishing`.
+        ahead: what of B is announced to the caches meanwhile.
     """
     key = _key(tile, b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
 
-    def write(code: Code, rows: Value, *others: Any) -> None:
+    key += "" if ahead is None else f"_{ahead.start.item}"
+
+    def write(code: Code, rows: Value, ahead: Ahead | None, *others: Any) -> None:
         done = code.variable(code.integer(0))
+        hints = Announcing(code, ahead, rows // tile.rows) if ahead else None
         for height in (tile.rows, *(r for r in _TAIL_ROWS if r < tile.rows)):
             shape = Tile(height, tile.width, tile.lanes)
             row = _Row(tile, shape, unroll, finishing, whole)
             with code.loop(done.value, rows - (height - 1), height) as i:
+                if hints is not None and height == tile.rows:
+                    hints.write()
                 row.write(code, i, *others)
                 done.value = i + height
 
-    code.subroutine(f"panel_{key}", write, rows, depth, a, b, sums, goal, resume, last, ending)
+    operands = (rows, ahead, depth, a, b, sums, goal, resume, last, ending)
+    code.subroutine(f"panel_{key}", write, *operands)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""Hints about the next panel of B: each line once, before the tiles are done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from magmadnn.compiler.emit.llvm.builder import F32, Code
+from magmadnn.compiler.emit.llvm.frame import Frame
+from magmadnn.compiler.emit.llvm.gemm_ahead import LINE_BYTES, Ahead, Announcing
+from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
+from magmadnn.compiler.emit.llvm.target import Target
+
+PER_LINE = LINE_BYTES // 4
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Nothing but the hints beside `tiles` tiles."""
+
+    slots = ("x", "row", "rows", "length", "tiles")
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        row, rows, length, tiles = (frame.integer(s) for s in self.slots[1:])
+        hints = Announcing(code, Ahead(frame.array("x", F32), row, rows, length), tiles)
+        with code.loop(0, tiles):
+            hints.write()
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 17, 300])
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (16, 264), (261, 16), (7, 33), (0, 16)])
+def test_each_line_is_announced_once(tiles, rows, length, monkeypatch):
+    """What stands in for a hint counts instead."""
+
+    def count(self, array, index, written=True):
+        assert not written
+        array[index] = array[index] + 1.0
+
+    monkeypatch.setattr(Code, "prefetch", count)
+    (kernel,) = load([Hints()])
+    seen = np.zeros((rows + 1, length + 5), np.float32)
+    values = {"row": seen.shape[1], "rows": rows, "length": length, "tiles": tiles}
+    kernel(block(Hints(), x=seen, **values), scratch(64))
+    expected = np.zeros_like(seen)
+    expected[:rows, :length:PER_LINE] = 1
+    assert np.array_equal(seen, expected)
