@@ -256,6 +256,7 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
         (Reduction("total", combined_by(total), source, total.dtype.name),),
         tuple(results),
         _dtype(region),
+        bool(region.rows),
     )
     writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
     return Lowered(kernel, tuple(formulas.reads), writes)

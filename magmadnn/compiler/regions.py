@@ -16,7 +16,7 @@ class RegionKind(Enum):
     ROWS = (
         "rows"  # walks over the rows of a matrix: pointwise chains, reductions over the last axis
     )
-    COLUMNS = "columns"  # reduces over the leading axes
+    COLUMNS = "columns"  # reduces over the rows of a matrix, or of each of a stack of them
     GEMM = "gemm"  # a contraction, and what is done to its elements
     RANDOM = "random"  # draws random numbers, and computes from each of them alone
     MOVE = "move"  # a movement that is no view
@@ -35,7 +35,7 @@ class Region:
 
     Attributes:
         kind: what it becomes.
-        rows: leading axes of the matrix that the kernel walks over,
+        rows: leading axes of the matrix that the kernel walks over (columns: of what it makes),
         columns: and its last axis.
         nodes: in order of computation.
         numbers: those of the nodes that are one value for each row (or all of a column region's).

@@ -26,6 +26,7 @@ from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
+from magmadnn.compiler.layout import FULL
 from magmadnn.compiler.lower import Lowered, product_of, reduced_by
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
@@ -181,7 +182,7 @@ class Tasks:
         least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
         if isinstance(kernel, Gemv):
             least = _LEAST_READ
-        cost = rows * columns * values.get("k", 1) / least
+        cost = rows * columns * values.get("k", 1) * values.get("outer1", 1) / least
         if work.region.kind is RegionKind.SCATTER:
             cost *= values["picks"]
         if self.threads > 1 and cost >= 2:
@@ -190,12 +191,9 @@ class Tasks:
             return self._products(node, work.lowered.kernel, values["lda"], cost)
         if self.threads == 1 or cost < 2:
             return [(cost, {})]
-        by_row = rows >= columns or bool(work.region.numbers)
-        if work.region.kind is RegionKind.COLUMNS:
-            by_row = False
-        if work.region.kind is RegionKind.MOVE:
-            by_row = True
-        length, step, worth = (rows, 1, 1) if by_row else (columns, _COLUMN_STEP, _COLUMN_STEP)
+        name = _cut_along(work, values)
+        length, by_row = values[f"{name}1"], name == "row"
+        step = worth = _COLUMN_STEP if name == "column" else 1
         if isinstance(kernel, Gemm):
             tile = tile_for(kernel, host())
             step = tile.rows if by_row else tile.columns
@@ -204,7 +202,6 @@ class Tasks:
             ends = _even(length, step, min(self.threads, int(cost)))
         else:
             ends = _cut(length, step, self.threads, max(worth, length / cost))
-        name = "row" if by_row else "column"
         return [
             (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
             for start, end in pairwise((0, *ends))
@@ -230,6 +227,17 @@ class Tasks:
             part = {"row0": number * rows, "row1": (number + 1) * rows, **places}
             parts.append((cost / math.prod(leading), part))
         return parts or [(cost, {})]  # of no rows, where the stack is empty
+
+
+def _cut_along(work: Work, values: Mapping[str, int]) -> str:
+    """Which slots cut a step into parts: rows, columns, or the matrices of a stack (outer)."""
+    if work.region.kind is RegionKind.MOVE:
+        return "row"
+    if work.region.kind is RegionKind.COLUMNS:
+        many = work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
+        return "outer" if many else "column"
+    by_row = values["row1"] >= values["column1"] or bool(work.region.numbers)
+    return "row" if by_row else "column"
 
 
 def _even(length: int, step: int, parts: int) -> list[int]:
@@ -259,15 +267,19 @@ def slot_values(
     if region.kind is RegionKind.RANDOM:  # its elements are one long row
         values["row1"], values["column1"] = 1, rows * columns
     if region.kind is RegionKind.COLUMNS:
-        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(columns, 1)
+        values["outer0"], values["outer1"] = 0, rows
+        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(rows * columns, 1)
     if region.kind is RegionKind.GEMM:
         values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
         values["cuts"] = 0
-    for slot, node, _ in (*lowered.reads, *lowered.writes):
+    for slot, node, spread in (*lowered.reads, *lowered.writes):
         array = arrays[node]
         values[slot] = array.ctypes.data
         if f"{slot}_row" in slots:
             values[f"{slot}_row"] = _row_stride(array)
+        if f"{slot}_outer" in slots:
+            matrix = values["row1"] if spread == FULL else 1
+            values[f"{slot}_outer"] = _row_stride(array) * matrix
         if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
             transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
             values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)

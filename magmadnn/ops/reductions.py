@@ -148,22 +148,68 @@ def _reduction(
         attributes={"axis": None, "keepdims": False},
         canonical=_canonical,
         contracts=_COMBINE[name],
-        decompose=_wide_nodes(name),
+        decompose=_reduced_nodes(name),
         notes=notes,
     )
 
 
-def _wide_nodes(name: str) -> Callable[..., Any]:
-    """The same on a wider type, which half precision, truth values and small integers are combined in."""
+def _reduced_nodes(name: str) -> Callable[..., Any]:
+    """The same on a wider type, which half precision, truth values and small integers are combined in.
+
+    Then by single axes: neighbours that are reduced, or kept, together are one; of several that are not, the
+    last is reduced first.
+    """
 
     def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         if x.dtype in (np.float32, np.float64, np.int64):
-            return None
+            return _by_single_axes(name, x, axis, keepdims)
         op, wide = REGISTRY[name], "float32" if is_floating(x.dtype) else "int64"
-        result = op(cast(x, wide), axis=axis, keepdims=keepdims)
+        given = cast(x, wide)
+        made = _by_single_axes(name, given, axis, keepdims)
+        result = op(given, axis=axis, keepdims=keepdims) if made is None else made
         return cast(result, op.dtypes(op.words, [x.dtype], {}))
 
     return decompose
+
+
+def _by_single_axes(name: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """A reduction over the last axis, the first one or one in the middle; None if it is one already."""
+    if _COMBINE[name] in ("maximum", "minimum") and any(isinstance(x.shape[a], Dim) for a in axis):
+        return None  # there may be nothing to choose from
+    groups = _groups(x.shape, axis)
+    places = [k for k, (reduced, _) in enumerate(groups) if reduced]
+    if not places or len(groups) == 1 or _is_single_axis(x, axis):
+        return None
+    made = x
+    while places:
+        place, before = places.pop(), len(groups)
+        made = reshape(made, tuple(product(sizes) for _, sizes in groups))
+        made = REGISTRY[name](made, axis=(place,), keepdims=False)
+        if 0 < place < before - 1:  # neighbours on both sides are one now
+            groups[place - 1][1].extend(groups.pop(place + 1)[1])
+        del groups[place]
+    kept = [1 if a in axis else n for a, n in enumerate(x.shape) if keepdims or a not in axis]
+    return reshape(made, tuple(kept))
+
+
+def _is_single_axis(x: Any, axis: tuple[int, ...]) -> bool:
+    """Whether axes are the last one, or leading ones down to the last, or the one before it."""
+    if axis == (x.ndim - 1,):
+        return True
+    last = x.shape[-1]
+    alone = axis in (tuple(range(x.ndim - 1)), (x.ndim - 2,))
+    return alone and (isinstance(last, Dim) or last != 1)
+
+
+def _groups(shape: Sequence[Any], axis: Sequence[int]) -> list[tuple[bool, list[Any]]]:
+    """Sizes of neighbouring axes that are reduced (True) or kept together; those of size 1 do not matter."""
+    groups: list[tuple[bool, list[Any]]] = []
+    for a, n in enumerate(shape):
+        if isinstance(n, Dim) or n != 1:
+            if not groups or groups[-1][0] != (a in axis):
+                groups.append((a in axis, []))
+            groups[-1][1].append(n)
+    return groups
 
 
 def _by_slices(combine: Callable[..., float], x: Array, axis: Any, keepdims: bool) -> Array:

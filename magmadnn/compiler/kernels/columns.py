@@ -1,4 +1,4 @@
-"""Fused kernels that reduce over the rows of matrices: bias gradients, batch statistics.
+"""Fused kernels that reduce over the rows of a matrix, or of each of a stack: bias gradients, statistics.
 
 Formulas of the results follow, such as a mean or the update of a bias.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .operands import Operand, Result, all_slots
+from .operands import SCALAR, Operand, Result, all_slots
 from .rows import Reduction
 
 
@@ -24,12 +24,16 @@ class Columns:
         reduce: what is reduced over the rows.
         store: results [columns].
         dtype: of numbers that only constants make.
+        stacked: operands are stacks of matrices, of which those from `outer0` to `outer1` are reduced, each
+            by itself. Slots `<name>_outer` have the elements from one matrix to the next, and from its `row`
+            operands and results to the next ones: 0 for what is the same for all.
     """
 
     operands: tuple[Operand, ...]
     reduce: tuple[Reduction, ...]
     store: tuple[Result, ...]
     dtype: str = "float32"
+    stacked: bool = False
 
     @property
     def parts(self) -> list[Operand | Result]:
@@ -39,4 +43,13 @@ class Columns:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
-        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+        plain = ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+        if not self.stacked:
+            return plain
+        apart = dict.fromkeys(f"{part.name}_outer" for part in self.apart)
+        return ("outer0", "outer1", *plain, *apart)
+
+    @property
+    def apart(self) -> list[Operand | Result]:
+        """What each matrix of a stack has for itself, or shares with the others row by row."""
+        return [part for part in self.parts if part.spread != SCALAR]

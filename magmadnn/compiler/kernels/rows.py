@@ -21,7 +21,10 @@ SHORT_ROW = 8192  # columns
 
 @dataclass(frozen=True)
 class Reduction:
-    """The sum (add), maximum or minimum of a formula over the columns of a row; later `("value", name)`."""
+    """The sum (add), product (multiply), maximum or minimum of a formula over the columns of a row.
+
+    Later it is `("value", name)`.
+    """
 
     name: str
     kind: str

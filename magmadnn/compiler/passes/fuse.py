@@ -2,9 +2,9 @@
 
 Nodes are taken in order. A pointwise node joins the regions of its operands where they walk over the same
 matrix, and two regions become one where a node needs both. A reduction over the last axis joins the region
-of its operand; one over the leading axes begins a region of columns; a matrix product begins a region that
-takes in what is done to its elements. Views belong to no region. What compiled code cannot do is a call
-of the op's NumPy function.
+of its operand; one over the leading axes, or one in the middle, begins a region of columns; a matrix product
+begins a region that takes in what is done to its elements. Views belong to no region. What compiled code
+cannot do is a call of the op's NumPy function.
 
 Regions never form a cycle: before one grows, it is made sure that nothing outside lies on a way back.
 """
@@ -12,10 +12,11 @@ Regions never form a cycle: before one grows, it is made sure that nothing outsi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from magmadnn.compiler.copies import layouts_of
-from magmadnn.compiler.layout import FULL, SCALAR, Layouts, is_gemm_operand
+from magmadnn.compiler.layout import COLUMN, FULL, SCALAR, Layouts, is_gemm_operand
 from magmadnn.compiler.loads import is_product
 from magmadnn.compiler.regions import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 from magmadnn.graph.dim import product
@@ -32,7 +33,8 @@ _ALONE = {
     OpKind.GATHER: RegionKind.GATHER,
     OpKind.SCATTER: RegionKind.SCATTER,
 }
-_COMBINED = ("add", "maximum", "minimum")
+_COMBINED = ("add", "multiply", "maximum", "minimum")
+_CHOOSING = ("maximum", "minimum")
 _LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
 
 
@@ -124,10 +126,7 @@ class Fusion:
 
     def _is_element(self, node: Node, region: Region) -> bool:
         """Whether the node has a value for each element of the region's matrix."""
-        rows, columns = matrix_of(node.shape)
-        if region.kind is RegionKind.COLUMNS:
-            return columns == region.columns and all(size == 1 for size in rows)
-        return is_same_matrix((rows, columns), region.domain)
+        return is_same_matrix(matrix_of(node.shape), region.domain)
 
     def _is_number(self, node: Node, region: Region) -> bool:
         """Whether the node has a value for each row of the region's matrix, made from its reductions."""
@@ -149,6 +148,8 @@ class Fusion:
         if not by_element:
             return self.layouts.is_number(operand, region.rows)
         spread = self.layouts.spread(operand, *walked)
+        if region.kind is RegionKind.COLUMNS and spread == COLUMN:
+            return False  # a number for each matrix of a stack
         return spread == SCALAR if region.kind is RegionKind.RANDOM else spread is not None
 
     def _reads_register(self, operand: Node, by_element: bool, region: Region) -> bool:
@@ -172,16 +173,16 @@ class Fusion:
         source, axes = node.inputs[0], node.attributes.get("axis")
         if _combines(node) not in _COMBINED or not isinstance(axes, tuple) or not axes:
             self._begin(RegionKind.CALL, node)
-        elif _combines(node) != "add" and any(not _is_positive(source.shape[a]) for a in axes):
+        elif _combines(node) in _CHOOSING and any(not _is_positive(source.shape[a]) for a in axes):
             self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
         elif axes == (source.ndim - 1,):
             self._take_row_reduction(node, source)
         elif self._is_single(source, axes):
             self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
-        elif axes == tuple(range(source.ndim - 1)):
+        elif axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)):
             spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
             kind = RegionKind.COLUMNS if spread == FULL else RegionKind.CALL
-            self._begin(kind, node, (source.shape[-1],))
+            self._begin(kind, node, (*source.shape[: axes[0]], source.shape[-1]))
         else:
             self._begin(RegionKind.CALL, node)
 
@@ -229,7 +230,12 @@ class Fusion:
             return None
         special = other if one.kind is RegionKind.ROWS else one
         nodes = sorted([*one.nodes, *other.nodes], key=self._position.__getitem__)
-        merged = Region(special.kind, one.rows, one.columns, nodes, one.numbers | other.numbers)
+        rows = special.rows if special.kind is RegionKind.COLUMNS else one.rows
+        merged = Region(special.kind, rows, one.columns, nodes, one.numbers | other.numbers)
+        if merged.kind is RegionKind.COLUMNS and not all(
+            map(partial(self._follows, merged), nodes)
+        ):
+            return None
         if len(self._streams(nodes, merged)) > _MOST_OPERANDS or not self._is_short(nodes):
             return None
         inside = {one, other}
@@ -237,6 +243,11 @@ class Fusion:
         if any(self._reaches(outside, inside) for regions in around for outside in regions):
             return None
         return merged if all(self._reads_inside(n, merged, inside) for n in nodes) else None
+
+    def _follows(self, region: Region, node: Node) -> bool:
+        """Whether a node of a region of columns is its reduction, or can be computed of its results."""
+        pointwise = isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
+        return not pointwise or self._readable(node, region)
 
     def _settle(self, region: Region) -> Region:
         for node in region.nodes:

@@ -58,3 +58,22 @@ def test_products_wait_for_kernels_and_kernels_for_products(device: str) -> None
             exact = (x.astype(np.float64) + 0.5) @ x.transpose(0, 2, 1)
             exact = np.exp(exact[:, index] / 8) @ exact
             np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(3, 5, 7), (2, 67, 41), (5, 1, 7), (0, 5, 7)])
+def test_reductions_of_each_matrix(device: str, shape: tuple[int, ...]) -> None:
+    """Over the axis in the middle, and what is done to the results."""
+    rng = np.random.default_rng(3)
+    x = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+    bias = rng.standard_normal(shape[2]).astype(np.float32)
+    node = placeholder("x", Spec(shape, x.dtype))
+    for name in ("sum", "max", "prod", "mean"):
+        made: Any = getattr(ops, name)(Operation(node), axis=1) + bias
+        with on(device):
+            there = Executable([made.node], executor="native", device="cuda")
+            (found,) = there.run({node: x})
+            if shape[0]:
+                assert "0 calls of NumPy" in there.text({})
+        exact = getattr(np, name)(x.astype(np.float64), 1) + bias
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)

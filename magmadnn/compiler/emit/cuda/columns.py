@@ -58,7 +58,8 @@ class ColumnsVariant(OneFunction):
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
     """The variant and the launch for given sizes; None where nothing is to be done."""
     rows, columns = values["row1"], values["column1"]
-    if columns == 0:
+    matrices = values["outer1"] if kernel.stacked else 1
+    if columns == 0 or matrices == 0:
         return None
     lanes = 1
     most = min(_MOST_LANES, chip.together // _ACROSS)
@@ -66,7 +67,7 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
         lanes *= 2
     steps = -(-rows // lanes)
     variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0)
-    grid = (-(-columns // _ACROSS), 1, 1)
+    grid = (-(-columns // _ACROSS) * matrices, 1, 1)
     return Launch(variant, grid, (_ACROSS, lanes, 1), arguments_of(variant, values))
 
 
@@ -81,7 +82,8 @@ class _Text:
         """All of the function."""
         kernel, lines, lanes = self.kernel, self.lines, self.variant.lanes
         slots = parameters(kernel.slots, kernel.parts, {})
-        lines.add(f"const i64 column = (i64)blockIdx.x * {_ACROSS} + threadIdx.x;")
+        block = self._block_of_matrix()
+        lines.add(f"const i64 column = {block} * {_ACROSS} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
         for reduction in kernel.reduce:
             lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_s = {neutral(reduction)};")
@@ -99,6 +101,17 @@ class _Text:
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
         return Function(self.name, slots, str(lines), _ACROSS * lanes)
+
+    def _block_of_matrix(self) -> str:
+        """The number of the block among those of its matrix; addresses become those of the matrix."""
+        lines = self.lines
+        if not self.kernel.stacked:
+            return "(i64)blockIdx.x"
+        lines.add(f"const i64 pieces = (column1 + {_ACROSS - 1}) / {_ACROSS};")
+        lines.add("const i64 outer = blockIdx.x / pieces;")
+        for name in dict.fromkeys(part.name for part in self.kernel.apart):
+            lines.add(f"{name} += outer * {name}_outer;")
+        return "(blockIdx.x % pieces)"
 
     def _at_once(self) -> None:
         """Few rows: all of a lane's elements are on their way before the first is added."""

@@ -80,6 +80,7 @@ __device__ __forceinline__ float largest(float a, float b) {
 }
 #endif
 template <typename T> __device__ __forceinline__ T plus(T a, T b) { return a + b; }
+template <typename T> __device__ __forceinline__ T times(T a, T b) { return a * b; }
 
 template <typename T> __device__ __forceinline__ T sign_of(T x) {
   return x != x ? x : T(x > T(0)) - T(x < T(0));

@@ -8,15 +8,15 @@ from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import TYPES, Lines, is_float, literal
 
-COMBINED = {"add": "plus", "maximum": "largest", "minimum": "smallest"}
+COMBINED = {"add": "plus", "multiply": "times", "maximum": "largest", "minimum": "smallest"}
 _WARP = 32
 _INTEGER_BITS = {"uint8": 8, "int32": 32, "int64": 64}
 
 
 def neutral(reduction: Reduction) -> str:
-    """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
-    if reduction.kind == "add":
-        return literal(0, reduction.dtype).text
+    """What changes no result: 0, 1, an infinity or the end of the integers' range."""
+    if reduction.kind in ("add", "multiply"):
+        return literal(int(reduction.kind == "multiply"), reduction.dtype).text
     if is_float(reduction.dtype):
         infinity = -math.inf if reduction.kind == "maximum" else math.inf
         return literal(infinity, reduction.dtype).text

@@ -7,8 +7,11 @@ change a bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction
 
 from .builder import Code, Value, Variable, vector
@@ -25,7 +28,19 @@ _UNROLL = 4  # vectors of columns side by side, to have independent sums
 def write_columns(kernel: Columns, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
     lanes = lanes_for(target.vector_bytes, kernel.parts)
-    strip = _Strip(kernel, code, frame, lanes)
+    matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
+    if not kernel.stacked:
+        _write_matrix(_Strip(kernel, code, frame, lanes, matrices), frame)
+        return
+    steps = {part: frame.integer(f"{part.name}_outer") for part in kernel.apart}
+    with code.loop(frame.integer("outer0"), frame.integer("outer1")) as outer:
+        moved = {part: matrices[part].moved(outer * step) for part, step in steps.items()}
+        _write_matrix(_Strip(kernel, code, frame, lanes, matrices | moved), frame)
+
+
+def _write_matrix(strip: _Strip, frame: Frame) -> None:
+    """The reduction of one matrix."""
+    code, lanes = strip.code, strip.lanes
     column0, column1 = frame.integer("column0"), frame.integer("column1")
     wide, count = _UNROLL * lanes, column1 - column0
     whole = column0 + (count - count % wide)
@@ -38,11 +53,17 @@ def write_columns(kernel: Columns, code: Code, frame: Frame, target: Target) -> 
 class _Strip:
     """Writes the reduction of some vectors of columns over all rows."""
 
-    def __init__(self, kernel: Columns, code: Code, frame: Frame, lanes: int) -> None:
-        self.kernel, self.code, self.lanes = kernel, code, lanes
+    def __init__(
+        self,
+        kernel: Columns,
+        code: Code,
+        frame: Frame,
+        lanes: int,
+        matrices: Mapping[Operand | Result, Matrix],
+    ) -> None:
+        self.kernel, self.code, self.lanes, self.matrices = kernel, code, lanes, matrices
         self.row0, self.row1 = frame.integer("row0"), frame.integer("row1")
         self.item = ITEMS[kernel.dtype]
-        self.matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
 
     def write(self, places: list[tuple[Value, Value | None]]) -> None:
         """Reduce the vectors at `places` (first column and mask), and store the results."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
@@ -26,6 +28,12 @@ class Matrix:
         self._item = memory_item(part.dtype)
         self._base = slots.array(part.name, self._item)
         self._stride = slots.integer(f"{part.name}_row") if part.spread == FULL else None
+
+    def moved(self, elements: Value) -> Matrix:
+        """The same of memory that lies further on."""
+        other = copy(self)
+        other._base = self._base.at(elements)
+        return other
 
     def at_row(self, row: Value) -> MatrixRow:
         """One row, to be used where its number is known."""

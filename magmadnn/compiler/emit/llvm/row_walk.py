@@ -22,7 +22,7 @@ PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
 _NARROWEST = 4  # lanes of a vector that is halved
 _SIDE_BY_SIDE = 64  # instructions of a loop that is written out for several vectors, at most
 
-_NEUTRAL = {"add": 0.0, "maximum": -math.inf, "minimum": math.inf}
+_NEUTRAL = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
 
 # Works on the vector at a column, behind a mask, of a number within the loop; gives what is reduced.
 Step = Callable[[Value, Value | None, int], list[Value]]
@@ -83,7 +83,7 @@ class _Parts:
         start = code.lift(neutral(reduction), self.kind)
         self.registers: list[Variable] = [code.variable(start) for _ in range(self.count)]
         # Extremes combine faster if NaN is looked for beside them.
-        extreme = reduction.kind != "add" and is_float(self.item)
+        extreme = reduction.kind in ("maximum", "minimum") and is_float(self.item)
         self.none = code.zero(vector(I32 if self.item == F32 else I64, lanes))
         self.nans = code.variable(self.none) if extreme else None
 
@@ -145,9 +145,10 @@ class _Parts:
 
 
 def neutral(reduction: Reduction) -> float | int:
-    """What changes no result: 0 for sums, an infinity or the end of the integers' range."""
+    """What changes no result: 0, 1, an infinity or the end of the integers' range."""
     item = ITEMS[reduction.dtype]
-    if is_float(item) or reduction.kind == "add":
-        return _NEUTRAL[reduction.kind] if is_float(item) else 0
+    if is_float(item) or reduction.kind in ("add", "multiply"):
+        same = _NEUTRAL[reduction.kind]
+        return same if is_float(item) else int(same)
     end = 1 << (int(item.width) - 1)
     return -end if reduction.kind == "maximum" else end - 1

@@ -1,0 +1,152 @@
+"""Reductions over any axes: compiled ones against the reference, and which of them have kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import ops
+from magmadnn.compiler.native import native_plan
+from magmadnn.executor import Executable
+from magmadnn.executor.native import Instance
+from magmadnn.executor.tasks import Tasks
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.program import Program
+from magmadnn.graph.spec import BFLOAT16
+from magmadnn.tensor import Operation
+from tests.compiler.sample_programs import BATCH
+
+RNG = np.random.default_rng(4)
+# eight roundings; those of results in half precision are single ones
+TOLERANCE = {"float32": 2.0**-20, "float64": 2.0**-49, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+NAMES = ("sum", "prod", "max", "min", "mean")
+AXES: list[tuple[tuple[Any, ...], Any]] = [
+    ((3, 5, 7), 1),
+    ((3, 5, 7), 0),
+    ((3, 5, 7), (0, 2)),
+    ((3, 5, 7), (1, 2)),
+    ((BATCH, 5, 37), 1),
+    ((2, 3, 5, 7), (0, 2)),
+    ((2, 3, 5, 7), (1, 2)),
+    ((BATCH, 3, 5, 7), (1, 3)),
+    ((2, 3, 5, 7), (0, 2, 3)),
+    ((2, 3, 1, 5), (2, 1)),
+    ((1, 5, 7), 1),
+    ((3, 1, 7), 1),
+    ((3, 5, 1), 1),
+    ((2, 131, 41), 1),
+]
+
+
+def drawn(shape: tuple[Any, ...], dtype: Any, batch: int = 11) -> Any:
+    numbers = RNG.uniform(0.5, 1.5, [batch if n is BATCH else n for n in shape])
+    signs = RNG.choice([-1, 1], numbers.shape)
+    if np.dtype(dtype).kind in "iu":
+        return (3 * numbers * (signs if np.dtype(dtype).kind == "i" else 1)).astype(dtype)
+    return (numbers * signs).astype(dtype)
+
+
+def graph(name: str, shape: tuple[Any, ...], dtype: Any, axis: Any, keep: bool) -> tuple[Node, Any]:
+    node = placeholder("x", Spec(shape, np.dtype(dtype)))
+    return node, getattr(ops, name)(Operation(node), axis=axis, keepdims=keep).node
+
+
+def both(node: Node, made: Node, x: Any) -> tuple[Any, Any, str]:
+    """The compiled result, the reference's, and the plan."""
+    run = Executable([made], executor="native", check=True)
+    (found,) = run.run({node: x})
+    (wanted,) = Executable([made], executor="reference").run({node: x})
+    assert found.shape == wanted.shape and found.dtype == wanted.dtype
+    return found, wanted, run.text({})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("shape", "axis"), AXES)
+def test_any_axes(name: str, shape: tuple[Any, ...], axis: Any) -> None:
+    for keep in (False, True):
+        node, made = graph(name, shape, np.float32, axis, keep)
+        x = drawn(shape, np.float32)
+        found, wanted, plan = both(node, made, x)
+        bound = np.abs(x).astype(np.float64)
+        scale = bound.prod(axis) if name == "prod" else bound.sum(axis)
+        assert np.all(np.abs(found - wanted).ravel() <= TOLERANCE["float32"] * np.ravel(scale))
+        assert BATCH in shape[:1] or "0 calls of NumPy" in plan, plan
+        if axis == 1 and 1 not in shape and name != "mean":
+            assert "columns [" in plan
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float16", BFLOAT16, "int64", "int32", "uint8", "bool"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_any_dtype(name: str, dtype: Any) -> None:
+    x = drawn((3, 5, 7), dtype)
+    for axis in (1, (0, 2)):
+        node, made = graph(name, x.shape, dtype, axis, False)
+        found, wanted, plan = both(node, made, x)
+        assert "0 calls of NumPy" in plan
+        if found.dtype.kind in "iub":
+            np.testing.assert_array_equal(found, wanted)
+        else:
+            most = TOLERANCE[found.dtype.name] * 21 * 1.5**7
+            np.testing.assert_allclose(found.astype(float), wanted.astype(float), most, most)
+
+
+def test_a_view_and_what_is_done_to_the_result() -> None:
+    """A transposed operand is copied; the mean's division and a row are in the kernel of the sum."""
+    node = placeholder("x", Spec((7, BATCH, 5), np.dtype(np.float32)))
+    x, bias = drawn(node.shape, np.float32), drawn((7,), np.float32)
+    made = ops.mean(ops.transpose(Operation(node), (1, 2, 0)), axis=1) * 2.0 + bias
+    found, _, plan = both(node, made.node, x)
+    np.testing.assert_allclose(found, x.transpose(1, 2, 0).mean(1) * 2 + bias, 0, 1e-6)
+    assert "sum divide multiply add" in plan and "0 calls of NumPy" in plan
+
+
+def test_numbers_of_each_matrix_are_read_by_a_kernel_of_their_own() -> None:
+    node = placeholder("x", Spec((3, 5, 7), np.dtype(np.float32)))
+    x, weights = drawn((3, 5, 7), np.float32), drawn((3, 1), np.float32)
+    made = ops.sum(Operation(node), axis=1) * weights
+    found, _, plan = both(node, made.node, x)
+    np.testing.assert_allclose(found, x.sum(1) * weights, 0, 1e-6)
+    assert "0 calls of NumPy" in plan
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "prod"])
+def test_special_values(name: str) -> None:
+    x = drawn((3, 67, 7), np.float32)
+    x[0, 3, 1], x[1, 66, 2], x[2, 0, 3], x[2, 9, 3] = np.nan, np.inf, -np.inf, np.inf
+    node, made = graph(name, x.shape, np.float32, 1, False)
+    found, wanted, _ = both(node, made, x)
+    np.testing.assert_allclose(found, wanted, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(301, 67, 9), (2, 67, 1031)])
+@pytest.mark.parametrize("name", ["sum", "max"])
+def test_bits_are_the_same_on_any_number_of_threads(name: str, shape: tuple[int, ...]) -> None:
+    """Cut between matrices, and between columns."""
+    x = drawn(shape, np.float32)
+    node, made = graph(name, shape, np.float32, 1, False)
+    plan = native_plan(Program((made,), ()))
+    found = []
+    for threads in (1, 2, 3):
+        run = Instance(plan, {}, threads)
+        parts = Tasks(plan, run.arrays, {}, threads).phase(plan.work)
+        assert (len(parts) > 1) == (threads > 1)
+        found.append(np.array((run.run({node: x}, guard=False) or [])[0]))
+    assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+    np.testing.assert_allclose(found[0], getattr(np, name)(x.astype(float), 1), 0, 1e-4)
+
+
+def test_gradients() -> None:
+    node = placeholder("x", Spec((3, 5, 7), np.dtype(np.float64)))
+    x = drawn((3, 5, 7), np.float64)
+    for name in NAMES:
+        for axis in (1, (0, 2)):
+            y = ops.sum(ops.square(getattr(ops, name)(Operation(node), axis=axis)))
+            (made,) = md.grad(y, [Operation(node)])
+            found, wanted, _ = both(node, made.node, x)
+            np.testing.assert_allclose(found, wanted, 1e-12, 1e-12)
