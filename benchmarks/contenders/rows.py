@@ -58,27 +58,15 @@ class Work:
         return {v.name: np.array(v.value.read()) for v, _ in self.updates}
 
 
-@dataclass
 class WorkOnGpu(Work):
-    """The same where matrices are variables that lie on a GPU. Few rows come from the host.
-
-    Attributes:
-        shared: labels, which are fed, of all sets of a program.
-    """
-
-    shared: dict[str, Any] = field(default_factory=dict)
+    """The same where operands are variables that lie on a GPU. Few rows come from the host."""
 
     def matrices(self, rows: int, columns: int, count: int) -> list[Any]:
         own = min(rows, DISTINCT_ROWS)
         return [_repeated(block, rows) for block in _blocks(own, columns, count)]
 
     def operand(self, name: str, value: Any) -> Any:
-        if not isinstance(value, np.ndarray):
-            return md.variable(name, value)
-        if name not in self.shared:
-            self.shared[name] = md.placeholder(name, value.shape, value.dtype.name)
-        self.feeds[self.shared[name].node] = value
-        return self.shared[name]
+        return md.variable(name, value, kind=DEVICE)
 
     def result(self, name: str, rows: int, columns: int) -> Any:
         return md.variable(name, (rows, columns), kind=DEVICE)
@@ -129,9 +117,9 @@ class OnGpu:
     """One run does the work on all sets of buffers, which lie on a GPU, in one program."""
 
     def __init__(self, work: str, rows: int, columns: int, total_bytes: int) -> None:
-        self.runs, shared = _sets(work, rows, columns, total_bytes), dict[str, Any]()
+        self.runs = _sets(work, rows, columns, total_bytes)
         self._program = ProgramOnGpu(
-            [_made(WorkOnGpu(shared=shared), work, rows, columns) for _ in range(self.runs)]
+            [_made(WorkOnGpu(), work, rows, columns) for _ in range(self.runs)]
         )
 
     def run(self) -> None:
@@ -169,10 +157,9 @@ class ProgramOnGpu:
         self.sets = sets
         updates = [pair for one in sets for pair in one.updates]
         self.executable = Executable([], updates, training=True, executor="native", device="cuda")
-        self._feeds = sets[0].feeds
 
     def run(self) -> None:
-        self.executable.run(self._feeds)
+        self.executable.run({})
 
 
 def _sets(work: str, rows: int, columns: int, total_bytes: int) -> int:

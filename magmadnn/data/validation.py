@@ -141,6 +141,8 @@ def first_not_finite(array: Array, *, nan_allowed: bool = False) -> tuple[int, .
 
     def look(first: int, last: int) -> tuple[int, ...] | None:
         for low, block in row_blocks(array[first:last]):
+            if _has_finite_sum(block):
+                continue
             bad = np.isinf(block) if nan_allowed else ~np.isfinite(block)
             if bad.any():
                 row, *rest = np.argwhere(bad)[0].tolist()
@@ -155,6 +157,14 @@ def first_not_finite(array: Array, *, nan_allowed: bool = False) -> tuple[int, .
     with ThreadPoolExecutor(threads) as pool:
         found = pool.map(look, firsts, (first + step for first in firsts))
         return next((where for where in found if where is not None), None)
+
+
+def _has_finite_sum(block: Array) -> bool:
+    """Whether the sum is finite, and so all elements: that is seen faster than element by element."""
+    if block.dtype not in (np.float32, np.float64):
+        return False
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.add.reduce(block, axis=None)))
 
 
 def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:

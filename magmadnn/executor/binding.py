@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.formula import DTYPES, KEPT
 from magmadnn.compiler.plan import Plan
 from magmadnn.errors import DataError, DTypeError, GraphError, ShapeError
 from magmadnn.graph.dim import Dim
@@ -107,8 +107,8 @@ def _converted(node: Node, value: Any, device: int | None) -> Any:
 
 def _can_convert_there(dtype: np.dtype[Any], to: np.dtype[Any]) -> bool:
     """Whether a device can convert without looking at values: no integer becomes a smaller one."""
-    known = dtype.name in DTYPES and to.name in DTYPES
-    both_float = dtype.kind == "f" and to.kind == "f"
+    known = dtype.name in KEPT and to.name in DTYPES
+    both_float = is_floating(dtype) and is_floating(to)
     return known and (both_float or np.can_cast(dtype, to, "safe"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler import Plan, compile_program
@@ -176,7 +176,8 @@ class Executable:
         """
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
-            guarded = guard or self._indices.may_be_wrong(fed, sizes)
+            look = None if self.device is None else partial(self.cuda.are_within, sizes=sizes)
+            guarded = guard or self._indices.may_be_wrong(fed, sizes, look)
             outputs = self._runner.run(fed, sizes, guard=guarded)
             if outputs is not None:
                 return outputs

@@ -2,18 +2,18 @@
 
 NumPy raises there. A run without a guard would have to keep the old values of all variables, in case its
 kernels meet such an index; where indices are fed, or are views of what is fed, a look at them costs
-microseconds instead.
+microseconds instead. So does one at variables that lie on a device, by a kernel there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.dim import Dim, substitute
-from magmadnn.graph.node import CONSTANT, PLACEHOLDER, Node
+from magmadnn.graph.dim import Dim, bind_shape, substitute
+from magmadnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.program import Program
 
@@ -26,10 +26,48 @@ class Indices:
             {pair for node in program.nodes() for pair in _limits_of(node)},
             key=lambda pair: (pair[0].name or "", pair[1]),
         )
+        self._sources = [_variable_of(node) for node, _ in self._limits]
+        # of variables, constants among whose elements are in range: nothing else has to be looked at
+        self._plain: dict[tuple[int, tuple[tuple[str, int], ...]], bool] = {}
 
-    def may_be_wrong(self, fed: Mapping[Node, Any], sizes: Mapping[str, int]) -> bool:
-        """Whether one may be out of range: it is, or its values are known to kernels only."""
-        return any(not _all_below(_known(i, fed, sizes), limit) for i, limit in self._limits)
+    def may_be_wrong(
+        self, fed: Mapping[Node, Any], sizes: Mapping[str, int], look: Look | None = None
+    ) -> bool:
+        """Whether one may be out of range: it is, or its values are known to kernels only.
+
+        Args:
+            fed: arrays for placeholders.
+            sizes: of symbolic dimensions.
+            look: looks at what variables hold.
+        """
+        unknown = []
+        for number, (node, limit) in enumerate(self._limits):
+            source = self._sources[number]
+            if look is not None and source is not None and self._is_plain(number, sizes):
+                unknown.append((source, limit))
+            elif not _all_below(_known(node, fed, sizes), limit):
+                return True
+        return bool(unknown) and look is not None and not look(tuple(unknown))
+
+    def _is_plain(self, number: int, sizes: Mapping[str, int]) -> bool:
+        """Whether an operand is in range if all elements of its variable are."""
+        key = number, tuple(sorted(sizes.items()))
+        if key not in self._plain:
+            (node, limit), source = self._limits[number], self._sources[number]
+            assert source is not None
+            zeros = np.zeros(bind_shape(source.shape, sizes), np.int64)
+            self._plain[key] = _all_below(_known(node, {source: zeros}, sizes), limit)
+        return self._plain[key]
+
+
+Look = Callable[[tuple[tuple[Node, int], ...]], bool]  # whether integers are at least 0 and below
+
+
+def _variable_of(node: Node) -> Node | None:
+    """The variable whose elements are those of a node, rearranged; None where it is something else."""
+    while isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT and len(node.inputs) == 1:
+        (node,) = node.inputs
+    return node if node.op is VARIABLE else None
 
 
 def _limits_of(node: Node) -> list[tuple[Node, int]]:
@@ -52,7 +90,7 @@ def _all_below(values: Array | None, limit: int) -> bool:
 
 def _known(node: Node, fed: Mapping[Node, Any], sizes: Mapping[str, int]) -> Array | None:
     """The value of what is fed or constant, or moved from there; None for all else."""
-    if node.op is PLACEHOLDER:
+    if node.op in (PLACEHOLDER, VARIABLE):
         value = fed.get(node)
         return value if isinstance(value, np.ndarray) else None  # or it lies on a GPU
     if node.op is CONSTANT:

@@ -35,6 +35,11 @@ class Room:
     threads: int = min(_THREADS, max((os.cpu_count() or 1) // 2, 1))
 
     @property
+    def is_limited(self) -> bool:
+        """Whether `limit_data` says how much may lie there."""
+        return _limit[0] is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of data that may lie there."""
         if _limit[0] is not None:

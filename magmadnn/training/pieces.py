@@ -22,6 +22,7 @@ from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 
 _LONGEST = StepSlices.longest
+_PIECE_BYTES = 4 << 20  # that a thread reads at a time: others copy theirs to a device meanwhile
 _RING_BYTES = 32 << 20  # of a ring, unless two batches need more
 
 
@@ -127,7 +128,8 @@ class Reader:
             rows = rows[ascending]
         else:
             ring.order[at : at + len(rows)] = np.arange(at, at + len(rows))
-        step = -(-len(rows) // self._threads)
+        row = sum(array[:1].nbytes for array in ring.arrays)
+        step = min(-(-len(rows) // self._threads), max(_PIECE_BYTES // max(row, 1), 1))
         parts = [
             pool.submit(self._read_part, rows[k : k + step], at + k)
             for k in range(0, len(rows), step)

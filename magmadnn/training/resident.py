@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data._structure import is_mapped
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.op import Array
@@ -70,13 +70,14 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
     """
     before = _kept.setdefault(model, {}).pop(what, [])
     host = [a for a in arrays if isinstance(a, np.ndarray)]
-    if any(is_mapped(a) or a.dtype.name not in DTYPES or not a.size for a in host):
+    if any(is_mapped(a) or a.dtype.name not in KEPT or not a.size for a in host):
         return list(arrays)
     known = {id(a): kept for a in host for kept in before if kept.is_like(a)}
     new = sum(a.nbytes for a in host if id(a) not in known)
     held = sum(kept.nbytes for kept in before)
     needed = new + sum(kept.nbytes for kept in known.values())
-    if new and needed > Room(device, lambda: held).nbytes:
+    room = Room(device, lambda: held)
+    if (new or room.is_limited) and needed > room.nbytes:
         return list(arrays)
     del before
     try:

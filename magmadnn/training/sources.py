@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.ring import Filled, Ring
@@ -358,7 +358,7 @@ def as_arrays(value: Any, device: int | None = None) -> list[Array]:
 def placed(value: Any, device: int | None) -> Array:
     """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
     found: Any = None if device is None else on_device(value, device)
-    if found is None or found.dtype.name not in DTYPES:
+    if found is None or found.dtype.name not in KEPT:
         return as_array(value)
     return found  # type: ignore[no-any-return]
 

@@ -22,6 +22,7 @@ ITEM_BYTES = {
 
 # In memory only: what is read becomes float32, and a cast to one rounds float32. Not for every emitter.
 HALVES = ("bfloat16", "float16")
+KEPT = (*DTYPES, *HALVES)  # of data that lies on a GPU
 
 # Functions of real numbers: integers are cast before.
 REAL_FUNCTIONS = frozenset(

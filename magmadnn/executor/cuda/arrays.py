@@ -16,6 +16,7 @@ from magmadnn.compiler.emit.cuda.draw import DrawKeys, draw_keys
 from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin, look_finite, look_within
 from magmadnn.compiler.emit.cuda.step_ends import FetchPart, fetch
 from magmadnn.compiler.emit.cuda.variant import Launch
+from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
@@ -60,7 +61,7 @@ def look_at(array: OnDevice, fault: int) -> None:
 
 
 def _finite_launches(array: OnDevice, fault: int) -> list[Launch]:
-    if array.dtype.name not in ("float32", "float64"):
+    if array.dtype.name not in ("float32", "float64", *HALVES):
         return []
     return [look_finite(fault, [(array.dtype.name, array.size, array.place)])]
 

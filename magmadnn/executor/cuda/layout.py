@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.backends.cuda import device_memory
+from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.native import NativePlan
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape
@@ -142,6 +143,14 @@ class Layout:
             count = int(np.prod(bind_shape(node.shape, {}), dtype=np.int64))
             self._mirrors[node] = MemoryManager(count, node.dtype, Kind.DEVICE, self.device)
         return self._mirrors[node].device_pointer(write=True)
+
+    def is_there(self, node: Node) -> bool:
+        """Whether a variable's own memory is on this device, and kernels know its elements."""
+        tensor = tensor_of(node)
+        if tensor.dtype.name not in DTYPES:
+            return False
+        placed = self._places.get(node, (None, 0))[0] is tensor
+        return placed or is_on_device(tensor, self.device)
 
     def put(self, values: Array) -> int:
         """The address of a copy on the device that lives as long as this layout."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import Engine, device_engine
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Graph
+from magmadnn.compiler.emit.cuda.finite import look_within
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.executor.run import is_finite
 from magmadnn.graph.dim import substitute
@@ -28,6 +29,7 @@ from .whole import whole
 _LAYOUTS_KEPT = 8
 
 Action = Callable[[], None]
+Limits = tuple[tuple[Node, int], ...]  # variables that hold integers, and what they are below
 
 
 class Instance:
@@ -45,6 +47,7 @@ class Instance:
         self._before: dict[Node, MemoryManager] = {}
         self._addresses: tuple[int, ...] = ()
         self._actions: list[tuple[int, Action]] = []
+        self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
         self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
 
     def _prepare(self, addresses: tuple[int, ...]) -> None:
@@ -128,6 +131,21 @@ class Instance:
             return None
         self._write()
         return outputs
+
+    def are_within(self, limits: Limits) -> bool:
+        """Whether all integers that variables hold are at least 0 and below a limit."""
+        addresses = tuple(self.layout.variable(node) for node, _ in limits)
+        if self._limits is None or self._limits[:2] != (addresses, limits):
+            word = self.layout.faults
+            launches = [
+                look_within(word, node.dtype.name, tensor_of(node).size, address, end)
+                for (node, end), address in zip(limits, addresses, strict=True)
+            ]
+            # beside each other: all that any of them writes is the same
+            graph = graph_of(self.engine, [Item(launch, (), ()) for launch in launches])
+            self._limits = addresses, limits, graph
+        self._limits[2].launch()
+        return not self.layout.take_faults()
 
     def _remember(self) -> None:
         """Copy what is about to be written over."""
@@ -232,6 +250,11 @@ class CudaRunner:
     ) -> list[Array] | None:
         """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
         return self.instance(sizes).run(fed, guard)
+
+    def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:
+        """Whether all integers that variables hold are at least 0 and below a limit."""
+        instance = self.instance(sizes)
+        return all(instance.layout.is_there(n) for n, _ in limits) and instance.are_within(limits)
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text, and what of it NumPy computes because there is no code for the device."""

@@ -19,7 +19,7 @@ from magmadnn.backends.cuda.engine import Graph
 from magmadnn.compiler.emit.cuda.module import choose
 from magmadnn.compiler.emit.cuda.step_ends import FetchPart, advance, fetch, keep_all
 from magmadnn.compiler.formulas import is_rounding
-from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.formula import DTYPES, KEPT
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Rows, pointwise
 from magmadnn.compiler.native import NativePlan, Work
@@ -353,7 +353,7 @@ def can_slice(
     return (
         all(map(runs_on_device, plan.work))
         and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
-        and all(a.dtype.name in DTYPES and a.size for a in data.values())
+        and all(a.dtype.name in KEPT and a.size for a in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
         and all(
             v in plan.in_place

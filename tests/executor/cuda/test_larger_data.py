@@ -65,6 +65,24 @@ def test_arrays_stream_with_the_same_bits(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_copies_that_are_kept_count(
+    monkeypatch: pytest.MonkeyPatch, little: None, device: str
+) -> None:
+    x, y = (np.array(a) for a in samples(ROWS, 13, 5))
+    x.flags.writeable = y.flags.writeable = False
+    with on(device):
+        model = network(SIZES, md.optim.SGD(0.3), device="cuda")
+        md.memory.limit_data(None)
+        rows = renewed(monkeypatch)
+        for _ in range(2):
+            model.fit(x, y, batch_size=16, verbose=0)
+        assert not rows
+        md.memory.limit_data(6000)
+        model.fit(x, y, batch_size=16, verbose=0)
+        assert sum(rows) == (ROWS // 16) * 16
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_files_and_iterables_stream(
     monkeypatch: pytest.MonkeyPatch, little: None, tmp_path: Path, device: str
 ) -> None:

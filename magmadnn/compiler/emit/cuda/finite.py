@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .formulas import MEMORY
+from .parts import seen
 from .prelude import BEGIN
 from .variant import Launch
 
@@ -22,7 +23,7 @@ class LookFinite:
     Slots: `fault`, the word's address; then for each array `count, source`.
 
     Attributes:
-        dtypes: of the arrays, float32 or float64.
+        dtypes: of the arrays: real numbers.
     """
 
     dtypes: tuple[str, ...]
@@ -40,11 +41,10 @@ class LookFinite:
         for k, dtype in enumerate(self.dtypes):
             kinds += [f"i64 count{k}", f"const {MEMORY[dtype]} *source{k}"]
             step = f"i += (i64)gridDim.x * {_THREADS}"
+            value = seen(f"source{k}[i]", dtype).text
             # 0 times what is not finite is NaN
             body.append(f"  #pragma unroll {_AT_ONCE}")
-            body.append(
-                f"  for (i64 i = first; i < count{k}; {step}) bad |= !(source{k}[i] * 0 == 0);"
-            )
+            body.append(f"  for (i64 i = first; i < count{k}; {step}) bad |= !({value} * 0 == 0);")
         body.append("  if (bad) *fault = 1;")
         lines = "\n".join(body)
         head = f'extern "C" __global__ void {name}({", ".join(kinds)})'

@@ -194,7 +194,7 @@ def _one_of_each() -> list[Variant]:
         Fetch((FetchPart("uint8", F4), FetchPart("int64", "int64"), FetchPart("bool", "float64"))),
         KeepAll((F4, "int64")),
         Advance(),
-        LookFinite((F4, "float64")),
+        LookFinite((F4, "float64", "float16")),
         LookWithin("int32"),
         DrawKeys(),
         MoveVariant(Move(4, 3)),
