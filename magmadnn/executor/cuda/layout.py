@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,20 @@ _APART_BYTES = 1 << 28
 _NAMED = 3  # values that are named where memory runs out
 
 
+class Place(NamedTuple):
+    """Where a variable's values are on a device.
+
+    Attributes:
+        tensor: what the variable holds.
+        offset: bytes from the beginning of its memory.
+        address: if that never changes and the host sees nothing of it.
+    """
+
+    tensor: Any
+    offset: int
+    address: int | None
+
+
 class Layout:
     """Addresses of all values on a device.
 
@@ -40,7 +54,7 @@ class Layout:
         self._offsets: dict[Node, int] = {}
         nodes = plan.program.nodes()
         self.variables = [node for node in nodes if node.op is VARIABLE]
-        self._places: dict[Node, tuple[Any, int]] = {}  # of variables that are on this device
+        self._places: dict[Node, Place] = {}  # of variables that are on this device
         self._mirrors: dict[Node, MemoryManager] = {}  # of others
         self._frame_all(nodes)
         self._arena = self._allocated(max(self._place(), 1))
@@ -132,13 +146,19 @@ class Layout:
     def variable(self, node: Node) -> int:
         """The address of a variable's values on this device, brought up to date if it lies there."""
         tensor = tensor_of(node)
-        known, offset = self._places.get(node, (None, 0))
-        if known is tensor:  # a Tensor stays where it is in its memory: no need to look again
+        known = self._places.get(node)
+        if known is not None and known.tensor is tensor:  # it stays where it is in its memory
+            if known.address is not None:
+                return known.address
             start: int = tensor.memory.device_pointer()
-            return start + offset
+            return start + known.offset
         if is_on_device(tensor, self.device):
-            self._places[node] = tensor, int(tensor.offset * tensor.dtype.itemsize)
-            return self.variable(node)
+            offset = int(tensor.offset * tensor.dtype.itemsize)
+            start = tensor.memory.device_pointer() + offset
+            self._places[node] = Place(
+                tensor, offset, start if tensor.kind is Kind.DEVICE else None
+            )
+            return start
         if node not in self._mirrors:
             count = int(np.prod(bind_shape(node.shape, {}), dtype=np.int64))
             self._mirrors[node] = MemoryManager(count, node.dtype, Kind.DEVICE, self.device)
@@ -147,10 +167,7 @@ class Layout:
     def is_there(self, node: Node) -> bool:
         """Whether a variable's own memory is on this device, and kernels know its elements."""
         tensor = tensor_of(node)
-        if tensor.dtype.name not in DTYPES:
-            return False
-        placed = self._places.get(node, (None, 0))[0] is tensor
-        return placed or is_on_device(tensor, self.device)
+        return tensor.dtype.name in DTYPES and is_on_device(tensor, self.device)
 
     def put(self, values: Array) -> int:
         """The address of a copy on the device that lives as long as this layout."""
@@ -187,6 +204,9 @@ class Layout:
     def written(self) -> None:
         """After kernels wrote variables: the host's copies are stale."""
         for target in self.plan.in_place.values():
+            known = self._places.get(target)
+            if known is not None and known.address is not None:
+                continue  # nothing of it is on the host
             if target in self._mirrors:
                 array = np.empty(bind_shape(target.shape, {}), target.dtype)
                 self.copy_out(array, self.variable(target))

@@ -116,7 +116,7 @@ class Instance:
         for phase, action in self._actions:
             if phase < checked:
                 action()
-        if self._faulty and layout.take_faults():
+        if self._faulty and checked and layout.take_faults():
             return None
         outputs = [layout.read(node) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
@@ -133,9 +133,11 @@ class Instance:
         return outputs
 
     def are_within(self, limits: Limits) -> bool:
-        """Whether all integers that variables hold are at least 0 and below a limit."""
+        """Whether integers in variables are known to be at least 0 and below a limit."""
         addresses = tuple(self.layout.variable(node) for node, _ in limits)
         if self._limits is None or self._limits[:2] != (addresses, limits):
+            if not all(self.layout.is_there(node) for node, _ in limits):
+                return False
             word = self.layout.faults
             launches = [
                 look_within(word, node.dtype.name, tensor_of(node).size, address, end)
@@ -252,9 +254,8 @@ class CudaRunner:
         return self.instance(sizes).run(fed, guard)
 
     def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:
-        """Whether all integers that variables hold are at least 0 and below a limit."""
-        instance = self.instance(sizes)
-        return all(instance.layout.is_there(n) for n, _ in limits) and instance.are_within(limits)
+        """Whether integers in variables are known to be at least 0 and below a limit."""
+        return self.instance(sizes).are_within(limits)
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text, and what of it NumPy computes because there is no code for the device."""
