@@ -14,8 +14,8 @@ from .kinds import Kind
 from .pool import POOLS
 
 _SHARE = 0.8  # of what is free; the rest is for parameters, values and other models
-_RING_BYTES = 128 << 20  # of data that is streamed: on the host, and again on the device
-_THREADS = 8  # that read: one does at a sixth of what the bus takes
+_RING_BYTES = 256 << 20  # of data that is streamed: on the host, and again on the device
+_THREADS = 12  # that read rows from all over memory, a few GB/s each
 
 _limit: list[int | None] = [None]
 
@@ -32,7 +32,7 @@ class Room:
 
     device: int
     held: Callable[[], int] = lambda: 0
-    threads: int = min(_THREADS, max((os.cpu_count() or 1) // 2, 1))
+    threads: int = min(_THREADS, max((os.cpu_count() or 1) * 3 // 4, 1))
 
     @property
     def is_limited(self) -> bool:

@@ -22,7 +22,6 @@ from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 
 _LONGEST = StepSlices.longest
-_PIECE_BYTES = 4 << 20  # that a thread reads at a time: others copy theirs to a device meanwhile
 _RING_BYTES = 32 << 20  # of a ring, unless two batches need more
 
 
@@ -128,8 +127,7 @@ class Reader:
             rows = rows[ascending]
         else:
             ring.order[at : at + len(rows)] = np.arange(at, at + len(rows))
-        row = sum(array[:1].nbytes for array in ring.arrays)
-        step = min(-(-len(rows) // self._threads), max(_PIECE_BYTES // max(row, 1), 1))
+        step = -(-len(rows) // self._threads)
         parts = [
             pool.submit(self._read_part, rows[k : k + step], at + k)
             for k in range(0, len(rows), step)
