@@ -57,6 +57,12 @@ def converts_half(node: Node) -> bool:
     return ends in pairs and _raw(node) == ("cast", ("argument", 0), ends[1])
 
 
+def converts(node: Node) -> bool:
+    """Whether a pointwise node only changes the dtype."""
+    raw = _raw(node)
+    return bool(raw[0] == "cast" and raw[1] == ("argument", 0))
+
+
 def is_pointwise(node: Node) -> bool:
     """Whether a node computes element by element."""
     return isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE

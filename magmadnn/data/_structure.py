@@ -51,7 +51,7 @@ def as_array(value: object, name: str) -> Array:
         return value
     if isinstance(value, OnDevice):
         found: Any = value  # has what rows need
-        return found  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]  # no ndarray, and typed as one
     if value is None or not hasattr(value, "__len__"):
         raise DTypeError(f"{name}: expected an array, got {type(value).__name__}")
     try:

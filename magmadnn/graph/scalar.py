@@ -103,7 +103,7 @@ class Expr:
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]  # a formula, as in NumPy
         return Expr("equal", (self, lift(other)))
 
-    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]  # likewise
         return Expr("not_equal", (self, lift(other)))
 
 

@@ -360,7 +360,7 @@ def placed(value: Any, device: int | None) -> Array:
     found: Any = None if device is None else on_device(value, device)
     if found is None or found.dtype.name not in KEPT:
         return as_array(value)
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # no ndarray where it lies on the device
 
 
 def inputs_for(

@@ -73,7 +73,7 @@ class CudaEngine:
             self._context = driver.current_context()
             facts = runtime.getDeviceProperties(device)
             self.stream = driver.new_stream()
-            self._side = driver.new_capturing_stream()
+            self._side = driver.new_stream(apart=True)
         self.capability = facts["major"] * 10 + facts["minor"]
         self._name = facts["name"].decode()
         self.processors = int(facts["multiProcessorCount"])

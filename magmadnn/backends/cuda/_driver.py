@@ -73,17 +73,10 @@ def use_context(context: int) -> None:
     call("cuCtxSetCurrent", c_void_p(context))
 
 
-def new_stream() -> int:
-    """A stream that is in one order with the default stream."""
+def new_stream(*, apart: bool = False) -> int:
+    """A stream that is in one order with the default stream; `apart` from it, as capturing needs."""
     stream = c_void_p()
-    call("cuStreamCreate", byref(stream), c_uint(0))
-    return stream.value or 0
-
-
-def new_capturing_stream() -> int:
-    """A stream that is in no order with the default stream, as capturing needs."""
-    stream = c_void_p()
-    call("cuStreamCreate", byref(stream), c_uint(1))
+    call("cuStreamCreate", byref(stream), c_uint(apart))
     return stream.value or 0
 
 

@@ -1,6 +1,7 @@
-"""widen: products of half precision become products of float32, whose result is rounded.
+"""widen: what is computed of half precision is computed in float32, and the result is rounded.
 
-That is what their NumPy functions do. A kernel of the product converts while it reads, and as it stores.
+That is what the NumPy functions do, of products and of all that goes element by element. A kernel converts
+while it reads, and as it stores; within a kernel each op rounds, and the bits stay in registers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.formulas import compilable, converts, converts_half
 from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import Node, scoped
@@ -19,12 +21,12 @@ from magmadnn.graph.spec import Spec
 
 
 def widen(program: Program) -> Program:
-    """Put conversions around every product that has operands of half precision."""
+    """Put conversions around every product and pointwise op that has operands of half precision."""
     new: dict[Node, Node] = {}
     for node in program.nodes():
         inputs = tuple(new[i] for i in node.inputs)
         fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
-        new[node] = _widened(fresh) if _is_half_product(fresh) else fresh
+        new[node] = _widened(fresh) if _is_half_product(fresh) else _pointwise(fresh)
     return program.with_roots([new[root] for root in program.roots])
 
 
@@ -39,6 +41,29 @@ def _widened(node: Node) -> Node:
         inputs = tuple(_cast(i, wide) for i in node.inputs)
         product = replace(node, inputs=inputs, spec=Spec(node.shape, wide))
         return _cast(product, node.dtype)
+
+
+def _pointwise(node: Node) -> Node:
+    """A pointwise node of halves in float32; any other, and what has no kernel then either, as it is."""
+    kinds = {i.dtype.name for i in node.inputs}
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.POINTWISE or converts_half(node):
+        return node
+    if not kinds & set(HALVES) or not kinds <= {*HALVES, "float32", "float64", "bool"}:
+        return node
+    wide: np.dtype[Any] = np.result_type(np.float32, *(i.dtype for i in _reals(node)))
+    with scoped(node.path):
+        inputs = tuple(i if i.dtype == np.bool_ else _cast(i, wide) for i in node.inputs)
+        if converts(node):  # to another half, an integer or truth, at once
+            made = replace(node, inputs=inputs)
+            return made if compilable(made) else node
+        own = wide if node.dtype.name in HALVES else node.dtype
+        made = replace(node, inputs=inputs, spec=Spec(node.shape, own))
+        return _cast(made, node.dtype) if compilable(made) else node
+
+
+def _reals(node: Node) -> list[Node]:
+    """Operands that are no halves, nor truth."""
+    return [i for i in node.inputs if i.dtype.name not in HALVES and i.dtype != np.bool_]
 
 
 def _floats(node: Node) -> list[np.dtype[Any]]:

@@ -15,7 +15,7 @@ from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
 from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
-from .function import Function, OneFunction
+from .function import Function, OfParts
 from .parts import kept, parameters, place, seen
 from .reductions import COMBINED, neutral
 from .variant import Chip, Launch, arguments_of
@@ -27,7 +27,7 @@ _UNROLL = 16
 
 
 @dataclass(frozen=True)
-class ColumnsVariant(OneFunction):
+class ColumnsVariant(OfParts):
     """How columns are cut.
 
     Attributes:
@@ -39,16 +39,6 @@ class ColumnsVariant(OneFunction):
     kernel: Columns
     lanes: int
     steps: int
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the parameters."""
-        return self.kernel.slots
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Slots that are addresses."""
-        return tuple(part.name for part in self.kernel.parts)
 
     def function(self, name: str) -> Function:
         """The function."""

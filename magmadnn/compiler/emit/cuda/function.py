@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.rows import Rows
+
 from .prelude import BEGIN
 
 # What the body of a part sees instead of CUDA's own numbers of threads and blocks.
@@ -52,6 +55,26 @@ class OneFunction(ABC):
     def text(self, name: str) -> str:
         """The kernel."""
         return self.function(name).kernel()
+
+
+class OfParts(OneFunction):
+    """A variant of a fused kernel: its parameters are the kernel's slots.
+
+    Attributes:
+        kernel: what is computed.
+    """
+
+    kernel: Rows | Columns
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        return self.kernel.slots
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Slots that are addresses."""
+        return tuple(part.name for part in self.kernel.parts)
 
 
 @runtime_checkable

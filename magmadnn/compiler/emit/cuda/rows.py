@@ -24,7 +24,7 @@ from magmadnn.compiler.kernels.single_columns import (
 )
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
-from .function import Function, OneFunction
+from .function import Function, OfParts
 from .parts import kept, parameters, place, seen, vector_type, width_for
 from .reductions import COMBINED, group_reduction, neutral
 from .variant import Chip, Launch, arguments_of
@@ -37,7 +37,7 @@ _ELEMENTS = 4  # vectors of a row that a thread takes, before the group grows
 
 
 @dataclass(frozen=True)
-class RowsVariant(OneFunction):
+class RowsVariant(OfParts):
     """How rows are cut.
 
     Attributes:
@@ -53,16 +53,6 @@ class RowsVariant(OneFunction):
     group: int
     groups: int
     steps: int
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the parameters."""
-        return self.kernel.slots
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Slots that are addresses."""
-        return tuple(part.name for part in self.kernel.parts)
 
     def function(self, name: str) -> Function:
         """The function."""
