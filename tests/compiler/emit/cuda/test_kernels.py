@@ -188,7 +188,14 @@ def test_cudas_compiler_takes_the_text(major: int, architecture: str) -> None:
 
 def _one_of_each() -> list[Variant]:
     values = {"row0": 0, "row1": 64, "column0": 0, "column1": 128, "x": 0, "y": 0, "w": 0}
-    values |= {"x_row": 128, "y_row": 128}
+    values |= {
+        "x_row": 128,
+        "y_row": 128,
+        "outer0": 0,
+        "outer1": 3,
+        "x_outer": 8192,
+        "y_outer": 128,
+    }
     kept = Result("y", "bool", ("less", ("drawn",), ("constant", 0.5)), ROW)
     found: list[Variant] = [
         Fetch((FetchPart("uint8", F4), FetchPart("int64", "int64"), FetchPart("bool", "float64"))),
@@ -214,6 +221,13 @@ def _one_of_each() -> list[Variant]:
             Rows(operands, (Stage(reduce=(Reduction("t", "maximum", X, dtype),)), centred)),
             Columns(
                 operands, (Reduction("t", "add", X, dtype),), (Result("y", dtype, total, ROW),)
+            ),
+            Columns(
+                operands,
+                (Reduction("t", "multiply", X, dtype),),
+                (Result("y", dtype, total, ROW),),
+                dtype,
+                stacked=True,
             ),
         ]
         launches = [choose(kernel, values, Chip()) for kernel in kernels]
