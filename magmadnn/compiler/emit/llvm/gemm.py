@@ -77,7 +77,7 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     """Where in scratch memory lie copies of B and A, a tile's sums, the last panel's and further ones."""
     item = item_bytes(FLOATS[gemm.dtype])
     tile, blocking = largest_tile(target, item), blocking_for(gemm, target)
-    panels = 1 if gemm.transpose_b else blocking.group
+    panels = 1 if gemm.transpose_b else max(blocking.group, blocking.far_group)
     sizes = {
         "panel": (blocking.max_depth + tile.lanes) * tile.columns * panels,
         "block": block_elements(tile, blocking, gemm.load_a is not None),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .builder import Array, Code, Value, item_bytes
 from .frame import Frame
-from .gemm_ahead import LINE_BYTES, Ahead
+from .gemm_ahead import LINE_BYTES, Ahead, Announcing
 from .gemm_finish import Ending, Finishing
 from .gemm_pack import (
     convert_a_rows,
@@ -24,8 +24,10 @@ from .gemm_tile import Side, Tile
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
+PAGE_BYTES = 4096
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
 _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
+_FAR_BYTES = 256 << 10  # of B: half of a second-level cache
 _MOST_TILES = 128  # one below the other in a block
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
@@ -50,6 +52,7 @@ class Blocking:
         pack_b_rows: copy panels of B for so many rows of C. (Where B is stored transposed: always.)
         pack_b_colliding_rows: the same where rows of B lie in few sets of the first-level cache.
         group: panels of B copied at a time, so that rows of B are read in longer pieces.
+        far_group: the same where rows of B lie a page of memory apart or more.
         unroll: steps of k written out in the tile's loop.
     """
 
@@ -61,6 +64,7 @@ class Blocking:
     pack_b_rows: int = 160
     pack_b_colliding_rows: int = 8
     group: int = 4
+    far_group: int = 8
     unroll: int = 1
 
     @property
@@ -121,7 +125,7 @@ def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
 class _Block:
     """The part in work: rows i0 to i1 and columns j0 to j1 of C, `depth` steps of k from p0 on.
 
-    After it come `following` steps of k, in the next block.
+    After it come `following` steps of k, in the next block. B is `far` if it is too large for nearby caches.
     """
 
     i0: Value
@@ -131,6 +135,7 @@ class _Block:
     p0: Value
     depth: Value
     following: Value
+    far: Value
     resume: Value
     last: Value
 
@@ -181,12 +186,13 @@ class Nest:
             self.frame.integer(x) for x in ("row0", "row1", "column0", "column1", "k")
         )
         rows, columns, steps = self._block_sizes(row1 - row0, column1 - column0, k)
+        far = k * self.ldb * item_bytes(self.reader_b.item) > _FAR_BYTES
         with code.loop(row0, row1, rows) as i0, code.loop(column0, column1, columns) as j0:
             i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
             with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
                 depth, last = code.smaller(k - p0, steps), p0 + steps >= k
                 following = code.larger(code.smaller(k - p0 - steps, steps), 0)
-                self._block(_Block(i0, i1, j0, j1, p0, depth, following, p0 > 0, last))
+                self._block(_Block(i0, i1, j0, j1, p0, depth, following, far, p0 > 0, last))
 
     def _block_sizes(self, rows: Value, columns: Value, k: Value) -> tuple[Value, Value, Value]:
         """Rows, columns and steps of k in a block: even parts near the blocking's sizes.
@@ -210,6 +216,8 @@ class Nest:
         a = self._panels_of_a(block)
         whole = block.j1 - (block.j1 - block.j0) % wide
         group = self._group(block) * wide
+        with code.when(block.far & (block.p0 < 1)):
+            Announcing(code, self._ahead(block, block.j0, whole), self.one).write()
         with code.loop(block.j0, whole, group) as first:
             end = code.smaller(first + group, whole)
             panels = self._panels_of_b(block, first, end)
@@ -296,9 +304,11 @@ class Nest:
         """How many panels of B are copied, or announced, at a time."""
         if self.transpose_b:
             return self.one
+        apart = self.ldb * item_bytes(self.reader_b.item)
+        group = self.code.select(apart < PAGE_BYTES, self.blocking.group, self.blocking.far_group)
         if self.reader_b.loading is not None:
-            return self.code.integer(self.blocking.group)
-        return self.code.select(self._copies_b(block), self.blocking.group, 1)
+            return group
+        return self.code.select(self._copies_b(block), group, 1)
 
     def _ahead(self, block: _Block, j: Value, whole: Value) -> Ahead:
         """The panel of B in column `j`; beyond the last one the first ones of the next block of k."""
@@ -306,7 +316,7 @@ class Nest:
         inside = j < whole
         j = code.select(inside, j, j - whole + block.j0)
         p = code.select(inside, block.p0, block.p0 + block.depth)
-        depth = code.select(inside, block.depth, block.following)
+        depth = code.select(block.far, code.select(inside, block.depth, block.following), 0)
         if self.transpose_b:
             rows = code.select(depth > 0, wide, 0)
             return Ahead(self.b.at(j * self.ldb + p), self.ldb, rows, depth)

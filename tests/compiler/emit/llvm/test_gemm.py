@@ -26,7 +26,9 @@ DTYPES = ("float32", "float64")
 BOTH = list(itertools.product((False, True), repeat=2))
 KINDS = list(itertools.product(DTYPES, (False, True), (False, True), (False, True)))
 # Blocks so small that every loop turns and every copy is made, and ones that make no copy at all.
-SMALL = Blocking(7, 12, 64, pack_a_rows=1, pack_a_columns=1, pack_b_rows=1, group=2, unroll=3)
+SMALL = Blocking(
+    7, 12, 64, pack_a_rows=1, pack_a_columns=1, pack_b_rows=1, group=2, far_group=3, unroll=3
+)
 PLAIN = Blocking(10**4, 12, 64, pack_a_rows=10**6, pack_a_columns=10**6, pack_b_rows=10**6)
 
 
@@ -100,6 +102,9 @@ def test_many_blocks(ta, tb, scaled):
 def test_rows_whole_pages_apart(dtype):
     """Strides that make the kernel copy B though C has few rows."""
     check(Gemm(dtype), 29, 1024, 31)
+    check(
+        Gemm(dtype, blocking=SMALL), 13, 1100, 31
+    )  # in groups of three panels, the last one smaller
 
 
 @pytest.mark.parametrize("scaled", [False, True])
