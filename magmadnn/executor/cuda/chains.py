@@ -1,7 +1,8 @@
-"""Launches that become one because each needs only those rows of the one before that its own block made.
+"""Launches that become one because one block has at hand what several of them need.
 
-These are the last layer of a classifier, its loss, and the gradient of the layer below; see
-`emit/cuda/chained.py`.
+In a chain each needs only those rows of the one before that its own block made: the last layer of a
+classifier, its loss, and the gradient of the layer below; see `emit/cuda/chained.py`. And a weight gradient
+has all rows of the columns whose sums are the bias' gradient; see `emit/cuda/summed.py`.
 """
 
 from __future__ import annotations
@@ -10,21 +11,26 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from magmadnn.compiler.emit.cuda.chained import chain
+from magmadnn.compiler.emit.cuda.columns import ColumnsVariant
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant
 from magmadnn.compiler.emit.cuda.rows import RowsVariant
+from magmadnn.compiler.emit.cuda.summed import fold
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 
 Unit = tuple[int, ...]
 Edges = Sequence[tuple[int, ...]]
 
 
-def chains_of(launches: Sequence[Launch], edges: Edges, chip: Chip) -> list[Unit]:
+def chains_of(
+    launches: Sequence[Launch], edges: Edges, chip: Chip, sums: bool = False
+) -> list[Unit]:
     """All launches, those of a chain together, each unit after all that it waits for.
 
     Args:
         launches: in an order in which they can run.
         edges: for each those that it waits for; see `edges_of`.
         chip: what they run on.
+        sums: whether weight gradients make the sums of columns too.
     """
     readers = _readers(edges)
     chains: list[Unit] = []
@@ -35,8 +41,35 @@ def chains_of(launches: Sequence[Launch], edges: Edges, chip: Chip) -> list[Unit
         if free and chain(parts, chip) is not None:
             chains.append(unit)
             used.update(unit)
+    for unit in _sums(launches) if sums else ():
+        if used.isdisjoint(unit) and unit[0] not in edges[unit[1]] and not _is_left(unit, edges):
+            chains.append(unit)
+            used.update(unit)
     alone = [(k,) for k in range(len(launches)) if k not in used]
     return _in_order([*alone, *chains], edges)
+
+
+def joined(unit: Unit, parts: Sequence[Launch], chip: Chip) -> Launch:
+    """The launch of a unit, whose parts these are."""
+    if len(unit) == 1:
+        return parts[0]
+    made = chain(parts, chip) if len(unit) > 2 else fold(*parts) or fold(*reversed(parts))
+    assert made is not None
+    return made
+
+
+def _sums(launches: Sequence[Launch]) -> Iterator[Unit]:
+    """Weight gradients with the sums of columns of the same operand."""
+    columns = [k for k, one in enumerate(launches) if isinstance(one.variant, ColumnsVariant)]
+    at: dict[int, list[int]] = {}
+    for k, one in enumerate(launches):
+        if isinstance(one.variant, GemmVariant) and one.variant.cut.whole_k:
+            at.setdefault(one.arguments[one.variant.slots.index("b")], []).append(k)
+    for k in columns:
+        for address in set(launches[k].arguments) & at.keys():
+            product = min(at[address], key=lambda other: abs(other - k))  # of the same step
+            if fold(launches[product], launches[k]) is not None:
+                yield (product, k) if product < k else (k, product)
 
 
 def _readers(edges: Edges) -> list[list[int]]:

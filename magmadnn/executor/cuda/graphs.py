@@ -9,16 +9,17 @@ from typing import NamedTuple
 
 from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
-from magmadnn.compiler.emit.cuda.chained import chain
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant, hastened
+from magmadnn.compiler.emit.cuda.gemm_cut import Sizes, outer_cuts
 from magmadnn.compiler.emit.cuda.merged import merge, registers_of
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch, Variant
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
-from .chains import Unit, chains_of
+from .chains import Unit, chains_of, joined
 from .code import chip_of, functions_of
 from .edges import Span, edges_of
 from .item import Item, touched_by
-from .levels import levels_of, load_of
+from .levels import levels_of, load_of, outer_of
 
 
 class Launches(NamedTuple):
@@ -64,32 +65,48 @@ def merged(items: Sequence[Item], chip: Chip) -> Launches:
         return Launches(_hastened(items, edges, chip), edges)
     units = chains_of(launches, edges, chip)
     groups = _groups(units, items, launches, chip)
-    touched = [touched_by(items[k] for unit in group for k in unit) for group in groups]
-    after = edges_of(touched)
-    quick = _hastened(items, _before(groups, after), chip)
+    sharing = _share(groups, launches, chip)
+    if sharing:
+        units = chains_of(launches, edges, chip, True)
+    for _ in range(2 if sharing else 1):  # tiles depend on what is known early, levels on tiles
+        if sharing:
+            groups = _groups(units, items, launches, chip, True)
+        touched = [touched_by(items[k] for unit in group for k in unit) for group in groups]
+        after = edges_of(touched)
+        beside = _beside(groups, launches) if sharing else None
+        quick = _hastened(items, _before(groups, after), chip, beside)
+        launches = [_launched(item) for item in quick]
     made = []
     for group, (reads, writes) in zip(groups, touched, strict=True):
-        parts = [_launch(unit, [quick[k].what for k in unit], chip) for unit in group]
+        parts = [joined(unit, [launches[k] for k in unit], chip) for unit in group]
         one = merge(parts, load_of(parts).resident(chip))
         made.append(Item(one, reads, writes))
     return Launches(made, after)
 
 
-def _launch(unit: Unit, parts: Sequence[Launch | ProductNode], chip: Chip) -> Launch:
-    """The launch of a unit."""
-    launches = [part for part in parts if isinstance(part, Launch)]
-    made = launches[0] if len(unit) == 1 else chain(launches, chip)
-    assert made is not None
-    return made
+def _share(groups: Sequence[Sequence[Unit]], launches: Sequence[Launch], chip: Chip) -> bool:
+    """Whether weight gradients of a level are to share large tiles: those of all levels that have several."""
+    found = []
+    for group in groups:
+        products = [one for unit in group for k in unit if (one := outer_of(launches[k]))]
+        if len(products) > 1:
+            sizes, item = tuple(one.sizes for one in products), ITEM_BYTES[products[0].kernel.dtype]
+            cuts = outer_cuts(sizes, item, chip.processors, chip.shared_bytes)
+            found.append(cuts is not None and cuts[0].is_large)
+    return bool(found) and all(found)
 
 
 def _groups(
-    units: Sequence[Unit], items: Sequence[Item], launches: Sequence[Launch], chip: Chip
+    units: Sequence[Unit],
+    items: Sequence[Item],
+    launches: Sequence[Launch],
+    chip: Chip,
+    sharing: bool = False,
 ) -> list[list[Unit]]:
     """Units of a level together, level by level: those first that the next level waits for, and products."""
-    ones = [_launch(unit, [launches[k] for k in unit], chip) for unit in units]
+    ones = [joined(unit, [launches[k] for k in unit], chip) for unit in units]
     edges = edges_of([touched_by(items[k] for k in unit) for unit in units])
-    levels = levels_of(ones, edges, chip)
+    levels = levels_of(ones, edges, chip, sharing)
     urgent = {other for after in edges for other in after if _is_next(other, after, levels)}
     groups: list[list[Unit]] = [[] for _ in range(max(levels, default=-1) + 1)]
     costs = [registers_of(one.variant) for one in ones]
@@ -115,10 +132,28 @@ def _before(
     return found
 
 
+def _beside(
+    groups: Sequence[Sequence[Unit]], launches: Sequence[Launch]
+) -> dict[int, tuple[Sizes, ...]]:
+    """For each product that has whole k in shared memory the sizes of those in its group."""
+    found = {}
+    for group in groups:
+        sizes = {
+            k: product.sizes
+            for unit in group
+            for k in unit
+            if (product := outer_of(launches[k])) is not None
+        }
+        for k in sizes:
+            found[k] = tuple(size for other, size in sizes.items() if other != k)
+    return found
+
+
 def _hastened(
     items: Sequence[Item],
     before: Mapping[int, tuple[int, ...]] | Sequence[tuple[int, ...]],
     chip: Chip,
+    beside: Mapping[int, tuple[Sizes, ...]] | None = None,
 ) -> list[Item]:
     """Products that read early what no kernel writes over whose edge they come.
 
@@ -141,7 +176,8 @@ def _hastened(
         all_of_them = sets[launch.variant]
         most = Counter(all_of_them).most_common(1)[0][0]
         early = most if most <= early else frozenset.intersection(*all_of_them)
-        made[number] = replace(items[number], what=hastened(launch, early, chip))
+        others = None if beside is None else beside.get(number, ())
+        made[number] = replace(items[number], what=hastened(launch, early, chip, others))
     return made
 
 

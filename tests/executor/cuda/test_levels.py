@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
+
+import magmadnn as md
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
+from magmadnn.executor.cuda import graphs, small
 from magmadnn.executor.cuda.chains import _in_order, _is_left
 from magmadnn.executor.cuda.levels import levels_of, load_of
+from tests.executor.cuda.devices import distance, network, samples
+from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 CHIP = Chip(processors=10)
 
@@ -49,6 +57,13 @@ def test_a_launch_goes_where_it_adds_no_round() -> None:
     assert levels_of([full, some, full, launch(20), launch(1)], edges, CHIP) == [0, 1, 2, 1, 0]
 
 
+def test_what_has_a_level_narrows_the_choice_of_others() -> None:
+    # A way of four beside one of three, whose middle is the largest and goes last
+    edges = [(), (0,), (1,), (2,), (), (4,), (5,)]
+    ways = [launch(40), launch(40), launch(4), launch(40), launch(1), launch(30), launch(1)]
+    assert levels_of(ways, edges, CHIP, sharing=True) == [0, 1, 2, 3, 0, 2, 3]
+
+
 def test_the_earliest_of_equals() -> None:
     assert levels_of([launch(1)] * 4, [(), (0,), (1,), ()], CHIP) == [0, 1, 2, 0]
 
@@ -69,3 +84,30 @@ def test_units_come_after_all_that_they_wait_for() -> None:
     assert _is_left((0, 4), edges)  # others come between
     late = [(), (0,), (1,), (1,)]
     assert _in_order([(2,), (0, 1, 3)], late) == [(0, 1, 3), (2,)]
+
+
+@needs_compiler
+def test_weight_gradients_that_share_a_round_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = samples(24 * 3, 97, 5)
+    found = list[bool]()
+
+    def share(groups: Any, launches: Sequence[Launch], chip: Chip) -> bool:
+        found.append(wanted and any(graphs.outer_of(one) is not None for one in launches))
+        return found[-1]
+
+    monkeypatch.setattr(graphs, "_share", share)
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    looks = md.callbacks.LambdaCallback(on_batch_end=lambda fit: None)
+    models = []
+    with emulated_device():
+        for wanted, callbacks in ((True, []), (True, [looks]), (False, [])):
+            found.clear()
+            rate = md.optim.SGD(0.3)
+            model = network((97, 90, 95, 5), rate, device="cuda", precision="tf32")
+            model.fit(x, y, batch_size=24, shuffle=False, verbose=0, callbacks=callbacks)
+            assert any(found) is wanted
+            models.append(model)
+        here = network((97, 90, 95, 5), md.optim.SGD(0.3))
+        here.fit(x, y, batch_size=24, shuffle=False, verbose=0)
+        assert distance(models[0], models[1]) == distance(models[0], models[2]) == 0
+        assert distance(models[0], here) < 1e-4

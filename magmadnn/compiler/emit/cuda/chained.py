@@ -142,8 +142,9 @@ extern "C" __global__ void __launch_bounds__({self.threads}, 1) {name}({self._pa
 {self._touched()}
   Part0::fetch(slots0, one, true);
   Part2::fetch(slots2, two, false);
+  if (Part0::EAGER) let_later_kernels_start();
   Part0::sum(one);
-  let_later_kernels_start();
+  if (!Part0::EAGER) let_later_kernels_start();
   Part0::end(slots0, one, sums);
   __syncthreads();
   {name}_1 rows;

@@ -44,6 +44,15 @@ class ColumnsVariant(OfParts):
         """The function."""
         return _Text(self, name).function()
 
+    def sums(self, name: str) -> str:
+        """The struct `NAME`: what a product needs that has the columns at hand; see `summed.py`."""
+        return _Text(self, name).sums()
+
+    def typed(self, prefix: str) -> list[str]:
+        """Parameters with their types."""
+        kinds = {part.name: f"{MEMORY[part.dtype]} *" for part in self.kernel.parts}
+        return [f"{kinds.get(slot, 'i64 ')}{prefix}{slot}" for slot in self.slots]
+
 
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
     """The variant and the launch for given sizes; None where nothing is to be done."""
@@ -102,6 +111,24 @@ class _Text:
         for name in dict.fromkeys(part.name for part in self.kernel.apart):
             lines.add(f"{name} += outer * {name}_outer;")
         return "(blockIdx.x % pieces)"
+
+    def sums(self) -> str:
+        """How totals of columns are made and what is stored, for one sum."""
+        (reduction,) = self.kernel.reduce
+        self._store()
+        kind, fields = TYPES[reduction.dtype], " ".join(f"{one};" for one in self.variant.typed(""))
+        return f"""struct {self.name} {{
+  {fields}
+  static constexpr int LANES = {self.variant.lanes};
+  static __device__ __forceinline__ {kind} none() {{ return {neutral(reduction)}; }}
+  static __device__ __forceinline__ {kind} both({kind} a, {kind} b) {{
+    return {COMBINED[reduction.kind]}(a, b);
+  }}
+  __device__ __forceinline__ void finish(i64 column, {kind} {reduction.name}_s) const {{
+{self.lines}
+  }}
+}};
+"""
 
     def _at_once(self) -> None:
         """Few rows: all of a lane's elements are on their way before the first is added."""

@@ -11,14 +11,14 @@ within a warp, then warps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 
 from .gemm_arithmetic import ARITHMETIC, ARITHMETIC_TEXT
-from .gemm_cut import Cut, cut_for
+from .gemm_cut import Cut, Sizes, cut_for
 from .gemm_loads import LOADS
 from .gemm_outer import OUTER
 from .gemm_product import PRODUCT
@@ -41,12 +41,14 @@ class GemmVariant(SizedProduct):
         cut: into blocks, warps and steps.
         early: what no kernel writes that runs just before: `a`, `b`, `finish`.
         near: whether A may lie in shared memory.
+        eager: whether later kernels may start once all that comes late is asked for, before it is multiplied.
     """
 
     arithmetic: str
     cut: Cut
     early: frozenset[str] = frozenset()
     near: bool = False
+    eager: bool = False
 
     libraries = (LIBRARY,)
 
@@ -86,7 +88,8 @@ struct {name}_shape {{ typedef {self.kinds["a"]} Stored; {self._shape()} }};
         numbers |= dict(zip(("WM", "WN", "WK"), cut.warps, strict=True))
         numbers |= {"STEPS": cut.steps, "AHEAD": cut.ahead, "DOWN": cut.down(self.sizes[0])}
         numbers |= {f"EARLY_{s.upper()}": s in self.early for s in ("a", "b", "finish")}
-        return constants({**numbers, "NEAR_A": self.near})
+        numbers |= {"NEAR_A": self.near, "EAGER": self.eager}
+        return constants(numbers)
 
 
 def choose_gemm(
@@ -114,15 +117,34 @@ def choose_gemm(
     return Launch(variant, grid, (cut.threads, 1, 1), arguments_of(variant, values), shared)
 
 
-def hastened(launch: Launch, early: frozenset[str], chip: Chip) -> Launch:
-    """The launch that reads these before kernels in front of it are done, where it has room for them."""
+def is_short_of_bandwidth(variant: GemmVariant) -> bool:
+    """Whether a product is the faster the larger its tiles.
+
+    Exact sums are short of arithmetic, and halves are half as many bytes: small tiles are better for them.
+    """
+    return variant.arithmetic == "tf32" and variant.kernel.halves is None
+
+
+def hastened(
+    launch: Launch, early: frozenset[str], chip: Chip, beside: Sequence[Sizes] | None = None
+) -> Launch:
+    """The launch that reads these before kernels in front of it are done, where it has room for them.
+
+    Args:
+        launch: of a product.
+        early: `a`, `b`, `finish`: what is known early.
+        chip: what it runs on.
+        beside: if weight gradients share large tiles, sizes of those that are merged with it.
+    """
     variant = launch.variant
     assert isinstance(variant, GemmVariant)
     transposes = (variant.kernel.transpose_a, variant.kernel.transpose_b)
     item, sizes = ITEM_BYTES[variant.kernel.dtype], variant.sizes
-    cut = cut_for(sizes, transposes, item, chip.processors, chip.shared_bytes, early)
+    if not is_short_of_bandwidth(variant):
+        beside = None
+    cut = cut_for(sizes, transposes, item, chip.processors, chip.shared_bytes, early, beside)
     assert cut is not None
     known = frozenset(s for s in early if s == "finish" or cut.early(s))
-    variant = replace(variant, cut=cut, early=known)
+    variant = replace(variant, cut=cut, early=known, eager=beside is not None)
     grid = (cut.blocks(*sizes[:2]), 1, 1)
     return Launch(variant, grid, (cut.threads, 1, 1), launch.arguments, variant.shared_bytes)

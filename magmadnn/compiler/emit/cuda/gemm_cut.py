@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 _STEP = 16  # of k
 _MOST_WARPS = 12  # that share a tile's k
 _MOST_STEPS = 16
 _HELD = 96  # numbers of operands that a lane may have under way
 _EARLY = 80  # and those of an operand that it may have read before earlier kernels are done
-_OUTER_REGISTERS = 80
+_OUTER_REGISTERS, _LARGE_REGISTERS = 80, 104
 _SHORT_K = 256  # for which whole tiles of both operands lie in shared memory
 # 16 rows and 8 columns of a warp, times; in the order of preference.
 _TILES = ((1, 4), (2, 2), (2, 4), (1, 2), (1, 1))
+_NARROW_TILE = (4, 2)  # of few blocks
 # The same with the warps of a block, where k is short.
 _OUTER_TILES = ((1, 4, 4, 2), (2, 4, 4, 2), (1, 4, 4, 1), (1, 4, 2, 1))
+_LARGE_TILE = (1, 6, 6, 2)  # for several products that share a round
+
+
+Sizes = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,16 @@ class Cut:
         return 32 * down * across * deep
 
     @property
+    def is_large(self) -> bool:
+        """Whether no other block has room beside one."""
+        return self.whole_k and self.tile == _LARGE_TILE[:2]
+
+    @property
     def registers(self) -> int:
         """Of a thread, roughly."""
-        if self.whole_k:
-            return _OUTER_REGISTERS
         down, across = self.tile
+        if self.whole_k:
+            return _LARGE_REGISTERS if self.is_large else _OUTER_REGISTERS
         return 40 + 4 * down * across + self.ahead * (8 * down + 4 * across)
 
     @property
@@ -78,13 +89,19 @@ class Cut:
         return self.whole_k or self.steps * one <= _EARLY
 
 
+def is_outer(sizes: Sizes, transposes: tuple[bool, bool]) -> bool:
+    """Whether whole tiles of both operands may lie in shared memory, as those of weight gradients do."""
+    return transposes == (True, False) and sizes[2] <= _SHORT_K and min(sizes[:2]) >= 32
+
+
 def cut_for(
-    sizes: tuple[int, int, int],
+    sizes: Sizes,
     transposes: tuple[bool, bool],
     item: int,
     processors: int,
     shared: int,
     early: Collection[str] = (),
+    beside: Sequence[Sizes] | None = None,
 ) -> Cut | None:
     """The cut of a product of m x k and k x n; None where k is too long for one of these kernels.
 
@@ -98,25 +115,54 @@ def cut_for(
         processors: how many blocks run at a time.
         shared: most shared memory of a block.
         early: operands that are known early.
+        beside: sizes of products with whole k in shared memory that run at the same time; if given, narrow
+            weight gradients take few blocks, which find room beside others.
     """
     rows, columns, deep = sizes
     total = max(-(-deep // _STEP), 1)
-    if transposes == (True, False) and deep <= _SHORT_K and min(rows, columns) >= 32:
-        outer = [Cut(True, t[:2], (*t[2:], 1), total, 1) for t in _OUTER_TILES]
-        fitting = [c for c in outer if c.shared_bytes(False, item) <= shared]
-        if fitting:
-            return _best(fitting, rows, columns, processors, ())
+    if is_outer(sizes, transposes):
+        cuts = outer_cuts((sizes, *(beside or ())), item, processors, shared)
+        if cuts is not None:
+            return cuts[0]
     steps = -(-total // _MOST_WARPS)
     if steps > _MOST_STEPS:
         return None
     warps = -(-total // steps)
     made = []
-    for down, across in _TILES:
+    narrow = beside is not None and transposes == (True, False) and deep <= _SHORT_K
+    for down, across in (*_TILES, _NARROW_TILE) if narrow else _TILES:
         held = (8 * down + 4 * across) * item // 4
         ahead = max(min(_HELD // held, steps), 1)
         made.append(Cut(False, (down, across), (1, 1, warps), steps, ahead))
     fitting = [c for c in made if c.shared_bytes(transposes[1], item) <= shared]
+    if narrow:  # nobody waits for it
+        return min(fitting, key=lambda c: c.blocks(rows, columns), default=None)
     return _best(fitting, rows, columns, processors, early) if fitting else None
+
+
+@cache
+def outer_cuts(
+    sizes: tuple[Sizes, ...], item: int, processors: int, shared: int
+) -> tuple[Cut, ...] | None:
+    """Cuts of products with whole k in shared memory that run together; None where one is too long for it.
+
+    Large tiles for all of them, whose blocks have a multiprocessor each, where that makes one round and they
+    read no more; else each has its own tile. One by itself fills the chip with small ones.
+    """
+    own, large = [], []
+    for rows, columns, deep in sizes:
+        steps = max(-(-deep // _STEP), 1)
+        made = [Cut(True, t[:2], (*t[2:], 1), steps, 1) for t in (*_OUTER_TILES, _LARGE_TILE)]
+        large.append(made.pop())
+        fitting = [c for c in made if c.shared_bytes(False, item) <= shared]
+        if not fitting:
+            return None
+        own.append(_best(fitting, rows, columns, processors, ()))
+    blocks = sum(cut.blocks(*one[:2]) for cut, one in zip(large, sizes, strict=True))
+    fits = all(cut.shared_bytes(False, item) <= shared for cut in large) and blocks <= processors
+    read = sum(cut.blocks(*one[:2]) * sum(cut.block) for cut, one in zip(own, sizes, strict=True))
+    together = len(sizes) > 1 and fits and processors * sum(large[0].block) <= read
+    return tuple(large) if together else tuple(own)
 
 
 def _best(cuts: list[Cut], rows: int, columns: int, processors: int, early: Collection[str]) -> Cut:

@@ -85,9 +85,15 @@ template <int V, class T> __device__ __forceinline__ void copy(T *to, const T *a
   for (int i = 0; i < V; i++) to[i] = there ? at[i] : T{0};
 #endif
 }
-__device__ __forceinline__ void wait_for_copies() {
+// Copies so far are a group; wait for all groups but the last ones.
+__device__ __forceinline__ void end_of_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int LAST> __device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(LAST) : "memory");
 #endif
 }
 // COUNT neighbouring elements of a line, of which those before `left` exist; V at a time. NEAR: they may lie

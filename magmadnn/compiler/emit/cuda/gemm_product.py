@@ -28,6 +28,7 @@ template <class S, class Arithmetic, class F> struct Product {
   static constexpr int M = S::M, N = S::N, K = S::K, MT = S::MT, NT = S::NT;
   static constexpr int STEPS = S::STEPS, AHEAD = S::AHEAD, THREADS = 32 * S::WM * S::WN * S::WK;
   static constexpr int ROWS = 16 * MT * S::WM, COLUMNS = 8 * NT * S::WN;
+  static constexpr bool EAGER = S::EAGER;
   static constexpr int DOWN = S::DOWN, ACROSS = (N + COLUMNS - 1) / COLUMNS;
   // Rows of a block: as many in each, so that none is late; a tile may have more.
   static constexpr int STEP = S::TA ? ROWS : (M + DOWN - 1) / DOWN;
@@ -179,8 +180,10 @@ template <class S, class Arithmetic, class F> struct Product {
     begin(s, block, h);
     wait_for_earlier_kernels();
     fetch(s, h, true);
+    // Not before: what they read early would be in the way of what is read here.
+    if (EAGER) let_later_kernels_start();
     sum(h);
-    let_later_kernels_start();  // what they read early would be in the way of what is read here
+    if (!EAGER) let_later_kernels_start();
     end(s, h, memory);
   }
   // What the formulas read for the elements that this thread finishes.

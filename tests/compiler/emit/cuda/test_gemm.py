@@ -10,7 +10,7 @@ import pytest
 
 from magmadnn.backends.cuda.engine import KernelNode
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm, hastened
-from magmadnn.compiler.emit.cuda.gemm_cut import Cut, cut_for
+from magmadnn.compiler.emit.cuda.gemm_cut import _LARGE_TILE, _OUTER_TILES, Cut, cut_for
 from magmadnn.compiler.emit.cuda.module import OPTIONS, module_text, symbol
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
@@ -40,6 +40,18 @@ def updated(dtype: str) -> Finish:
     """x0 - x1 * product over x0, whose own memory is called y0 too."""
     new = Result("y0", dtype, ("subtract", X, ("multiply", RATE, PRODUCT)))
     return Finish((Operand("x0", dtype), Operand("x1", dtype, "scalar")), (new,), PRODUCT)
+
+
+def momentum(dtype: str) -> Finish:
+    """The same, plus two matrices: more than a thread holds for all of its elements."""
+    finish = updated(dtype)
+    more = (Operand("x2", dtype), Operand("x3", dtype))
+    formula = finish.results[0].formula
+    for k in (2, 3):
+        formula = ("add", formula, ("argument", k))
+    return replace(
+        finish, operands=(*finish.operands, *more), results=(Result("y0", dtype, formula),)
+    )
 
 
 def positive(dtype: str) -> Finish:
@@ -225,6 +237,31 @@ def test_what_is_read_early_changes_nothing() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiles_of_weight_gradients_change_no_bit(dtype: str) -> None:
+    """Tiles that blocks share evenly, and that one does not fill; updates of few and of many reads."""
+    for finish, sizes in ((updated(dtype), (101, 67, 35)), (momentum(dtype), (34, 98, 16))):
+        gemm = Gemm(dtype, transpose_a=True, epilogue=finish, unread=True)
+        launches, memory = [], []
+        for down, across, *warps in (*_OUTER_TILES, _LARGE_TILE):
+            arrays = placed(gemm, sizes)
+            launch = chosen(gemm, arrays, sizes)
+            assert isinstance(launch.variant, GemmVariant) and launch.variant.cut.whole_k
+            cut = replace(launch.variant.cut, tile=(down, across), warps=(warps[0], warps[1], 1))
+            grid = (cut.blocks(*sizes[:2]), 1, 1)
+            variant = replace(launch.variant, cut=cut)
+            launches.append(replace(launch, variant=variant, grid=grid, block=(cut.threads, 1, 1)))
+            memory.append(arrays)
+        before = placed(gemm, sizes)
+        run(*launches)
+        step = before["x1"] * multiplied(gemm, before)
+        others = sum(before[f"x{k}"] for k in range(2, len(finish.operands)))
+        for arrays in memory:
+            assert np.array_equal(arrays["y0"], memory[0]["y0"])
+            assert_close(arrays["y0"], before["x0"] - step + others, sizes[2])
+
+
+@needs_compiler
 def test_sums_of_a_row_do_not_depend_on_other_rows() -> None:
     gemm = Gemm("float32")
     arrays = placed(gemm, sizes := (50, 40, 60))
@@ -264,6 +301,23 @@ def test_small_products_fill_the_chip() -> None:
     cut = cut_for((100, 528, 528), (False, False), 4, 132, 227 << 10, "b")
     assert cut is not None and cut.tile == (1, 4) and cut.blocks(100, 528) == 119
     assert cut_for((100, 528, 10**6), (False, False), 4, 132, 227 << 10) is None
+
+
+def test_weight_gradients_of_a_level_share_their_rounds() -> None:
+    sizes, transposes = (784, 528, 100), (True, False)
+    alone = cut_for(sizes, transposes, 4, 132, 227 << 10)
+    assert alone is not None and alone.whole_k and alone.block == (64, 64)
+    others = [(528, 528, 100)] * 2
+    cut = cut_for(sizes, transposes, 4, 132, 227 << 10, (), others)
+    assert cut is not None and cut.block == (96, 96)
+    assert sum(cut.blocks(m, n) for m, n, _ in (sizes, *others)) == 126  # one round
+    # Small tiles that share a multiprocessor where there are few.
+    cut = cut_for((784, 256, 64), transposes, 4, 132, 227 << 10, (), [(256, 256, 64)])
+    assert cut is not None and cut.block == (64, 32)
+    cut = cut_for(sizes, transposes, 4, 132, 227 << 10, (), [*others, others[0]])
+    assert cut is not None and cut.block == (64, 64)  # more than one round
+    narrow = cut_for((528, 10, 100), transposes, 4, 132, 227 << 10, (), ())
+    assert narrow is not None and not narrow.whole_k and narrow.blocks(528, 10) == 9
 
 
 def test_large_or_scaled_products_are_a_librarys() -> None:

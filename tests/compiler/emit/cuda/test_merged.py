@@ -15,6 +15,7 @@ from magmadnn.compiler.emit.cuda.chained import Chained, chain
 from magmadnn.compiler.emit.cuda.gemm import choose_gemm
 from magmadnn.compiler.emit.cuda.merged import Merged, merge
 from magmadnn.compiler.emit.cuda.module import OPTIONS, choose, module_text
+from magmadnn.compiler.emit.cuda.summed import fold
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
@@ -86,6 +87,31 @@ def test_parts_do_what_they_do_alone() -> None:
     for alone, merged in zip(*made, strict=True):
         np.testing.assert_array_equal(alone, merged)
     np.testing.assert_array_equal(made[1][2], a + a)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sizes", [(100, 97, 67), (3, 34, 130), (129, 64, 33)])
+def test_weight_gradients_add_columns_to_the_same_bits(sizes: tuple[int, int, int]) -> None:
+    k, m, n = sizes
+    x, delta = matrix(k, m, 1), matrix(k, n, 2)
+    made = []
+    for together in (False, True):
+        c, sums = np.full((m, n), 7, np.float32), np.full((1, n), 7, np.float32)
+        gemm = Gemm("float32", transpose_a=True)
+        values = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0}
+        values |= {"a": x.ctypes.data, "b": delta.ctypes.data, "c": c.ctypes.data}
+        values |= {"lda": m, "ldb": n, "ldc": n}
+        gradient, added = choose_gemm(gemm, values, CHIP, True), sum_of_columns(delta, sums)
+        assert gradient is not None
+        folded = fold(gradient, added)
+        assert folded is not None
+        run_all([folded] if together else [gradient, added])
+        made.append((c, sums))
+    for alone, folded_one in zip(*made, strict=True):
+        np.testing.assert_array_equal(alone, folded_one)
+    np.testing.assert_allclose(made[1][1][0], delta.sum(0), rtol=1e-4, atol=1e-4)
+    other = sum_of_columns(matrix(k, n, 3), sums)
+    assert fold(gradient, other) is None  # of another matrix
 
 
 def test_one_launch_is_itself_and_equal_parts_share_their_text() -> None:
