@@ -50,8 +50,11 @@ class Room:
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of a ring that larger data is streamed through, unless two batches need more."""
-        return min(_RING_BYTES, self.nbytes)
+        """Bytes of a ring that larger data is streamed through, unless two batches need more.
+
+        Where nothing says how much may lie there, half of the room: graphs and kernels take of it too.
+        """
+        return min(_RING_BYTES, self.nbytes if self.is_limited else self.nbytes // 2)
 
     def pinned(self, nbytes: int) -> Bytes:
         """Memory of the host that copies to the device are fastest from."""

@@ -127,3 +127,19 @@ def test_uploads_are_in_order(monkeypatch: pytest.MonkeyPatch, values: np.ndarra
     if found.size:
         memory.copy_to_host(found.reshape(-1).view(np.uint8), address)
     np.testing.assert_array_equal(found, values)
+
+
+def test_a_ring_leaves_room_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 192 << 20
+
+    class Filled:
+        def free_and_total(self) -> tuple[int, int]:
+            return free, 1 << 37
+
+    monkeypatch.setattr(room, "device_memory", lambda device: Filled())
+    assert room.Room(0).ring_bytes <= free // 2
+    md.memory.limit_data(100 << 20)
+    try:
+        assert room.Room(0).ring_bytes == 100 << 20
+    finally:
+        md.memory.limit_data(None)
