@@ -17,8 +17,9 @@ from magmadnn.compiler.emit.cuda.rows import RowsVariant
 from magmadnn.compiler.emit.cuda.summed import fold
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 
+from .edges import Edges, readers_of
+
 Unit = tuple[int, ...]
-Edges = Sequence[tuple[int, ...]]
 
 
 def chains_of(
@@ -32,7 +33,7 @@ def chains_of(
         chip: what they run on.
         sums: whether weight gradients make the sums of columns too.
     """
-    readers = _readers(edges)
+    readers = readers_of(edges)
     chains: list[Unit] = []
     used: set[int] = set()
     for unit in _candidates(launches, readers):
@@ -72,14 +73,6 @@ def _sums(launches: Sequence[Launch]) -> Iterator[Unit]:
                 yield (product, k) if product < k else (k, product)
 
 
-def _readers(edges: Edges) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in edges]
-    for number, after in enumerate(edges):
-        for other in after:
-            found[other].append(number)
-    return found
-
-
 def _candidates(launches: Sequence[Launch], readers: list[list[int]]) -> Iterator[Unit]:
     """A product, rows after it, and a product after those."""
     products = {k for k, one in enumerate(launches) if isinstance(one.variant, GemmVariant)}
@@ -106,7 +99,7 @@ def _in_order(units: list[Unit], edges: Edges) -> list[Unit]:
     wanted = [
         {unit_of[j] for k in unit for j in edges[k]} - {number} for number, unit in enumerate(units)
     ]
-    readers = _readers([tuple(some) for some in wanted])
+    readers = readers_of([tuple(some) for some in wanted])
     ready = [(units[number][0], number) for number, some in enumerate(wanted) if not some]
     heapq.heapify(ready)
     ordered = []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Span = tuple[int, int]
+Edges = Sequence[tuple[int, ...]]  # for each launch those that it waits for
 
 
 @dataclass
@@ -40,6 +41,15 @@ def edges_of(touched: Sequence[tuple[Sequence[Span], Sequence[Span]]]) -> list[t
         before.append(known)
         result.append(tuple(sorted(kept)))
     return result
+
+
+def readers_of(edges: Edges) -> list[list[int]]:
+    """For each launch those that wait for it."""
+    found: list[list[int]] = [[] for _ in edges]
+    for number, after in enumerate(edges):
+        for other in after:
+            found[other].append(number)
+    return found
 
 
 def _wanted(

@@ -1,9 +1,9 @@
 """Which launches become one: those of a level, none of which waits for another.
 
 The longest way through the launches says how many levels there are, and which launches have no choice. Any
-other goes where it adds least to the time: multiprocessors take a level's blocks in
-rounds, and a level that needs one round more takes longer. Among equals the earliest. So weight gradients,
-which nobody waits for before the next step, come together at its end, and small things where there is room.
+other goes where it adds least to the time: multiprocessors take a level's blocks in rounds, and a level
+that needs one round more takes longer. Among equals the earliest. So weight gradients, which nobody waits
+for before the next step, come together at its end, and small things where there is room.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from magmadnn.compiler.emit.cuda.summed import Summed
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
-from .chains import Edges
+from .edges import Edges, readers_of
 
 _THREADS = 2048  # that a multiprocessor holds,
 _REGISTERS = 65536  # and its registers
@@ -147,13 +147,10 @@ class _Window:
     """
 
     def __init__(self, edges: Edges) -> None:
-        self._edges = edges
-        self._readers: list[list[int]] = [[] for _ in edges]
+        self._edges, self._readers = edges, readers_of(edges)
         self.first = [0] * len(edges)
         for number, after in enumerate(edges):
             self.first[number] = 1 + max((self.first[k] for k in after), default=-1)
-            for other in after:
-                self._readers[other].append(number)
         self.last = [max(self.first, default=0)] * len(edges)
         for number in reversed(range(len(edges))):
             for other in edges[number]:

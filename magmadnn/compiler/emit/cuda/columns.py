@@ -16,7 +16,7 @@ from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
 from .function import Function, OfParts
-from .parts import kept, parameters, place, seen
+from .parts import kept, parameters, place, seen, typed
 from .reductions import COMBINED, neutral
 from .variant import Chip, Launch, arguments_of
 
@@ -50,8 +50,7 @@ class ColumnsVariant(OfParts):
 
     def typed(self, prefix: str) -> list[str]:
         """Parameters with their types."""
-        kinds = {part.name: f"{MEMORY[part.dtype]} *" for part in self.kernel.parts}
-        return [f"{kinds.get(slot, 'i64 ')}{prefix}{slot}" for slot in self.slots]
+        return typed(self.slots, self.kernel.parts, {}, prefix)
 
 
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:

@@ -113,8 +113,14 @@ def choose_gemm(
     if max(a_lines * values["lda"], b_lines * values["ldb"]) >= _LARGEST:
         return None
     variant = GemmVariant(**vars(sized(kernel, values)), arithmetic=arithmetic, cut=cut)
-    shared, grid = cut.shared_bytes(kernel.transpose_b, item), (cut.blocks(m, n), 1, 1)
-    return Launch(variant, grid, (cut.threads, 1, 1), arguments_of(variant, values), shared)
+    return _launch(variant, arguments_of(variant, values))
+
+
+def _launch(variant: GemmVariant, arguments: tuple[int, ...]) -> Launch:
+    """How a product is launched."""
+    cut, (m, n, _) = variant.cut, variant.sizes
+    grid, block = (cut.blocks(m, n), 1, 1), (cut.threads, 1, 1)
+    return Launch(variant, grid, block, arguments, variant.shared_bytes)
 
 
 def is_short_of_bandwidth(variant: GemmVariant) -> bool:
@@ -146,5 +152,4 @@ def hastened(
     assert cut is not None
     known = frozenset(s for s in early if s == "finish" or cut.early(s))
     variant = replace(variant, cut=cut, early=known, eager=beside is not None)
-    grid = (cut.blocks(*sizes[:2]), 1, 1)
-    return Launch(variant, grid, (cut.threads, 1, 1), launch.arguments, variant.shared_bytes)
+    return _launch(variant, launch.arguments)

@@ -22,8 +22,15 @@ def parameters(slots: Sequence[str], parts: Iterable[Part], pointers: Mapping[st
         parts: operands and results, whose own slots are pointers to their elements.
         pointers: types of further slots that are addresses.
     """
+    return ", ".join(typed(slots, parts, pointers))
+
+
+def typed(
+    slots: Sequence[str], parts: Iterable[Part], pointers: Mapping[str, str], prefix: str = ""
+) -> list[str]:
+    """Each of the parameters with its type, and a prefix to its name."""
     kinds = {part.name: f"{MEMORY[part.dtype]} *" for part in parts} | dict(pointers)
-    return ", ".join(f"{kinds.get(slot, 'i64 ')}{slot}" for slot in slots)
+    return [f"{kinds.get(slot, 'i64 ')}{prefix}{slot}" for slot in slots]
 
 
 def place(part: Part, row: str, column: str) -> str:

@@ -24,7 +24,7 @@ from .gemm_tile import Side, Tile
 from .target import Target
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
-PAGE_BYTES = 4096
+_PAGE_BYTES = 4096
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
 _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
 _FAR_BYTES = 256 << 10  # of B: half of a second-level cache
@@ -305,7 +305,7 @@ class Nest:
         if self.transpose_b:
             return self.one
         apart = self.ldb * item_bytes(self.reader_b.item)
-        group = self.code.select(apart < PAGE_BYTES, self.blocking.group, self.blocking.far_group)
+        group = self.code.select(apart < _PAGE_BYTES, self.blocking.group, self.blocking.far_group)
         if self.reader_b.loading is not None:
             return group
         return self.code.select(self._copies_b(block), group, 1)
