@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +33,6 @@ def main(
     for threads in options.threads:
         settings = _settings(options, threads, device)
         for name in names:
-            start = time.monotonic()
             claim = claims[name](settings)
             claim = replace(claim, cases=[c for c in claim.cases if options.match in c.name])
             if not claim.cases:
@@ -44,7 +42,6 @@ def main(
             if claim.summary is not None:
                 found[-1].remarks += claim.summary(found)
             print(report.section(claim.title, threads, found), flush=True)
-            print(f"({time.monotonic() - start:.0f} s)\n", file=sys.stderr, flush=True)
     if save:
         _save(options, machine, results)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from . import report
 from .cases import Case, Check, Claim, Entry, Figure, Result, Settings
 from .worker import ContenderError, Worker
 
@@ -25,7 +28,10 @@ def measured(claim: Claim, settings: Settings) -> list[Result]:
         race = Race(settings, Path(folder))
         try:
             for case in claim.cases:
+                start = time.monotonic()
                 results.append(race.run(case))
+                print(report.rows(results[-1]), file=sys.stderr)
+                print(f"({time.monotonic() - start:.0f} s)\n", file=sys.stderr, flush=True)
                 if not claim.shared:
                     race.close()
         finally:
@@ -50,6 +56,7 @@ class Race:
         """Check and measure one case."""
         figures = {entry.name: Figure() for entry in case.entries}
         peak = Figure()
+        self._start(case)
         failed = self._check(case, figures)
         repeats = self._prepare(case, figures)
         peak_flops = self._prepare_peak(case) if case.flops else 0.0
@@ -63,6 +70,12 @@ class Race:
         return Result(case, self.settings, figures, peak, failed)
 
     # --- before -----------------------------------------------------------------------------------
+
+    def _start(self, case: Case) -> None:
+        """All processes at once, so that libraries are imported side by side."""
+        for entry in case.entries:
+            if not entry.fresh:
+                self._worker(entry).load(entry.make)
 
     def _check(self, case: Case, figures: Mapping[str, Figure]) -> list[str]:
         """Lines about results that do not agree; contenders that fail are noted in their figures."""

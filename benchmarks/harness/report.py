@@ -22,8 +22,7 @@ def section(title: str, threads: int, results: Sequence[Result]) -> str:
     """All contenders of a claim's cases, then goals and what did not agree."""
     on = "on the GPU" if results[0].settings.device == "cuda" else _threads(threads)
     lines = [f"### {title}, {on}", "", HEAD]
-    for result in results:
-        lines += [_row(result, name, figure) for name, figure in result.figures.items()]
+    lines += [rows(result) for result in results]
     lines += ["", *_remarks(results)]
     return "\n".join(lines)
 
@@ -71,6 +70,11 @@ def file_name(machine: Machine) -> str:
 
 
 # --- rows ---------------------------------------------------------------------------------------
+
+
+def rows(result: Result) -> str:
+    """A line for each contender of one case."""
+    return "\n".join(_row(result, name, figure) for name, figure in result.figures.items())
 
 
 def _row(result: Result, name: str, figure: Figure) -> str:
