@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.gemm import Epilogue, Finish
-from magmadnn.compiler.kernels.operands import Operand, Result, row_constant
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    ROW,
+    Operand,
+    Result,
+    row_constant,
+)
 
 from .builder import Code, Value, item_type, vector
 from .formulas import Writer, register_item
@@ -25,18 +33,51 @@ def finisher(epilogue: Epilogue | None, code: Code, slots: Slots) -> Finisher | 
     return lambda value, place: written.write(code, slots, value, place)
 
 
+def tile_finisher(finish: Finish, code: Code, slots: Slots) -> Callable[[], Finisher]:
+    """What makes, for each tile, a finisher that loads a part of an operand once for all of its rows."""
+    parts: list[Operand | Result] = [*finish.operands, *finish.results]
+    matrices = {part: Matrix(code, slots, part) for part in parts}
+
+    def of_tile() -> Finisher:
+        loaded: dict[tuple[Operand, Value | None], Value] = {}
+
+        def load(operand: Operand, place: Place) -> Value:
+            if operand.spread in (FULL, COLUMN):
+                return matrices[operand].load(place.row, place.column, place.lanes, place.mask)
+            key = (operand, place.column if operand.spread == ROW else None)
+            if key not in loaded:
+                value = matrices[operand].load(place.row, place.column, place.lanes, place.mask)
+                loaded[key] = value
+            return loaded[key]
+
+        return _of(finish, code, matrices, load)
+
+    return of_tile
+
+
 def _written(finish: Finish, code: Code, slots: Slots) -> Finisher:
     """The vector to store in place of another; addresses are read here, once for all vectors."""
     parts: list[Operand | Result] = [*finish.operands, *finish.results]
     matrices = {part: Matrix(code, slots, part) for part in parts}
 
+    def load(operand: Operand, place: Place) -> Value:
+        mask = None if row_constant(operand) else place.mask
+        return matrices[operand].load(place.row, place.column, place.lanes, mask)
+
+    return _of(finish, code, matrices, load)
+
+
+def _of(
+    finish: Finish,
+    code: Code,
+    matrices: Mapping[Operand | Result, Matrix],
+    load: Callable[[Operand, Place], Value],
+) -> Finisher:
+    """What writes the formulas over what `load` gives."""
+
     def write(value: Value, place: Place) -> Value:
         def leaf(formula: Formula) -> Value:
-            if formula == ("product",):
-                return value
-            operand = finish.operands[formula[1]]
-            mask = None if row_constant(operand) else place.mask
-            return matrices[operand].load(place.row, place.column, place.lanes, mask)
+            return value if formula == ("product",) else load(finish.operands[formula[1]], place)
 
         kind = item_type(value.type)
         writer = Writer(code, leaf, vector(kind, place.lanes))

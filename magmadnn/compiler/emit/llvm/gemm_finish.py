@@ -10,15 +10,19 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import FULL
 
 from .builder import FLOATS, Array, Code, Value, item_bytes
-from .epilogue import finisher
+from .epilogue import finisher, tile_finisher
 from .frame import Slots
 from .gemm_ahead import LINE_BYTES
-from .gemm_tile import Tile
+from .gemm_tile import Tile, Totals
 from .place import Finisher, Place
+
+_LIGHT = 4  # operations on each element that are done in registers beside a tile's sums
+_SIMPLE = frozenset(("add", "subtract", "multiply", "negative", "minimum", "maximum"))
 
 
 @dataclass(frozen=True)
@@ -93,41 +97,11 @@ class Finishing:
         if not self.gemm.unread:
             c.put(at, value, place.mask)
 
-    def announce(self, code: Code, tile: Tile, ending: Ending, i: Value) -> None:
-        """Hints about the memory that the end of the whole tile at row `i` will touch."""
-        code.subroutine(
-            f"announce_{self.name}_{tile.rows}x{tile.width}",
-            functools.partial(self._announce, tile),
-            ending,
-            i,
-        )
+    def ready(self, code: Code, ending: Ending) -> ReadyFinish:
+        """The same where addresses are read once for many tiles."""
+        return ReadyFinish(code, self, ending)
 
-    def _announce(self, tile: Tile, code: Code, ending: Ending, i: Value) -> None:
-        slots = Slots(code, ending.block, self.gemm.slots)
-        streams = list(self._streams(slots))
-        for number, stream in enumerate(streams):
-            if number == 0:
-                self._hints(tile, code, ending, i, *stream)
-                continue
-            apart = code.number_of(stream[0]).differs(code.number_of(streams[0][0]))
-            with code.when(apart):  # what is updated in place was announced already
-                self._hints(tile, code, ending, i, *stream)
-
-    def _hints(
-        self, tile: Tile, code: Code, ending: Ending, i: Value, start: Array, row: Value, use: bool
-    ) -> None:
-        """Hints about the lines of a matrix where the tile lies."""
-        item = item_bytes(start.item)
-        here = start.at((ending.row + i) * row + ending.column)
-        for r in range(tile.rows):
-            for x in range(0, tile.columns, LINE_BYTES // item):
-                code.prefetch(here, row * r + x, use)
-        across = (code.number_of(here) | row * item) & (LINE_BYTES - 1)
-        with code.when(across.differs(0)):  # the tile's last columns lie in one line more
-            for r in range(tile.rows):
-                code.prefetch(here, row * r + (tile.columns - 1), use)
-
-    def _streams(self, slots: Slots) -> Iterator[tuple[Array, Value, bool]]:
+    def streams(self, slots: Slots) -> Iterator[tuple[Array, Value, bool]]:
         """Start, stride and use of the matrices as large as C; what is updated in place is read first."""
         gemm = self.gemm
         item = FLOATS[gemm.dtype]
@@ -137,6 +111,79 @@ class Finishing:
             for part in gemm.epilogue.operands:
                 if part.spread == FULL and part.dtype == gemm.dtype:
                     yield slots.array(part.name, item), slots.integer(f"{part.name}_row"), False
+
+
+class ReadyFinish:
+    """Writes the ends of tiles into the function that has them, addresses read beforehand.
+
+    Attributes:
+        finishing: what is done.
+        is_light: whether so little is done that it is done to sums in registers.
+    """
+
+    def __init__(self, code: Code, finishing: Finishing, ending: Ending) -> None:
+        gemm = self._gemm = finishing.gemm
+        slots, self.finishing = Slots(code, ending.block, gemm.slots), finishing
+        self._streams = list(finishing.streams(slots))
+        item = FLOATS[gemm.dtype]
+        self._c, self._ldc = slots.array("c", item), slots.integer("ldc")
+        self._tiles = None
+        if not gemm.scaled and isinstance(gemm.epilogue, Finish) and _is_light(gemm.epilogue, gemm):
+            self._tiles = tile_finisher(gemm.epilogue, code, slots)
+        self.is_light = self._tiles is not None
+
+    def write(self, code: Code, tile: Tile, ending: Ending, i: Value, totals: Totals) -> None:
+        """The end of the tile at row `i`, whose columns all exist, on its sums in registers."""
+        assert self._tiles is not None
+        finish = self._tiles()
+        columns = [ending.column + x * tile.lanes for x in range(tile.width)]
+        for r, across in enumerate(totals):
+            row = ending.row + i + r
+            for column, total in zip(columns, across, strict=True):
+                value = finish(total.value, Place(row, column, tile.lanes, None))
+                if not self._gemm.unread:
+                    self._c.put(row * self._ldc + column, value)
+
+    def announce(self, code: Code, tile: Tile, ending: Ending, i: Value) -> None:
+        """Hints about the memory that the end of the whole tile at row `i` will touch."""
+        for number, stream in enumerate(self._streams):
+            if number == 0:
+                _hints(code, tile, ending, i, *stream)
+                continue
+            apart = code.number_of(stream[0]).differs(code.number_of(self._streams[0][0]))
+            with code.when(apart):  # what is updated in place was announced already
+                _hints(code, tile, ending, i, *stream)
+
+
+def _hints(
+    code: Code, tile: Tile, ending: Ending, i: Value, start: Array, row: Value, use: bool
+) -> None:
+    """Hints about the lines of a matrix where a tile lies."""
+    item = item_bytes(start.item)
+    here = start.at((ending.row + i) * row + ending.column)
+    for r in range(tile.rows):
+        for x in range(0, tile.columns, LINE_BYTES // item):
+            code.prefetch(here, row * r + x, use)
+    across = (code.number_of(here) | row * item) & (LINE_BYTES - 1)
+    with code.when(across.differs(0)):  # the tile's last columns lie in one line more
+        for r in range(tile.rows):
+            code.prefetch(here, row * r + (tile.columns - 1), use)
+
+
+def _is_light(finish: Finish, gemm: Gemm) -> bool:
+    """Whether an epilogue is a few instructions, on numbers of the product's dtype."""
+    parts = [*finish.operands, *finish.results]
+    formulas = [finish.formula, *(result.formula for result in finish.results)]
+    weights = [_weight(formula) for formula in formulas]
+    return all(part.dtype == gemm.dtype for part in parts) and sum(weights) <= _LIGHT
+
+
+def _weight(formula: Formula) -> int:
+    """How many operations a formula has; beyond `_LIGHT` where one of them takes many instructions."""
+    if formula[0] in ("product", "argument", "constant"):
+        return 0
+    own = 1 if formula[0] in _SIMPLE else _LIGHT + 1
+    return own + sum(_weight(part) for part in formula[1:])
 
 
 def _scaled(

@@ -18,8 +18,9 @@ from .gemm_pack import (
     pack_b_edge,
     pack_b_rows,
 )
-from .gemm_panel import PanelOfA, write_panel
+from .gemm_panel import write_panel
 from .gemm_read import Reader
+from .gemm_strip import Form, PanelOfA
 from .gemm_tile import Side, Tile
 from .target import Target
 
@@ -140,6 +141,15 @@ class _Block:
     last: Value
 
 
+@dataclass(frozen=True)
+class _BlockOfA:
+    """The rows of A for a block, and their form, which is another one if they are `copied`."""
+
+    panel: PanelOfA
+    form: Form
+    copied: Value | None = None
+
+
 def _even_part(code: Code, total: Value, parts: Value) -> Value:
     """`total` divided into `parts` parts (at least one), rounded up, and at least 1."""
     parts = code.larger(parts, 1)
@@ -228,27 +238,28 @@ class Nest:
 
     # ------------------------------------------------------------------ operands
 
-    def _panels_of_a(self, block: _Block) -> PanelOfA:
+    def _panels_of_a(self, block: _Block) -> _BlockOfA:
         """The block's rows of A, copied where that pays, or where they are converted."""
         code, rows = self.code, self.tile.rows
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
         if self.reader_a.loading is not None and not self.transpose_a:
-            return self._converted_rows(source, block.depth, count)
+            return _BlockOfA(self._converted_rows(source, block.depth, count), Form.ROWS)
         stride = self.reader_a.steps(block.depth) * rows + self.tile.lanes
         copied = PanelOfA(self.copy_of_a, stride, self.one, code.integer(rows))
         if self.reader_a.loading is not None:
             self._copy_a(source, block.depth, stride, count)
-            return copied
+            return _BlockOfA(copied, Form.COPIED)
         pays = self._copies_a(block)
         with code.when(pays):
             self._copy_a(source, block.depth, stride, count)
-        return PanelOfA(
+        panel = PanelOfA(
             code.select_array(pays, copied.start, source),
             code.select(pays, copied.panel, row * rows),
             code.select(pays, copied.row, row),
             code.select(pays, copied.step, step),
         )
+        return _BlockOfA(panel, Form.COLUMNS if self.transpose_a else Form.ROWS, pays)
 
     def _copies_a(self, block: _Block) -> Value:
         """Whether a block of A, as it lies in memory, is copied."""
@@ -363,7 +374,7 @@ class Nest:
 
     # ------------------------------------------------------------------ panels
 
-    def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value, ahead: Ahead) -> None:
+    def _whole_panel(self, block: _Block, a: _BlockOfA, b: Side, j: Value, ahead: Ahead) -> None:
         """All tiles of one panel, and beside them hints about another."""
         code, tile = self.code, self.tile
         rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
@@ -372,13 +383,23 @@ class Nest:
         goal = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
         finishing = None if self.finishing.is_plain else self.finishing
         ending = self._ending(block, j, code.integer(tile.columns)) if finishing else None
-        unroll = self.blocking.unroll
-        write_panel(
-            code, tile, unroll, finishing, True, rows, steps, a, b, sums, goal, block.resume,
-            block.last, ending, ahead,
-        )  # fmt: skip
 
-    def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
+        def write(form: Form) -> None:
+            write_panel(
+                code, tile, self.blocking.unroll, finishing, True, rows, steps, a.panel, b, sums, goal,
+                block.resume, block.last, ending, form, ahead, self.transpose_b,
+            )  # fmt: skip
+
+        if a.copied is None:
+            write(a.form)
+            return
+        with code.choose(a.copied) as (yes, no):
+            with yes:
+                write(Form.COPIED)
+            with no:
+                write(a.form)
+
+    def _edge_panel(self, block: _Block, a: _BlockOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
         code, largest = self.code, self.tile
         rows, columns = block.i1 - block.i0, block.j1 - j
@@ -393,8 +414,8 @@ class Nest:
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 ending = self._ending(block, j, columns)
                 write_panel(
-                    code, tile, 1, self.finishing, False, rows, steps, a, b, sums, sums,
-                    block.resume, block.last, ending,
+                    code, tile, 1, self.finishing, False, rows, steps, a.panel, b, sums, sums,
+                    block.resume, block.last, ending, a.form,
                 )  # fmt: skip
 
     def _ending(self, block: _Block, j: Value, columns: Value) -> Ending:

@@ -6,31 +6,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from .builder import Array, Code, Value
-from .gemm_ahead import Ahead, Announcing
+from .builder import Code, Value
+from .gemm_ahead import Ahead
 from .gemm_finish import Ending, Finishing
+from .gemm_strip import Form, PanelOfA, Strip
 from .gemm_tile import Side, Tile, write_tile
 
 _TAIL_ROWS = (4, 2, 1)  # heights of the tiles for rows that do not fill the largest one
-
-
-@dataclass(frozen=True)
-class PanelOfA:
-    """A, or a copy of a block of it, from the block's first row and k on.
-
-    Row i starts at `start[i // rows * panel + i % rows * row]`, where `rows` are those of the largest
-    tile, and its elements lie `step` apart: `panel = rows * row` for A itself.
-    """
-
-    start: Array
-    panel: Value
-    row: Value
-    step: Value
-
-    def tile(self, i: Value, rows: int) -> Side:
-        """The tile that starts at row `i`."""
-        at = i // rows * self.panel + i % rows * self.row
-        return Side(self.start.at(at), self.row, self.step)
 
 
 def write_panel(
@@ -48,7 +30,9 @@ def write_panel(
     resume: Value,
     last: Value,
     ending: Ending | None,
+    form: Form,
     ahead: Ahead | None = None,
+    turned: bool = False,
 ) -> None:
     """Cover `rows` rows with tiles, the highest first: a subroutine.
 
@@ -67,21 +51,26 @@ def write_panel(
         resume: whether there are sums.
         last: whether this is the last block of k.
         ending: for `finishing`.
+        form: how rows of A lie; the code of an edge's tiles does not ask.
         ahead: what of B is announced to the caches meanwhile.
+        turned: whether B is stored transposed.
     """
     key = _key(tile, b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
-
+    if whole:
+        key += f"_{form.value}_{turned}"
     key += "" if ahead is None else f"_{ahead.start.item}"
 
     def write(code: Code, rows: Value, ahead: Ahead | None, *others: Any) -> None:
         done = code.variable(code.integer(0))
-        hints = Announcing(code, ahead, rows // tile.rows) if ahead else None
+        if whole:
+            strip = Strip(tile, unroll, finishing, form, turned)
+            strip.write(code, rows, ahead, *others)
+            done.value = rows // tile.rows * tile.rows
         for height in (tile.rows, *(r for r in _TAIL_ROWS if r < tile.rows)):
-            shape = Tile(height, tile.width, tile.lanes)
-            row = _Row(tile, shape, unroll, finishing, whole)
+            if whole and height == tile.rows:
+                continue
+            row = _Row(tile, Tile(height, tile.width, tile.lanes), finishing, whole)
             with code.loop(done.value, rows - (height - 1), height) as i:
-                if hints is not None and height == tile.rows:
-                    hints.write()
                 row.write(code, i, *others)
                 done.value = i + height
 
@@ -95,7 +84,6 @@ class _Row:
 
     largest: Tile
     tile: Tile
-    unroll: int
     finishing: Finishing | None
     whole: bool
 
@@ -112,7 +100,7 @@ class _Row:
         last: Value,
         ending: Ending | None,
     ) -> None:
-        """The tile at row `i`, after hints about what will be written."""
+        """The tile at row `i`."""
         tile = self.tile
         here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
         there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
@@ -123,31 +111,13 @@ class _Row:
             code.select(last, there.row, here.row),
             here.step,
         )
-        self._announce(code, i, there, last, ending)
-        steps = self.unroll if tile == self.largest else 1
-        body = functools.partial(write_tile, tile, steps)
+        body = functools.partial(write_tile, tile, 1)
         left = a.tile(i, self.largest.rows)
-        name = f"tile_{_key(tile, b, steps)}"
+        name = f"tile_{_key(tile, b, 1)}"
         code.subroutine(name, body, depth, left, b, here, to, resume)
         if self.finishing is not None and ending is not None:
             with code.when(last):
                 self.finishing.write(code, tile, ending, i, self.whole)
-
-    def _announce(
-        self, code: Code, i: Value, goal: Side, last: Value, ending: Ending | None
-    ) -> None:
-        """Hints that parts of C and of the epilogue's matrices will be needed."""
-        tile = self.tile
-        if tile != self.largest or not self.whole:
-            return
-        if self.finishing is not None and ending is not None:
-            with code.when(last & ending.far):
-                self.finishing.announce(code, tile, ending, i)
-            return
-        with code.when(last):
-            for x in range(tile.rows):
-                code.prefetch(goal.start, goal.row * x)
-                code.prefetch(goal.start, goal.row * x + (tile.columns - 1))
 
 
 def _key(tile: Tile, b: Side, unroll: int) -> str:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .builder import I32, Array, Code, Value, Variable, vector
 from .gemm_dots import pair_dot
 from .target import Target
+
+Totals = list[list[Variable]]  # of a tile, by rows
 
 _SPARE_REGISTERS = 2  # beside the sums and the vectors of B: elements of A spread out
 
@@ -52,6 +55,27 @@ class Side:
     step: Value
 
 
+@dataclass(frozen=True)
+class Hints:
+    """What is announced to the caches beside the products of one tile.
+
+    Attributes:
+        start: where the first hint points to,
+        apart: the next one, in elements,
+        beside: and further ones beside each.
+    """
+
+    start: Array
+    apart: Value
+    beside: tuple[int, ...]
+
+    def write(self, code: Code, number: Value) -> None:
+        """Those with a number."""
+        there = self.start.at(number * self.apart)
+        for x in self.beside:
+            code.prefetch(there, x, written=False)
+
+
 def write_tile(
     tile: Tile,
     unroll: int,
@@ -67,34 +91,49 @@ def write_tile(
 
     B's step is 1, and so are those of the sums and the goal.
     """
-    totals = [
-        [code.variable(code.zero(vector(sums.start.item, tile.lanes))) for _ in range(tile.width)]
-        for _ in range(tile.rows)
-    ]
-
-    def each(row: Value) -> Iterator[tuple[Variable, Value]]:
-        for i, across in enumerate(totals):
-            for j, total in enumerate(across):
-                yield total, row * i + j * tile.lanes
-
+    totals = zeros(code, tile, sums.start.item)
     with code.when(resume):
-        for total, at in each(sums.row):
-            total.value = sums.start.vector(at, tile.lanes)
-    _write_products(code, tile, unroll, depth, a, b, totals)
-    for total, at in each(goal.row):
+        load_totals(tile, sums, totals)
+    write_products(code, tile, unroll, depth, a, b, totals)
+    store_totals(tile, totals, goal)
+
+
+def zeros(code: Code, tile: Tile, item: Any) -> Totals:
+    """Sums of a tile, all zero."""
+    kind = vector(item, tile.lanes)
+    return [[code.variable(code.zero(kind)) for _ in range(tile.width)] for _ in range(tile.rows)]
+
+
+def _placed(tile: Tile, totals: Totals, row: Value) -> Iterator[tuple[Variable, Value]]:
+    """Each of the sums, and where it lies in a matrix."""
+    for i, across in enumerate(totals):
+        for j, total in enumerate(across):
+            yield total, row * i + j * tile.lanes
+
+
+def load_totals(tile: Tile, sums: Side, totals: Totals) -> None:
+    """Take sums up again."""
+    for total, at in _placed(tile, totals, sums.row):
+        total.value = sums.start.vector(at, tile.lanes)
+
+
+def store_totals(tile: Tile, totals: Totals, goal: Side) -> None:
+    """Store sums in the rows of `goal`."""
+    for total, at in _placed(tile, totals, goal.row):
         goal.start.put(at, total.value)
 
 
-def _write_products(
+def write_products(
     code: Code,
     tile: Tile,
     unroll: int,
     depth: Value,
     a: Side,
     b: Side,
-    totals: list[list[Variable]],
+    totals: Totals,
+    hints: Hints | None = None,
 ) -> None:
-    """The loop over k."""
+    """The loop over k, with some `hints` before each `unroll` steps."""
     multiplied = pair_dot if b.start.item == I32 else Code.fma
     rows_of_a = [a.start.at(a.row * i) for i in range(tile.rows)]
 
@@ -108,6 +147,8 @@ def _write_products(
 
     whole = depth - depth % unroll if unroll > 1 else depth
     with code.loop(0, whole, unroll) as p:
+        if hints is not None:
+            hints.write(code, p // unroll)
         for u in range(unroll):
             step(p + u)
     if unroll > 1:

@@ -1,0 +1,197 @@
+"""The tiles of full height in a panel of a matrix product, one below the other, in one function.
+
+What is between two tiles costs as much as many of their steps: calls, addresses, sums that go through memory.
+So here the loop over tiles holds everything: rows of A whose distances are known, hints about the next panel
+of B between steps of k, and, where little is done to elements last, the end of a tile on its sums in
+registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from .builder import I32, Array, Code, Value, item_bytes
+from .gemm_ahead import LINE_BYTES, Ahead, Announcing
+from .gemm_finish import Ending, Finishing, ReadyFinish
+from .gemm_tile import (
+    Hints,
+    Side,
+    Tile,
+    Totals,
+    load_totals,
+    store_totals,
+    write_products,
+    zeros,
+)
+
+
+class Form(Enum):
+    """How rows of A lie, which the code of a tile knows."""
+
+    COPIED = "copied"  # elements of one k side by side
+    ROWS = "rows"  # elements of one row side by side
+    COLUMNS = "columns"  # elements of one k side by side, those of a row anywhere
+
+
+@dataclass(frozen=True)
+class PanelOfA:
+    """A, or a copy of a block of it, from the block's first row and k on.
+
+    Row i starts at `start[i // rows * panel + i % rows * row]`, where `rows` are those of the largest
+    tile, and its elements lie `step` apart: `panel = rows * row` for A itself.
+    """
+
+    start: Array
+    panel: Value
+    row: Value
+    step: Value
+
+    def tile(self, i: Value, rows: int) -> Side:
+        """The tile that starts at row `i`."""
+        at = i // rows * self.panel + i % rows * self.row
+        return Side(self.start.at(at), self.row, self.step)
+
+    def known(self, code: Code, form: Form, rows: int) -> PanelOfA:
+        """The same with constants where the form has some."""
+        one = code.integer(1)
+        if form is Form.COPIED:
+            return replace(self, row=one, step=code.integer(rows))
+        return replace(self, row=one) if form is Form.COLUMNS else replace(self, step=one)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Writes the tiles of full height of a panel whose columns all exist.
+
+    Attributes:
+        tile: their shape.
+        unroll: steps of k written out.
+        finishing: what is done to sums last.
+        form: how A lies.
+        turned: whether B is stored transposed.
+    """
+
+    tile: Tile
+    unroll: int
+    finishing: Finishing | None
+    form: Form
+    turned: bool
+
+    def write(
+        self,
+        code: Code,
+        rows: Value,
+        ahead: Ahead | None,
+        depth: Value,
+        a: PanelOfA,
+        b: Side,
+        sums: Side,
+        goal: Side,
+        resume: Value,
+        last: Value,
+        ending: Ending | None,
+    ) -> None:
+        """All of them; `gemm_panel.py` says what the operands are."""
+        tile = self.tile
+        a, at = a.known(code, self.form, tile.rows), code.variable(code.integer(0))
+        hints = None
+        if ahead is not None:
+            per_step = 2 if b.start.item == I32 else 1
+            turned = self.unroll * per_step if self.turned else 0
+            hints = _Beside(code, ahead, tile, turned, rows // tile.rows, depth // self.unroll)
+        ready = None
+        if self.finishing is not None and ending is not None:
+            ready = self.finishing.ready(code, ending)
+        with code.loop(0, rows - (tile.rows - 1), tile.rows) as i:
+            here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
+            there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
+            now = hints.of_tile() if hints else None
+            self._announce(code, i, there, last, ending, ready)
+            totals = zeros(code, tile, sums.start.item)
+            with code.when(resume):
+                load_totals(tile, here, totals)
+            left = Side(a.start.at(at.value), a.row, a.step)
+            write_products(code, tile, self.unroll, depth, left, b, totals, now)
+            self._end(code, i, totals, here, there, last, ending, ready)
+            at.value = at.value + a.panel
+
+    def _announce(
+        self,
+        code: Code,
+        i: Value,
+        goal: Side,
+        last: Value,
+        ending: Ending | None,
+        ready: ReadyFinish | None,
+    ) -> None:
+        """Hints that parts of C and of the epilogue's matrices will be needed."""
+        tile = self.tile
+        if ready is not None and ending is not None:
+            with code.when(last & ending.far):
+                ready.announce(code, tile, ending, i)
+            return
+        with code.when(last):
+            for x in range(tile.rows):
+                code.prefetch(goal.start, goal.row * x)
+                code.prefetch(goal.start, goal.row * x + (tile.columns - 1))
+
+    def _end(
+        self,
+        code: Code,
+        i: Value,
+        totals: Totals,
+        here: Side,
+        there: Side,
+        last: Value,
+        ending: Ending | None,
+        ready: ReadyFinish | None,
+    ) -> None:
+        """Store sums for the next block of k, or finish them."""
+        tile = self.tile
+        with code.choose(last) as (yes, no):
+            with no:
+                store_totals(tile, totals, here)
+            with yes:
+                if ready is None or ending is None:
+                    store_totals(tile, totals, there)
+                elif ready.is_light:
+                    ready.write(code, tile, ending, i, totals)
+                else:
+                    kept = Side(ending.tile, code.integer(tile.columns), there.step)
+                    store_totals(tile, totals, kept)
+                    ready.finishing.write(code, tile, ending, i, True)
+
+
+class _Beside:
+    """Hints about a part of B that go beside the steps of the tiles of another.
+
+    Where B is stored transposed, each tile announces one of the part's rows as fast as it walks along k
+    itself, `turned` elements a time; otherwise (0) one row of a panel's width goes beside so many steps as
+    are written out, `times` in a tile. If that is not all of the part, hints go before the tiles.
+    """
+
+    def __init__(
+        self, code: Code, ahead: Ahead, tile: Tile, turned: int, tiles: Value, times: Value
+    ) -> None:
+        self._code, self._ahead, self._turned = code, ahead, turned
+        self._few = (tiles if turned else tiles * times) < ahead.rows
+        self._before = Announcing(code, ahead, tiles)
+        self._done = code.variable(code.integer(0))
+        item = item_bytes(ahead.start.item)
+        per_line = LINE_BYTES // item
+        across = (*range(0, tile.columns, per_line), tile.columns - 1)
+        self._offsets = (0,) if turned else across
+        self._each = code.integer(1) if turned else times
+
+    def of_tile(self) -> Hints:
+        """Those beside the next tile."""
+        code, ahead = self._code, self._ahead
+        first = self._done.value
+        with code.when(self._few):
+            self._before.write()
+        active = (first < ahead.rows) & ~self._few
+        start = ahead.start.at(first * ahead.row)
+        apart = code.integer(self._turned) if self._turned else ahead.row
+        self._done.value = code.smaller(first + self._each, ahead.rows)
+        return Hints(start, code.select(active, apart, 0), self._offsets)
