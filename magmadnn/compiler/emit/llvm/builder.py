@@ -96,6 +96,15 @@ class Code(Threads):
         """The address of memory as an integer."""
         return Value(self, self.ir.ptrtoint(array.base, I64))
 
+    def memory_at(self, address: Value, item: Any) -> Array:
+        """The memory at an address given as an integer."""
+        return Array(self, self.ir.inttoptr(address.ir, POINTER), item)
+
+    def opaque(self, number: Value) -> Value:
+        """The same 64-bit integer, but nothing is known of it: no other number is computed in its place."""
+        kind = ir.FunctionType(I64, [I64])
+        return Value(self, self.ir.asm(kind, "", "=r,0", [number.ir], side_effect=False))
+
     def stack(self, item: Any, count: int, align: int = 64) -> Array:
         """Memory of this call, `count` elements."""
         with self.ir.goto_entry_block():

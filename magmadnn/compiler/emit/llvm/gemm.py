@@ -2,15 +2,14 @@
 
 The order of the loops, from the outside::
 
-    for rows of A in blocks (a block stays in the second-level cache)
-      for columns of B in blocks (all of them, unless sums need scratch memory)
+    for columns of B in blocks (all of them, unless sums need scratch memory)
+      for rows of A in blocks (a block stays in the second-level cache)
         for k in blocks
           [copy the block of A]
           for columns in panels of one tile (a panel stays in the first-level cache)
-            [copy the panel of B, turned if B is stored transposed]
-            for rows in tiles                                                (gemm_panel.py)
-              some of the next panel of B is announced to the caches         (gemm_ahead.py)
-              the tile                                                       (gemm_tile.py)
+            [copy the panel of B, turned if B is stored transposed; once for all rows, unless it is too large]
+            for rows in tiles                                                (gemm_panel.py, gemm_strip.py)
+              the tile, which announces some of the next panel of B          (gemm_tile.py, gemm_ahead.py)
               [after the last block of k: alpha, beta, epilogue              (gemm_finish.py)]
 
 Sums that wait for the next block of k lie in scratch memory, those of a tile side by side. In C, whose rows
@@ -84,6 +83,7 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
         "tile": tile.rows * tile.columns,
         "edge": blocking.rows * tile.columns,
         "sums": blocking.rows * blocking.columns,
+        "kept": blocking.kept_bytes // item + tile.lanes * tile.columns,
     }
     starts, at = dict[str, int](), 0
     for name, size in sizes.items():

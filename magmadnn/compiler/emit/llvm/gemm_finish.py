@@ -172,10 +172,10 @@ def _hints(
 
 def _is_light(finish: Finish, gemm: Gemm) -> bool:
     """Whether an epilogue is a few instructions, on numbers of the product's dtype."""
-    parts = [*finish.operands, *finish.results]
+    dtypes = {x.dtype for x in finish.operands} | {y.dtype for y in finish.results}
     formulas = [finish.formula, *(result.formula for result in finish.results)]
     weights = [_weight(formula) for formula in formulas]
-    return all(part.dtype == gemm.dtype for part in parts) and sum(weights) <= _LIGHT
+    return dtypes <= {gemm.dtype} and sum(weights) <= _LIGHT
 
 
 def _weight(formula: Formula) -> int:

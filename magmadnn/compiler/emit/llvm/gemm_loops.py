@@ -20,7 +20,7 @@ from .gemm_pack import (
 )
 from .gemm_panel import write_panel
 from .gemm_read import Reader
-from .gemm_strip import Form, PanelOfA
+from .gemm_strip import PanelOfA
 from .gemm_tile import Side, Tile
 from .target import Target
 
@@ -55,6 +55,7 @@ class Blocking:
         group: panels of B copied at a time, so that rows of B are read in longer pieces.
         far_group: the same where rows of B lie a page of memory apart or more.
         unroll: steps of k written out in the tile's loop.
+        kept_bytes: copies of panels of B up to this size serve all blocks of rows.
     """
 
     depth: int
@@ -67,6 +68,7 @@ class Blocking:
     group: int = 4
     far_group: int = 8
     unroll: int = 1
+    kept_bytes: int = 16 << 20
 
     @property
     def max_depth(self) -> int:
@@ -127,6 +129,7 @@ class _Block:
     """The part in work: rows i0 to i1 and columns j0 to j1 of C, `depth` steps of k from p0 on.
 
     After it come `following` steps of k, in the next block. B is `far` if it is too large for nearby caches.
+    Copies of B are `kept` for further rows, and there if the rows are not the `first` ones.
     """
 
     i0: Value
@@ -139,15 +142,8 @@ class _Block:
     far: Value
     resume: Value
     last: Value
-
-
-@dataclass(frozen=True)
-class _BlockOfA:
-    """The rows of A for a block, and their form, which is another one if they are `copied`."""
-
-    panel: PanelOfA
-    form: Form
-    copied: Value | None = None
+    kept: Value
+    first: Value
 
 
 def _even_part(code: Code, total: Value, parts: Value) -> Value:
@@ -186,6 +182,7 @@ class Nest:
         self.copy_of_a = scratch["block"].viewed(self.reader_a.copied)
         self.copy_of_b = scratch["panel"].viewed(self.reader_b.copied)
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
+        self.copies_of_b = scratch["kept"].viewed(self.reader_b.copied)
         self.one, self.cut = code.integer(1), frame.integer("cuts")
         self.by_rule = self.cut.equals(0)
 
@@ -197,12 +194,16 @@ class Nest:
         )
         rows, columns, steps = self._block_sizes(row1 - row0, column1 - column0, k)
         far = k * self.ldb * item_bytes(self.reader_b.item) > _FAR_BYTES
-        with code.loop(row0, row1, rows) as i0, code.loop(column0, column1, columns) as j0:
+        room = self.blocking.kept_bytes // item_bytes(self.reader_b.copied)
+        kept = (rows < row1 - row0) & (k * columns <= room)
+        with code.loop(column0, column1, columns) as j0, code.loop(row0, row1, rows) as i0:
             i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
             with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
                 depth, last = code.smaller(k - p0, steps), p0 + steps >= k
                 following = code.larger(code.smaller(k - p0 - steps, steps), 0)
-                self._block(_Block(i0, i1, j0, j1, p0, depth, following, far, p0 > 0, last))
+                first = i0 <= row0
+                block = _Block(i0, i1, j0, j1, p0, depth, following, far, p0 > 0, last, kept, first)
+                self._block(block)
 
     def _block_sizes(self, rows: Value, columns: Value, k: Value) -> tuple[Value, Value, Value]:
         """Rows, columns and steps of k in a block: even parts near the blocking's sizes.
@@ -238,28 +239,27 @@ class Nest:
 
     # ------------------------------------------------------------------ operands
 
-    def _panels_of_a(self, block: _Block) -> _BlockOfA:
+    def _panels_of_a(self, block: _Block) -> PanelOfA:
         """The block's rows of A, copied where that pays, or where they are converted."""
         code, rows = self.code, self.tile.rows
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
         if self.reader_a.loading is not None and not self.transpose_a:
-            return _BlockOfA(self._converted_rows(source, block.depth, count), Form.ROWS)
+            return self._converted_rows(source, block.depth, count)
         stride = self.reader_a.steps(block.depth) * rows + self.tile.lanes
         copied = PanelOfA(self.copy_of_a, stride, self.one, code.integer(rows))
         if self.reader_a.loading is not None:
             self._copy_a(source, block.depth, stride, count)
-            return _BlockOfA(copied, Form.COPIED)
+            return copied
         pays = self._copies_a(block)
         with code.when(pays):
             self._copy_a(source, block.depth, stride, count)
-        panel = PanelOfA(
+        return PanelOfA(
             code.select_array(pays, copied.start, source),
             code.select(pays, copied.panel, row * rows),
             code.select(pays, copied.row, row),
             code.select(pays, copied.step, step),
         )
-        return _BlockOfA(panel, Form.COLUMNS if self.transpose_a else Form.ROWS, pays)
 
     def _copies_a(self, block: _Block) -> Value:
         """Whether a block of A, as it lies in memory, is copied."""
@@ -291,25 +291,34 @@ class Nest:
 
     def _panels_of_b(self, block: _Block, first: Value, end: Value) -> Callable[[Value], Side]:
         """The panels of B in columns `first` to `end`, copied where that pays, or where it is converted."""
-        code, tile, copy = self.code, self.tile, self.copy_of_b
+        code, tile = self.code, self.tile
         copied_row, steps = code.integer(tile.columns), self.reader_b.steps(block.depth)
+        copy = code.select_array(block.kept, self._kept(block, block.p0, first), self.copy_of_b)
+        fresh = ~block.kept | block.first
         if self.transpose_b:
             source = self.b.at(first * self.ldb + block.p0)
             pack = self._pack(pack_b_columns, self.reader_b, tile.lanes)
-            pack(source, self.ldb, block.depth, copy, copied_row, copied_row)
+            with code.when(fresh):
+                pack(source, self.ldb, block.depth, copy, copied_row, copied_row)
             return lambda j: Side(copy, copied_row, self.one)
         source, panels = self.b.at(block.p0 * self.ldb), (end - first) // tile.columns
         pack = self._pack(pack_b_rows, self.reader_b, tile.width, tile.lanes)
         if self.reader_b.loading is not None:
-            pack(source.at(first), self.ldb, block.depth, copy, panels)
+            with code.when(fresh):
+                pack(source.at(first), self.ldb, block.depth, copy, panels)
             return lambda j: Side(copy.at((j - first) * steps), copied_row, self.one)
         pays = self._copies_b(block)
-        with code.when(pays):
+        with code.when(pays & fresh):
             pack(source.at(first), self.ldb, block.depth, copy, panels)
         row = code.select(pays, copied_row, self.ldb)
         return lambda j: Side(
             code.select_array(pays, copy.at((j - first) * steps), source.at(j)), row, self.one
         )
+
+    def _kept(self, block: _Block, p: Value, j: Value) -> Array:
+        """Where the copy of the panel of B in column `j`, from step `p` on, is kept."""
+        wide = _whole(block.j1 - block.j0, self.tile.columns)
+        return self.copies_of_b.at(p * wide + (j - block.j0) * block.depth)
 
     def _group(self, block: _Block) -> Value:
         """How many panels of B are copied, or announced, at a time."""
@@ -328,11 +337,22 @@ class Nest:
         j = code.select(inside, j, j - whole + block.j0)
         p = code.select(inside, block.p0, block.p0 + block.depth)
         depth = code.select(block.far, code.select(inside, block.depth, block.following), 0)
+        at = j * self.ldb + p if self.transpose_b else p * self.ldb + j
+        start, row, crowded = self.b.at(at), self.ldb, self._collide(self.ldb, block.depth)
+        if self.reader_b.loading is None:
+            there = self._are_kept(block) & ~block.first
+            start = code.select_array(there, self._kept(block, p, j), start)
+            row = code.select(there, depth if self.transpose_b else wide, row)
+            crowded = crowded & ~there
         if self.transpose_b:
-            rows = code.select(depth > 0, wide, 0)
-            return Ahead(self.b.at(j * self.ldb + p), self.ldb, rows, depth)
-        rows = code.select(self._collide(self.ldb, block.depth), 0, depth)  # caches would lose them
-        return Ahead(self.b.at(p * self.ldb + j), self.ldb, rows, wide)
+            return Ahead(start, row, code.select(depth > 0, wide, 0), depth)
+        rows = code.select(crowded, 0, depth)  # caches would lose them
+        return Ahead(start, row, rows, wide)
+
+    def _are_kept(self, block: _Block) -> Value:
+        """Whether there are copies of B for all blocks of rows."""
+        always = self.transpose_b or self.reader_b.loading is not None
+        return block.kept if always else block.kept & self._copies_b(block)
 
     def _copies_b(self, block: _Block) -> Value:
         """Whether panels of B, not stored transposed, are copied."""
@@ -374,7 +394,7 @@ class Nest:
 
     # ------------------------------------------------------------------ panels
 
-    def _whole_panel(self, block: _Block, a: _BlockOfA, b: Side, j: Value, ahead: Ahead) -> None:
+    def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value, ahead: Ahead) -> None:
         """All tiles of one panel, and beside them hints about another."""
         code, tile = self.code, self.tile
         rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
@@ -383,23 +403,12 @@ class Nest:
         goal = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
         finishing = None if self.finishing.is_plain else self.finishing
         ending = self._ending(block, j, code.integer(tile.columns)) if finishing else None
+        write_panel(
+            code, tile, self.blocking.unroll, finishing, True, rows, steps, a, b, sums, goal,
+            block.resume, block.last, ending, ahead, self.transpose_b,
+        )  # fmt: skip
 
-        def write(form: Form) -> None:
-            write_panel(
-                code, tile, self.blocking.unroll, finishing, True, rows, steps, a.panel, b, sums, goal,
-                block.resume, block.last, ending, form, ahead, self.transpose_b,
-            )  # fmt: skip
-
-        if a.copied is None:
-            write(a.form)
-            return
-        with code.choose(a.copied) as (yes, no):
-            with yes:
-                write(Form.COPIED)
-            with no:
-                write(a.form)
-
-    def _edge_panel(self, block: _Block, a: _BlockOfA, j: Value) -> None:
+    def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
         code, largest = self.code, self.tile
         rows, columns = block.i1 - block.i0, block.j1 - j
@@ -414,8 +423,8 @@ class Nest:
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 ending = self._ending(block, j, columns)
                 write_panel(
-                    code, tile, 1, self.finishing, False, rows, steps, a.panel, b, sums, sums,
-                    block.resume, block.last, ending, a.form,
+                    code, tile, 1, self.finishing, False, rows, steps, a, b, sums, sums,
+                    block.resume, block.last, ending,
                 )  # fmt: skip
 
     def _ending(self, block: _Block, j: Value, columns: Value) -> Ending:

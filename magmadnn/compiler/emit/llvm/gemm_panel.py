@@ -9,7 +9,7 @@ from typing import Any
 from .builder import Code, Value
 from .gemm_ahead import Ahead
 from .gemm_finish import Ending, Finishing
-from .gemm_strip import Form, PanelOfA, Strip
+from .gemm_strip import PanelOfA, Strip
 from .gemm_tile import Side, Tile, write_tile
 
 _TAIL_ROWS = (4, 2, 1)  # heights of the tiles for rows that do not fill the largest one
@@ -30,7 +30,6 @@ def write_panel(
     resume: Value,
     last: Value,
     ending: Ending | None,
-    form: Form,
     ahead: Ahead | None = None,
     turned: bool = False,
 ) -> None:
@@ -51,19 +50,18 @@ def write_panel(
         resume: whether there are sums.
         last: whether this is the last block of k.
         ending: for `finishing`.
-        form: how rows of A lie; the code of an edge's tiles does not ask.
         ahead: what of B is announced to the caches meanwhile.
         turned: whether B is stored transposed.
     """
     key = _key(tile, b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
     if whole:
-        key += f"_{form.value}_{turned}"
+        key += "_turned" * turned
     key += "" if ahead is None else f"_{ahead.start.item}"
 
     def write(code: Code, rows: Value, ahead: Ahead | None, *others: Any) -> None:
         done = code.variable(code.integer(0))
         if whole:
-            strip = Strip(tile, unroll, finishing, form, turned)
+            strip = Strip(tile, unroll, finishing, turned)
             strip.write(code, rows, ahead, *others)
             done.value = rows // tile.rows * tile.rows
         for height in (tile.rows, *(r for r in _TAIL_ROWS if r < tile.rows)):

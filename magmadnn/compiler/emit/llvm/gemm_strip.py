@@ -1,15 +1,13 @@
 """The tiles of full height in a panel of a matrix product, one below the other, in one function.
 
 What is between two tiles costs as much as many of their steps: calls, addresses, sums that go through memory.
-So here the loop over tiles holds everything: rows of A whose distances are known, hints about the next panel
-of B between steps of k, and, where little is done to elements last, the end of a tile on its sums in
-registers.
+So here the loop over tiles holds everything: hints about the next panel of B between steps of k and, where
+little is done to elements last, the end of a tile on its sums in registers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 from .builder import I32, Array, Code, Value, item_bytes
 from .gemm_ahead import LINE_BYTES, Ahead, Announcing
@@ -24,14 +22,6 @@ from .gemm_tile import (
     write_products,
     zeros,
 )
-
-
-class Form(Enum):
-    """How rows of A lie, which the code of a tile knows."""
-
-    COPIED = "copied"  # elements of one k side by side
-    ROWS = "rows"  # elements of one row side by side
-    COLUMNS = "columns"  # elements of one k side by side, those of a row anywhere
 
 
 @dataclass(frozen=True)
@@ -52,13 +42,6 @@ class PanelOfA:
         at = i // rows * self.panel + i % rows * self.row
         return Side(self.start.at(at), self.row, self.step)
 
-    def known(self, code: Code, form: Form, rows: int) -> PanelOfA:
-        """The same with constants where the form has some."""
-        one = code.integer(1)
-        if form is Form.COPIED:
-            return replace(self, row=one, step=code.integer(rows))
-        return replace(self, row=one) if form is Form.COLUMNS else replace(self, step=one)
-
 
 @dataclass(frozen=True)
 class Strip:
@@ -68,14 +51,12 @@ class Strip:
         tile: their shape.
         unroll: steps of k written out.
         finishing: what is done to sums last.
-        form: how A lies.
         turned: whether B is stored transposed.
     """
 
     tile: Tile
     unroll: int
     finishing: Finishing | None
-    form: Form
     turned: bool
 
     def write(
@@ -94,12 +75,12 @@ class Strip:
     ) -> None:
         """All of them; `gemm_panel.py` says what the operands are."""
         tile = self.tile
-        a, at = a.known(code, self.form, tile.rows), code.variable(code.integer(0))
+        at = code.variable(code.integer(0))
         hints = None
         if ahead is not None:
             per_step = 2 if b.start.item == I32 else 1
             turned = self.unroll * per_step if self.turned else 0
-            hints = _Beside(code, ahead, tile, turned, rows // tile.rows, depth // self.unroll)
+            hints = Beside(code, ahead, tile, turned, rows // tile.rows, depth // self.unroll)
         ready = None
         if self.finishing is not None and ending is not None:
             ready = self.finishing.ready(code, ending)
@@ -163,7 +144,7 @@ class Strip:
                     ready.finishing.write(code, tile, ending, i, True)
 
 
-class _Beside:
+class Beside:
     """Hints about a part of B that go beside the steps of the tiles of another.
 
     Where B is stored transposed, each tile announces one of the part's rows as fast as it walks along k

@@ -22,6 +22,7 @@ from .target import Target
 
 Totals = list[list[Variable]]  # of a tile, by rows
 
+_ROWS_OF_POINTER = 3  # of A: addresses with once and twice their distance cost nothing
 _SPARE_REGISTERS = 2  # beside the sums and the vectors of B: elements of A spread out
 
 
@@ -135,13 +136,17 @@ def write_products(
 ) -> None:
     """The loop over k, with some `hints` before each `unroll` steps."""
     multiplied = pair_dot if b.start.item == I32 else Code.fma
-    rows_of_a = [a.start.at(a.row * i) for i in range(tile.rows)]
+    walks = [
+        _Walk(code, a, first, min(_ROWS_OF_POINTER, tile.rows - first))
+        for first in range(0, tile.rows, _ROWS_OF_POINTER)
+    ]
 
     def step(p: Value) -> None:
         row_of_b = b.start.at(p * b.row)
         vectors = [row_of_b.vector(j * tile.lanes, tile.lanes) for j in range(tile.width)]
-        for across, row_of_a in zip(totals, rows_of_a, strict=True):
-            spread = code.splat(row_of_a[p * a.step], tile.lanes)
+        numbers = [number for walk in walks for number in walk.step()]
+        for across, number in zip(totals, numbers, strict=True):
+            spread = code.splat(number, tile.lanes)
             for total, elements in zip(across, vectors, strict=True):
                 total.value = multiplied(code, spread, elements, total.value)
 
@@ -154,3 +159,24 @@ def write_products(
     if unroll > 1:
         with code.loop(whole, depth) as p:
             step(p)
+
+
+class _Walk:
+    """Some rows of A, step by step along k, from one pointer.
+
+    The rows lie at multiples of their distance behind it, as CPUs compute addresses while they load. LLVM
+    would find pointers of its own, and add to each of them.
+    """
+
+    def __init__(self, code: Code, a: Side, first: int, rows: int) -> None:
+        self._code, self._a, self._rows = code, a, rows
+        start = code.number_of(a.start.at(a.row * first))
+        self._at = code.variable(code.opaque(start))
+
+    def step(self) -> list[Value]:
+        """One element of each row; afterwards the pointer stands at the next step."""
+        code, a = self._code, self._a
+        here = code.memory_at(self._at.value, a.start.item)
+        numbers = [here[a.row * i] for i in range(self._rows)]
+        self._at.value = code.opaque(code.number_of(here.at(a.step)))
+        return numbers

@@ -29,7 +29,9 @@ KINDS = list(itertools.product(DTYPES, (False, True), (False, True), (False, Tru
 SMALL = Blocking(
     7, 12, 64, pack_a_rows=1, pack_a_columns=1, pack_b_rows=1, group=2, far_group=3, unroll=3
 )
-PLAIN = Blocking(10**4, 12, 64, pack_a_rows=10**6, pack_a_columns=10**6, pack_b_rows=10**6)
+PLAIN = Blocking(
+    10**4, 12, 64, pack_a_rows=10**6, pack_a_columns=10**6, pack_b_rows=10**6, kept_bytes=0
+)
 
 
 def operands(made: Gemm, m: int, n: int, k: int, seed: int, spare: int = 0):

@@ -10,6 +10,8 @@ import pytest
 from magmadnn.compiler.emit.llvm.builder import F32, Code
 from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.gemm_ahead import LINE_BYTES, Ahead, Announcing
+from magmadnn.compiler.emit.llvm.gemm_strip import Beside
+from magmadnn.compiler.emit.llvm.gemm_tile import Tile
 from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.compiler.emit.llvm.target import Target
 
@@ -46,3 +48,44 @@ def test_each_line_is_announced_once(tiles, rows, length, monkeypatch):
     expected = np.zeros_like(seen)
     expected[:rows, :length:PER_LINE] = 1
     assert np.array_equal(seen, expected)
+
+
+@dataclass(frozen=True)
+class HintsBesideSteps:
+    """Nothing but the hints beside the steps of `tiles` tiles of 2 x 8, `times` in each."""
+
+    turned: int
+    slots = ("x", "row", "rows", "length", "tiles", "times")
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        row, rows, length, tiles, times = (frame.integer(s) for s in self.slots[1:])
+        ahead = Ahead(frame.array("x", F32), row, rows, length)
+        beside = Beside(code, ahead, Tile(6, 2, 8), self.turned, tiles, times)
+        with code.loop(0, tiles):
+            hints = beside.of_tile()
+            with code.loop(0, times) as number:
+                hints.write(code, number)
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3, 5, 16, 17, 40])
+@pytest.mark.parametrize(("turned", "rows", "length"), [(0, 261, 16), (4, 16, 264), (4, 16, 77)])
+def test_all_lines_are_announced_beside_steps(turned, rows, length, tiles, monkeypatch):
+    """Few tiles announce all of them too; nothing is announced that is far from the part."""
+
+    def count(self, array, index, written=True):
+        assert not written
+        array[index] = array[index] + 1.0
+
+    monkeypatch.setattr(Code, "prefetch", count)
+    made = HintsBesideSteps(turned)
+    (kernel,) = load([made])
+    seen = np.zeros(
+        (2 * rows + 100, length + 35), np.float32
+    )  # what is in memory behind the part too
+    times = -(-length // 4) if turned else 66
+    values = {"row": seen.shape[1], "rows": rows, "length": length, "tiles": tiles, "times": times}
+    kernel(block(made, x=seen, **values), scratch(64))
+    lines = np.add.reduceat(seen, np.arange(0, seen.shape[1], PER_LINE), axis=1)
+    assert (lines[:rows, : -(-length // PER_LINE)] > 0).all()
+    assert not seen[:rows, length + PER_LINE :].any()
+    assert not seen[rows + times :].any()
