@@ -8,8 +8,10 @@ from typing import Any
 from llvmlite import ir
 
 from .values import (
+    F32,
     F64,
     I1,
+    I16,
     I32,
     I64,
     Array,
@@ -20,6 +22,8 @@ from .values import (
     like,
     suffix,
 )
+
+_HALF = ir.HalfType()
 
 
 class Arithmetic:
@@ -181,6 +185,16 @@ class Arithmetic:
         else:
             make = self.ir.trunc
         return Value(self, make(value.ir, kind))
+
+    def from_half(self, stored: Value) -> Value:
+        """The bits of a float16 as float32, by the CPU's own instruction."""
+        half = self.ir.bitcast(stored.ir, like(stored.type, _HALF))
+        return Value(self, self.ir.fpext(half, like(stored.type, F32)))
+
+    def to_half(self, x: Value) -> Value:
+        """float32 rounded to float16, its bits, likewise."""
+        half = self.ir.fptrunc(x.ir, like(x.type, _HALF))
+        return Value(self, self.ir.bitcast(half, like(x.type, I16)))
 
     def widened(self, value: Value, item: Any) -> Value:
         """An integer, taken as unsigned, with more bits."""

@@ -43,10 +43,15 @@ from .values import vector as vector
 
 
 class Code(Threads):
-    """Writes the instructions of one function: numbers, memory, loops, calls, words between threads."""
+    """Writes the instructions of one function: numbers, memory, loops, calls, words between threads.
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    Args:
+        function: llvmlite's.
+        halves: whether the CPU converts float16 by instructions of its own (`Target.halves`).
+    """
+
+    def __init__(self, function: Any, halves: bool = False) -> None:
+        self.function, self.halves = function, halves
         self.ir = ir.IRBuilder(function.append_basic_block("entry"))
         # Variables go to the entry block, so what follows starts in one of its own.
         body = function.append_basic_block("body")
@@ -178,7 +183,7 @@ class Code(Threads):
             callee = ir.Function(module, ir.FunctionType(VOID, kinds), name)
             callee.linkage = "internal"
             callee.attributes.add("nounwind")
-            code, arguments = Code(callee), iter(callee.args)
+            code, arguments = Code(callee, self.halves), iter(callee.args)
             write(code, *(_renewed(operand, code, arguments) for operand in operands))
             code.give_back()
         self.ir.call(callee, values)

@@ -1,8 +1,9 @@
 """bfloat16 and float16 as vector code: 16 bits in memory, float32 in registers.
 
-Conversions are integer arithmetic on the bits, so they need neither instructions that only some CPUs have
-nor a run-time library, and they are those of NumPy and ml_dtypes bit for bit: rounded to nearest, ties to
-even; subnormal numbers are kept, what is too large becomes an infinity, NaN stays NaN.
+Conversions are those of NumPy and ml_dtypes bit for bit: rounded to nearest, ties to even; subnormal numbers
+are kept, what is too large becomes an infinity, NaN stays NaN. float16 is converted by the CPU's instructions
+where it has them (F16C, all 64-bit ARM); everything else is integer arithmetic on the bits, which needs no
+run-time library.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _REBIAS = (127 - 15) << 23  # from float16's exponents to float32's
 
 def widened(code: Code, stored: Value, dtype: str) -> Value:
     """16 bits of memory as float32; exact."""
+    if dtype == "float16" and code.halves:
+        return code.from_half(stored)
     wide = code.widened(stored, I32)
     if dtype == "bfloat16":
         return code.bits(wide << 16, F32)
@@ -38,6 +41,8 @@ def widened(code: Code, stored: Value, dtype: str) -> Value:
 
 def narrowed(code: Code, x: Value, dtype: str) -> Value:
     """float32 rounded to the 16 bits that memory keeps."""
+    if dtype == "float16" and code.halves:
+        return code.to_half(x)
     bits = code.bits(x, I32)
     made = _brain(code, x, bits) if dtype == "bfloat16" else _half(code, bits)
     return code.convert(made, I16)

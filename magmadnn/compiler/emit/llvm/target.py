@@ -38,6 +38,7 @@ class Target:
         l2_bytes: cache of the second level, of one core.
         last_bytes: the last cache, which cores may share.
         dots: whether it has AVX512-BF16, sums of products of pairs of bfloat16.
+        halves: whether it converts between float16 and float32 by an instruction (F16C; all 64-bit ARM).
     """
 
     triple: str
@@ -49,6 +50,7 @@ class Target:
     l2_bytes: int = _L2_BYTES
     last_bytes: int = _LAST_BYTES
     dots: bool = False
+    halves: bool = True
 
     def lanes(self, item_bytes: int) -> int:
         """Elements of `item_bytes` bytes in one vector register."""
@@ -91,7 +93,7 @@ def host() -> Target:
         vector_bytes, registers = 32, 16
     else:
         vector_bytes = 16
-        registers = 32 if platform.machine().lower() in ("arm64", "aarch64") else 16
+        registers = 32 if _is_arm() else 16
     return Target(
         triple=llvm.get_process_triple(),
         cpu=llvm.get_host_cpu_name(),
@@ -102,7 +104,12 @@ def host() -> Target:
         l2_bytes=_cache_bytes(2, _L2_BYTES),
         last_bytes=_cache_bytes(3, _LAST_BYTES),
         dots=bool(features.get("avx512bf16")),
+        halves=bool(features.get("f16c")) or _is_arm(),
     )
+
+
+def _is_arm() -> bool:
+    return platform.machine().lower() in ("arm64", "aarch64")
 
 
 def _cache_bytes(level: int, default: int) -> int:
