@@ -25,6 +25,7 @@ from .passes.fuse import fuse as fuse_program
 from .passes.ordering import order
 from .passes.plan_memory import Arena, arena_of
 from .passes.select import select
+from .passes.spread import spread
 from .passes.widen import widen
 from .pipeline import BEFORE_FUSION
 from .pipeline import Pass as ProgramPass
@@ -60,7 +61,7 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (passes/plan_memory.py) and the emission of machine code (emit/).
 PASSES: tuple[Pass, ...] = (
-    *map(on_program, (*BEFORE_FUSION, widen)),
+    *map(on_program, (*BEFORE_FUSION, widen, spread)),
     fuse,
     fold,
     order,

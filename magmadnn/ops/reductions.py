@@ -311,11 +311,19 @@ def _arg_canonical(
 
 
 def _arg_nodes(best: Op) -> Callable[..., Any]:
-    """argmax or argmin along one axis of known size in other ops: the least place of a best or NaN."""
+    """argmax or argmin along axes of known size in other ops: the least place of a best or NaN."""
 
     def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-        if axis != (x.ndim - 1,) or isinstance(x.shape[-1], Dim):
+        if not axis or any(isinstance(x.shape[a], Dim) for a in axis):
             return None
+        if axis != (x.ndim - 1,):  # along the last one of another order of axes
+            kept = [a for a in range(x.ndim) if a not in axis]
+            rows = tuple(x.shape[a] for a in kept)
+            line = reshape(
+                transpose(x, (*kept, *axis)), (*rows, product([x.shape[a] for a in axis]))
+            )
+            found = decompose(line, (len(rows),), False)
+            return _with_axes(found, x, axis) if keepdims else found
         count = x.shape[-1]
         here = equal(x, best(x, axis=-1, keepdims=True))
         here = logical_or(here, isnan(x)) if is_floating(x.dtype) else here
