@@ -1,13 +1,16 @@
-"""Choosing by measurement how the loops of a matrix product are cut.
+"""Choosing by measurement how a matrix product runs: its register tile, blocks, copies and vectors.
 
 All ways have one order of summation (`emit/llvm/gemm.py`), so the choice changes times and no bit: results
 are equal over an empty file of measurements and a full one. Whatever changes the order is no matter of
 measurement (`select.py`).
 
-Measuring may cost each process a tenth of a second in all, before its first steps; a product that has not
-been measured when that is used up runs by the rule, and the next process goes on. A process that has to
-compile its kernels measures nothing. `MAGMADNN_TUNE_SECONDS` sets another limit; 0 turns measuring off, and
-the rule decides everything.
+It is measured in two steps. Before its first steps a process may spend a tenth of a second in all on what
+a kernel is told when it runs (depth and height of blocks, copies); a product that has not been measured when
+that is used up runs by the rule, and the next process goes on. A process that has to compile its kernels
+measures nothing and only notes its products. `magmadnn tune run` searches all that were noted, with those
+ways for which other code must be compiled: tiles, vectors of another width. Programs that start later run
+what it chose. `MAGMADNN_TUNE_SECONDS` sets another limit for a process; 0 turns measuring off, and the rule
+decides everything.
 """
 
 from __future__ import annotations
@@ -16,25 +19,21 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.spec import as_dtype
 
-from .emit.llvm import kernel
-from .emit.llvm.cache import kernel_cache
-from .emit.llvm.gemm_cuts import RULE, cuts
+from .emit.llvm.gemm_cuts import RULE, Way, cuts, way_called, ways
 from .emit.llvm.target import Target, host
-from .emit.llvm.writers import scratch_bytes
-from .kernels.gemm import Gemm, Loading
+from .kernels.gemm import Gemm
 from .tune_file import Record, Records
+from .tune_products import matrix_bytes, prepared, product_of, product_words, products, rotating
+from .tune_search import Run, Search
 
 SECONDS = 0.1  # for all products of a process
 _VARIABLE = "MAGMADNN_TUNE_SECONDS"
 _LEAST_PRODUCTS = 1_000_000  # smaller ones take some 20 microseconds, whatever is done
+_LEAST_NOTED = 100_000  # those are left to the patient search
 _PER_SECOND = 2e9  # multiplications: a careful guess before the first run
 _LARGEST_BYTES = 64 << 20  # of the matrices to measure with
 _ROUNDS = 2  # over all ways
@@ -42,8 +41,9 @@ _FINAL_ROUNDS = 3  # over the rule and those near the best: one disturbed run mu
 _NEAR = 1.15  # times the best
 _WORTH = 0.97  # of the rule's time: what another way must do to be chosen
 
-Run = Callable[[], None]
-Runner = Callable[[Gemm, Mapping[str, int], Mapping[str, int]], dict[str, Run]]
+_NOTED = Record(RULE, {})  # a product that is known, and not measured
+
+Runner = Callable[[Gemm, Mapping[str, int], Mapping[str, Way]], dict[str, Run]]
 
 
 class Tuner:
@@ -73,36 +73,58 @@ class Tuner:
         self._clock, self._runner = clock, runner or prepared
         self._known = records.read() if seconds > 0 else {}
 
+    def note(self, met: Iterable[tuple[Gemm, Mapping[str, int]]]) -> None:
+        """Keep which products there are, for the patient search."""
+        keys = {product_words(gemm, values) for gemm, values in met if self._counts(gemm, values)}
+        fresh = dict.fromkeys(sorted(keys - self._known.keys()), _NOTED)
+        if fresh:
+            self._known |= fresh
+            self.records.add(fresh)
+
+    def kernel(self, gemm: Gemm, values: Mapping[str, int]) -> Gemm:
+        """The product with the tile that was chosen for it; `values` as for `cut`."""
+        return self._way(gemm, values).gemm
+
     def cut(self, gemm: Gemm, values: Mapping[str, int], measure: bool = True) -> int:
         """What the slot `cuts` should be.
 
         Args:
-            gemm: the product; what is done to its elements last does not matter.
-            values: the slots of the part that is computed in one call.
+            gemm: the product, without a choice; what is done to its elements last does not matter.
+            values: the slots of the largest part that is computed in one call, where the tile is the rule's.
             measure: whether a new product may be measured now.
         """
-        if self.seconds <= 0 or gemm.scaled or _products(values) < _LEAST_PRODUCTS:
-            return 0
-        rows, key = values["row1"] - values["row0"], product_words(gemm, values)
-        ways = cuts(gemm, self.target, rows, values["k"])
-        if key not in self._known and measure:
-            found = self._measured(gemm, values, ways)
-            if found is not None:
-                self._known[key] = found
-                self.records.add({key: found})
-        record = self._known.get(key)
-        return ways.get(record.choice, 0) if record is not None else 0
+        if measure and self._counts(gemm, values) and products(values) >= _LEAST_PRODUCTS:
+            key = product_words(gemm, values)
+            if self._known.get(key, _NOTED) == _NOTED:
+                found = self._measured(gemm, values)
+                if found is not None:
+                    self._known[key] = found
+                    self.records.add({key: found})
+        return self._way(gemm, values).word
 
-    def _measured(
-        self, gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, int]
-    ) -> Record | None:
-        """The best way; None where there is no time to find it."""
-        expected = _products(values) / _PER_SECOND
-        if expected > self.seconds - self.spent or _matrix_bytes(gemm, values) > _LARGEST_BYTES:
+    def _counts(self, gemm: Gemm, values: Mapping[str, int]) -> bool:
+        """Whether choices are made for a product at all."""
+        return self.seconds > 0 and not gemm.scaled and products(values) >= _LEAST_NOTED
+
+    def _way(self, gemm: Gemm, values: Mapping[str, int]) -> Way:
+        record = (
+            self._known.get(product_words(gemm, values)) if self._counts(gemm, values) else None
+        )
+        if record is None or record.choice == RULE:
+            return Way(gemm, 0)
+        rows = values["row1"] - values["row0"]
+        return way_called(record.choice, gemm, self.target, rows, values["k"])
+
+    def _measured(self, gemm: Gemm, values: Mapping[str, int]) -> Record | None:
+        """The best way to cut the loops; None where there is no time to find it."""
+        expected = products(values) / _PER_SECOND
+        if expected > self.seconds - self.spent or matrix_bytes(gemm, values) > _LARGEST_BYTES:
             return None
+        words = cuts(gemm, self.target, values["row1"] - values["row0"], values["k"])
         start = self._clock()
         try:
-            times = self._timed(self._runner(gemm, values, ways), expected, start)
+            found = {name: Way(gemm, word) for name, word in words.items()}
+            times = self._timed(self._runner(gemm, values, found), expected, start)
         finally:
             self.spent += self._clock() - start
         if times is None:
@@ -133,6 +155,43 @@ class Tuner:
         return times if all(timed(name) for name in near * _FINAL_ROUNDS) else None
 
 
+def search_all(
+    records: Records,
+    target: Target,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+    runner: Runner = rotating,
+) -> Iterator[tuple[str, Record | None]]:
+    """The patient search for every product of a file, one after the other; the file keeps what is found.
+
+    Args:
+        records: the file.
+        target: the machine.
+        seconds: for all; each product may take an equal share of what is left.
+        clock: seconds, from any start.
+        runner: makes what is to be timed: for each way a call.
+
+    Yields:
+        Each product in words with what was found; None, where its share of the time did not suffice.
+    """
+    end = clock() + seconds
+    left = [(words, found) for words in records.read() if (found := product_of(words))]
+    left.sort(
+        key=lambda each: -products(each[1][1])
+    )  # the slowest first: others take what they leave
+    for number, (words, (gemm, values)) in enumerate(left):
+        share = (end - clock()) / (len(left) - number)
+        until = clock() + share
+        record = None
+        if matrix_bytes(gemm, values) <= _LARGEST_BYTES:
+            rows = values["row1"] - values["row0"]
+            runs = runner(gemm, values, ways(gemm, target, rows, values["k"]))
+            record = Search(runs, clock, until).record()
+        if record is not None:
+            records.add({words: record})
+        yield words, record
+
+
 @functools.cache
 def tuner() -> Tuner:
     """The tuner of this process.
@@ -157,78 +216,3 @@ def limit_seconds() -> float:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ArgumentError(f"{_VARIABLE} must be a number of at least 0, got {text!r}")
     return seconds
-
-
-def product_words(gemm: Gemm, values: Mapping[str, int]) -> str:
-    """A product as text: dtypes, m x k x n, how A and B are stored, elements from row to row."""
-    rows, columns = values["row1"] - values["row0"], values["column1"] - values["column0"]
-    stored = "NT"[gemm.transpose_a] + "NT"[gemm.transpose_b]
-    apart = " ".join(str(values[slot]) for slot in ("lda", "ldb", "ldc"))
-    read = "".join(f" {load.stored} as {load.digits}," for load in _loads(gemm))
-    return f"{gemm.dtype}{read} {rows} x {values['k']} x {columns} {stored}, rows {apart} apart"
-
-
-def _loads(gemm: Gemm) -> list[Loading]:
-    """How A and B are read, if one of them is converted; the other's elements are what they are."""
-    if gemm.load_a is None and gemm.load_b is None:
-        return []
-    return [load or Loading(gemm.dtype, gemm.dtype) for load in (gemm.load_a, gemm.load_b)]
-
-
-def _products(values: Mapping[str, int]) -> int:
-    rows, columns = values["row1"] - values["row0"], values["column1"] - values["column0"]
-    return rows * columns * values["k"]
-
-
-def _stored(gemm: Gemm) -> dict[str, np.dtype[Any]]:
-    """The dtypes of the matrices in memory."""
-    a, b = (load.stored if load else gemm.dtype for load in (gemm.load_a, gemm.load_b))
-    return {"a": as_dtype(a), "b": as_dtype(b), "c": as_dtype(gemm.dtype)}
-
-
-def _shapes(gemm: Gemm, values: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Rows, and elements from row to row, of the matrices as they are stored."""
-    rows, columns = values["row1"] - values["row0"], values["column1"] - values["column0"]
-    return {
-        "a": (values["k"] if gemm.transpose_a else rows, values["lda"]),
-        "b": (columns if gemm.transpose_b else values["k"], values["ldb"]),
-        "c": (rows, values["ldc"]),
-    }
-
-
-def _matrix_bytes(gemm: Gemm, values: Mapping[str, int]) -> int:
-    stored = _stored(gemm)
-    sizes = {name: rows * apart for name, (rows, apart) in _shapes(gemm, values).items()}
-    return sum(size * stored[name].itemsize for name, size in sizes.items())
-
-
-def prepared(
-    gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, int]
-) -> dict[str, Callable[[], None]]:
-    """A call of the bare product for each way, on matrices of the same strides."""
-    made = Gemm(
-        gemm.dtype, gemm.transpose_a, gemm.transpose_b, load_a=gemm.load_a, load_b=gemm.load_b
-    )
-    (loaded,) = kernel.load([made], cache=kernel_cache())
-    space = kernel.scratch(scratch_bytes(made, host()))
-    stored = _stored(gemm)
-    matrices: dict[str, Any] = {}
-    for name, (rows, apart) in _shapes(gemm, values).items():
-        nbytes = max(rows * apart, 1) * stored[name].itemsize
-        matrices[name] = kernel.scratch(nbytes).view(stored[name])
-        matrices[name][:] = 0.5
-    sizes = {
-        "row0": 0, "row1": values["row1"] - values["row0"], "column0": 0,
-        "column1": values["column1"] - values["column0"], "k": values["k"],
-        **{slot: values[slot] for slot in ("lda", "ldb", "ldc")},
-    }  # fmt: skip
-
-    def call(word: int) -> Callable[[], None]:
-        block = kernel.block(made, **sizes, **matrices, cuts=word)
-
-        def run(held: Mapping[str, Any] = matrices) -> None:  # the block holds addresses only
-            loaded(block, space)
-
-        return run
-
-    return {name: call(word) for name, word in ways.items()}

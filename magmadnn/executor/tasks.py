@@ -86,6 +86,7 @@ class Tasks:
         self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
         self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
+        self._products = self._tuned()
         before = compiled_count()
         needed = [*(lowered.kernel for lowered in self._lowered.values()), *beside]
         load(needed, cache=kernel_cache())
@@ -104,6 +105,18 @@ class Tasks:
             return work.lowered
         values = slot_values(work, self.arrays, self.sizes)
         return replace(work.lowered, kernel=selected(kernel, values))
+
+    def _tuned(self) -> dict[Work, tuple[Gemm, dict[str, int]]]:
+        """The products, each with its largest part; they get the tiles that were measured to be best."""
+        found = {}
+        for work, lowered in self._lowered.items():
+            if isinstance(lowered.kernel, Gemm):
+                values = slot_values(work, self.arrays, self.sizes)
+                found[work] = lowered.kernel, {**values, **self._parts(work, values)[0][1]}
+        tuner().note(found.values())
+        for work, product in found.items():
+            self._lowered[work] = replace(self._lowered[work], kernel=tuner().kernel(*product))
+        return found
 
     def _read_again(self, work: Work) -> set[str]:
         """The slots of what a step stores and something else in the same run reads."""
@@ -139,9 +152,8 @@ class Tasks:
         if work.region.kind is RegionKind.MOVE:
             holds = self._runs(work.region.nodes[0], values)
         parts = self._parts(work, values)
-        if isinstance(lowered.kernel, Gemm):
-            largest = {**values, **parts[0][1]}
-            values["cuts"] = tuner().cut(lowered.kernel, largest, measure=self._warm)
+        if work in self._products:
+            values["cuts"] = tuner().cut(*self._products[work], measure=self._warm)
         made = [
             (cost, self._task(loaded, lowered, {**values, **part}, holds)) for cost, part in parts
         ]
@@ -188,7 +200,7 @@ class Tasks:
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
-            return self._products(node, work.lowered.kernel, values["lda"], cost)
+            return self._stacked(node, work.lowered.kernel, values["lda"], cost)
         if self.threads == 1 or cost < 2:
             return [(cost, {})]
         name = _cut_along(work, values)
@@ -207,7 +219,7 @@ class Tasks:
             for start, end in pairwise((0, *ends))
         ]
 
-    def _products(
+    def _stacked(
         self, node: Node, kernel: Any, lda: int, cost: float
     ) -> list[tuple[float, dict[str, int]]]:
         """Each product of a stack of matrices: its rows among those of all results, where its factors lie."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,47 +13,19 @@ import pytest
 
 import magmadnn as md
 from magmadnn.compiler import tune
-from magmadnn.compiler.emit.llvm.gemm_cuts import RULE, cuts
+from magmadnn.compiler.emit.llvm.gemm_cuts import BETWEEN, RULE, cuts
+from magmadnn.compiler.emit.llvm.gemm_cuts import ways as all_ways
 from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.tune import Tuner, limit_seconds, product_words
+from magmadnn.compiler.emit.llvm.writers import scratch_bytes
+from magmadnn.compiler.kernels.gemm import Gemm, Loading
+from magmadnn.compiler.tune import Tuner, limit_seconds, search_all
 from magmadnn.compiler.tune_file import LIMIT, Record, Records
+from magmadnn.compiler.tune_products import prepared, product_of, product_words, rotating
 from magmadnn.errors import ArgumentError
 from magmadnn.executor import Executable
+from tests.compiler.tuning import SPEED, Machine, part
 
 BOTH = list(itertools.product((False, True), repeat=2))
-SPEED = 2e9  # products per second, of the machine in these tests
-
-
-def part(m: int = 307, k: int = 521, n: int = 263) -> dict[str, int]:
-    strides = {"lda": k, "ldb": n, "ldc": n}
-    return {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, **strides}
-
-
-class Machine:
-    """A clock, and runs that move it: each way takes `factor` times what the product takes by rule."""
-
-    def __init__(self, factors: Mapping[str, float] | None = None, setting_up: float = 0.0) -> None:
-        self.now, self.runs, self.setting_up = 100.0, 0, setting_up
-        self.factors, self.disturbed = dict(factors or {}), set[int]()
-
-    def clock(self) -> float:
-        return self.now
-
-    def runner(self, gemm, values, ways):
-        self.now += self.setting_up
-
-        def run(name: str) -> None:
-            self.runs += 1
-            usual = values["row1"] * values["k"] * values["column1"] / SPEED
-            self.now += (
-                usual * self.factors.get(name, 1.0) * (9 if self.runs in self.disturbed else 1)
-            )
-
-        return {name: lambda name=name: run(name) for name in ways}
-
-    def tuner(self, folder, seconds: float = 100.0) -> Tuner:
-        return Tuner(Records(host(), folder), host(), seconds, self.clock, self.runner)
 
 
 def ways(gemm: Gemm, values: Mapping[str, int]) -> dict[str, int]:
@@ -122,6 +95,21 @@ def test_what_there_was_no_time_for_is_measured_by_the_next_process(tmp_path):
         assert len(Records(host(), tmp_path).read()) == done
 
 
+def test_products_are_noted_and_a_choice_among_cuts_is_measured_later(tmp_path):
+    """By a process that compiles; the next one measures them, and only them."""
+    gemm, values, small = Gemm("float32"), part(), part(m=1, k=7)
+    Machine().tuner(tmp_path).note([(gemm, values), (gemm, values), (gemm, small)])
+    known = Records(host(), tmp_path).read()
+    assert known == {product_words(gemm, values): Record(RULE, {})}
+    machine = Machine()
+    assert machine.tuner(tmp_path).cut(gemm, values, measure=False) == 0
+    assert machine.runs == 0
+    machine.tuner(tmp_path).cut(gemm, values)
+    assert machine.runs > 0
+    machine.tuner(tmp_path).note([(gemm, values)])  # does not forget what was measured
+    assert next(iter(Records(host(), tmp_path).read().values())).microseconds
+
+
 def test_small_scaled_and_huge_products_are_left_to_the_rule(tmp_path):
     machine = Machine()
     tuner = machine.tuner(tmp_path, 1e9)
@@ -135,6 +123,36 @@ def test_small_scaled_and_huge_products_are_left_to_the_rule(tmp_path):
 def test_names_say_what_the_product_is():
     words = product_words(Gemm("float64", True, False), part(5, 7, 3))
     assert words == "float64 5 x 7 x 3 TN, rows 7 3 3 apart"
+
+
+HALF = Loading("float32", "bfloat16")
+
+
+@pytest.mark.parametrize("transposes", BOTH)
+@pytest.mark.parametrize(
+    "loads", [{}, {"load_a": HALF}, {"load_a": HALF, "load_b": Loading.widening("float16")}]
+)
+def test_words_say_all_that_is_needed_to_measure(transposes, loads):
+    gemm = Gemm("float32", *transposes, **loads)
+    ta, tb = transposes
+    values = part(11, 7, 5) | {"lda": 17 if ta else 13, "ldb": 19 if tb else 23, "ldc": 29}
+    assert product_of(product_words(gemm, values)) == (gemm, values)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "a product",
+        "int32 5 x 7 x 3 NN, rows 7 3 3 apart",
+        "float32 int8 as int8, float32 as float32, 5 x 7 x 3 NN, rows 7 3 3 apart",
+        "float32 5 x 7 x 3 NN, rows 6 3 3 apart",  # rows of A lie over each other
+        "float32 5 x 7 x 3 NT, rows 7 3 3 apart",
+        "float32 5 x 7 x 3 NN, rows 7 3 2 apart",
+    ],
+)
+def test_what_is_no_product_is_left_alone(words):
+    assert product_of(words) is None
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -254,52 +272,90 @@ def run(outputs, feeds):
     return found
 
 
+class Forced:
+    """A tuner that gives a way of a number: all of the largest tile, and three of each other."""
+
+    def __init__(self) -> None:
+        self.number, self.count = 0, 1
+
+    def note(self, met):
+        list(met)
+
+    def _way(self, gemm, values):
+        rows, k = values["row1"] - values["row0"], values["k"]
+        names = defaultdict(list)
+        for name, way in all_ways(gemm, host(), rows, k).items():
+            names[name.rpartition(BETWEEN)[0]].append(way)
+        found = names.pop("") + [way for each in names.values() for way in (*each[:2], each[-1])]
+        self.count = len(found)
+        return found[self.number]
+
+    def kernel(self, gemm, values):
+        return self._way(gemm, values).gemm
+
+    def cut(self, gemm, values, measure):
+        return self._way(gemm, values).word
+
+
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_choice_gives_the_same_bits(monkeypatch, ta, tb, dtype):
     outputs, feeds = product_program(ta, tb, dtype)
-    found = []
-
-    class Forced:
-        number, count = 0, 1
-
-        def cut(self, gemm, values, measure):
-            choices = list(
-                cuts(gemm, host(), values["row1"] - values["row0"], values["k"]).values()
-            )
-            self.count = len(choices)
-            return choices[self.number]
-
-    forced = Forced()
+    found, forced = [], Forced()
     monkeypatch.setattr("magmadnn.executor.tasks.tuner", lambda: forced)
     while forced.number < forced.count:
         found.append(run(outputs, feeds))
         forced.number += 1
-    assert len(found) > 4
+    assert len(found) > 12
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 
 
+@pytest.mark.parametrize("runs", [prepared, rotating])
+def test_calls_to_be_timed_stay_inside_their_matrices(runs):
+    gemm, values = (
+        Gemm("float32", True, False),
+        part(31, 37, 41) | {"lda": 33, "ldb": 43, "ldc": 47},
+    )
+    found = runs(gemm, values, all_ways(gemm, host(), 31, 37))
+    for call in found.values():
+        call()
+    assert len(found) > 12
+    assert scratch_bytes(gemm, host()) > 0
+
+
 def test_an_empty_and_a_full_file_give_the_same_bits(monkeypatch, tmp_path):
-    """By rule, measuring, and with what was measured; the second program finds its kernels compiled."""
+    """By rule, measuring, with what was measured, and with a tile as a search chooses it.
+
+    The second program finds its kernels compiled.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     outputs, feeds = product_program(True, False)
     found = []
-    for seconds in (0.0, 20.0, 20.0):
+
+    def program(seconds: float) -> float:
         tuner = Tuner(Records(host()), host(), seconds)
-        monkeypatch.setattr("magmadnn.executor.tasks.tuner", lambda tuner=tuner: tuner)
+        monkeypatch.setattr("magmadnn.executor.tasks.tuner", lambda: tuner)
         found.append(run(outputs, feeds))
-        assert (tuner.spent > 0) == (len(found) == 2)
-    assert len(Records(host()).read()) >= 1
-    np.testing.assert_array_equal(found[0], found[1])
-    np.testing.assert_array_equal(found[0], found[2])
+        return tuner.spent
+
+    assert [program(seconds) > 0 for seconds in (0.0, 20.0, 20.0)] == [False, True, False]
+    records = Records(host())
+    assert len(records.read()) >= 1
+    for words, record in search_all(records, host(), 60.0):
+        assert record is not None and len(record.microseconds) >= 8
+        tile = next(name for name in record.microseconds if BETWEEN in name)
+        records.add({words: Record(tile, record.microseconds)})
+    assert program(20.0) == 0
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
 
 
 def test_a_process_that_compiles_measures_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = []
 
-    class Asked:
+    class Asked(Forced):
         def cut(self, gemm, values, measure):
             asked.append(measure)
             return 0

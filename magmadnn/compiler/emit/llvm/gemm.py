@@ -38,15 +38,15 @@ from .target import Target
 
 def tile_for(gemm: Gemm, target: Target) -> Tile:
     """The register tile in use on `target`; parts of C are best cut at multiples of it."""
-    return largest_tile(target, item_bytes(FLOATS[gemm.dtype]))
+    chosen = gemm.blocking.tile if isinstance(gemm.blocking, Blocking) else None
+    return chosen or largest_tile(target, item_bytes(FLOATS[gemm.dtype]))
 
 
 def blocking_for(gemm: Gemm, target: Target) -> Blocking:
     """The blocking in use on `target`."""
     if isinstance(gemm.blocking, Blocking):
         return gemm.blocking
-    item = item_bytes(FLOATS[gemm.dtype])
-    return default_blocking(target, largest_tile(target, item), item)
+    return default_blocking(target, tile_for(gemm, target), item_bytes(FLOATS[gemm.dtype]))
 
 
 def gemm_scratch_bytes(gemm: Gemm, target: Target) -> int:
@@ -62,7 +62,7 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
     Nest(
         code,
         frame,
-        largest_tile(target, item_bytes(item)),
+        tile_for(gemm, target),
         blocking_for(gemm, target),
         scratch,
         (gemm.transpose_a, gemm.transpose_b),
@@ -75,7 +75,7 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
 def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     """Where in scratch memory lie copies of B and A, a tile's sums, the last panel's and further ones."""
     item = item_bytes(FLOATS[gemm.dtype])
-    tile, blocking = largest_tile(target, item), blocking_for(gemm, target)
+    tile, blocking = tile_for(gemm, target), blocking_for(gemm, target)
     panels = 1 if gemm.transpose_b else max(blocking.group, blocking.far_group)
     sizes = {
         "panel": (blocking.max_depth + tile.lanes) * tile.columns * panels,

@@ -56,6 +56,7 @@ class Blocking:
         far_group: the same where rows of B lie a page of memory apart or more.
         unroll: steps of k written out in the tile's loop.
         kept_bytes: copies of panels of B up to this size serve all blocks of rows.
+        tile: the register tile; None: the largest one.
     """
 
     depth: int
@@ -69,6 +70,7 @@ class Blocking:
     far_group: int = 8
     unroll: int = 1
     kept_bytes: int = 16 << 20
+    tile: Tile | None = None
 
     @property
     def max_depth(self) -> int:
@@ -84,18 +86,21 @@ class Cut:
         depth: steps of k in a block, about,
         rows: and rows of C at most, a multiple of the tile's; neither may be more than in the blocking.
         copy_a: whether blocks of A are copied,
-        copy_b: and panels of B, where they are not stored transposed.
+        copy_b: and panels of B, where they are not stored transposed,
+        group: so many at a time, no more than in the blocking; 0: as the rule says.
     """
 
     depth: int
     rows: int
     copy_a: bool
     copy_b: bool
+    group: int = 0
 
     @property
     def word(self) -> int:
-        """The four in one number above 0; 0 means the rule."""
-        return self.depth | self.rows << 16 | self.copy_a << 32 | self.copy_b << 33
+        """All in one number above 0; 0 means the rule."""
+        copies = self.copy_a << 32 | self.copy_b << 33 | self.group << 34
+        return self.depth | self.rows << 16 | copies
 
 
 def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
@@ -326,6 +331,8 @@ class Nest:
             return self.one
         apart = self.ldb * item_bytes(self.reader_b.item)
         group = self.code.select(apart < _PAGE_BYTES, self.blocking.group, self.blocking.far_group)
+        chosen = self.cut >> 34
+        group = self.code.select(chosen > 0, chosen, group)
         if self.reader_b.loading is not None:
             return group
         return self.code.select(self._copies_b(block), group, 1)
@@ -414,7 +421,7 @@ class Nest:
         rows, columns = block.i1 - block.i0, block.j1 - j
         steps = self.reader_a.steps(block.depth)
         narrower = 0
-        for width in (w for w in _WIDTHS if w <= largest.width):
+        for width in (*(w for w in _WIDTHS if w < largest.width), largest.width):
             tile = Tile(largest.rows, width, largest.lanes)
             fits = (columns > narrower) & (columns <= tile.columns)
             narrower = tile.columns
