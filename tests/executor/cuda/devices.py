@@ -15,10 +15,11 @@ from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 FOUND, REASON = cuda.available()
 
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not FOUND, reason=f"no GPU: {REASON}")]
 # Each test runs on the emulated device, and on a GPU where there is one.
 DEVICES = [
     pytest.param("emulated", marks=needs_compiler),
-    pytest.param("gpu", marks=pytest.mark.skipif(not FOUND, reason=f"no GPU: {REASON}")),
+    pytest.param("gpu", marks=GPU),
 ]
 
 
