@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from magmadnn.compiler.emit.llvm.cache import cache_trouble
 from magmadnn.data._find import places_of
 
 from . import doctor_gpu, machine
@@ -72,7 +73,7 @@ def _files() -> Facts:
     looked = ", ".join(map(str, places_of("mnist", None)))
     yield "MNIST", folder or f"not found; looked in {looked}; set MAGMADNN_DATA to its folder"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "magmadnn"
-    yield "cache", machine.folder_words(cache)
+    yield "cache", cache_trouble() or machine.folder_words(cache)
     yield "runs", machine.folder_words(Path("runs").absolute())
 
 

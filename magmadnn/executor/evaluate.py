@@ -43,6 +43,7 @@ class Executable:
 
     Raises:
         UnknownNameError: if there is no such executor, precision or device.
+        ArgumentError: if the reference executor shall run on a GPU.
         DeviceError: if there is no such GPU.
     """
 
@@ -61,7 +62,7 @@ class Executable:
             raise UnknownNameError.of("executor", executor, EXECUTORS)
         self.program = rounded(Program.of(outputs, updates, training=training), precision)
         self.executor, self.precision = executor, precision
-        self.device = device_of(device) if executor == "native" else None
+        self.device = device_of(device, executor)
         self._check = check
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None
@@ -144,7 +145,11 @@ class Executable:
 
     def _need_cores(self, what: str) -> None:
         if self.executor != "native" or self.device is not None:
-            way = f"device {self.device}" if self.device else f"executor {self.executor!r}"
+            way = (
+                f"executor {self.executor!r}"
+                if self.device is None
+                else f"device cuda:{self.device}"
+            )
             raise ArgumentError(f"{what}: measures compiled kernels on the CPU, got {way}")
 
     def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:

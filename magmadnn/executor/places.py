@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from magmadnn.backends import cuda
-from magmadnn.errors import DeviceError, UnknownNameError
+from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
 
 DEVICES = ("cpu", "cuda", "auto")
 
 
-def device_of(name: str) -> int | None:
+def device_of(name: str, executor: str = "native") -> int | None:
     """The number of the GPU that a name means; None for the processor.
 
     Args:
         name: "cpu"; "cuda", or "cuda:1" for another than the first; "auto" for a GPU where one can be used.
+        executor: what runs there; "reference" is NumPy, which runs on the processor only.
 
     Raises:
         UnknownNameError: if there is no such name.
+        ArgumentError: if NumPy shall run on a GPU.
         DeviceError: if there is no such GPU; says what is missing.
     """
     kind, _, number = name.partition(":")
     if kind not in DEVICES or (number and (kind != "cuda" or not number.isdigit())):
         raise UnknownNameError.of("device", name, DEVICES)
-    if kind == "cpu":
+    if executor == "reference" and kind == "cuda":
+        raise ArgumentError(
+            f'device "{name}": executor="reference" is NumPy and runs on the processor only; use '
+            'device="cpu", or executor="native"'
+        )
+    if kind == "cpu" or executor == "reference":
         return None
     found, reason = cuda.available()
     if kind == "auto":
@@ -36,11 +43,11 @@ def device_of(name: str) -> int | None:
     return wanted
 
 
-def placed(name: str) -> str:
+def placed(name: str, executor: str = "native") -> str:
     """The device that a name means, as the name of that very device: "cpu", "cuda:0".
 
     Raises:
-        UnknownNameError, DeviceError: as `device_of`.
+        UnknownNameError, ArgumentError, DeviceError: as `device_of`.
     """
-    number = device_of(name)
+    number = device_of(name, executor)
     return "cpu" if number is None else f"cuda:{number}"

@@ -70,7 +70,7 @@ def at_least(what: str, value: Any, least: int) -> None:
 
 def gpu_of(model: Model) -> int | None:
     """The number of the GPU that a model's kernels run on; None for the processor."""
-    return device_of(model.device) if model.executor == "native" else None
+    return device_of(model.device, model.executor)
 
 
 def checked_arrays(

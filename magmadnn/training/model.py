@@ -62,7 +62,7 @@ class Model:
     Raises:
         UnknownNameError: if there is no such executor, precision or device.
         DeviceError: if there is no such GPU; says what is missing.
-        ArgumentError, GraphError: if there is no Input, or outputs do not follow from the inputs.
+        ArgumentError, GraphError: if there is no Input, outputs do not follow, or NumPy shall run on a GPU.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Model:
         self._input_nodes = [p.node for p in self.inputs]
         self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
         self.executor, self.precision = executor, precision
-        self.device = placed(device)
+        self.device = placed(device, executor)
         self.optimizer = None if optimizer is None else optim.of(optimizer)
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)

@@ -143,6 +143,15 @@ def test_doctor_says_what_is_missing(command, tmp_path, monkeypatch) -> None:
     assert f"cannot be written, because {tmp_path / 'file'} cannot" in out
 
 
+def test_doctor_says_why_compiled_kernels_are_not_kept(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert f"{tmp_path / 'magmadnn'}: can be made" in command("doctor").out
+    folder = tmp_path / "magmadnn" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o775)
+    assert f"others may write to {folder}, and what it holds is run" in command("doctor").out
+
+
 def test_a_library_that_cannot_be_loaded_says_why(tmp_path, monkeypatch) -> None:
     (tmp_path / "broken_library.py").write_text("raise ImportError('libx.so:\\n no such file')")
     monkeypatch.syspath_prepend(tmp_path)

@@ -18,6 +18,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,17 +135,31 @@ class Cache:
 
 
 def kernel_cache() -> Cache | None:
-    """The folder of compiled kernels; None where it cannot be used safely."""
-    try:
-        return _cache_in(default_folder())
-    except FileError:
-        return None
+    """The folder of compiled kernels; None, with a warning, where it cannot be used safely."""
+    return _cache_in(default_folder())
 
 
 @functools.cache
-def _cache_in(folder: Path) -> Cache:
+def _cache_in(folder: Path) -> Cache | None:
     """Looked at once in a process."""
-    return Cache(folder)
+    try:
+        return Cache(folder)
+    except FileError as error:
+        text = f"kernels are compiled anew in each process: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
+
+
+def cache_trouble() -> str | None:
+    """Why the folder of compiled kernels cannot be used; None where it can, or is not there yet."""
+    folder = default_folder()
+    if not folder.exists():
+        return None
+    try:
+        _check_private(folder)
+    except FileError as error:
+        return str(error)
+    return None
 
 
 def _check_private(folder: Path) -> None:

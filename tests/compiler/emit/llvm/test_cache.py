@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.cache import Cache, default_folder, key_of
+from magmadnn.compiler.emit.llvm.cache import (
+    Cache,
+    cache_trouble,
+    default_folder,
+    kernel_cache,
+    key_of,
+)
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
@@ -61,6 +67,19 @@ def test_folder_is_private(tmp_path):
     folder.chmod(0o770)
     with pytest.raises(FileError, match="others may write"):
         Cache(folder)
+
+
+def test_a_cache_that_is_not_used_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_trouble() is None  # it is made when it is needed
+    default_folder().mkdir(parents=True)
+    default_folder().chmod(0o775)
+    with pytest.warns(RuntimeWarning, match="anew in each process: .*others may write"):
+        assert kernel_cache() is None
+    assert kernel_cache() is None  # without another warning
+    assert "chmod 700" in (cache_trouble() or "")
+    default_folder().chmod(0o700)
+    assert cache_trouble() is None
 
 
 def test_folder_of_somebody_else(tmp_path, monkeypatch):
