@@ -62,11 +62,13 @@ class Finishing:
         """Whether sums are stored as they are."""
         return not self.gemm.scaled and self.gemm.epilogue is None
 
-    def write(self, code: Code, tile: Tile, ending: Ending, i: Value, whole: bool) -> None:
-        """The end of the tile at row `i` of its panel; `whole`: all its columns exist."""
+    def write(
+        self, code: Code, tile: Tile, rows: Value, ending: Ending, i: Value, whole: bool
+    ) -> None:
+        """The end of a tile of `rows` rows at row `i` of its panel; `whole`: all its columns exist."""
         name = f"finish_{self.name}_{tile.width}_{whole}"  # one for tiles of all heights
         body = functools.partial(self._write, tile, whole)
-        code.subroutine(name, body, ending, i, code.integer(tile.rows))
+        code.subroutine(name, body, ending, i, rows)
 
     def _write(
         self, tile: Tile, whole: bool, code: Code, ending: Ending, i: Value, rows: Value

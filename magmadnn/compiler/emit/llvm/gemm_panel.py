@@ -64,24 +64,20 @@ def write_panel(
             strip = Strip(tile, unroll, finishing, turned)
             strip.write(code, rows, ahead, *others)
             done.value = rows // tile.rows * tile.rows
-        for height in (tile.rows, *(r for r in _TAIL_ROWS if r < tile.rows)):
-            if whole and height == tile.rows:
-                continue
-            row = _Row(tile, Tile(height, tile.width, tile.lanes), finishing, whole)
-            with code.loop(done.value, rows - (height - 1), height) as i:
-                row.write(code, i, *others)
-                done.value = i + height
+        rest = _Rest(tile, finishing, whole)
+        with code.repeat() as leave:
+            leave.when(done.value >= rows)
+            done.value = rest.write(code, done.value, rows - done.value, *others)
 
     operands = (rows, ahead, depth, a, b, sums, goal, resume, last, ending)
     code.subroutine(f"panel_{key}", write, *operands)
 
 
 @dataclass(frozen=True)
-class _Row:
-    """Writes one tile of a panel."""
+class _Rest:
+    """Writes tiles of any height: the highest one that fits, by calls."""
 
-    largest: Tile
-    tile: Tile
+    tile: Tile  # the largest
     finishing: Finishing | None
     whole: bool
 
@@ -89,6 +85,7 @@ class _Row:
         self,
         code: Code,
         i: Value,
+        left: Value,
         depth: Value,
         a: PanelOfA,
         b: Side,
@@ -97,25 +94,38 @@ class _Row:
         resume: Value,
         last: Value,
         ending: Ending | None,
-    ) -> None:
-        """The tile at row `i`."""
-        tile = self.tile
+    ) -> Value:
+        """The tile at row `i`, of which and below which `left` are left; gives the row behind it."""
+        columns = self.tile.columns
         here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
         there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
         if ending is not None:
-            there = Side(ending.tile, code.integer(tile.columns), goal.step)
+            there = Side(ending.tile, code.integer(columns), goal.step)
         to = Side(
             code.select_array(last, there.start, here.start),
             code.select(last, there.row, here.row),
             here.step,
         )
-        body = functools.partial(write_tile, tile, 1)
-        left = a.tile(i, self.largest.rows)
-        name = f"tile_{_key(tile, b, 1)}"
-        code.subroutine(name, body, depth, left, b, here, to, resume)
+        height = self._one(code, left, depth, a.tile(i, self.tile.rows), b, here, to, resume)
         if self.finishing is not None and ending is not None:
             with code.when(last):
-                self.finishing.write(code, tile, ending, i, self.whole)
+                self.finishing.write(code, self.tile, height, ending, i, self.whole)
+        return i + height
+
+    def _one(self, code: Code, left: Value, depth: Value, a: Side, b: Side, *others: Any) -> Value:
+        """One tile; gives its height."""
+        heights = (self.tile.rows, *(r for r in _TAIL_ROWS if r < self.tile.rows))
+        height = code.integer(heights[-1])
+        for rows in reversed(heights[:-1]):
+            height = code.select(left >= rows, rows, height)
+        for rows in heights:
+            if self.whole and rows == self.tile.rows:
+                continue  # its strip has done them
+            tile = Tile(rows, self.tile.width, self.tile.lanes)
+            body = functools.partial(write_tile, tile, 1)
+            with code.when(height.equals(rows)):
+                code.subroutine(f"tile_{_key(tile, b, 1)}", body, depth, a, b, *others)
+        return height
 
 
 def _key(tile: Tile, b: Side, unroll: int) -> str:

@@ -141,7 +141,8 @@ class Strip:
                 else:
                     kept = Side(ending.tile, code.integer(tile.columns), there.step)
                     store_totals(tile, totals, kept)
-                    ready.finishing.write(code, tile, ending, i, True)
+                    height = code.integer(tile.rows)
+                    ready.finishing.write(code, tile, height, ending, i, True)
 
 
 class Beside:

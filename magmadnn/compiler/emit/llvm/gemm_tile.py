@@ -141,12 +141,14 @@ def write_products(
         for first in range(0, tile.rows, _ROWS_OF_POINTER)
     ]
 
-    def step(p: Value) -> None:
-        row_of_b = b.start.at(p * b.row)
+    rows_of_b = _Walk(code, Side(b.start, b.step, b.row), 0, 1)
+
+    def step() -> None:
+        (row_of_b,) = rows_of_b.step()
         vectors = [row_of_b.vector(j * tile.lanes, tile.lanes) for j in range(tile.width)]
         numbers = [number for walk in walks for number in walk.step()]
         for across, number in zip(totals, numbers, strict=True):
-            spread = code.splat(number, tile.lanes)
+            spread = code.splat(number[0], tile.lanes)
             for total, elements in zip(across, vectors, strict=True):
                 total.value = multiplied(code, spread, elements, total.value)
 
@@ -154,15 +156,15 @@ def write_products(
     with code.loop(0, whole, unroll) as p:
         if hints is not None:
             hints.write(code, p // unroll)
-        for u in range(unroll):
-            step(p + u)
+        for _ in range(unroll):
+            step()
     if unroll > 1:
-        with code.loop(whole, depth) as p:
-            step(p)
+        with code.loop(whole, depth):
+            step()
 
 
 class _Walk:
-    """Some rows of A, step by step along k, from one pointer.
+    """Some rows of A, or the one of B, step by step along k, from one pointer.
 
     The rows lie at multiples of their distance behind it, as CPUs compute addresses while they load. LLVM
     would find pointers of its own, and add to each of them.
@@ -173,10 +175,10 @@ class _Walk:
         start = code.number_of(a.start.at(a.row * first))
         self._at = code.variable(code.opaque(start))
 
-    def step(self) -> list[Value]:
-        """One element of each row; afterwards the pointer stands at the next step."""
+    def step(self) -> list[Array]:
+        """Where each row is at this step; afterwards the pointer stands at the next one."""
         code, a = self._code, self._a
         here = code.memory_at(self._at.value, a.start.item)
-        numbers = [here[a.row * i] for i in range(self._rows)]
+        found = [here.at(a.row * i) for i in range(self._rows)]
         self._at.value = code.opaque(code.number_of(here.at(a.step)))
-        return numbers
+        return found
