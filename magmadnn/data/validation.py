@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -19,6 +20,7 @@ _BLOCK = 1 << 18
 _LARGE = 1 << 25  # bytes that several threads look at
 _THREADS = 8
 _FOUND_FINITE = Noted()  # arrays that nobody may write are looked at once
+_FOUND_WITHIN = defaultdict[int, Noted](Noted)  # by the number of classes
 
 
 def check_arrays(
@@ -196,6 +198,8 @@ def check_labels(
         if _is_within_there(labels, classes, later):
             return
         labels = np.asarray(labels)  # to tell where
+    if labels in _FOUND_WITHIN[classes]:
+        return
     flat = labels.reshape(-1)
     outside = (flat < 0) | (flat >= classes)
     if outside.any():
@@ -203,3 +207,4 @@ def check_labels(
         raise DataError(
             f"{name}: row {row} has the label {flat[row]}, outside the classes 0..{classes - 1}"
         )
+    _FOUND_WITHIN[classes].add(labels)

@@ -186,9 +186,11 @@ class Layer:
         return Operation(with_origin(result, LayerCall(self, tuple(x.node for x in inputs))))
 
     @classmethod
-    def settings(cls) -> list[Field[Any]]:
+    def settings(cls) -> tuple[Field[Any], ...]:
         """The fields that a user gives."""
-        return [f for f in fields(cls) if f.init]
+        if cls not in _settings:
+            _settings[cls] = tuple(f for f in fields(cls) if f.init)
+        return _settings[cls]
 
     @property
     def label(self) -> str:
@@ -233,6 +235,9 @@ class Layer:
             if getattr(self, f.name) != f.default
         ]
         return f"{type(self).__name__}({', '.join(given)})"
+
+
+_settings: dict[type[Layer], tuple[Field[Any], ...]] = {}
 
 
 def _layers_in(value: Any) -> list[Layer]:

@@ -85,6 +85,11 @@ class Settings:
         """What to feed for the step after `step` steps."""
         return {self._inputs[name].node: value for name, value in self.values(step).items()}
 
+    @property
+    def nodes(self) -> list[Node]:
+        """The inputs."""
+        return [entry.node for entry in self._inputs.values()]
+
     def set(self, given: Mapping[str, Any]) -> None:
         """Use other numbers or schedules from the next step on; None goes back to the optimiser's own.
 

@@ -44,7 +44,8 @@ class Range:
         Raises:
             ArgumentError: if it is no number, not finite, or outside.
         """
-        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        kind = type(value)  # a question to an abstract class takes its time
+        number = kind is float or (isinstance(value, numbers.Real) and kind is not bool)
         inside = number and math.isfinite(value) and self.low <= value < self.high
         if not inside or (self.above and value == self.low) or (self.whole and value % 1):
             raise ArgumentError(f"{where}: {name} must be {self.text}, got {value!r}{source}")

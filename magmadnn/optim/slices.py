@@ -47,24 +47,38 @@ class StepSlices:
         settings: Settings,
         data: Mapping[Any, Array],
         batch_size: int,
+        streams: bool,
     ) -> StepSlices | None:
         """Slices over these arrays; None where a part of the step has to run in Python."""
         rows = as_feeds(data)
-        values = settings.feeds(0 if settings.fixed else step.count)
-        sample = {node: array[:batch_size] for node, array in rows.items()}
-        sizes = executable.sizes({**sample, **values})
+        key = (batch_size, *((node, array.shape[1:], array.dtype) for node, array in rows.items()))
+        sizes, values = step.sizes.get(key), settings.nodes
+        if sizes is None:
+            sample = {node: array[:batch_size] for node, array in rows.items()}
+            feeds = settings.feeds(0 if settings.fixed else step.count)
+            sizes = executable.sizes({**sample, **feeds})
+            if all(array.dtype == node.dtype for node, array in rows.items()):
+                step.sizes[key] = sizes  # else values were looked at too
         if executable.device is not None:
             from magmadnn.executor.cuda.slices import slices_of as slices_on_device
 
-            made = slices_on_device(executable.cuda, rows, list(values), sizes, batch_size)
+            made = slices_on_device(executable.cuda, rows, values, sizes, batch_size, streams)
             return None if made is None else cls(step, settings, made, rows)
-        slices = slices_of(executable.native, rows, list(values), sizes, batch_size)
+        slices = slices_of(executable.native, rows, values, sizes, batch_size)
         return None if slices is None else cls(step, settings, slices, rows)
 
     def changed(self, first: int, last: int) -> None:
-        """Tell that rows `first` to `last` of the data have other values now; none of them is being used."""
+        """Tell that rows `first` to `last` of the data have other values now; none of them is being used.
+
+        They stay as they are until this thread has called `settle`.
+        """
         if not isinstance(self._slices, BoundSlices):  # those read where the data lies
             self._slices.data.renew(self._data, first, last)
+
+    def settle(self) -> None:
+        """Return once all that this thread has told of is where it is needed."""
+        if not isinstance(self._slices, BoundSlices):
+            self._slices.data.renewed()
 
     def run(self, order: Array, count: int) -> list[Array] | None:
         """Loss and outputs of the next `count` batches of these rows, [count, ...] each.

@@ -66,6 +66,7 @@ class Step:
             self._slots |= self._scaling.slots
         self._count = update.count
         self.batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
+        self.sizes: dict[Any, dict[str, int]] = {}  # of dimensions, by what data looks like
         self._executable = Executable(
             update.outputs,
             update.updates,
@@ -101,19 +102,22 @@ class Step:
             fed[node] = np.array(value)  # as arrays they need no look at a second time
         return self._executable.run(fed, watch=watch, guard=guard)
 
-    def slices(self, data: Mapping[Any, Array], batch_size: int) -> StepSlices | None:
+    def slices(
+        self, data: Mapping[Any, Array], batch_size: int, streams: bool = False
+    ) -> StepSlices | None:
         """This step for many batches in one call, over rows of arrays in memory.
 
         Args:
             data: an array of rows for each placeholder.
             batch_size: rows of a batch.
+            streams: whether rows hold something only once `StepSlices.changed` was told of them.
 
         Returns:
             None where a part of the step has to run in Python.
         """
         if self._executable.executor != "native":
             return None
-        return StepSlices.made(self, self._executable, self._settings, data, batch_size)
+        return StepSlices.made(self, self._executable, self._settings, data, batch_size, streams)
 
     @property
     def room(self) -> Room | None:

@@ -176,6 +176,13 @@ def _leaf(entry: dict[str, Any]) -> Operation:
     return Variable(spec["name"], Tensor(shape, dtype=spec["dtype"]))
 
 
+def trained_of(variables: Iterable[Parameter | Variable]) -> list[Parameter | Variable]:
+    """What is trained; parameters of frozen layers are left out."""
+    return [
+        p for p in variables if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
+    ]
+
+
 def kept_states(variables: Iterable[Parameter | Variable]) -> list[Parameter]:
     """What frozen layers have learnt without being trained: running statistics, but no counters."""
     states = [p for p in variables if isinstance(p, Parameter) and not p.trained]

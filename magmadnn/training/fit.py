@@ -60,12 +60,16 @@ class Totals:
             weights: of the rows, [batches * rows]; None where all are 1.
         """
         count = len(losses)
-        total = np.full(count, float(rows))
-        if weights is not None:
-            total = weights.reshape(count, rows).sum(axis=1).astype(np.float64)
         self.rows += rows * count
-        self.weight = float(_added(self.weight, total))
-        self.loss = _added(self.loss, total * losses.astype(np.float64))
+        terms = losses.astype(np.float64)
+        if weights is None:
+            self.weight += float(rows) * count  # of integers: exact in any order
+            terms *= float(rows)
+        else:
+            total = weights.reshape(count, rows).sum(axis=1).astype(np.float64)
+            self.weight = float(_added(self.weight, total))
+            terms *= total
+        self.loss = float(_added(self.loss, terms))
         old = self.sums or [np.zeros_like(s[0], np.float64) for s in sums]
         self.sums = [_added(a, s) for a, s in zip(old, sums, strict=True)]
 
@@ -171,7 +175,7 @@ class Fit:
         if slices is None:
             self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
         else:
-            with self.source.pieces(self.epoch, size, self.batch, slices.changed) as take:
+            with self.source.pieces(self.epoch, size, self.batch, slices) as take:
                 self._run_slices(slices, take, started)
         if self._stop is None:
             self._finish_epoch()
@@ -234,7 +238,7 @@ class Fit:
                 data |= dict(zip(self.objective.targets, targets, strict=True))
                 if self.objective.weights is not None:
                     data[self.objective.weights] = self._weights[size] = weights[0]
-                self._made_slices[size] = self.step.slices(data, rows)
+                self._made_slices[size] = self.step.slices(data, rows, self.source.streams)
         return self._made_slices[size]
 
     def check_finite(self) -> None:

@@ -23,7 +23,7 @@ from magmadnn.metrics import as_metric
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
-from .architecture import free_variables, kept_states, layers_of
+from .architecture import free_variables, kept_states, layers_of, trained_of
 from .callbacks import Callback
 from .checks import as_iterable, at_least, chained, check_values, checked_arrays, gpu_of, looks
 from .fit import BatchSize, Fit, run_once
@@ -155,11 +155,7 @@ class Model:
 
     def parameters(self) -> list[Trained]:
         """What is trained, in order of the layers; frozen layers are left out."""
-        return [
-            p
-            for p in self.variables()
-            if not isinstance(p, Parameter) or (p.trained and p.layer.is_trainable)
-        ]
+        return trained_of(self.variables())
 
     def values(self) -> dict[str, Array]:
         """Copies of all parameters and states, by name."""
@@ -341,9 +337,10 @@ class Model:
 
     def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
-        trained = tuple(p.node for p in self.parameters())
+        variables = self.variables()
+        trained = tuple(p.node for p in trained_of(variables))
         way = {"executor": self.executor, "precision": self.precision, "device": self.device}
-        kept = kept_states(self.variables())
+        kept = kept_states(variables)
         nodes = tuple(s.node for s in kept)
         key = (*self._objective_key(sample), self.optimizer, *way.values(), trained, nodes)
         if self._step is None or self._step[0] != key:

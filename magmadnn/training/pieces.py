@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +16,14 @@ from numpy.typing import NDArray
 from magmadnn.data._structure import is_mapped, read_rows, take_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
+from magmadnn.executor.row_copies import RowCopies
 from magmadnn.graph.op import Array
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 
 _LONGEST = StepSlices.longest
 _RING_BYTES = 32 << 20  # of a ring, unless two batches need more
+_COPY_BYTES = 16 << 20  # that are copied before anything is done with them
 
 
 @dataclass(frozen=True)
@@ -78,73 +79,67 @@ class InMemory:
 
 
 class Reader:
-    """Reads rows of mapped files into a ring, half of it at a time and in the order of the file."""
+    """Reads rows of arrays into a ring, some of its places at a time.
 
-    def __init__(
-        self,
-        arrays: Parts,
-        order: NDArray[np.int64],
-        ring: Ring,
-        epoch: int,
-        start: int,
-        threads: int = 1,
-    ) -> None:
-        self._arrays, self._order, self._ring = arrays, order, ring
-        self._epoch, self._start, self._threads = epoch, start, threads
+    Rows that are bytes as the ring has them are copied by native threads, others by NumPy.
+
+    Args:
+        arrays: where rows are read from.
+        ring: for batches of them.
+        count: batches that are read at a time; so many places follow each other.
+        threads: that copy.
+    """
+
+    def __init__(self, arrays: Parts, ring: Ring, count: int, threads: int = 1) -> None:
+        self._arrays, self._ring, self._count = arrays, ring, count
         self._mapped = any(map(is_mapped, flat(arrays)))
+        pairs = [(a.view(np.ndarray), g) for a, g in zip(flat(arrays), ring.arrays, strict=True)]
+        native = [pair for pair in pairs if RowCopies.can(*pair)]
+        self._others = [pair for pair in pairs if not RowCopies.can(*pair)]
+        batch = sum(goal[: ring.rows].nbytes for _, goal in native)
+        rows = ring.rows * max(min(count, _COPY_BYTES // max(batch, 1)), 1)
+        self._copies = RowCopies(native, rows, threads)
 
-    def fill(self) -> None:
-        """All batches from the first on; a last, partial one is passed on.
+    def fill(self, order: NDArray[np.int64], epoch: int, start: int) -> None:
+        """All batches of an epoch from `start` on; a last, partial one is passed on.
 
         Raises:
             DataError: if a file cannot be read, naming rows and batches.
         """
-        with ThreadPoolExecutor(self._threads, "magmadnn-rows") as pool:
-            self._fill(pool)
-
-    def _fill(self, pool: ThreadPoolExecutor) -> None:
-        ring, size, half = self._ring, self._ring.rows, self._ring.places // 2
-        whole = len(self._order) // size
-        for first in range(self._start, whole, half):
-            count = min(half, whole - first)
-            # The rows of a batch lie anywhere in its half, so a half is written when all of it is free.
-            place = ring.wait_for_room(half)
+        ring, size = self._ring, self._ring.rows
+        whole = len(order) // size
+        for first in range(start, whole, self._count):
+            count = min(self._count, whole - first)
+            # Rows of a file are read in its order, and those of a batch lie anywhere among them then, so all
+            # places are free before one is written.
+            place = ring.wait_for_room(self._count)
             if place is None:
                 return
-            self._read(pool, first, count, place * size)
+            rows = order[first * size : (first + count) * size]
+            try:
+                self._read(rows, place * size)
+            except Exception as error:
+                raise DataError(
+                    f"fit: rows {rows.min()} to {rows.max()} cannot be read, which batches {first + 1} to "
+                    f"{first + count} of epoch {epoch + 1} need: {error}"
+                ) from error
             ring.add(count)
-        rest = self._order[max(whole, self._start) * size :]
+        rest = order[max(whole, start) * size :]
         if len(rest):
             ring.pass_on(batch_of(rows_of(self._arrays, rest)))
 
-    def _read(self, pool: ThreadPoolExecutor, first: int, count: int, at: int) -> None:
-        """Batches into places from row `at` of the ring on; each thread reads a part of the rows."""
-        ring, size = self._ring, self._ring.rows
-        rows = self._order[first * size : (first + count) * size]
+    def _read(self, rows: NDArray[np.int64], at: int) -> None:
+        """Rows into those of the ring from `at` on."""
+        ring, places = self._ring, np.arange(at, at + len(rows))
         if self._mapped:  # in the order of the file
             ascending = np.argsort(rows, kind="stable")
-            ring.order[at + ascending] = np.arange(at, at + len(rows))
+            ring.order[at + ascending] = places
             rows = rows[ascending]
         else:
-            ring.order[at : at + len(rows)] = np.arange(at, at + len(rows))
-        step = -(-len(rows) // self._threads)
-        parts = [
-            pool.submit(self._read_part, rows[k : k + step], at + k)
-            for k in range(0, len(rows), step)
-        ]
-        try:
-            for part in parts:
-                part.result()
-        except Exception as error:
-            raise DataError(
-                f"fit: rows {rows.min()} to {rows.max()} cannot be read, which batches {first + 1} to "
-                f"{first + count} of epoch {self._epoch + 1} need: {error}"
-            ) from error
-
-    def _read_part(self, rows: NDArray[np.int64], at: int) -> None:
-        for array, goal in zip(flat(self._arrays), self._ring.arrays, strict=True):
+            ring.order[at : at + len(rows)] = places
+        for array, goal in self._others:
             read_rows(array, rows, goal[at : at + len(rows)])
-        self._ring.tell(at, at + len(rows))
+        self._copies.run(rows, at, ring.tell)
 
 
 def fill(ring: Ring, found: Generator[Batch]) -> None:
@@ -167,24 +162,41 @@ def fill(ring: Ring, found: Generator[Batch]) -> None:
                 goal[place * ring.rows : (place + 1) * ring.rows] = array
             ring.tell(place * ring.rows, (place + 1) * ring.rows)
             ring.add(1)
+            ring.give_out()  # the next one may take its time
 
 
-def taken(ring: Ring, like: Parts, most: int) -> Piece | None:
-    """What is ready in a ring."""
-    found = ring.take(most)
-    if isinstance(found, Ready):
-        first, last = found.first * ring.rows, (found.first + found.count) * ring.rows
-        rows = ring.order[first:last]
-        parts = parts_like(like, ring.arrays)
-        return Piece(found.count, rows, partial(each_of, parts, rows, ring.rows))
-    return None if found is None else Piece(1, None, lambda: iter([found]))
+class FromRing:
+    """Takes batches that are ready in a ring.
+
+    Args:
+        ring: where they are.
+        like: how its arrays are arranged.
+        growing: whether more and more are waited for, up to half of the ring: a slice has costs of its own.
+    """
+
+    def __init__(self, ring: Ring, like: Parts, growing: bool) -> None:
+        self._ring, self._parts = ring, parts_like(like, ring.arrays)
+        self._growing, self._least = growing, 1
+
+    def __call__(self, most: int) -> Piece | None:
+        """Up to `most` batches; None at the end."""
+        ring = self._ring
+        found = ring.take(most, self._least)
+        if not isinstance(found, Ready):
+            return None if found is None else Piece(1, None, lambda: iter([found]))
+        if self._growing:
+            self._least = max(min(2 * found.count, ring.places // 2), 1)
+        rows = ring.order[found.first * ring.rows : (found.first + found.count) * ring.rows]
+        return Piece(found.count, rows, partial(each_of, self._parts, rows, ring.rows))
 
 
-def half_of_ring(arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None) -> int:
-    """Batches of half a ring for these arrays, on the host and in the room on a device."""
+def part_of_ring(
+    arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None, parts: int = 2
+) -> int:
+    """Batches of one of so many parts of a ring for these arrays, on the host and in the room on a device."""
     nbytes = _RING_BYTES if room is None else room.ring_bytes
     batch = sum(batch_size * a[:1].nbytes for a in arrays)
-    return max(1, min(nbytes // max(1, 2 * batch), -(-batches // 2), _LONGEST // 2))
+    return max(1, min(nbytes // max(1, parts * batch), -(-batches // parts), _LONGEST // parts))
 
 
 def told(items: Iterator[Any], epoch: int, start: int) -> Iterator[Any]:

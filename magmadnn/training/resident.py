@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,12 @@ from magmadnn.memory.unchanging import Unchanging
 
 if TYPE_CHECKING:
     from .model import Model
+
+
+@cache
+def _is_kept(dtype: np.dtype[Any]) -> bool:
+    """Whether kernels read data of this dtype."""
+    return dtype.name in KEPT
 
 
 class Kept(Protocol):
@@ -70,7 +77,7 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
     """
     before = _kept.setdefault(model, {}).pop(what, [])
     host = [a for a in arrays if isinstance(a, np.ndarray)]
-    if any(is_mapped(a) or a.dtype.name not in KEPT or not a.size for a in host):
+    if any(is_mapped(a) or not _is_kept(a.dtype) or not a.size for a in host):
         return list(arrays)
     known = {id(a): kept for a in host for kept in before if kept.is_like(a)}
     new = sum(a.nbytes for a in host if id(a) not in known)
@@ -95,9 +102,8 @@ def _taken(array: Array, known: Kept | None, device: int, watched: bool) -> tupl
 
     if not isinstance(array, np.ndarray):
         return array, None
-    note = Unchanging.of(array)
     kept: Kept | None = known
-    if kept is None and note is not None:
+    if kept is None and (note := Unchanging.of(array)) is not None:
         kept = Fixed(note, copied(array, device))
     elif kept is None and watched and Watched.can(array):
         kept = Watched(array, device)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
-from magmadnn.data.ring import Filled, Ring
+from magmadnn.data.ring import Follower, Ring
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
@@ -26,6 +26,7 @@ from magmadnn.tensor import Placeholder
 
 from .pieces import (
     Batch,
+    FromRing,
     InMemory,
     Parts,
     Reader,
@@ -33,11 +34,10 @@ from .pieces import (
     batch_of,
     fill,
     flat,
-    half_of_ring,
+    part_of_ring,
     parts_like,
     parts_of,
     rows_of,
-    taken,
     told,
 )
 from .resident import settle_all
@@ -47,6 +47,7 @@ _LEAST_AHEAD = (
     4096  # rows whose order a thread draws ahead: to start it costs as much as to draw for less
 )
 _ORDERS = 8  # that are kept
+_PARTS = 8  # of a ring, that arrays in memory are read into one after the other
 _AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
@@ -58,6 +59,7 @@ class Source(Protocol):
 
     sample: Batch  # for shapes and dtypes of targets
     rows: int | None  # samples of an epoch, if known
+    streams: bool  # whether rows of `data` hold something only once that was told
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch, if known."""
@@ -85,11 +87,11 @@ class Source(Protocol):
         ...
 
     def pieces(
-        self, number: int, batch_size: int, start: int, filled: Filled
+        self, number: int, batch_size: int, start: int, follower: Follower | None
     ) -> AbstractContextManager[Take]:
         """The batches of an epoch from batch `start` on, for slices over `data`.
 
-        `filled` is told, by another thread, of rows of `data` that have changed before they are given out.
+        `follower` is told, by another thread, of rows of `data` that have changed before they are given out.
         """
         ...
 
@@ -98,8 +100,8 @@ class ArraySource:
     """Batches of arrays, in an order that depends on seed and epoch only.
 
     Arrays in memory are gathered from where they are. Arrays that are mapped from files, or larger than the
-    room on a device, are read by a thread, in the order of the file, into one half of a ring while batches of
-    the other half run.
+    room on a device, are read by a thread into a part of a ring while batches of other parts run: files half
+    a ring at a time, in their own order.
 
     Args:
         inputs: one array for each input.
@@ -128,8 +130,8 @@ class ArraySource:
         self._chosen, self._device = chosen, device
         self.rows: int | None = len(inputs[0]) if chosen is None else len(chosen)
         self.sample = batch_of(self.arrays)
-        self._rings: dict[int, Ring] = {}
-        self._threads = 1  # that read into rings
+        self._rings: dict[int, tuple[Ring, Reader]] = {}
+        self.streams = False
         self._next: tuple[int, Future[NDArray[np.int64]]] | None = None
 
     @property
@@ -194,23 +196,26 @@ class ArraySource:
         if batch_size not in self._rings:
             arrays = [as_array(a) for a in arrays]
             self.arrays = parts_like(self.arrays, arrays)
-            half = half_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room)
+            parts = _PARTS if self.in_memory else 2
+            count = part_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room, parts)
             memory = None if room is None else room.pinned
-            self._threads = 1 if room is None else room.threads
-            self._rings[batch_size] = Ring(arrays, batch_size, 2 * half, memory)
-        return parts_like(self.arrays, self._rings[batch_size].arrays), batch_size
+            ring = Ring(arrays, batch_size, parts * count, memory)
+            reader = Reader(self.arrays, ring, count, 1 if room is None else room.threads)
+            self._rings[batch_size], self.streams = (ring, reader), True
+        return parts_like(self.arrays, self._rings[batch_size][0].arrays), batch_size
 
     @contextmanager
-    def pieces(self, number: int, batch_size: int, start: int, filled: Filled) -> Iterator[Take]:
+    def pieces(
+        self, number: int, batch_size: int, start: int, follower: Follower | None
+    ) -> Iterator[Take]:
         """The batches of an epoch; those of a ring are in it meanwhile."""
         order = self.order(number)
         if batch_size not in self._rings:
             yield InMemory(self.arrays, order, batch_size, start)
             return
-        ring = self._rings[batch_size]
-        reader = Reader(self.arrays, order, ring, number, start, self._threads)
-        with ring.start(reader.fill, filled):
-            yield partial(taken, ring, self.arrays)
+        ring, reader = self._rings[batch_size]
+        with ring.start(partial(reader.fill, order, number, start), follower):
+            yield FromRing(ring, self.arrays, True)
 
 
 class IterableSource:
@@ -220,6 +225,7 @@ class IterableSource:
     """
 
     rows: int | None = None
+    streams = True
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
@@ -268,18 +274,20 @@ class IterableSource:
         """A ring for batches like the first; the iterable decides how large they are."""
         parts, size = parts_of(self.sample), self.sample.rows
         if self._ring is None:
-            places = min(2 * half_of_ring(flat(parts), size, _AHEAD // 2, room), _AHEAD)
+            places = 2 * part_of_ring(flat(parts), size, _AHEAD // 2, room)
             memory = None if room is None else room.pinned
             self._ring = Ring(flat(parts), size, places, memory)
         return parts_like(parts, self._ring.arrays), size
 
     @contextmanager
-    def pieces(self, number: int, batch_size: int, start: int, filled: Filled) -> Iterator[Take]:
+    def pieces(
+        self, number: int, batch_size: int, start: int, follower: Follower | None
+    ) -> Iterator[Take]:
         """The batches of an epoch; those that are like the first are in the ring meanwhile."""
         assert self._ring is not None
         ring, found = self._ring, self._batches(number, start)
-        with ring.start(partial(fill, ring, found), filled):
-            yield partial(taken, ring, parts_of(self.sample))
+        with ring.start(partial(fill, ring, found), follower):
+            yield FromRing(ring, parts_of(self.sample), False)
 
 
 def _host_bytes(arrays: Sequence[Array]) -> int:

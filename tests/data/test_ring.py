@@ -77,17 +77,82 @@ def test_what_is_filled_is_told_before_it_is_given_out() -> None:
     ring = Ring(SAMPLE, rows=2, places=4)
     copy = np.zeros_like(ring.arrays[0])  # as on a device
 
-    def filled(first: int, last: int) -> None:
-        time.sleep(0.001)
-        copy[first:last] = ring.arrays[0][first:last]
+    class Copying:
+        def __init__(self) -> None:
+            self.begun: list[slice] = []
+
+        def changed(self, first: int, last: int) -> None:
+            self.begun.append(slice(first, last))
+
+        def settle(self) -> None:
+            time.sleep(0.001)
+            for rows in self.begun:
+                copy[rows] = ring.arrays[0][rows]
+            self.begun.clear()
 
     found = []
-    with ring.start(writing(ring, [1, 2, 1, 2, 2, 1, 1]), filled):
+    with ring.start(writing(ring, [1, 2, 1, 2, 2, 1, 1]), Copying()):
         while (ready := ring.take(3)) is not None:
             rows = slice(ready.first * 2, (ready.first + ready.count) * 2)
             np.testing.assert_array_equal(copy[rows], ring.arrays[0][rows])
             found += copy[rows, 0][::2].tolist()
     assert found == list(range(10))
+
+
+def test_the_reader_goes_on_while_a_copy_is_made() -> None:
+    ring = Ring(SAMPLE, rows=2, places=4)
+    events: list[str] = []
+
+    class Copying:
+        def changed(self, first: int, last: int) -> None:
+            events.append(f"begun {first}")
+
+        def settle(self) -> None:
+            events.append("settled")
+
+    def fill() -> None:
+        for number in range(3):
+            first = ring.wait_for_room(1)
+            assert first is not None
+            events.append(f"filled {number}")
+            ring.tell(2 * first, 2 * first + 2)
+            ring.add(1)
+
+    with ring.start(fill, Copying()):
+        while ring.take(1) is not None:
+            pass
+    one = ["settled", "begun 2", "filled 2", "settled", "begun 4", "settled"]
+    assert events == ["filled 0", "begun 0", "filled 1", *one]
+
+
+def test_a_reader_that_may_wait_gives_out_first() -> None:
+    ring, read = Ring(SAMPLE, rows=2, places=4), threading.Event()
+
+    def fill() -> None:
+        assert ring.wait_for_room(1) is not None
+        ring.add(1)
+        ring.give_out()
+        read.wait(30.0)
+
+    with ring.start(fill):
+        assert ring.take(1) == Ready(0, 1)
+        read.set()
+
+
+@pytest.mark.parametrize(("places", "count", "least"), [(8, 3, 3), (8, 3, 9), (3, 7, 9)])
+def test_fewer_come_only_where_there_will_not_be_more(places: int, count: int, least: int) -> None:
+    ring = Ring(SAMPLE, rows=2, places=places)
+
+    def fill() -> None:
+        for _ in range(count):
+            if ring.wait_for_room(1) is None:
+                return
+            ring.add(1)
+            ring.give_out()
+            time.sleep(0.01)
+
+    with ring.start(fill):
+        assert ring.take(99, least) == Ready(0, 3)
 
 
 def test_arrays_lie_in_the_memory_that_is_given() -> None:

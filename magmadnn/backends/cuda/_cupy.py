@@ -78,7 +78,11 @@ class CupyMemory:
             runtime.memcpyAsync(
                 to, source.ctypes.data, source.nbytes, kind, self._thread.stream.ptr
             )
-            runtime.streamSynchronize(self._thread.stream.ptr)
+
+    def wait_beside(self) -> None:
+        if hasattr(self._thread, "stream"):
+            with self._here():
+                runtime.streamSynchronize(self._thread.stream.ptr)
 
     def pinned(self, nbytes: int) -> Bytes:
         with self._here():

@@ -63,6 +63,24 @@ def _destroy_event(engine: CudaEngine, made: int) -> None:
         driver.destroy_event(made)
 
 
+class Here:
+    """With a context, and alone; may be entered again by who is in it."""
+
+    def __init__(self, context: int) -> None:
+        self._lock, self._context = threading.RLock(), context
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            driver.use_context(self._context)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
 class CudaEngine:
     """`Engine` of CUDA device number `device`."""
 
@@ -80,14 +98,11 @@ class CudaEngine:
         self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
         compiler = ".".join(map(str, nvrtc.getVersion()))
         self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
-        self._lock = threading.RLock()
+        self._here = Here(self._context)
 
-    @contextlib.contextmanager
-    def here(self) -> Iterator[None]:
+    def here(self) -> Here:
         """With this device's context, and alone."""
-        with self._lock:
-            driver.use_context(self._context)
-            yield
+        return self._here
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         program = nvrtc.createProgram(text, "magmadnn.cu", (), ())

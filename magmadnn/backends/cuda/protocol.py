@@ -32,7 +32,14 @@ class DeviceMemory(Protocol):
         ...
 
     def copy_beside(self, to: int, source: Bytes) -> None:
-        """Copy from the host beside all else that runs, in no order with it; returns when that is done."""
+        """Begin to copy from the host beside all else that runs, in no order with it.
+
+        The source stays as it is until the same thread has called `wait_beside`.
+        """
+        ...
+
+    def wait_beside(self) -> None:
+        """Return once all that this thread began by `copy_beside` is done."""
         ...
 
     def pinned(self, nbytes: int) -> Bytes:

@@ -113,6 +113,9 @@ class SimulatedDevice:
         """Copy from the host, and count it."""
         self.copy_to_device(to, source)
 
+    def wait_beside(self) -> None:
+        """It is done at once."""
+
     def pinned(self, nbytes: int) -> Bytes:
         """Memory as any other."""
         return np.full(nbytes, 0xCB, np.uint8)

@@ -61,15 +61,19 @@ class Data:
         """Bytes of all copies."""
         return sum(block.nbytes for block in self._blocks.values())
 
-    def take(self, arrays: Mapping[Node, Array | OnDevice]) -> None:
+    def take(self, arrays: Mapping[Node, Array | OnDevice], streams: bool = False) -> None:
         """Take rows from these arrays from now on.
+
+        Args:
+            arrays: one for each placeholder.
+            streams: whether `renew` brings what is used of those on the host.
 
         Raises:
             OutOfMemoryError: if there is no room for a copy.
         """
         found: list[object] = [arrays[n] for n in self._nodes]
         self._there = [weakref.ref(a) for a in found if isinstance(a, OnDevice)]
-        addresses = [self._placed(n, arrays[n]) for n in self._nodes]
+        addresses = [self._placed(n, arrays[n], streams) for n in self._nodes]
         if addresses != self._addresses:
             numbers = np.array(addresses, np.int64)
             self._memory.copy_to_device(self._table.address, numbers.view(np.uint8))
@@ -85,7 +89,7 @@ class Data:
         changed = [a for a in self.there if a.copy is not None and not a.copy.settle()]
         return not changed
 
-    def _placed(self, node: Node, array: Array | OnDevice) -> int:
+    def _placed(self, node: Node, array: Array | OnDevice, streams: bool) -> int:
         """The address of an array, or of a copy."""
         if isinstance(array, OnDevice):
             self._blocks.pop(node, None)
@@ -93,12 +97,20 @@ class Data:
         if node not in self._blocks or self._blocks[node].nbytes != array.nbytes:
             self._blocks.pop(node, None)
             self._blocks[node] = Block(array.nbytes, self._device)
-        upload(self._memory, self._blocks[node].address, array)
+        if not streams:
+            upload(self._memory, self._blocks[node].address, array)
         return self._blocks[node].address
 
     def renew(self, arrays: Mapping[Node, Array], first: int, last: int) -> None:
-        """Copy rows `first` to `last` of arrays anew, beside all that runs; none of them may be in use."""
+        """Begin to copy rows `first` to `last` of arrays anew, beside all that runs.
+
+        None of them may be in use, nor be written before this thread has called `renewed`.
+        """
         for node, block in self._blocks.items():
             rows = arrays[node][first:last]
             at = block.address + first * arrays[node][:1].nbytes
             self._memory.copy_beside(at, rows.reshape(-1).view(np.uint8))
+
+    def renewed(self) -> None:
+        """Return once all that this thread has begun to copy is there."""
+        self._memory.wait_beside()

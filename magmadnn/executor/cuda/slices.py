@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -39,10 +40,25 @@ from .staging import Staging
 from .whole import whole
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
-_STEPS = (64, 8, 1)  # of a graph
+_STEPS = (1, 8, 64)  # of a graph
 _MOST = 1024  # steps of one kernel
+_HEAD = 16  # bytes, of two integers
 
 _kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
+
+
+class Known(NamedTuple):
+    """A variable as it was at some time.
+
+    Attributes:
+        node: the variable.
+        tensor: what it held.
+        start: where the memory of that began on the device.
+    """
+
+    node: Node
+    tensor: Any
+    start: int
 
 
 class CudaSlices:
@@ -75,12 +91,14 @@ class CudaSlices:
         self._dtypes = {n: array.dtype.name for n, array in data.items() if n in first.frames}
         self.data = Data(list(self._dtypes), device)
         self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
+        self._sent: dict[Node, bytes] = {}  # what settings are there
         rows = len(next(iter(data.values())))
-        self._order = Block(8 * min(rows, LONGEST * batch_size), device)
-        self._first = Block(16, device)  # batches before, and in all
-        numbers = [self._order, *self._settings.values()]
-        self._places = Block(8 * len(numbers), device)  # of the order and the settings
-        first.copy_in(self._places.address, np.array([b.address for b in numbers], np.int64))
+        # batches before, and in all; then the order of rows
+        self._first = Block(_HEAD + 8 * min(rows, LONGEST * batch_size), device)
+        self._order = self._first.address + _HEAD
+        places = [self._order, *(block.address for block in self._settings.values())]
+        self._places = Block(8 * len(places), device)  # of the order and the settings
+        first.copy_in(self._places.address, np.array(places, np.int64))
         self._rounded = fetched_rounded(runner.plan, self._dtypes)
         self._outputs = [
             (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
@@ -94,6 +112,7 @@ class CudaSlices:
         self._look: Graph | None = None
         self._remembering: Graph | None = None
         self._graphs: dict[int, Graph] = {}
+        self._known: list[Known] = []  # variables as they were at the last run
         self._addresses: tuple[int, ...] = ()
         self._written: tuple[int, ...] = ()
 
@@ -186,6 +205,8 @@ class CudaSlices:
     def is_there(self) -> bool:
         """Whether kernels can still work on the variables' own memory."""
         device = self._layouts[0].device
+        if self._known and all(tensor_of(k.node) is k.tensor for k in self._known):
+            return True
         return all(is_on_device(tensor_of(n), device) for n in (*self._sources, *self._targets))
 
     # --- running ----------------------------------------------------------------------------------
@@ -211,22 +232,22 @@ class CudaSlices:
     def _ran(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
         """`run`, with data as it lies there."""
         count, staging = len(order) // self._size, self._staging
+        order = order.astype(np.int64, copy=False)
         self._check_addresses()
         staging.begin()
-        staging.send(self._first.address, np.array([0, count]))
         for node, block in self._settings.items():
-            staging.send(block.address, np.asarray(settings[node], np.float64))
+            values = np.asarray(settings[node], np.float64)
+            if (text := values.tobytes()) != self._sent.pop(node, None):
+                staging.send(block.address, values)
+            self._sent[node] = text
         self._remember()
-        done = 0
-        while done < count:
-            left = count - done
-            steps = _MOST if self._small else next(s for s in _STEPS if s <= left)
-            if done == 0:
-                self._send(order[: steps * self._size], 0)
+        for number, steps in enumerate(self._cut(count)):
+            if number == 0:
+                rows = steps * self._size
+                staging.send(self._first.address, np.array([0, count]), order[:rows])
             self._graph(steps).launch()
-            if done == 0:  # while the first steps run
-                self._send(order[steps * self._size :], steps * self._size)
-            done += steps
+            if number == 0:  # while the first steps run
+                staging.send(self._order + 8 * rows, order[rows:])
         self._look_at_variables()
         there = self.data.there
         for array in there:
@@ -241,9 +262,14 @@ class CudaSlices:
                 array.looks.found()
         return found
 
-    def _send(self, order: Array, first: int) -> None:
-        """Rows of batches, to where those from number `first` on stand."""
-        self._staging.send(self._order.address + 8 * first, order.astype(np.int64, copy=False))
+    def _cut(self, count: int) -> list[int]:
+        """Graphs of so many steps each that make a slice; short ones first, that the device begins early."""
+        if self._small:
+            return [_MOST] * -(-count // _MOST)
+        found = []
+        for steps, longer in zip(_STEPS, (*_STEPS[1:], LONGEST + 1), strict=True):
+            found += [steps] * (count % longer // steps)
+        return found
 
     def _go_back(self) -> None:
         """Give variables the values that they had before the slice."""
@@ -259,9 +285,9 @@ class CudaSlices:
             for _, frame, block in self._outputs
         ]
         words = [staging.fetch(fault, (1,), np.dtype(np.int64)) for fault in faults]
-        self._engine.wait()
         for target in self._targets:
             tensor_of(target).memory.device_pointer(write=True)
+        self._engine.wait()
         if any(word[0] for word in words):
             for layout in self._layouts:
                 layout.take_faults()
@@ -279,8 +305,16 @@ class CudaSlices:
 
     def _check_addresses(self) -> None:
         """Bring variables to the device; graphs are made anew where one has moved."""
+        if self._known and all(
+            tensor_of(k.node) is k.tensor and k.tensor.memory.device_pointer() == k.start
+            for k in self._known
+        ):
+            return
         layout = self._layouts[0]
-        addresses = tuple(layout.variable(n) for n in (*self._sources, *self._targets))
+        nodes = (*self._sources, *self._targets)
+        addresses = tuple(map(layout.variable, nodes))
+        tensors = {node: tensor_of(node) for node in nodes}
+        self._known = [Known(n, t, t.memory.device_pointer()) for n, t in tensors.items()]
         if addresses != self._addresses:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
@@ -316,10 +350,12 @@ def slices_of(
     settings: Sequence[Node],
     sizes: Mapping[str, int],
     batch_size: int,
+    streams: bool,
 ) -> CudaSlices | None:
     """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device.
 
-    The last ones are kept with their graphs, and take new data of the same shapes.
+    The last ones are kept with their graphs, and take new data of the same shapes. With `streams`, rows are
+    brought by `data.renew` before they are used.
     """
     looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
     key = (looks, tuple(settings), tuple(sorted(sizes.items())))
@@ -330,7 +366,7 @@ def slices_of(
             if not can_slice(runner, data, settings):
                 return None
             kept[key] = CudaSlices(runner, data, settings, sizes, batch_size)
-        kept[key].data.take(data)  # which may have changed
+        kept[key].data.take(data, streams)  # which may have changed
     except OutOfMemoryError:
         kept.clear()
         return None  # batches are then brought to the device one by one

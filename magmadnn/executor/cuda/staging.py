@@ -34,15 +34,18 @@ class Staging:
         self._used = -(-last // _ALIGNMENT) * _ALIGNMENT
         return self._bytes[first:last], self._start + first
 
-    def send(self, to: int, values: Array) -> None:
-        """Copy to the device, before what is launched from now on."""
-        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        place = self._place(flat.size)
+    def send(self, to: int, *values: Array) -> None:
+        """Copy to the device, one after the other, before what is launched from now on."""
+        flat = [np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in values]
+        nbytes = sum(v.size for v in flat)
+        place = self._place(nbytes)
         if place is None:
-            self._memory.copy_to_device(to, flat)
-        elif flat.size:
-            np.copyto(place[0], flat)
-            self._engine.copy(to, place[1], flat.size)
+            for v in flat:
+                self._memory.copy_to_device(to, v)
+                to += v.size
+        elif nbytes:
+            np.concatenate(flat, out=place[0])
+            self._engine.copy(to, place[1], nbytes)
 
     def fetch(self, source: int, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """What lies on the device after all that was launched so far: to be read once that is waited for."""

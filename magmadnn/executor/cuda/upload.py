@@ -47,6 +47,7 @@ def upload(memory: DeviceMemory, to: int, values: Array) -> None:
         place = _pinned(memory, rows * row)[: len(piece) * row]
         np.copyto(place.view(native).reshape(piece.shape), piece)
         memory.copy_beside(to + first * row, place)
+        memory.wait_beside()
 
     copies = [threads().submit(copy, first) for first in range(0, len(values), rows)]
     wait(copies)

@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class HostMemory:
     def __init__(self, capacity: int) -> None:
         self._blocks: dict[int, np.ndarray] = {}
         self._capacity = capacity
+        self._thread = threading.local()
 
     def allocate(self, nbytes: int) -> int:
         if sum(block.size for block in self._blocks.values()) + nbytes > self._capacity:
@@ -62,7 +64,19 @@ class HostMemory:
         ctypes.memmove(to, source.ctypes.data, source.nbytes)
 
     def copy_beside(self, to: int, source: np.ndarray) -> None:
-        self.copy_to_device(to, source)
+        """Done when it is waited for: who does not wait, or writes the source before, is found out."""
+        self._beside().append((to, source))
+
+    def wait_beside(self) -> None:
+        for to, source in self._beside():
+            ctypes.memmove(to, source.ctypes.data, source.nbytes)
+        self._beside().clear()
+
+    def _beside(self) -> list[tuple[int, np.ndarray]]:
+        if not hasattr(self._thread, "begun"):
+            self._thread.begun = []
+        found: list[tuple[int, np.ndarray]] = self._thread.begun
+        return found
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return np.full(nbytes, 0xCB, np.uint8)

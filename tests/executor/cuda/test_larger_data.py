@@ -15,7 +15,8 @@ from magmadnn.executor.cuda.data import Data
 from magmadnn.executor.cuda.upload import upload
 from magmadnn.memory import room
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
-from tests.executor.cuda.emulator import HostMemory
+from tests.executor.cuda.emulator import HostMemory, needs_compiler
+from tests.executor.cuda.test_foreign import counted
 
 SIZES = (13, 17, 5)
 ROWS = 1003
@@ -143,3 +144,16 @@ def test_a_ring_leaves_room_for_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert room.Room(0).ring_bytes == 100 << 20
     finally:
         md.memory.limit_data(None)
+
+
+@needs_compiler
+def test_what_will_be_streamed_is_not_brought_before(
+    monkeypatch: pytest.MonkeyPatch, little: None
+) -> None:
+    x, y = samples(ROWS, 13, 5)
+    with on("emulated"):
+        brought = counted(monkeypatch)
+        network(SIZES, md.optim.SGD(0.3), device="cuda").fit(x, y, batch_size=16, verbose=0)
+        rows = (ROWS // 16) * 16
+        # the order of rows beside them, and a last, smaller batch
+        assert rows * (13 * 4 + 8) <= sum(brought) < 1.4 * rows * (13 * 4 + 8)

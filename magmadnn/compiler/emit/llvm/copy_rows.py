@@ -1,0 +1,66 @@
+"""The kernel that copies rows of an array from all over memory: bytes as they are.
+
+The processor sees no pattern in rows that lie anywhere, so the lines of a row some way ahead are announced
+while one is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .builder import I8, I64, Array, Code, Value
+from .frame import Frame
+from .target import Target
+
+_LINE = 64  # bytes, of a cache
+_WORD = 8
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """result[i] = source[order[i]] for rows `batch_rows * batch + row0` to `... + row1`, below `rows`.
+
+    Slots: `row0, row1, batch_rows, rows, ahead`, numbers of rows; `order`, int64; `source, result`,
+    addresses; `source_row, row_bytes`, bytes from row to row of the source, and of a row.
+    """
+
+    slots = (
+        "row0", "row1", "batch_rows", "rows", "ahead", "order", "source", "source_row", "result",
+        "row_bytes",
+    )  # fmt: skip
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        order, nbytes = frame.array("order", I64), frame.integer("row_bytes")
+        source, step = frame.array("source", I8), frame.integer("source_row")
+        result, end = frame.array("result", I8), frame.integer("rows")
+        first = frame.batch * frame.integer("batch_rows")
+        last = code.smaller(first + frame.integer("row1"), end)
+        with code.loop(first + frame.integer("row0"), last) as row:
+            later = code.smaller(row + frame.integer("ahead"), end - 1)
+            following = source.at(order[later] * step)
+            origin, goal = source.at(order[row] * step), result.at(row * nbytes)
+            with code.choose(nbytes >= _LINE) as (wide, narrow):
+                with wide:
+                    _write_lines(code, following, origin, goal, nbytes)
+                with narrow:
+                    _write_words(code, origin, goal, nbytes)
+
+
+def _write_lines(code: Code, following: Array, origin: Array, goal: Array, nbytes: Value) -> None:
+    """Whole lines, and the last one, some of it a second time."""
+    whole = nbytes - nbytes % _LINE
+    with code.loop(0, whole, _LINE) as at:
+        code.prefetch(following, at, written=False)
+        goal.put(at, origin.vector(at, _LINE))
+    with code.when(whole < nbytes):
+        goal.put(nbytes - _LINE, origin.vector(nbytes - _LINE, _LINE))
+
+
+def _write_words(code: Code, origin: Array, goal: Array, nbytes: Value) -> None:
+    """Words, and bytes that are left."""
+    whole = nbytes - nbytes % _WORD
+    with code.loop(0, whole, _WORD) as at:
+        goal.put(at, origin.vector(at, _WORD))
+    with code.loop(whole, nbytes) as at:
+        goal[at] = origin[at]
