@@ -139,6 +139,7 @@ def _result(model: Model, data: Dataset, history: History, settings: Settings) -
         "seed": settings.seed,
         "device": model.device,
         "precision": settings.precision,
+        **{name: int(history[name][-1]) for name in ("skipped_steps",) if name in history.columns},
         "parameters_sha256": parameters_sha256(
             (str(p.node.name), np.asarray(p.value.read())) for p in model.parameters()
         ),

@@ -264,6 +264,8 @@ class Fit:
             "seconds": seconds,
             "samples_per_second": self.totals.rows / seconds,
         }
+        if self.model.precision == "mixed_fp16":
+            self.row["skipped_steps"] = float(self.step.skipped)
         self.history.rows.append(self.row)
         self.epoch, self.batch, self._seconds = self.epoch + 1, 0, 0.0
         self.totals = Totals(self.objective)

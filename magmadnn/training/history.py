@@ -16,13 +16,18 @@ from .durable import write_file
 
 Row = dict[str, float]
 
+_NO_CURVES = frozenset(
+    "epoch seconds samples_per_second learning_rate batch_size skipped_steps".split()
+)
+
 
 class History:
     """One row for each epoch.
 
     Attributes:
         rows: dicts with `epoch` (from 1), `loss`, the metrics, `val_...` for validation, `seconds`,
-            `samples_per_second`, `learning_rate`.
+            `samples_per_second`, `learning_rate`; in mixed_fp16 `skipped_steps`, how many steps of the
+            optimiser so far changed nothing, because a gradient was not finite.
         stopped: why training ended early; None if it did not.
     """
 
@@ -82,8 +87,7 @@ class History:
             raise MissingExtraError.of("matplotlib", "history.plot", "plot") from error
         if not self.rows:
             raise ArgumentError("history.plot: there is no epoch to draw yet")
-        skipped = {"epoch", "seconds", "samples_per_second", "learning_rate", "batch_size"}
-        names = [c for c in self.columns if c not in skipped and not c.startswith("val_")]
+        names = [c for c in self.columns if c not in _NO_CURVES and not c.startswith("val_")]
         figure = Figure(figsize=(5 * len(names), 3.6), layout="constrained")
         axes = figure.subplots(1, len(names), squeeze=False)[0]
         for panel, name in zip(axes, names, strict=True):

@@ -90,7 +90,7 @@ class Progress(Callback):
 
 
 def _cell(name: str, value: float) -> str:
-    if name == "epoch":
+    if name in ("epoch", "skipped_steps"):
         return str(int(value))
     if name == "samples_per_second":
         return f"{value:,.0f}"

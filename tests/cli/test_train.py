@@ -52,6 +52,14 @@ def test_everything_that_a_run_leaves(command, images, tmp_path, draw) -> None:
     assert again.predict(np.zeros((3, 5, 7, 1), np.float32)).shape == (3, 4)
 
 
+def test_skipped_steps_are_counted(command, images, tmp_path) -> None:
+    command("train", "--data", images, *SMALL, "--precision", "mixed_fp16", "--out", "run")
+    rows = rows_of(tmp_path / "run")
+    assert all(row["skipped_steps"] in ("0.0", "1.0", "2.0") for row in rows)
+    result = result_of(tmp_path / "run" / "result.json")
+    assert float(rows[-1]["skipped_steps"]) == result["skipped_steps"]
+
+
 def test_what_is_printed(command, images) -> None:
     lines = command("train", "--data", images, *SMALL, "--out", "run").out.splitlines()
     assert "307 training and 61 test rows of 5 x 7 x 1 inputs" in lines[0]

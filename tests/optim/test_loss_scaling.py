@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn import ops, optim
 from magmadnn.optim import loss_scaling
 from magmadnn.tensor import placeholder, variable
@@ -99,3 +100,18 @@ def test_the_state_is_resumed() -> None:
     other.run({x2: BATCH})
     assert other.skipped == 1
     np.testing.assert_array_equal(read(w), read(w2))
+
+
+def test_histories_of_models_have_a_column_of_skipped_steps() -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(24, 3)).astype(np.float32), np.ones((24, 1), np.float32)
+    x[0] = 6e4  # 2^16 times the gradient of the loss is too large for float16
+    net = md.Model(
+        [md.layers.Input((3,)), md.layers.Dense(1)], loss="mse", optimizer="adam",
+        precision="mixed_fp16",
+    )  # fmt: skip
+    history = net.fit(x, y, batch_size=8, epochs=2, verbose=False)
+    assert history["skipped_steps"] == [1, 2]  # of the epoch and those before
+    assert all(np.isfinite(v).all() for v in net.values().values())
+    plain = md.Model([md.layers.Input((3,)), md.layers.Dense(1)], loss="mse", optimizer="adam")
+    assert "skipped_steps" not in plain.fit(x, y, batch_size=8, verbose=False).columns
