@@ -31,7 +31,7 @@ def model_record(model: Model) -> dict[str, Any]:
     }
 
 
-def model_from(record: dict[str, Any], custom: Iterable[Any] = ()) -> Model:
+def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str = "cpu") -> Model:
     """The model of a record, with initial parameters.
 
     Raises:
@@ -50,6 +50,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = ()) -> Model:
             metrics=decode(record["metrics"], own),
             seed=record["seed"],
             precision=record["precision"],
+            device=device,
         )
         if record["frozen"]:
             model.freeze(*record["frozen"])
@@ -65,7 +66,9 @@ def save_model(model: Model, folder: str | Path, extra: dict[str, Any] | None = 
     save_state(folder, State(tensors=tensors, record=record), replace=True)
 
 
-def load_model(folder: str | Path, custom: Iterable[Any] = ()) -> tuple[Model, dict[str, Any]]:
+def load_model(
+    folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu"
+) -> tuple[Model, dict[str, Any]]:
     """A saved model and what was saved with it.
 
     Raises:
@@ -75,22 +78,24 @@ def load_model(folder: str | Path, custom: Iterable[Any] = ()) -> tuple[Model, d
     state = load_state(folder)
     if state.record.get("kind") != "model":
         raise CheckpointError(f"{folder}: holds a {state.record.get('kind', 'state')}, not a model")
-    model = model_from(state.record["model"], custom)
+    model = model_from(state.record["model"], custom, device)
     model.assign(part_of(state.tensors, "model/"))
     return model, state.record["extra"]
 
 
-def load(folder: str | Path, custom: Iterable[Any] = ()) -> Model:
+def load(folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu") -> Model:
     """The model that was saved to a folder.
 
     Args:
         folder: what `Model.save` wrote, or the output folder of `magmadnn train`.
         custom: own layers, ops and functions that the model is made of.
+        device: where it is to run, as `Model` takes it; where it was trained does not matter.
 
     Raises:
         CheckpointError: if it is damaged, foreign, or needs something that is not in `custom`.
+        DeviceError: if there is no such device.
         FileError: if it cannot be read.
     """
     outer = Path(folder)
     inside = outer.is_dir() and "model" in folder_names(outer)
-    return load_model(outer / "model" if inside else outer, custom)[0]
+    return load_model(outer / "model" if inside else outer, custom, device)[0]

@@ -2,6 +2,8 @@
 
 Both compute in float64 from the same weights on the same batches, so they differ by rounding only: 100 steps
 of a smooth problem, each of some 100 roundings that the steps before have amplified.
+
+The emulated device compiles with g++, which takes its time: the usual run has one case there.
 """
 
 from pathlib import Path
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from tests.executor.cuda.devices import DEVICES, on
 
 STORED = np.load(Path(__file__).parent / "data" / "curves.npz")
 TOLERANCE = 1e-9
@@ -62,11 +65,36 @@ class Losses(md.callbacks.Callback):
         self.values.append(fit.last_loss)
 
 
+EMULATED, GPU = DEVICES
+USUAL = "regression_huber"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_100_steps_as_pytorch(name):
+    compare(name, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param(name, *device.values, id=f"{name}-{device.values[0]}", marks=[
+            *device.marks, *([] if name == USUAL or device is GPU else [pytest.mark.long])])
+        for name in CASES
+        for device in DEVICES
+    ],
+)  # fmt: skip
+def test_100_steps_on_a_device_as_pytorch(name, device):
+    with on(device):
+        compare(name, "cuda")
+
+
+def compare(name, device):
     layers, loss, optimizer = CASES[name]
     model = md.Model(
-        [md.layers.Input((7,), dtype="float64"), *layers()], loss=loss, optimizer=optimizer
+        [md.layers.Input((7,), dtype="float64"), *layers()],
+        loss=loss,
+        optimizer=optimizer,
+        device=device,
     )
     assert len(model.parameters()) == sum(k.startswith(f"{name}/initial") for k in STORED)
     for k, parameter in enumerate(model.parameters()):

@@ -12,6 +12,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.optim import StepSlices
+from tests.executor.cuda.devices import DEVICES, on
 
 RNG = np.random.default_rng(7)
 ROWS = 103
@@ -22,22 +23,22 @@ WORDS = RNG.integers(0, 11, (ROWS, 6))
 layers = md.layers
 
 
-def model(middle: list[Any], executor: str) -> md.Model:
+def model(middle: list[Any], **where: Any) -> md.Model:
     return md.Model(
         [layers.Input((7,)), *middle, layers.Dense(3)],
         loss="cross_entropy",
         optimizer=md.optim.Adam(0.01),
         metrics=["accuracy"],
-        executor=executor,
+        **where,
     )
 
 
-def dropout(executor: str) -> tuple[md.Model, Any, Any]:
+def dropout(**where: Any) -> tuple[md.Model, Any, Any]:
     hidden = [layers.Dense(13, activation="tanh"), layers.Dropout(0.3), layers.Dense(11)]
-    return model([layers.Dropout(0.1), *hidden, layers.Dropout(0.5)], executor), X, Y
+    return model([layers.Dropout(0.1), *hidden, layers.Dropout(0.5)], **where), X, Y
 
 
-def embedding(executor: str) -> tuple[md.Model, Any, Any]:
+def embedding(**where: Any) -> tuple[md.Model, Any, Any]:
     made = md.Model(
         [
             layers.Input((6,), dtype="int64"),
@@ -48,12 +49,12 @@ def embedding(executor: str) -> tuple[md.Model, Any, Any]:
         loss=md.losses.CrossEntropy(class_weight=(1.0, 2.0, 0.5)),
         optimizer=md.optim.SGD(0.1, momentum=0.9),
         metrics=["accuracy"],
-        executor=executor,
+        **where,
     )
     return made, WORDS, Y
 
 
-def two_inputs(executor: str) -> tuple[md.Model, Any, Any]:
+def two_inputs(**where: Any) -> tuple[md.Model, Any, Any]:
     a, b = layers.Input((7,)), layers.Input((3,))
     joined = ops.concat([layers.Dense(5)(a), b], axis=1)
     made = md.Model(
@@ -61,23 +62,23 @@ def two_inputs(executor: str) -> tuple[md.Model, Any, Any]:
         outputs=layers.Dense(3)(joined),
         loss="cross_entropy",
         optimizer=md.optim.Adam(0.01),
-        executor=executor,
+        **where,
     )
     return made, [X, np.ascontiguousarray(X[:, :3])], Y
 
 
-def counted(executor: str) -> tuple[md.Model, Any, Any]:
+def counted(**where: Any) -> tuple[md.Model, Any, Any]:
     made = md.Model(
         [layers.Input((7,)), layers.Dense(5, activation="relu"), layers.Dense(3)],
         loss="cross_entropy",
         optimizer="sgd",
         metrics=[md.metrics.F1(), md.metrics.TopK(2), md.metrics.ConfusionMatrix()],
-        executor=executor,
+        **where,
     )
     return made, X, Y
 
 
-def attention(executor: str) -> tuple[md.Model, Any, Any]:
+def attention(**where: Any) -> tuple[md.Model, Any, Any]:
     x = layers.Input((5, 7))
     query, key, value = layers.Dense(8)(x), layers.Dense(8)(x), layers.Dense(8)(x)
     weights = ops.softmax(ops.matmul(query, ops.swapaxes(key, -1, -2)) * 8**-0.5)
@@ -88,18 +89,18 @@ def attention(executor: str) -> tuple[md.Model, Any, Any]:
         loss="cross_entropy",
         optimizer=md.optim.SGD(0.1, momentum=0.9),  # Adam: the key's bias has noise as gradient
         metrics=["accuracy"],
-        executor=executor,
+        **where,
     )
     return made, SERIES, Y
 
 
-def mixed(precision: str) -> Callable[[str], tuple[md.Model, Any, Any]]:
-    def network(executor: str) -> tuple[md.Model, Any, Any]:
+def mixed(precision: str) -> Callable[..., tuple[md.Model, Any, Any]]:
+    def network(**where: Any) -> tuple[md.Model, Any, Any]:
         made = md.Model(
             [layers.Input((7,)), layers.Dense(11, activation="tanh"), layers.Dense(5, activation="relu"),
              layers.Dense(3)],
             loss="cross_entropy", optimizer="sgd", metrics=["accuracy"],
-            precision=precision, executor=executor,
+            precision=precision, **where,
         )  # fmt: skip
         return made, X, Y
 
@@ -107,7 +108,7 @@ def mixed(precision: str) -> Callable[[str], tuple[md.Model, Any, Any]]:
     return network
 
 
-NETWORKS: list[Callable[[str], tuple[md.Model, Any, Any]]] = [
+NETWORKS: list[Callable[..., tuple[md.Model, Any, Any]]] = [
     dropout, embedding, two_inputs, counted, attention, mixed("mixed_bf16"),
     mixed("mixed_fp16"),
 ]  # fmt: skip
@@ -120,8 +121,8 @@ class LookAtEachBatch(md.callbacks.Callback):
         pass
 
 
-def trained(network: Any, executor: str = "native", single: bool = False) -> dict[str, Any]:
-    made, x, y = network(executor)
+def trained(network: Any, single: bool = False, **where: Any) -> dict[str, Any]:
+    made, x, y = network(**where)
     looks = [LookAtEachBatch()] if single else []
     made.fit(x, y, batch_size=17, epochs=3, verbose=False, callbacks=looks)
     return dict(made.values())
@@ -129,7 +130,7 @@ def trained(network: Any, executor: str = "native", single: bool = False) -> dic
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_whole_step_is_compiled(network: Any) -> None:
-    made, x, y = network("native")
+    made, x, y = network()
     assert ", 0 calls of NumPy" in made.plan(x, y)
 
 
@@ -160,10 +161,33 @@ def test_slices_give_the_bits_of_single_batches(network: Any, counts: list[int])
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_training_agrees_with_the_reference(network: Any) -> None:
-    native, reference = trained(network), trained(network, "reference")
-    for name, value in native.items():
+    near(trained(network), trained(network, executor="reference"))
+
+
+def near(found: dict[str, Any], reference: dict[str, Any]) -> None:
+    for name, value in found.items():
         # 21 steps of Adam, whose direction is a quotient of small numbers, in float32
         assert np.allclose(value, reference[name], rtol=1e-3, atol=1e-5), name
+
+
+EMULATED, GPU = DEVICES  # the emulated one compiles with g++, which takes its time
+LATER = pytest.param("emulated", marks=[*EMULATED.marks, pytest.mark.long])
+
+
+@pytest.mark.parametrize("device", [LATER, GPU])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_on_a_device(network: Any, device: str, counts: list[int]) -> None:
+    """A whole step is compiled, slices have the bits of single batches, both agree with the reference."""
+    with on(device):
+        made, x, y = network(device="cuda")
+        assert ", 0 calls of NumPy" in made.plan(x, y)
+        sliced = trained(network, device="cuda")
+        assert sum(counts) == 3 * (ROWS // 17)
+        single = trained(network, single=True, device="cuda")
+        assert sum(counts) == 3 * (ROWS // 17)
+    for name, value in sliced.items():
+        assert np.array_equal(value, single[name]), name
+    near(sliced, trained(network, executor="reference"))
 
 
 # --- weights of samples ---------------------------------------------------------------------------
@@ -201,7 +225,7 @@ def test_weights_of_samples_take_part_in_slices(
     """Parameters and the figures of every epoch have the bits of single batches."""
     results = []
     for looks in ([], [LookAtEachBatch()]):
-        network = model([layers.Dense(13, activation="tanh")], "native")
+        network = model([layers.Dense(13, activation="tanh")])
         data, settings = source(tmp_path)
         history = network.fit(*data, epochs=3, verbose=False, callbacks=looks, **settings)
         figures = [(row["loss"], row["accuracy"]) for row in history.rows]
@@ -214,6 +238,6 @@ def test_weights_of_samples_take_part_in_slices(
     assert figures == expected
     for name, value in sliced.items():
         assert np.array_equal(value, single[name]), name
-    plain = model([layers.Dense(13, activation="tanh")], "native")
+    plain = model([layers.Dense(13, activation="tanh")])
     unweighted = plain.fit(X, Y, batch_size=17, epochs=3, verbose=False)
     assert unweighted.rows[-1]["loss"] != figures[-1][0]

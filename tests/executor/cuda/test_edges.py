@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+import pytest
+
+from magmadnn import optim
+from magmadnn.executor.cuda import graphs, small
 from magmadnn.executor.cuda.edges import edges_of
+from tests.executor.cuda.devices import network, samples
+from tests.executor.cuda.emulator import emulated_device, needs_compiler
 
 A, B, C = (0, 10), (10, 20), (20, 30)
 
@@ -48,3 +57,48 @@ def _values(touched: list, order: object) -> list[object]:
         for start, end in writes:
             memory[start:end] = [(number, seen[number])] * (end - start)
     return [memory, sorted(seen.items())]
+
+
+SEEDS = (1, 2, 3)
+
+
+def trained(seed: int) -> tuple[dict[str, np.ndarray], int]:
+    """Parameters of a network trained on the emulated device, and how many nodes its largest graph has."""
+    x, y = samples(24, 13, 5)
+    with emulated_device(seed=seed) as engine:
+        model = network((13, 17, 11, 5), optim.SGD(0.3), device="cuda")
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        return dict(model.values()), max(len(g.nodes) for g in engine.graphs)
+
+
+@needs_compiler
+def test_each_missing_edge_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No edge too many, and the emulated device finds each that is missing: it runs nodes in any order."""
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    right, largest = trained(SEEDS[0])
+    for seed in SEEDS[1:]:
+        assert _equal(trained(seed)[0], right)
+    whole, missing, edges_seen = graphs.nodes_of, [0], [0]
+
+    def without_one(engine: Any, items: Sequence[Any], edges: Sequence[tuple[int, ...]]) -> Any:
+        if len(items) == largest:
+            pairs = [(number, k) for number, after in enumerate(edges) for k in after]
+            edges_seen[0] = len(pairs)
+            gone = pairs[missing[0]]
+            edges = [
+                tuple(k for k in after if (number, k) != gone) for number, after in enumerate(edges)
+            ]
+        return whole(engine, items, edges)
+
+    monkeypatch.setattr(graphs, "nodes_of", without_one)
+    unseen = []
+    while missing[0] == 0 or missing[0] < edges_seen[0]:
+        if all(_equal(trained(seed)[0], right) for seed in SEEDS):
+            unseen.append(missing[0])
+        missing[0] += 1
+    assert edges_seen[0] >= 7
+    assert unseen == []
+
+
+def _equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for name in b)

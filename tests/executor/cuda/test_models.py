@@ -18,7 +18,7 @@ from magmadnn.errors import (
     OutOfMemoryError,
     UnknownNameError,
 )
-from magmadnn.executor.cuda import graphs, runner, small
+from magmadnn.executor.cuda import runner, small
 from magmadnn.training import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
@@ -101,20 +101,6 @@ def test_results_do_not_depend_on_the_run(device: str) -> None:
         for model in models:
             model.fit(x, y, batch_size=8, epochs=2, verbose=0)
         assert distance(models[0], models[1]) == distance(models[0], models[2]) == 0
-
-
-@needs_compiler
-def test_a_missing_edge_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulated device runs what is not ordered in any order: without edges results are others."""
-    x, _ = samples(8, 13, 5)
-    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
-    with emulated_device(seed=3):
-        model = network(SIZES, None, device="cuda")
-        right = model.predict(x)
-        assert all((model.predict(x) == right).all() for _ in range(5))
-        monkeypatch.setattr(graphs, "edges_of", lambda touched: [() for _ in touched])
-        wrong = network(SIZES, None, device="cuda")
-        assert not all(np.allclose(wrong.predict(x), right) for _ in range(5))
 
 
 @pytest.mark.parametrize("device", DEVICES)
