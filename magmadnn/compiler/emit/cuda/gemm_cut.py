@@ -11,14 +11,15 @@ _MOST_WARPS = 12  # that share a tile's k
 _MOST_STEPS = 16
 _HELD = 96  # numbers of operands that a lane may have under way
 _EARLY = 80  # and those of an operand that it may have read before earlier kernels are done
-_OUTER_REGISTERS, _LARGE_REGISTERS = 80, 104
+_OUTER_REGISTERS = 80
 _SHORT_K = 256  # for which whole tiles of both operands lie in shared memory
 # 16 rows and 8 columns of a warp, times; in the order of preference.
 _TILES = ((1, 4), (2, 2), (2, 4), (1, 2), (1, 1))
 _NARROW_TILE = (4, 2)  # of few blocks
 # The same with the warps of a block, where k is short.
 _OUTER_TILES = ((1, 4, 4, 2), (2, 4, 4, 2), (1, 4, 4, 1), (1, 4, 2, 1))
-_LARGE_TILE = (1, 6, 6, 2)  # for several products that share a round
+# The same for several products that share a round: the first with which they do.
+_LARGE_TILES = ((1, 6, 6, 2), (1, 6, 7, 2), (2, 6, 4, 3), (2, 6, 5, 3))
 
 
 Sizes = tuple[int, int, int]
@@ -53,14 +54,14 @@ class Cut:
     @property
     def is_large(self) -> bool:
         """Whether no other block has room beside one."""
-        return self.whole_k and self.tile == _LARGE_TILE[:2]
+        return self.whole_k and (*self.tile, *self.warps[:2]) in _LARGE_TILES
 
     @property
     def registers(self) -> int:
         """Of a thread, roughly."""
         down, across = self.tile
         if self.whole_k:
-            return _LARGE_REGISTERS if self.is_large else _OUTER_REGISTERS
+            return _OUTER_REGISTERS + (24 * down if self.is_large else 0)
         return 40 + 4 * down * across + self.ahead * (8 * down + 4 * across)
 
     @property
@@ -149,20 +150,28 @@ def outer_cuts(
     Large tiles for all of them, whose blocks have a multiprocessor each, where that makes one round and they
     read no more; else each has its own tile. One by itself fills the chip with small ones.
     """
-    own, large = [], []
-    for rows, columns, deep in sizes:
-        steps = max(-(-deep // _STEP), 1)
-        made = [Cut(True, t[:2], (*t[2:], 1), steps, 1) for t in (*_OUTER_TILES, _LARGE_TILE)]
-        large.append(made.pop())
-        fitting = [c for c in made if c.shared_bytes(False, item) <= shared]
+    steps = [max(-(-deep // _STEP), 1) for _, _, deep in sizes]
+
+    def cuts(tile: tuple[int, int, int, int]) -> tuple[Cut, ...]:
+        return tuple(Cut(True, tile[:2], (*tile[2:], 1), count, 1) for count in steps)
+
+    def fit(some: Sequence[Cut]) -> bool:
+        return all(cut.shared_bytes(False, item) <= shared for cut in some)
+
+    def read(some: Sequence[Cut]) -> list[int]:
+        return [cut.blocks(*one[:2]) * sum(cut.block) for cut, one in zip(some, sizes, strict=True)]
+
+    own = []
+    for one, candidates in zip(sizes, zip(*map(cuts, _OUTER_TILES), strict=True), strict=True):
+        fitting = [cut for cut in candidates if fit([cut])]
         if not fitting:
             return None
-        own.append(_best(fitting, rows, columns, processors, ()))
-    blocks = sum(cut.blocks(*one[:2]) for cut, one in zip(large, sizes, strict=True))
-    fits = all(cut.shared_bytes(False, item) <= shared for cut in large) and blocks <= processors
-    read = sum(cut.blocks(*one[:2]) * sum(cut.block) for cut, one in zip(own, sizes, strict=True))
-    together = len(sizes) > 1 and fits and processors * sum(large[0].block) <= read
-    return tuple(large) if together else tuple(own)
+        own.append(_best(fitting, *one[:2], processors, ()))
+    for some in map(cuts, _LARGE_TILES if len(sizes) > 1 else ()):
+        blocks = sum(cut.blocks(*one[:2]) for cut, one in zip(some, sizes, strict=True))
+        if fit(some) and blocks <= processors:
+            return some if processors * sum(some[0].block) <= sum(read(own)) else tuple(own)
+    return tuple(own)
 
 
 def _best(cuts: list[Cut], rows: int, columns: int, processors: int, early: Collection[str]) -> Cut:

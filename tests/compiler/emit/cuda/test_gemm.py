@@ -10,7 +10,7 @@ import pytest
 
 from magmadnn.backends.cuda.engine import KernelNode
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant, choose_gemm, hastened
-from magmadnn.compiler.emit.cuda.gemm_cut import _LARGE_TILE, _OUTER_TILES, Cut, cut_for
+from magmadnn.compiler.emit.cuda.gemm_cut import _LARGE_TILES, _OUTER_TILES, Cut, cut_for
 from magmadnn.compiler.emit.cuda.module import OPTIONS, module_text, symbol
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
@@ -243,7 +243,7 @@ def test_tiles_of_weight_gradients_change_no_bit(dtype: str) -> None:
     for finish, sizes in ((updated(dtype), (101, 67, 35)), (momentum(dtype), (34, 98, 16))):
         gemm = Gemm(dtype, transpose_a=True, epilogue=finish, unread=True)
         launches, memory = [], []
-        for down, across, *warps in (*_OUTER_TILES, _LARGE_TILE):
+        for down, across, *warps in (*_OUTER_TILES, *_LARGE_TILES):
             arrays = placed(gemm, sizes)
             launch = chosen(gemm, arrays, sizes)
             assert isinstance(launch.variant, GemmVariant) and launch.variant.cut.whole_k
@@ -314,8 +314,20 @@ def test_weight_gradients_of_a_level_share_their_rounds() -> None:
     # Small tiles that share a multiprocessor where there are few.
     cut = cut_for((784, 256, 64), transposes, 4, 132, 227 << 10, (), [(256, 256, 64)])
     assert cut is not None and cut.block == (64, 32)
-    cut = cut_for(sizes, transposes, 4, 132, 227 << 10, (), [*others, others[0]])
-    assert cut is not None and cut.block == (64, 64)  # more than one round
+    # The smallest tiles that make one round, of as many layers as that.
+    for layers, block, blocks in (
+        (3, (112, 96), 132),
+        (4, (128, 144), 108),
+        (5, (128, 144), 128),
+        (6, (160, 144), 116),
+        (7, (160, 144), 132),
+        (8, (64, 64), None),
+    ):
+        others = [(528, 528, 100)] * layers
+        cut = cut_for(sizes, transposes, 4, 132, 227 << 10, (), others)
+        assert cut is not None and cut.block == block and cut.is_large == (blocks is not None)
+        if blocks is not None:
+            assert sum(cut.blocks(m, n) for m, n, _ in (sizes, *others)) == blocks
     narrow = cut_for((528, 10, 100), transposes, 4, 132, 227 << 10, (), ())
     assert narrow is not None and not narrow.whole_k and narrow.blocks(528, 10) == 9
 
