@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +18,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
+from tests.compiler.emit.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.executor.cuda.emulator import emulated_device, needs_compiler, run_launch
 
 CHIP = Chip(80, 4, 48 << 10)
@@ -207,18 +205,13 @@ def test_what_does_not_fit_is_no_chain() -> None:
     assert chain([one, two, three], replace(CHIP, shared_bytes=1 << 10)) is None
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
-def test_text_compiles(architecture: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("major", "architecture"), ARCHITECTURES)
+def test_text_compiles(major: int, architecture: str) -> None:
     head = Head(43, 67, 10, 131)
     made = chain(head.launches(), CHIP)
     assert made is not None
-    text = module_text(
-        [merge([made, doubled(head.x, head.x)]).variant, *[p.variant for p in head.launches()]]
-    )
+    both = merge([made, doubled(head.x, head.x)]).variant
+    text = module_text([both, *[p.variant for p in head.launches()]])
     assert not re.search(r'extern "C"[^{]*run\(', text)
-    source = tmp_path / "module.cu"
-    source.write_text(text)
-    flags = [option for option in OPTIONS if not option.startswith("--std")]
-    command = ["nvcc", "-std=c++17", *flags, f"-arch={architecture}", "-cubin"]
-    subprocess.run([*command, "-o", str(tmp_path / "module.cubin"), str(source)], check=True)
+    image, _ = compiled(text, major, [*OPTIONS, f"-arch={architecture}"])
+    assert image.startswith(b"\x7fELF")
