@@ -74,8 +74,9 @@ def check(made: Gemm, m: int, n: int, k: int, target=None, spare: int = 0, alpha
 def test_edge_sizes(dtype, ta, tb, scaled):
     made = Gemm(dtype, ta, tb, scaled)
     rng = np.random.default_rng(2)
-    for m, n, k in rng.integers(1, 21, (40, 3)):
-        check(made, m, n, k)
+    for _ in range(2):  # each size of 1 to 20 for m, n and k, twice
+        for m, n, k in zip(*(1 + rng.permutation(20) for _ in range(3)), strict=True):
+            check(made, m, n, k)
     for m, n, k in rng.integers(1, 71, (12, 3)):
         check(made, m, n, k, spare=3)
 
