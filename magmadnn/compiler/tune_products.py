@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -130,7 +131,7 @@ def _runs(
     bare = {name: _bare(way.gemm) for name, way in ways.items()}
     made = list(dict.fromkeys(bare.values()))
     loaded = dict(zip(made, kernel.load(made, cache=kernel_cache()), strict=True))
-    space = kernel.scratch(max(scratch_bytes(each, host()) for each in made))
+    space = _room(max(scratch_bytes(each, host()) for each in made))
     matrices = [_matrices(gemm, values) for _ in range(sets)]
     sizes = {
         "row0": 0, "row1": values["row1"] - values["row0"], "column0": 0,
@@ -172,3 +173,9 @@ def _matrices(gemm: Gemm, values: Mapping[str, int]) -> dict[str, Any]:
         made[name] = kernel.scratch(nbytes).view(stored[name])
         made[name][:] = 0.5
     return made
+
+
+@functools.cache
+def _room(nbytes: int) -> Any:
+    """Scratch memory: the same for all products, since memory that is lent again is cleared first."""
+    return kernel.scratch(nbytes)

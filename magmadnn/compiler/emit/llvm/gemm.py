@@ -73,14 +73,13 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
 
 
 def layout(gemm: Gemm, target: Target) -> dict[str, int]:
-    """Where in scratch memory lie copies of B and A, a tile's sums, the last panel's and further ones."""
+    """Where in scratch memory lie copies of B and A, sums of the last panel and of others, kept copies."""
     item = item_bytes(FLOATS[gemm.dtype])
     tile, blocking = tile_for(gemm, target), blocking_for(gemm, target)
     panels = 1 if gemm.transpose_b else max(blocking.group, blocking.far_group)
     sizes = {
         "panel": (blocking.max_depth + tile.lanes) * tile.columns * panels,
         "block": block_elements(tile, blocking, gemm.load_a is not None),
-        "tile": tile.rows * tile.columns,
         "edge": blocking.rows * tile.columns,
         "sums": blocking.rows * blocking.columns,
         "kept": blocking.kept_bytes // item + tile.lanes * tile.columns,

@@ -21,8 +21,13 @@ from .gemm_ahead import LINE_BYTES
 from .gemm_tile import Tile, Totals
 from .place import Finisher, Place
 
-_LIGHT = 4  # operations on each element that are done in registers beside a tile's sums
-_SIMPLE = frozenset(("add", "subtract", "multiply", "negative", "minimum", "maximum"))
+_LIGHT = 8  # operations on each element that are done in registers beside a tile's sums
+_SIMPLE = frozenset(
+    (
+        "add", "subtract", "multiply", "negative", "minimum", "maximum", "where",
+        "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Ending:
     """What a panel has to know for the end of its tiles.
 
     Attributes:
-        tile: room for the sums of one tile.
+        sums: of the panel's rows, side by side.
         block: the kernel's argument block.
         row: the panel's first row of C,
         column: and its first column.
@@ -38,7 +43,7 @@ class Ending:
         far: whether C is too large to lie in the first-level cache.
     """
 
-    tile: Array
+    sums: Array
     block: Array
     row: Value
     column: Value
@@ -65,7 +70,7 @@ class Finishing:
     def write(
         self, code: Code, tile: Tile, rows: Value, ending: Ending, i: Value, whole: bool
     ) -> None:
-        """The end of a tile of `rows` rows at row `i` of its panel; `whole`: all its columns exist."""
+        """The end of `rows` rows of tiles from row `i` of a panel on; `whole`: all their columns exist."""
         name = f"finish_{self.name}_{tile.width}_{whole}"  # one for tiles of all heights
         body = functools.partial(self._write, tile, whole)
         code.subroutine(name, body, ending, i, rows)
@@ -87,7 +92,7 @@ class Finishing:
             for x, mask in enumerate(masks):
                 place = Place(ending.row + i + r, ending.column + x * lanes, lanes, mask)
                 at = place.row * ldc + place.column
-                value = ending.tile.vector(r * tile.columns + x * lanes, lanes)
+                value = ending.sums.vector((i + r) * tile.columns + x * lanes, lanes)
                 value = _scaled(code, value, c, at, factors, mask)
                 self._store(finish, value, place, c, at)
 

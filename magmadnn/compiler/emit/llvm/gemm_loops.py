@@ -405,11 +405,12 @@ class Nest:
         """All tiles of one panel, and beside them hints about another."""
         code, tile = self.code, self.tile
         rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
-        kept = self.scratch["sums"].at((j - block.j0) * self.blocking.rows)
+        one = block.last & ~block.resume  # block of k: no other panel's sums wait
+        kept = self.scratch["sums"].at(code.select(one, 0, (j - block.j0) * self.blocking.rows))
         sums = Side(kept, code.integer(tile.columns), self.one)
         goal = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
         finishing = None if self.finishing.is_plain else self.finishing
-        ending = self._ending(block, j, code.integer(tile.columns)) if finishing else None
+        ending = self._ending(block, j, code.integer(tile.columns), kept) if finishing else None
         write_panel(
             code, tile, self.blocking.unroll, finishing, True, rows, steps, a, b, sums, goal,
             block.resume, block.last, ending, ahead, self.transpose_b,
@@ -428,13 +429,12 @@ class Nest:
             with code.when(fits):
                 b = self._edge_side_b(block, j, width)
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
-                ending = self._ending(block, j, columns)
+                ending = self._ending(block, j, columns, sums.start)
                 write_panel(
                     code, tile, 1, self.finishing, False, rows, steps, a, b, sums, sums,
                     block.resume, block.last, ending,
                 )  # fmt: skip
 
-    def _ending(self, block: _Block, j: Value, columns: Value) -> Ending:
-        tile, arguments = self.scratch["tile"], self.frame.block
+    def _ending(self, block: _Block, j: Value, columns: Value, sums: Array) -> Ending:
         far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS
-        return Ending(tile, arguments, block.i0, j, columns, far)
+        return Ending(sums, self.frame.block, block.i0, j, columns, far)

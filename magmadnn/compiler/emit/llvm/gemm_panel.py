@@ -59,15 +59,16 @@ def write_panel(
     key += "" if ahead is None else f"_{ahead.start.item}"
 
     def write(code: Code, rows: Value, ahead: Ahead | None, *others: Any) -> None:
-        done = code.variable(code.integer(0))
+        done, finished = code.variable(code.integer(0)), code.integer(0)
         if whole:
             strip = Strip(tile, unroll, finishing, turned)
-            strip.write(code, rows, ahead, *others)
+            finished = strip.write(code, rows, ahead, *others)
             done.value = rows // tile.rows * tile.rows
         rest = _Rest(tile, finishing, whole)
         with code.repeat() as leave:
             leave.when(done.value >= rows)
             done.value = rest.write(code, done.value, rows - done.value, *others)
+        rest.finish(code, finished, rows, *others)
 
     operands = (rows, ahead, depth, a, b, sums, goal, resume, last, ending)
     code.subroutine(f"panel_{key}", write, *operands)
@@ -96,21 +97,24 @@ class _Rest:
         ending: Ending | None,
     ) -> Value:
         """The tile at row `i`, of which and below which `left` are left; gives the row behind it."""
-        columns = self.tile.columns
         here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
-        there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
-        if ending is not None:
-            there = Side(ending.tile, code.integer(columns), goal.step)
-        to = Side(
-            code.select_array(last, there.start, here.start),
-            code.select(last, there.row, here.row),
-            here.step,
-        )
-        height = self._one(code, left, depth, a.tile(i, self.tile.rows), b, here, to, resume)
-        if self.finishing is not None and ending is not None:
-            with code.when(last):
-                self.finishing.write(code, self.tile, height, ending, i, self.whole)
-        return i + height
+        to = here
+        if ending is None:
+            there = goal.start.at(i * goal.row)
+            to = Side(
+                code.select_array(last, there, here.start),
+                code.select(last, goal.row, here.row),
+                here.step,
+            )
+        return i + self._one(code, left, depth, a.tile(i, self.tile.rows), b, here, to, resume)
+
+    def finish(self, code: Code, first: Value, rows: Value, *others: Any) -> None:
+        """The end of the rows from `first` on, whose sums wait."""
+        *_, last, ending = others
+        if self.finishing is None or ending is None:
+            return
+        with code.when(last & (first < rows)):
+            self.finishing.write(code, self.tile, rows - first, ending, first, self.whole)
 
     def _one(self, code: Code, left: Value, depth: Value, a: Side, b: Side, *others: Any) -> Value:
         """One tile; gives its height."""

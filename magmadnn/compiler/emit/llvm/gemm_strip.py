@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .builder import I32, Array, Code, Value, item_bytes
+from .builder import I32, Array, Code, Value, Variable, item_bytes
 from .gemm_ahead import LINE_BYTES, Ahead, Announcing
 from .gemm_finish import Ending, Finishing, ReadyFinish
 from .gemm_tile import (
@@ -22,6 +22,8 @@ from .gemm_tile import (
     write_products,
     zeros,
 )
+
+_TOGETHER = 4  # tiles whose ends, if they take long, follow each other: so those of rows overlap
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,10 @@ class Strip:
         resume: Value,
         last: Value,
         ending: Ending | None,
-    ) -> None:
-        """All of them; `gemm_panel.py` says what the operands are."""
+    ) -> Value:
+        """All of them; `gemm_panel.py` says what the operands are. Gives how many rows are finished."""
         tile = self.tile
+        finished = code.variable(code.integer(0))
         at = code.variable(code.integer(0))
         hints = None
         if ahead is not None:
@@ -94,8 +97,9 @@ class Strip:
                 load_totals(tile, here, totals)
             left = Side(a.start.at(at.value), a.row, a.step)
             write_products(code, tile, self.unroll, depth, left, b, totals, now)
-            self._end(code, i, totals, here, there, last, ending, ready)
+            self._end(code, i, totals, here, there, last, ending, ready, finished)
             at.value = at.value + a.panel
+        return finished.value
 
     def _announce(
         self,
@@ -127,9 +131,10 @@ class Strip:
         last: Value,
         ending: Ending | None,
         ready: ReadyFinish | None,
+        finished: Variable,
     ) -> None:
-        """Store sums for the next block of k, or finish them."""
-        tile = self.tile
+        """Store sums for the next block of k, or finish them; what takes long, for some tiles at a time."""
+        tile, behind = self.tile, i + self.tile.rows
         with code.choose(last) as (yes, no):
             with no:
                 store_totals(tile, totals, here)
@@ -138,11 +143,13 @@ class Strip:
                     store_totals(tile, totals, there)
                 elif ready.is_light:
                     ready.write(code, tile, ending, i, totals)
+                    finished.value = behind
                 else:
-                    kept = Side(ending.tile, code.integer(tile.columns), there.step)
-                    store_totals(tile, totals, kept)
-                    height = code.integer(tile.rows)
-                    ready.finishing.write(code, tile, height, ending, i, True)
+                    store_totals(tile, totals, here)
+                    first, many = finished.value, code.integer(_TOGETHER * tile.rows)
+                    with code.when(behind - first >= many):
+                        ready.finishing.write(code, tile, many, ending, first, True)
+                        finished.value = behind
 
 
 class Beside:

@@ -19,7 +19,7 @@ from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.place import Place
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
-from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.operands import COLUMN, SCALAR, Operand, Result
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, gemm, matrix
 
 DTYPES = ("float32", "float64")
@@ -233,6 +233,37 @@ def test_an_update_in_place_needs_no_product_in_memory(dtype, m, n, k, blocking)
     np.testing.assert_array_equal(w.base[:, n:], outside)
     if blocking is None and k < 100:  # sums of a single block of k stay out of memory
         assert np.isnan(room).all()
+
+
+GATE = ("where", ("greater", ("argument", 0), ("constant", 0.0)), ("product",), ("constant", 0.0))
+LIGHT = ("add", GATE, ("multiply", ("argument", 1), ("argument", 2)))
+COSTLY = ("add", LIGHT, ("multiply", ("constant", 0.0), ("exp", ("argument", 2))))
+
+
+@pytest.mark.parametrize("blocking", [None, SMALL])
+@pytest.mark.parametrize(("m", "n", "k"), [(67, 37, 11), (24, 32, 9), (31, 16, 40), (5, 3, 7)])
+def test_light_and_costly_ends_give_the_same(m, n, k, blocking):
+    """In registers or from memory, for one tile or for some: operands of all spreads, both results."""
+    rng = np.random.default_rng([m, n, k])
+    x, rows, number = (rng.standard_normal(s).astype("f4") for s in ((m, n), (m,), (1,)))
+    operands_ = (
+        Operand("x", "float32"),
+        Operand("r", "float32", COLUMN),
+        Operand("s", "float32", SCALAR),
+    )
+    found = []
+    for formula in (LIGHT, COSTLY):
+        twice = Result("y", "float32", ("add", formula, ("argument", 0)))
+        made = Gemm("float32", epilogue=Finish(operands_, (twice,), formula), blocking=blocking)
+        a, b, c = operands(made, m, n, k, 3)
+        y = np.full((m, n), np.nan, "f4")
+        gemm(made, a, b, c, host(), x=x, x_row=n, r=rows, s=number, y=y, y_row=n)
+        found.append((c, y))
+    product = gemm(Gemm("float32", blocking=blocking), a, b, np.zeros_like(c), host())
+    expected = np.where(x > 0, product, np.float32(0)) + rows[:, None] * number
+    for c, y in found:
+        np.testing.assert_array_equal(c, expected)
+        np.testing.assert_array_equal(y, expected + x)
 
 
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "znver5", "apple-m1", "neoverse-v2"])
