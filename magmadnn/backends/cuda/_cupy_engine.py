@@ -19,10 +19,8 @@ from . import _driver as driver
 from ._cublaslt import Products
 from .engine import EventNode, GraphNode, KernelNode, ProductNode
 
-try:
-    from cupy.cuda import nvtx  # not in all of CuPy's packages
-except ImportError:
-    nvtx = None
+# Where CuPy was built without NVTX its place is taken by an object that has no functions.
+nvtx = found if hasattr(found := getattr(cupy.cuda, "nvtx", None), "RangePush") else None
 
 _EARLY_CAPABILITY = 90  # from which on a kernel may begin before the one in front of it has ended
 

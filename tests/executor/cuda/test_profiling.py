@@ -77,3 +77,35 @@ def test_calls_of_numpy_are_timed_and_all_steps_are_marked(tmp_path: Path) -> No
         "activation_1",
         "last",
     ]
+
+
+@pytest.mark.parametrize("device", [DEVICES[1]])
+def test_steps_are_ranges_of_nvtx(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's binding is there, and each step is one range: opened with its title, and closed."""
+    from magmadnn.backends.cuda import _cupy_engine
+
+    assert _cupy_engine.nvtx is not None, "CuPy has no cupy.cuda.nvtx: nothing would be marked"
+    calls: list[str] = []
+
+    class Noted:
+        """CuPy's functions, and a note of each call."""
+
+        push, pop = _cupy_engine.nvtx.RangePush, _cupy_engine.nvtx.RangePop
+
+        @classmethod
+        def RangePush(cls, title: str) -> None:
+            cls.push(title)
+            calls.append(title)
+
+        @classmethod
+        def RangePop(cls) -> None:
+            cls.pop()
+            calls.append("end")
+
+    x, _ = samples(9, 13, 5)
+    with on(device):
+        model = network(SIZES, None, device="cuda")
+        model.predict(x)
+        monkeypatch.setattr(_cupy_engine, "nvtx", Noted)
+        found = model.profile(x)
+    assert calls == [word for step in found.steps for word in (step.title, "end")]

@@ -1,4 +1,4 @@
-"""NVIDIA's compute-sanitizer over the kernels of matrix products: memory, races, barriers."""
+"""NVIDIA's compute-sanitizer over kernels of products and of whole trainings: memory, races, barriers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-def test_products(tool: str) -> None:
-    """Those of this package only: its kernels are called kernel_0, kernel_1, ..."""
+@pytest.mark.parametrize("what", ["products", "networks"])
+def test_nothing_is_found(what: str, tool: str) -> None:
+    """In kernels of this package only, which are called kernel_0, kernel_1, ..."""
     assert TOOL is not None
-    program = [sys.executable, "-m", "tests.executor.cuda.sanitized_products"]
+    program = [sys.executable, "-m", f"tests.executor.cuda.sanitized_{what}"]
     command = [TOOL, "--tool", tool, "--error-exitcode", "9", "--kernel-name", "kns=kernel_"]
     done = subprocess.run(
         [*command, *program], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "products are right" in done.stdout
+    assert f"{what} are right" in done.stdout
