@@ -82,6 +82,11 @@ class Looks:
 class Copy(Protocol):
     """A copy of an array of the host that may have changed since."""
 
+    @property
+    def version(self) -> int:
+        """Another number for each copy that was ever made."""
+        ...
+
     def begin(self) -> None:
         """Begin to find out; what is done meanwhile may be in vain."""
         ...

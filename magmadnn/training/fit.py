@@ -22,6 +22,9 @@ from .pieces import Batch, Take
 from .sources import Source
 
 if TYPE_CHECKING:
+    from magmadnn.executor.cuda.slices import CudaSlices
+
+    from .again import Call
     from .callbacks import Callback
     from .model import Model
 
@@ -137,6 +140,7 @@ class Fit:
         self._stop: str | None = None
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
+        self.call: Call | None = None  # whose first steps may be on their way
 
     def stop(self, reason: str) -> None:
         """End training after the current batch; `history.stopped` gets the reason."""
@@ -172,6 +176,8 @@ class Fit:
         started = time.perf_counter() - self._seconds
         self._call("on_epoch_begin")
         slices, size = self._slices(), self.current_batch_size
+        if self.call is not None:
+            self.call.keep(slices)
         if slices is None:
             self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
         else:
@@ -240,6 +246,13 @@ class Fit:
                     data[self.objective.weights] = self._weights[size] = weights[0]
                 self._made_slices[size] = self.step.slices(data, rows, self.source.streams)
         return self._made_slices[size]
+
+    def slices_on_device(self) -> CudaSlices | None:
+        """What ran on a GPU, if all that ran is one, with settings that stay."""
+        made = list(self._made_slices.values())
+        if len(made) != 1 or made[0] is None or not made[0].is_fixed:
+            return None
+        return made[0].on_device
 
     def check_finite(self) -> None:
         """Look whether parameters and states are finite before they are saved.

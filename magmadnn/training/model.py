@@ -23,6 +23,7 @@ from magmadnn.metrics import as_metric
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
+from .again import Call, begun
 from .architecture import free_variables, kept_states, layers_of, trained_of
 from .callbacks import Callback
 from .checks import as_iterable, at_least, chained, check_values, checked_arrays, gpu_of, looks
@@ -304,38 +305,43 @@ class Model:
             raise ArgumentError(
                 f"fit: validation_split must be at least 0 and below 1, got {validation_split!r}"
             )
-        if y is None:
-            if validation_split or sample_weight is not None or class_weight is not None:
-                what = "validation_split, sample_weight and class_weight"
-                raise ArgumentError(f"fit: {what} need x and y as arrays")
-            source: Source = IterableSource(as_iterable(x))
-        else:
-            later = not (class_weight or callbacks)
-            inputs, targets = checked_arrays(self, "fit", x, y, later)
-            weights = sample_weights(targets, sample_weight, class_weight)
-            kept = None
-            if validation_split and validation_data is not None:
-                raise ArgumentError("fit: give validation_data or validation_split, not both")
-            if validation_split:
-                kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
-                held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
-            on = {"seed": self.seed if shuffle else None, "device": gpu_of(self)}
-            look = partial(check_values, self, inputs, targets)
-            source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
-        objective, step = self._training_step(source.sample)
-        size, validate = max(batch_size if isinstance(batch_size, int) else 0, 1024), None
-        if validation_data is not None:
-            validate = self._validation(validation_data, size)
-        elif validation_split:
-            validate = partial(self._evaluated, held_back, size)
-        run = Fit(
-            self, objective, step, source, batch_size=batch_size, epochs=epochs,
-            initial_epoch=initial_epoch, validation=validate,
-            callbacks=[*for_verbosity(verbose), *callbacks],
-        )  # fmt: skip
-        return run.run()
+        others = callbacks or validation_split or class_weight or initial_epoch
+        plain = shuffle and y is not None and sample_weight is None and not others
+        with begun(self, gpu_of(self) if plain else None, x, y, batch_size) as call:
+            x, y = call.x, call.y
+            if y is None:
+                if validation_split or sample_weight is not None or class_weight is not None:
+                    what = "validation_split, sample_weight and class_weight"
+                    raise ArgumentError(f"fit: {what} need x and y as arrays")
+                source: Source = IterableSource(as_iterable(x))
+            else:
+                later = not (class_weight or callbacks)
+                inputs, targets = checked_arrays(self, "fit", x, y, later)
+                weights = sample_weights(targets, sample_weight, class_weight)
+                kept = None
+                if validation_split and validation_data is not None:
+                    raise ArgumentError("fit: give validation_data or validation_split, not both")
+                if validation_split:
+                    kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
+                    held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
+                on = {"seed": self.seed if shuffle else None, "device": gpu_of(self)}
+                look = partial(check_values, self, inputs, targets)
+                source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
+            objective, step = self._training_step(source.sample, call)
+            size, validate = max(batch_size if isinstance(batch_size, int) else 0, 1024), None
+            if validation_data is not None:
+                validate = self._validation(validation_data, size)
+            elif validation_split:
+                validate = partial(self._evaluated, held_back, size)
+            run = Fit(
+                self, objective, step, source, batch_size=batch_size, epochs=epochs,
+                initial_epoch=initial_epoch, validation=validate,
+                callbacks=[*for_verbosity(verbose), *callbacks],
+            )  # fmt: skip
+            call.fit, run.call = run, call
+            return run.run()
 
-    def _training_step(self, sample: Batch) -> tuple[Objective, Step]:
+    def _training_step(self, sample: Batch, call: Call | None = None) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
         variables = self.variables()
         trained = tuple(p.node for p in trained_of(variables))
@@ -344,17 +350,15 @@ class Model:
         nodes = tuple(s.node for s in kept)
         key = (*self._objective_key(sample), self.optimizer, *way.values(), trained, nodes)
         if self._step is None or self._step[0] != key:
+            if call is not None:
+                call.leave()  # a new step may begin with values of now
             if self.optimizer is None:
                 raise ArgumentError(
                     "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
                 )
             objective = Objective(self, sample.targets, sample.weights is not None)
             step = self.optimizer.step(
-                objective.loss,
-                self.parameters(),
-                outputs=objective.sums,
-                kept=kept,
-                **way,
+                objective.loss, self.parameters(), outputs=objective.sums, kept=kept, **way
             )
             self._step = (key, objective, step)
         return self._step[1:]
@@ -369,8 +373,6 @@ class Model:
             raise ArgumentError("fit: validation_data must be a pair (x, y)")
         x, y = data
         return lambda: self.evaluate(x, y, batch_size=batch_size)
-
-    # --- use --------------------------------------------------------------------------------------
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 1024, sample_weight: Any = None

@@ -312,6 +312,11 @@ def order_of(rows: int, seed: int, number: int, device: int | None = None) -> ND
     return _orders[key]
 
 
+def known_order(rows: int, seed: int) -> NDArray[np.int64] | None:
+    """The order of the first epoch, if it is kept."""
+    return _orders.get((rows, seed, 0))
+
+
 def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """What a function gives, computed by a thread of its own that ends with it."""
     made: Future[Any] = Future()

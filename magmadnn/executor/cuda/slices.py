@@ -8,6 +8,7 @@ step runs beside the end of the one before.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -43,6 +44,7 @@ LONGEST = 4096  # batches of one slice, for which there is room to keep outputs 
 _STEPS = (1, 8, 64)  # of a graph
 _MOST = 1024  # steps of one kernel
 _HEAD = 16  # bytes, of two integers
+_AHEAD_SECONDS = 5e-4  # of steps at least that begin before all is known
 
 _kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
 
@@ -59,6 +61,22 @@ class Known(NamedTuple):
     node: Node
     tensor: Any
     start: int
+
+
+class Begun(NamedTuple):
+    """The first batches of a slice, on their way.
+
+    Attributes:
+        order: their rows.
+        steps: how many are launched.
+        batches: of the slice, as a small plan's kernel was told.
+        state: of the data (`Data.state`).
+    """
+
+    order: Array
+    steps: int
+    batches: int
+    state: tuple[int, ...]
 
 
 class CudaSlices:
@@ -113,6 +131,9 @@ class CudaSlices:
         self._remembering: Graph | None = None
         self._graphs: dict[int, Graph] = {}
         self._known: list[Known] = []  # variables as they were at the last run
+        self._begun: Begun | None = None
+        self._state: tuple[int, ...] = ()  # of the data in the last run
+        self._last = (0, 1.0)  # batches of the last run, and how long one took
         self._addresses: tuple[int, ...] = ()
         self._written: tuple[int, ...] = ()
 
@@ -229,25 +250,81 @@ class CudaSlices:
             self._go_back()
         return self._ran(order, settings)
 
+    def begin(self, order: Array) -> None:
+        """Begin with a slice that is likely to come, with data and settings as in the last one.
+
+        What `run` is given then decides: if it is something else, all goes back to what was before. Whoever
+        does not come to `run` calls `leave`. The data of the last run must still be there.
+        """
+        count, (last, seconds) = len(order) // self._size, self._last
+        if self._small and count != last:  # its kernel counts to the end of the slice
+            return
+        graphs = _ahead(self._cut(min(count, last)), seconds)
+        steps = min(sum(graphs), count)
+        known = all(len(self._sent.get(node, b"")) >= 8 * steps for node in self._settings)
+        if not (known and self._is_as_known() and all(s in self._graphs for s in graphs)):
+            return
+        self._staging.begin()
+        self._remember()
+        order = order[: steps * self._size]
+        self._staging.send(self._first.address, np.array([0, count]), order)
+        self._begun = Begun(order, steps, count, self._state)
+        for number in graphs:
+            self._graph(number).launch()
+
+    def leave(self) -> bool:
+        """Go back to what was before `begin`, unless `run` went on from there; whether it was so."""
+        if self._begun is None:
+            return False
+        self._begun = None
+        self._go_back()
+        for layout in self._layouts:
+            layout.take_faults()
+        return True
+
+    def _goes_on(self, order: Array, settings: Mapping[Node, Array]) -> int:
+        """How many steps of this slice are on their way; if that is another slice, it is given up."""
+        begun = self._begun
+        if begun is None:
+            return 0
+        part = slice(8 * begun.steps)
+        if (
+            self._is_as_known()
+            and begun.state == self.data.state
+            and (begun.batches == len(order) // self._size or not self._small)
+            and np.array_equal(begun.order, order[: len(begun.order)])
+            and all(self._sent[n][part] == settings[n].tobytes()[part] for n in self._settings)
+        ):
+            self._begun = None
+            return begun.steps
+        self.leave()
+        return 0
+
     def _ran(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
         """`run`, with data as it lies there."""
-        count, staging = len(order) // self._size, self._staging
+        count, staging, started = len(order) // self._size, self._staging, time.perf_counter()
         order = order.astype(np.int64, copy=False)
-        self._check_addresses()
-        staging.begin()
+        settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
+        done = self._goes_on(order, settings)
+        cut = self._cut(count - done)
+        if not done:
+            self._check_addresses()
+            staging.begin()
         for node, block in self._settings.items():
-            values = np.asarray(settings[node], np.float64)
+            values = settings[node]
             if (text := values.tobytes()) != self._sent.pop(node, None):
                 staging.send(block.address, values)
             self._sent[node] = text
-        self._remember()
-        for number, steps in enumerate(self._cut(count)):
-            if number == 0:
-                rows = steps * self._size
-                staging.send(self._first.address, np.array([0, count]), order[:rows])
+        if not done:
+            self._remember()
+            done = cut.pop(0)
+            staging.send(self._first.address, np.array([0, count]), order[: done * self._size])
+            self._graph(done).launch()
+        rows = done * self._size  # that are there; others follow while the first steps run
+        staging.send(self._order + 8 * rows, order[rows:])
+        for steps in cut:
             self._graph(steps).launch()
-            if number == 0:  # while the first steps run
-                staging.send(self._order + 8 * rows, order[rows:])
+        self._state = self.data.state
         self._look_at_variables()
         there = self.data.there
         for array in there:
@@ -255,6 +332,7 @@ class CudaSlices:
             if array.copy is not None:
                 array.copy.begin()
         found = self._fetched(count)
+        self._last = count, (time.perf_counter() - started) / count
         if found is None:
             self._go_back()
         else:
@@ -303,12 +381,16 @@ class CudaSlices:
             self._look = graph_of(self._engine, finite_items(word, values))
         self._look.launch()
 
-    def _check_addresses(self) -> None:
-        """Bring variables to the device; graphs are made anew where one has moved."""
-        if self._known and all(
+    def _is_as_known(self) -> bool:
+        """Whether variables are where they were at the last run; what the host wrote is brought there."""
+        return bool(self._known) and all(
             tensor_of(k.node) is k.tensor and k.tensor.memory.device_pointer() == k.start
             for k in self._known
-        ):
+        )
+
+    def _check_addresses(self) -> None:
+        """Bring variables to the device; graphs are made anew where one has moved."""
+        if self._is_as_known():
             return
         layout = self._layouts[0]
         nodes = (*self._sources, *self._targets)
@@ -319,6 +401,16 @@ class CudaSlices:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
             self._look = self._remembering = None
+
+
+def _ahead(graphs: Sequence[int], seconds: float) -> list[int]:
+    """The first of a slice's graphs, of steps of so many seconds: they run while Python checks arguments."""
+    found: list[int] = []
+    for steps in graphs:
+        if sum(found) * seconds >= _AHEAD_SECONDS:
+            break
+        found.append(steps)
+    return found
 
 
 def fetched_rounded(plan: NativePlan, placeholders: Iterable[Node]) -> dict[Node, Work]:

@@ -7,6 +7,7 @@ was computed is thrown away, and it is computed again.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 from magmadnn.backends.cuda import device_memory
@@ -19,6 +20,7 @@ from .fingerprint import Fingerprint
 from .upload import upload
 
 LEAST_BYTES = 1 << 16  # less is copied each time
+_versions = itertools.count(1)
 
 
 class Watched:
@@ -32,6 +34,7 @@ class Watched:
     def __init__(self, array: Array, device: int) -> None:
         self._looks, self._device = looks_of(array), device
         self._block = Block(array.nbytes, device)
+        self.version = 0
         self._found = Looks()
         self._digest: bytes | None = None  # of what lies there
         self._again = False  # whether it was taken before
@@ -48,6 +51,11 @@ class Watched:
     def nbytes(self) -> int:
         """Bytes on the device."""
         return self._block.nbytes
+
+    @property
+    def place(self) -> int | None:
+        """Its address; None where it is made anew before it is used."""
+        return None if self._digest is None else self._block.address
 
     def is_like(self, array: Array) -> bool:
         """Whether the copy may be this array's."""
@@ -68,6 +76,7 @@ class Watched:
         )  # fmt: skip
 
     def _copy(self, array: Array) -> None:
+        self.version = next(_versions)
         self._found.forget()
         upload(device_memory(self._device), self._block.address, array)
 
