@@ -2,7 +2,8 @@
 
 What a launch costs does not depend on what it does, so launches that need not wait for each other become
 one. The texts of the parts are the same as alone, and so are the bits of their results: each is put into a
-struct whose members `blockIdx`, `threadIdx`, `blockDim` and `gridDim` hide CUDA's.
+struct whose members `blockIdx`, `threadIdx`, `blockDim` and `gridDim` hide CUDA's. Parts in a row that only
+differ in their arguments are one call, since each call takes as long to compile as the kernel alone.
 """
 
 from __future__ import annotations
@@ -83,23 +84,46 @@ class Merged:
                 kinds[part.variant] = f"{name}_part{len(kinds)}"
                 structs.append(inlined(part.variant, kinds[part.variant]))
         lines, first = ["  const u32 block = blockIdx.x, thread = threadIdx.x;"], 0
-        for k, part in enumerate(self.parts):
-            lines.append(self._call(k, kinds[part.variant], first))
-            first += part.blocks
+        for number, same in self._same():
+            lines.append(self._call(number, same, kinds[self.parts[number].variant], first))
+            first += same * self.parts[number].blocks
         slots = ", ".join(f"i64 {slot}" for slot in self.slots)
         bounds = f"__launch_bounds__({self.threads}, {self.resident})"
         head = f'extern "C" __global__ void {bounds} {name}({slots}) {{'
         return "\n".join(("".join(structs) + head, *lines, "}\n"))
 
-    def _call(self, number: int, kind: str, first: int) -> str:
-        """A part's blocks: from `first` on."""
+    def _same(self) -> list[tuple[int, int]]:
+        """Parts in a row that only differ in their arguments: the first one's number, and how many."""
+        found: list[tuple[int, int]] = []
+        for number, part in enumerate(self.parts):
+            if found and self.parts[found[-1][0]] == part:
+                found[-1] = (found[-1][0], found[-1][1] + 1)
+            else:
+                found.append((number, 1))
+        return found
+
+    def _call(self, number: int, same: int, kind: str, first: int) -> str:
+        """The blocks, from `first` on, of some parts that are the same: the text is there once."""
         part = self.parts[number]
         x, y, z = part.block
         across, down, deep = part.grid
-        at = f"(block - {first}u)"
-        arguments = ", ".join(f"Given{{{slot}_{number}}}" for slot in part.variant.slots)
-        return f"""  if (block < {first + part.blocks}u) {{
+        own = f"block - {first}u"
+        which, at = (
+            (f"({own}) / {part.blocks}u", f"(({own}) % {part.blocks}u)")
+            if same > 1
+            else ("0", f"({own})")
+        )
+
+        def given(slot: str) -> str:
+            value = f"{slot}_{number + same - 1}"
+            for k in reversed(range(same - 1)):
+                value = f"which == {k}u ? {slot}_{number + k} : {value}"
+            return f"Given{{{value}}}"
+
+        arguments = ", ".join(given(slot) for slot in part.variant.slots)
+        return f"""  if (block < {first + same * part.blocks}u) {{
     {kind} part;
+    const u32 which = {which};
     part.blockIdx = {{{at} % {across}u, {at} / {across}u % {down}u, {at} / {across * down}u}};
     part.threadIdx = {{thread % {x}u, thread / {x}u % {y}u, thread / {x * y}u}};
     part.gridDim = {{{across}, {down}, {deep}}};

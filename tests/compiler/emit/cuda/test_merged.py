@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -120,6 +121,25 @@ def test_one_launch_is_itself_and_equal_parts_share_their_text() -> None:
     assert isinstance(both.variant, Merged)
     assert both.variant.text("kernel").count("void run(") == 1
     assert both.grid[0] == 2 * one.grid[0] * one.grid[1]
+
+
+@needs_compiler
+def test_the_same_parts_in_a_row_are_one_call_with_their_own_memory() -> None:
+    inputs = [(matrix(37, 53, k), matrix(53, 29, 9 + k)) for k in range(4)]
+    made = []
+    for together in (False, True):
+        outputs = [np.full((37, 29), 7, np.float32) for _ in inputs]
+        first, *others = (
+            product(a, b, c, None, False) for (a, b), c in zip(inputs, outputs, strict=True)
+        )
+        twice = np.zeros((37, 53), np.float32)
+        parts = [first, doubled(inputs[0][0], twice), *others]
+        run_all([merge(parts)] if together else parts)
+        made.append([*outputs, twice])
+    for alone, merged in zip(*made, strict=True):
+        np.testing.assert_array_equal(alone, merged)
+    assert math.prod(first.grid) > 1  # a part's blocks and its number are told apart
+    assert merge(parts).variant.text("kernel").count("part.run(") == 3
 
 
 class Head:
