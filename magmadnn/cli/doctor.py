@@ -55,7 +55,6 @@ def _processor() -> Facts:
 
 def _libraries() -> Facts:
     yield "NumPy", machine.numpy_words()
-    yield "scipy-openblas64", machine.openblas_words()
     for name in ("llvmlite", "ml_dtypes", "safetensors", "rich"):
         yield name, machine.library_words(name)
 

@@ -97,18 +97,6 @@ def numpy_words() -> str:
     )
 
 
-def openblas_words() -> str:
-    """Version and configuration of scipy-openblas64, the core type that it chose included."""
-    try:
-        import scipy_openblas64
-
-        return str(scipy_openblas64.get_openblas_config()).strip()
-    except ModuleNotFoundError:
-        return NOT_INSTALLED
-    except (ImportError, OSError, AttributeError) as error:
-        return f"cannot be loaded: {_one_line(error)}"
-
-
 def library_words(name: str) -> str:
     """The version of a library, or why it cannot be used."""
     try:

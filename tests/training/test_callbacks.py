@@ -17,6 +17,8 @@ from magmadnn.errors import (
     MissingExtraError,
     UnknownNameError,
 )
+from magmadnn.optim import StepSlices
+from magmadnn.training import fit
 from magmadnn.training.progress import Progress
 
 RNG = np.random.default_rng(6)
@@ -266,3 +268,27 @@ def test_tensorboard_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'magmadnn\[tensorboard\]'"):
         md.callbacks.TensorBoard(tmp_path)
+
+
+def test_callbacks_have_their_turn_ten_times_a_second(monkeypatch):
+    clock, ends, rng = [0.0], [], np.random.default_rng(8)
+
+    def run(slices, order, count):  # steps of 3 ms, slices up to a fifth slower or faster
+        clock[0] += 0.003 * count * rng.uniform(0.8, 1.2)
+        return original(slices, order, count)
+
+    original = StepSlices.run
+    monkeypatch.setattr(StepSlices, "run", run)
+    monkeypatch.setattr(fit.time, "perf_counter", lambda: clock[0])
+
+    class Watch(md.callbacks.Callback):
+        def batches(self, fit):
+            return None
+
+        def on_batch_end(self, fit):
+            ends.append(clock[0])
+
+    rows = np.resize(X, (4000, 5))
+    network().fit(rows, np.resize(Y, 4000), batch_size=8, verbose=False, callbacks=[Watch()])
+    gaps = np.diff(ends[2:-1])  # the first slices are short, and the last is what is left
+    assert len(gaps) > 10 and gaps.max() <= 0.13 and np.mean(gaps) < 0.09
