@@ -241,8 +241,8 @@ def reduced_by(region: Region) -> Node:
 
 
 def combined_by(node: Node) -> str:
-    """How a reduction combines elements."""
-    return str(node.op.contracts) if isinstance(node.op, Op) else ""
+    """How a reduction combines elements; empty where that has no name."""
+    return str(node.op.contracts or "") if isinstance(node.op, Op) else ""
 
 
 def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:

@@ -13,6 +13,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 from magmadnn.graph.svg import to_svg
 
+from .choices import Choice, check_choices, open_choices
 from .diagram import diagram_of_plan
 from .draft import Draft
 from .draft import Work as Work
@@ -81,6 +82,7 @@ class NativePlan:
         checked: the phase before which all outputs are computed; no variable is written earlier.
         dump: where what is made of the plan is written, if anybody wants it.
         verified: whether places in memory are checked too, for each set of sizes.
+        choices: reductions that are looked at before a run, with sizes that must not be 0.
     """
 
     program: Program
@@ -90,6 +92,7 @@ class NativePlan:
     checked: int
     dump: Dump
     verified: bool = False
+    choices: tuple[Choice, ...] = ()
 
     @property
     def kernels(self) -> int:
@@ -101,7 +104,9 @@ class NativePlan:
 
         Raises:
             GraphError: if a check of them fails.
+            ShapeError: for a maximum or minimum of no elements.
         """
+        check_choices(self.choices, sizes)
         found = arena_of(self, sizes)
         if self.verified:
             verify_memory(found.lives, self.work, self.layouts.bases, name="plan_memory")
@@ -142,7 +147,14 @@ def native_plan(program: Program, *, check: bool = False, rounding: bool = True)
     early = draft.dependencies.early(draft.program.outputs)
     checked = max((draft.phases[r] for r in early), default=-1) + 1
     plan = NativePlan(
-        draft.program, draft.work, draft.layouts, draft.in_place, checked, dump, check
+        draft.program,
+        draft.work,
+        draft.layouts,
+        draft.in_place,
+        checked,
+        dump,
+        check,
+        open_choices(program),
     )
     dump.add("plan", plan.__str__)
     dump.add_file("given.svg", lambda: to_svg(program))

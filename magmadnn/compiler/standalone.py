@@ -52,13 +52,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Copy:
-    """A value of any layout, copied element by element to where it lies packed."""
+    """A value of any layout, copied element by element to where it lies packed, or to `goal_strides`."""
 
     source: Place
     goal: Place
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]  # bytes
     item_bytes: int
+    goal_strides: tuple[Size, ...] | None = None  # bytes
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,34 @@ def runs_of_rows(
     return RowRuns(_table(source[0], first), constants, tuple(map(tuple, steps.T.tolist())))
 
 
+def boxes_of(
+    node: Node, operands: Sequence[Array], sizes: Mapping[str, int]
+) -> list[tuple[int, ...]] | None:
+    """Where in the result each operand lies as it is, from its first element on; None where it is not so.
+
+    Args:
+        node: as for `runs_of`.
+        operands: likewise.
+        sizes: likewise.
+    """
+    source, place, _ = _elements(node, operands, sizes)
+    shape = bind_shape(node.shape, sizes)
+    source, place = source.reshape(shape), place.reshape(shape)
+    starts = []
+    for number, (operand, places) in enumerate(zip(operands, _places(operands), strict=True)):
+        found = np.argwhere(source == number)
+        if not len(found) or operand.ndim != len(shape):
+            return None
+        start = found.min(axis=0)
+        box = tuple(slice(s, s + n) for s, n in zip(start, operand.shape, strict=True))
+        expected = places - (number * _APART + _APART // 2)
+        whole = len(found) == operand.size and source[box].shape == operand.shape
+        if not whole or (source[box] != number).any() or (place[box] != expected).any():
+            return None
+        starts.append(tuple(int(s) for s in start))
+    return starts if sum(operand.size for operand in operands) == source.size else None
+
+
 def _elements(
     node: Node, operands: Sequence[Array], sizes: Mapping[str, int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:

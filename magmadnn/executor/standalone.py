@@ -66,7 +66,7 @@ class _Exporter:
 
     def made(self, longest: int) -> Standalone:
         """All parts together."""
-        calls = tuple(self._call(work) for work in self.plan.work)
+        calls = tuple(call for work in self.plan.work for call in self._calls(work))
         copies = tuple(self._copies())
         nodes = self.plan.program.nodes()
         dims = dict.fromkeys(d for n in nodes for d in dims_of((n.shape, *n.attributes.values())))
@@ -80,7 +80,7 @@ class _Exporter:
             (*self._facts.values(), *self._no_faults()),
             calls,
             copies,
-            tuple(dim for dim in dims if not dim.never_negative),
+            (*(dim for dim in dims if not dim.never_negative), *self._chosen_from()),
             longest,
             self._faults,
         )
@@ -127,11 +127,19 @@ class _Exporter:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _call(self, work: Work) -> Call | Copy:
-        lowered = work.lowered
-        assert lowered is not None
+    def _chosen_from(self) -> list[Dim]:
+        """What must not be negative, so that there is always something to choose from."""
+        made = [size - 1 for _, size in self.plan.choices if str(size) != self.batch]
+        return [dim for dim in dict.fromkeys(made) if isinstance(dim, Dim)]
+
+    def _calls(self, work: Work) -> Sequence[Call | Copy]:
         if work.region.kind is RegionKind.MOVE:
             return self._movement(work.region.nodes[0])
+        return [self._call(work)]
+
+    def _call(self, work: Work) -> Call:
+        lowered = work.lowered
+        assert lowered is not None
         nodes = {slot: node for slot, node, _ in (*lowered.reads, *lowered.writes)}
         places = {slot: self._place(node) for slot, node in nodes.items()}
         if FAULTS in lowered.kernel.slots:
@@ -168,8 +176,8 @@ class _Exporter:
         made = {slot: tuple(found) for slot, found in steps.items()}
         return replace(whole, numbers={**whole.numbers, "row1": rows}, extents=leading, steps=made)
 
-    def _movement(self, node: Node) -> Call | Copy:
-        """A copy of one value in another layout, or of several, sample by sample."""
+    def _movement(self, node: Node) -> Sequence[Call | Copy]:
+        """A copy of one value in another layout, or of several: sample by sample, or each as a whole."""
         source = node.inputs[0] if node.inputs else node
         seen = self._samples.first.walked(node)
         if seen is None:
@@ -182,11 +190,27 @@ class _Exporter:
             for axis in range(seen.ndim)
         )
         origin = replace(place, offset=place.offset + offset)
-        return Copy(origin, self._place(node), shape, strides, node.dtype.itemsize)
+        return [Copy(origin, self._place(node), shape, strides, node.dtype.itemsize)]
 
-    def _runs(self, node: Node) -> Call:
+    def _side_by_side(self, node: Node) -> list[Copy]:
+        """A copy of each operand to where it lies in the result."""
+        size, goal, copies = self._samples.size, self._place(node), []
+
+        def strides(of: Node) -> tuple[Size, ...]:
+            return tuple(size(partial(Layout.stride, node=of, axis=a)) for a in range(of.ndim))
+
+        for number, operand in enumerate(node.inputs):
+            offset = size(partial(Layout.box_offset, node=node, number=number))
+            there = replace(goal, offset=goal.offset + offset)
+            place, item = self._place(operand), node.dtype.itemsize
+            copies.append(Copy(place, there, operand.shape, strides(operand), item, strides(node)))
+        return copies
+
+    def _runs(self, node: Node) -> Sequence[Call | Copy]:
         """The runs of one row of the result, for each row."""
         found = self._samples.runs(node)
+        if found is None and self._samples.has_boxes(node):
+            return self._side_by_side(node)
         if found is None:
             raise _made_for_one_size(node)
         axes, runs = found
@@ -204,7 +228,7 @@ class _Exporter:
         steps["result"] = tuple(_nbytes(node.shape[axis + 1 :], node) for axis in range(axes))
         numbers: dict[str, Size] = {"row0": 0, "row1": len(runs.table)}
         kernel = Move(node.dtype.itemsize, count + 1)
-        return Call(kernel, numbers, places, node.shape[:axes], steps)
+        return [Call(kernel, numbers, places, node.shape[:axes], steps)]
 
     def _data_place(self, array: Array) -> Place:
         """What never changes, as data of the object file."""

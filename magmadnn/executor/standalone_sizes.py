@@ -18,7 +18,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
 
 from .native import Instance
-from .runs import RowRuns, runs_of_rows
+from .runs import RowRuns, boxes_of, runs_of_rows
 from .tasks import slot_values
 
 _DEGREE = 3  # of polynomials: a product of three unknown sizes
@@ -33,6 +33,7 @@ class Layout:
         self.plan, self.sizes = plan, sizes
         self.arrays = Instance(plan, sizes, prepared=False).arrays
         self._runs: dict[tuple[Node, int], RowRuns | None] = {}
+        self._boxes: dict[Node, list[tuple[int, ...]] | None] = {}
         self.values = {work: slot_values(work, self.arrays, sizes) for work in plan.work}
 
     def offset(self, node: Node) -> int:
@@ -67,6 +68,20 @@ class Layout:
         found = self.row_runs(node, axes)
         assert found is not None
         return found.steps[number][axis] * node.dtype.itemsize
+
+    def boxes(self, node: Node) -> list[tuple[int, ...]] | None:
+        """Where in the result of a movement each operand lies as it is."""
+        if node not in self._boxes:
+            operands = [self.arrays[i] for i in node.inputs]
+            self._boxes[node] = boxes_of(node, operands, self.sizes)
+        return self._boxes[node]
+
+    def box_offset(self, node: Node, number: int) -> int:
+        """Bytes from the result's first element to where an operand begins in it."""
+        found = self.boxes(node)
+        assert found is not None
+        steps = zip(found[number], self.arrays[node].strides, strict=True)
+        return int(sum(start * stride for start, stride in steps))
 
     def rows_of_a(self, work: Work) -> int:
         """Bytes from row to row of the first factor of a product, as its kernel counts them."""
@@ -130,6 +145,10 @@ class Samples:
             if first is not None and all(one is not None and _is_same(one, first) for one in found):
                 return axes, first
         return None
+
+    def has_boxes(self, node: Node) -> bool:
+        """Whether all operands of a movement lie in its result as they are, for all sizes."""
+        return all(layout.boxes(node) is not None for layout in self._layouts)
 
     def _rows(self, count: int) -> list[list[int]]:
         """The value of each monomial for the first so many sets of sizes."""

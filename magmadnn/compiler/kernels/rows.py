@@ -17,6 +17,8 @@ from .formula import Formula
 from .operands import Operand, Result, all_slots
 
 SHORT_ROW = 8192  # columns
+COMBINED = ("add", "multiply", "maximum", "minimum")  # how reductions combine elements
+CHOOSING = ("maximum", "minimum")  # which is one of them, so that there must be one
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 from magmadnn.compiler.copies import layouts_of
+from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED
 from magmadnn.compiler.layout import COLUMN, FULL, SCALAR, Layouts, is_gemm_operand
 from magmadnn.compiler.loads import is_product
+from magmadnn.compiler.lower import combined_by
 from magmadnn.compiler.regions import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
@@ -33,8 +35,6 @@ _ALONE = {
     OpKind.GATHER: RegionKind.GATHER,
     OpKind.SCATTER: RegionKind.SCATTER,
 }
-_COMBINED = ("add", "multiply", "maximum", "minimum")
-_CHOOSING = ("maximum", "minimum")
 _LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
 
 
@@ -171,9 +171,9 @@ class Fusion:
 
     def _take_reduction(self, node: Node) -> None:
         source, axes = node.inputs[0], node.attributes.get("axis")
-        if _combines(node) not in _COMBINED or not isinstance(axes, tuple) or not axes:
+        if combined_by(node) not in COMBINED or not isinstance(axes, tuple) or not axes:
             self._begin(RegionKind.CALL, node)
-        elif _combines(node) in _CHOOSING and any(not _is_positive(source.shape[a]) for a in axes):
+        elif combined_by(node) in CHOOSING and any(source.shape[a] == 0 for a in axes):
             self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
         elif axes == (source.ndim - 1,):
             self._take_row_reduction(node, source)
@@ -322,16 +322,6 @@ class Fusion:
         members = set(nodes)
         bases = {self.layouts.bases[i] for n in nodes for i in n.inputs} - members
         return {b for b in bases if is_same_matrix(matrix_of(b.shape), region.domain)}
-
-
-def _combines(node: Node) -> str | None:
-    """How a reduction combines elements."""
-    return node.op.contracts if isinstance(node.op, Op) else None
-
-
-def _is_positive(size: Any) -> bool:
-    """Whether a size is known to be at least 1."""
-    return isinstance(size, int) and size > 0
 
 
 def fuse(

@@ -15,6 +15,7 @@ from magmadnn.compiler.passes.decompose import decompose
 from magmadnn.compiler.passes.fuse import fuse
 from magmadnn.compiler.passes.simplify import simplify
 from magmadnn.compiler.regions import Region
+from magmadnn.errors import ShapeError
 from magmadnn.executor import Executable
 from magmadnn.graph import Node
 from magmadnn.graph.gradient import gradient
@@ -147,9 +148,18 @@ def test_elements_of_a_product_may_be_divided_into_more_axes() -> None:
     ]
 
 
-def test_an_extreme_of_what_may_be_empty_is_a_call() -> None:
+def test_an_extreme_of_what_may_be_empty_looks_before_it_runs() -> None:
     x = placed("x", 3, BATCH)
-    assert regions(ops.max(x, 1))[0].startswith("call") and regions(ops.sum(x, 1))[0][:4] == "rows"
+    assert regions(ops.max(x, 1)) == ["rows[3, batch] max"]
+    agrees([ops.max(x, 1), ops.softmax(x, 1), ops.softmax(x, 0)], {x: ramp(3, 7)})
+    (found,) = Executable([ops.softmax(x, 1)], executor="native").run({x: ramp(3, 0)})
+    assert found.shape == (3, 0)  # an op may choose from nothing where nobody reads what it chose
+    for node, words in (
+        (ops.max(x, 1), "max: axis 1"),
+        (ops.min(ops.transpose(x), 0), "min: axis 0"),
+    ):
+        with pytest.raises(ShapeError, match=f"{words} of x .* is empty"):
+            Executable([node], executor="native").run({x: ramp(3, 0)})
 
 
 def test_unknown_dtypes_are_calls() -> None:

@@ -317,15 +317,20 @@ def _write_copy(
     item = _ITEMS[copy.item_bytes]
     extents = [polynomial(code, n, sizes) for n in copy.shape]
     steps = [polynomial(code, n, sizes) for n in copy.strides]
+    apart = [polynomial(code, n, sizes) for n in copy.goal_strides or ()]
+    if copy.goal_strides is None:
+        apart = [code.integer(copy.item_bytes)]
+        for extent in reversed(extents[1:]):
+            apart.insert(0, apart[0] * extent)
 
-    def walk(axis: int, origin: Array, number: Value) -> None:
+    def walk(axis: int, origin: Array, there: Array) -> None:
         if axis == len(extents):
-            goal.viewed(item)[number] = origin.viewed(item)[0]
+            there.viewed(item)[0] = origin.viewed(item)[0]
             return
         with code.loop(0, extents[axis]) as k:
-            walk(axis + 1, origin.at(k * steps[axis]), number * extents[axis] + k)
+            walk(axis + 1, origin.at(k * steps[axis]), there.at(k * apart[axis]))
 
-    walk(0, source, code.integer(0))
+    walk(0, source, goal)
 
 
 def _escaped(data: bytes) -> str:
