@@ -72,6 +72,46 @@ def test_cuda_managed_is_one_block() -> None:
     assert view[:5].tolist() == [5, 5, 5, 4, 4]
 
 
+def test_prefetch_comes_behind_kernels_and_what_is_fetched_is_there() -> None:
+    device, count = cuda.device_memory(0), 10_007
+    blocks = [MemoryManager(count, kind=MANAGED) for _ in range(5)]
+    for k, m in enumerate(blocks):
+        address = m.device_pointer(write=True)
+        for value in (1, k):  # on the default stream, which `prefetch` does not wait for
+            device.fill(address, np.float32(value).tobytes(), count)
+        m.prefetch("host")
+    for k, m in enumerate(blocks):
+        assert (m.host() == k).all()
+        m.host(write=True)[:] = values(count, k)
+        m.prefetch("device")
+    for k, m in enumerate(blocks):
+        assert np.array_equal(held(m), values(count, k))
+
+
+def test_managed_pages_move_both_ways() -> None:
+    m = MemoryManager(1 << 20, "uint8", CUDA_MANAGED)
+    for turn in range(3):
+        m.host(write=True)[:] = turn
+        m.prefetch("device")
+        cuda.device_memory(0).fill(m.device_pointer(write=True), bytes([turn + 7]), 100)
+        m.prefetch("host")
+        assert np.unique(m.host()[:100]).tolist() == [turn + 7]
+        assert np.unique(m.host()[100:]).tolist() == [turn]
+
+
+def test_what_cupy_keeps_is_given_back_when_memory_runs_out() -> None:
+    cupy = pytest.importorskip("cupy")
+    device = cuda.device_memory(0)
+    memory.trim()
+    free, _ = device.free_and_total()
+    assert free is not None
+    array = cupy.empty(free * 3 // 4, cupy.uint8)
+    del array  # CuPy keeps the block
+    address = device.allocate(free // 2)
+    device.free(address)
+    assert cupy.get_default_memory_pool().total_bytes() == 0
+
+
 def test_a_full_device_says_how_full() -> None:
     total = cuda.device_memory(0).free_and_total()[1]
     with pytest.raises(errors.OutOfMemoryError, match="were asked for on the device 0, which has"):

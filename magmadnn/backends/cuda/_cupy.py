@@ -1,7 +1,9 @@
 """Device memory through CuPy's binding of the CUDA runtime.
 
 Copies run on the default stream, in the order they are asked for. Copies in the background run on a
-stream of their own until `wait`; those beside all else on a stream of the thread that asks.
+stream of their own until `wait`, behind what the default stream had to do when they were asked for, and go
+through pinned memory, since the device copies no other while the host goes on; those beside all else run on
+a stream of the thread that asks.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from cupy.cuda import runtime
 
 from magmadnn.backends.cpu.host import Bytes
 
+from . import _driver as driver
 from .protocol import fill_by_doubling
 
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+_MANAGES_PAGES = 89  # cudaDevAttrConcurrentManagedAccess
+_MOST_PINNED = 64 << 20  # bytes of a copy that goes through pinned memory: pinning takes time, too
 
 
 def probe() -> tuple[int, str]:
@@ -38,8 +43,12 @@ class CupyMemory:
         self._device = device
         with self._here():
             self._side = cupy.cuda.Stream(non_blocking=True)
+            self._begun = cupy.cuda.Event(disable_timing=True)
+            self._moves = bool(runtime.deviceGetAttribute(_MANAGES_PAGES, device))
         self._held: list[object] = []
+        self._fetched: list[tuple[Bytes, Bytes]] = []  # where bytes belong, and where they arrive
         self._lock = threading.Lock()
+        self._waiting = threading.Lock()
         self._thread = threading.local()
 
     def _here(self) -> cupy.cuda.Device:
@@ -52,22 +61,36 @@ class CupyMemory:
     def allocate_managed(self, nbytes: int) -> int:
         if nbytes > runtime.memGetInfo()[1]:  # more than the device holds would thrash, not fail
             raise MemoryError
-        return self._allocated(runtime.mallocManaged, nbytes)
+        address = self._allocated(runtime.mallocManaged, nbytes)
+        if self._moves:
+            with self._here():
+                driver.prefer(address, nbytes, self._device)
+        return address
 
     def _allocated(self, call: Callable[[int], int], nbytes: int) -> int:
-        try:
-            with self._here():
+        with self._here():
+            try:
                 return call(nbytes)
-        except runtime.CUDARuntimeError as error:
-            if error.status == _OUT_OF_MEMORY:
-                raise MemoryError from error
-            raise
+            except runtime.CUDARuntimeError as error:
+                if error.status != _OUT_OF_MEMORY:
+                    raise
+            cupy.get_default_memory_pool().free_all_blocks()  # CuPy keeps what its arrays had
+            try:
+                return call(nbytes)
+            except runtime.CUDARuntimeError as error:
+                if error.status == _OUT_OF_MEMORY:
+                    raise MemoryError from error
+                raise
 
     def free(self, address: int) -> None:
         with self._here():
             runtime.free(address)
 
     def copy_to_device(self, to: int, source: Bytes, hold: object = None) -> None:
+        if hold is not None and source.nbytes <= _MOST_PINNED:
+            pinned = self.pinned(source.nbytes)
+            np.copyto(pinned, source)
+            source, hold = pinned, (hold, pinned)
         self._copy(to, source.ctypes.data, source.nbytes, hold)
 
     def copy_beside(self, to: int, source: Bytes) -> None:
@@ -89,7 +112,13 @@ class CupyMemory:
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
     def copy_to_host(self, to: Bytes, source: int, hold: object = None) -> None:
-        self._copy(to.ctypes.data, source, to.nbytes, hold)
+        if hold is None or to.nbytes > _MOST_PINNED:
+            self._copy(to.ctypes.data, source, to.nbytes, hold)
+            return
+        pinned = self.pinned(to.nbytes)
+        self._copy(pinned.ctypes.data, source, to.nbytes, hold)
+        with self._lock:
+            self._fetched.append((to, pinned))
 
     def copy_on_device(self, to: int, source: int, nbytes: int) -> None:
         self._copy(to, source, nbytes, None)
@@ -102,8 +131,9 @@ class CupyMemory:
                 return
             with self._lock:
                 self._held.append(hold)
-            runtime.deviceSynchronize()  # what the default stream still writes comes first
-            runtime.memcpyAsync(to, source, nbytes, kind, self._side.ptr)
+                self._begun.record(cupy.cuda.Stream.null)  # what that still writes comes first
+                self._side.wait_event(self._begun)
+                runtime.memcpyAsync(to, source, nbytes, kind, self._side.ptr)
 
     def fill(self, to: int, pattern: bytes, count: int) -> None:
         if not count:
@@ -117,16 +147,23 @@ class CupyMemory:
         fill_by_doubling(self, to, pattern, nbytes)
 
     def prefetch_managed(self, address: int, nbytes: int, to_device: bool) -> None:
-        if to_device:  # CuPy's binding for CUDA 13 cannot name the host: pages follow when it reads
+        if self._moves:  # else the driver moves whole blocks by itself
             with self._here():
-                runtime.memPrefetchAsync(address, nbytes, self._device, self._side.ptr)
+                runtime.free(0)  # makes the context, in a thread that has none
+                driver.move(address, nbytes, self._device if to_device else None, self._side.ptr)
 
     def wait(self) -> None:
-        with self._lock:  # taken before waiting: what is added meanwhile is held for the next wait
-            held, self._held = self._held, []
-        with self._here():
-            runtime.deviceSynchronize()
-        del held
+        with self._waiting:  # nobody returns before bytes that another thread waits for are there
+            with (
+                self._lock
+            ):  # taken before waiting: what is added meanwhile is held for the next wait
+                held, self._held = self._held, []
+                fetched, self._fetched = self._fetched, []
+            with self._here():
+                runtime.deviceSynchronize()
+            for to, pinned in fetched:
+                np.copyto(to, pinned)
+            del held
 
     def free_and_total(self) -> tuple[int | None, int]:
         with self._here():

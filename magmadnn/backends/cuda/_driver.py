@@ -17,6 +17,8 @@ from magmadnn.errors import DeviceError, OutOfMemoryError
 _OUT_OF_MEMORY = 2
 _DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PREFERRED_LOCATION = 3  # CU_MEM_ADVISE_SET_PREFERRED_LOCATION
+_HOST = -1  # CU_DEVICE_CPU
 _PROGRAMMATIC = 1  # edge type, and port of a kernel
 
 
@@ -83,6 +85,22 @@ def new_stream(*, apart: bool = False) -> int:
 def wait_for(stream: int) -> None:
     """Return once all that a stream was given is done."""
     call("cuStreamSynchronize", c_void_p(stream))
+
+
+def prefer(address: int, nbytes: int, device: int) -> None:
+    """Advise that managed memory is best kept on a device: pages go back there when kernels use them."""
+    call(
+        "cuMemAdvise", c_uint64(address), ctypes.c_size_t(nbytes), c_int(_PREFERRED_LOCATION),
+        c_int(device),
+    )  # fmt: skip
+
+
+def move(address: int, nbytes: int, device: int | None, stream: int) -> None:
+    """Begin to move pages of managed memory to a device, or with None to the host."""
+    call(
+        "cuMemPrefetchAsync", c_uint64(address), ctypes.c_size_t(nbytes),
+        c_int(_HOST if device is None else device), c_void_p(stream),
+    )  # fmt: skip
 
 
 def new_event() -> int:
