@@ -91,12 +91,18 @@ def test_a_call_like_the_last_begins_at_once(
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
     with on("emulated"):
         x, y = given(kind)
-        model = network(SIZES, md.optim.SGD(0.1), device="cuda")
-        for _ in range(2 if kind == "written" else 1):
+        model, other = (network(SIZES, md.optim.SGD(0.1), device="cuda") for _ in range(2))
+        before = 2 if kind == "written" else 1
+        for _ in range(before):
             model.fit(x, y, batch_size=16, verbose=0)
         events.clear()
         model.fit(x, y, batch_size=16, verbose=0)
         assert events == ["begin", "_goes_on"]
+        never(monkeypatch)
+        for _ in range(before + 1):
+            other.fit(x, y, batch_size=16, verbose=0)
+        assert events == ["begin", "_goes_on"]
+        assert distance(model, other) == 0
 
 
 def other_rate(model: Any, x: Any, y: Any, settings: dict[str, Any]) -> None:
