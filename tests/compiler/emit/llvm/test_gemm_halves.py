@@ -74,8 +74,7 @@ def test_blocks_cuts_and_widths(ta: bool, tb: bool, loads: Any) -> None:
     made = Gemm("float32", ta, tb, load_a=loads[0], load_b=loads[1])
     for blocking in (SMALL, PLAIN):
         check(replace(made, blocking=blocking), 53, 151, 41, spare=1)
-    for target in WIDTHS:
-        check(made, 23, 137, 19, target)
+    check(made, 23, 137, 19, WIDTHS[(LOADS.index(loads) + 2 * ta + tb) % 3])  # all, in turn
     cut = replace(made, blocking=SMALL)
     a, b = operands(made, 37, 149, 59)
     wanted = plainly(cut, a, b, np.zeros((37, 149), np.float32))
@@ -118,6 +117,8 @@ def test_a_single_row_or_column(column: bool, ta: bool, tb: bool, loads: Any) ->
 
 # --- pairs ----------------------------------------------------------------------------------------
 
+PAIRS = [(BRAIN, BRAIN), (ROUNDED, BRAIN), (ROUNDED, ROUNDED)]
+
 
 def emulated(code: Code, a: Value, b: Value, total: Value) -> Value:
     """What the instruction does where no number is subnormal."""
@@ -140,14 +141,19 @@ def by_pairs(a: Any, b: Any) -> Any:
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
-@pytest.mark.parametrize("loads", [(BRAIN, BRAIN), (ROUNDED, BRAIN), (ROUNDED, ROUNDED)])
+@pytest.mark.parametrize("loads", PAIRS)
 def test_pairs(monkeypatch: Any, loads: Any, ta: bool, tb: bool) -> None:
-    """All of a kernel for AVX512-BF16 but the instruction, which two FMAs stand for."""
+    """All of a kernel for AVX512-BF16 but the instruction, which two FMAs stand for.
+
+    Widths and blockings take turns: each meets each, and all loads and transposes.
+    """
     monkeypatch.setattr(gemm_tile, "pair_dot", emulated)
     made = Gemm("float32", ta, tb, load_a=loads[0], load_b=loads[1])
     widths = [replace(target, dots=True, cpu="x86-64-v3") for target in WIDTHS]
     sizes = np.random.default_rng(2).integers(1, 21, (12, 3))
-    for target, blocking in itertools.product(widths, (None, SMALL, PLAIN)):
+    turn = PAIRS.index(loads) + 2 * ta + tb
+    for number, blocking in enumerate((None, SMALL, PLAIN)):
+        target = widths[(turn + number) % 3]
         kernel = replace(made, blocking=blocking)
         for m, n, k in [*sizes, (53, 151, 41)] if blocking is None else [(53, 67, 41), (7, 37, 40)]:
             a, b = operands(made, m, n, k, spare=3)
