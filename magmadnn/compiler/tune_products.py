@@ -121,8 +121,13 @@ def rotating(
     gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, Way]
 ) -> dict[str, Callable[[], None]]:
     """The same, each call on several sets of matrices, which together do not fit the nearest caches."""
+    return _runs(gemm, values, ways, sets_of(gemm, values))
+
+
+def sets_of(gemm: Gemm, values: Mapping[str, int]) -> int:
+    """How many sets of matrices take turns in a call of `rotating`: so many products are computed."""
     sets = max(_SETS_BYTES // max(matrix_bytes(gemm, values), 1), 1)
-    return _runs(gemm, values, ways, min(sets, _MOST_SETS))
+    return min(sets, _MOST_SETS)
 
 
 def _runs(

@@ -13,7 +13,7 @@ from magmadnn.compiler.emit.llvm.target import host, named
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.tune import search_all
 from magmadnn.compiler.tune_file import Record, Records
-from magmadnn.compiler.tune_products import product_words
+from magmadnn.compiler.tune_products import product_words, sets_of
 from magmadnn.compiler.tune_search import Search
 from tests.compiler.tuning import SPEED, Machine, part
 
@@ -89,6 +89,13 @@ def test_all_products_of_a_file_are_searched(tmp_path):
     kept = records.read()
     assert len(kept) == 3
     assert {kept[words].choice for words in found} == {best}
+
+
+def test_times_are_those_of_one_product():
+    assert Record("x", {"x": 30.0, RULE: 33.0}).of_one(3) == Record("x", {"x": 10.0, RULE: 11.0})
+    gemm = Gemm("float32")
+    assert sets_of(gemm, part()) == 5  # of 1.4 MiB each
+    assert (sets_of(gemm, part(3, 5, 7)), sets_of(gemm, part(4001, 997, 1009))) == (16, 1)
 
 
 # --- tiles ----------------------------------------------------------------------------------------
