@@ -2,8 +2,11 @@
 
 Each program that is compiled has a folder `0001-native`, `0002-reference`, ..., with the program's text as it
 was given (`00-given.txt`) and after each pass (`01-simplify.txt`, ...), in order, and the drawing of the
-regions (`plan.svg`). The IR of kernels is in `kernels`, numbered in the order in which they were loaded; a
-kernel that several programs have in common is there once. Numbers go on where the folder has some already.
+regions (`plan.svg`).
+The IR of kernels is in `kernels`, numbered in the order in which they were loaded; a kernel
+that several programs have in common is there once. On a GPU there are the CUDA text of modules
+(`0001-module.cu`) and the launches of graphs, each with those that it waits for (`0002-graph.txt`).
+Numbers go on where the folder has some already.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class Dump:
 
 
 def dump_kernel(name: str, text: Callable[[], str]) -> None:
-    """Write the IR of a kernel.
+    """Write the IR or the text of a kernel, or of a graph of kernels.
 
     Raises:
         FileError: if the folder cannot be written.

@@ -6,8 +6,10 @@ import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from magmadnn.backends.cuda import Engine
+from magmadnn.compiler.dump import dump_kernel
 from magmadnn.compiler.emit.cuda.module import OPTIONS, key_of, module_text, symbol
 from magmadnn.compiler.emit.cuda.variant import Chip, Variant
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
@@ -33,6 +35,8 @@ def functions_of(engine: Engine, wanted: Iterable[Variant]) -> dict[Variant, obj
     with _lock:
         missing = [v for v in variants if (engine, v) not in _loaded]
         modules = _modules(missing)
+        for module in modules:
+            dump_kernel("module.cu", partial(module_text, module))
         for module, image in zip(modules, _images(engine, modules), strict=True):
             names = [symbol(k) for k in range(len(module))]
             for variant, function in zip(module, engine.load(image, names), strict=True):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.compiler.dump import dump_kernel
 from magmadnn.compiler.emit.cuda.gemm import GemmVariant, hastened
 from magmadnn.compiler.emit.cuda.gemm_cut import Sizes, outer_cuts
 from magmadnn.compiler.emit.cuda.merged import merge, registers_of
@@ -20,6 +21,7 @@ from .code import chip_of, functions_of
 from .edges import Span, edges_of
 from .item import Item, touched_by
 from .levels import levels_of, load_of, outer_of
+from .listing import listing
 
 
 class Launches(NamedTuple):
@@ -32,6 +34,7 @@ class Launches(NamedTuple):
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
     """A graph that does what these launches do one after the other."""
     made = merged(items, chip_of(engine))
+    dump_kernel("graph.txt", lambda: listing(made.items, made.after))
     return engine.graph(nodes_of(engine, made.items, made.after))
 
 

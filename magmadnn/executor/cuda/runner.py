@@ -19,10 +19,11 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
 
 from .edges import Span
-from .graphs import graph_of
+from .graphs import graph_of, merged
 from .item import Item
 from .items import Items, finite_items, may_fault, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
+from .listing import listing
 from .whole import whole
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -75,6 +76,20 @@ class Instance:
                 waiting = [Item(whole(waiting), (), ())]
             self._actions.append((phase, graph_of(self.engine, waiting).launch))
         return []
+
+    def listing(self) -> str:
+        """The launches of a run, graph by graph, with what each waits for."""
+        self.layout.begin()
+        texts, waiting = list[str](), list[Item]()
+        for work in [*self.plan.work, None]:
+            if work is not None and runs_on_device(work):
+                waiting += self.items.of(work)
+            elif waiting:
+                whole_one = [Item(whole(waiting), (), ())] if self.items.small else waiting
+                made = merged(whole_one, self.items.chip)
+                texts.append(listing(made.items, made.after))
+                waiting = []
+        return "\n".join(texts)
 
     def call(self, work: Work) -> Action:
         """The ops' NumPy functions, on copies of their operands."""
@@ -258,7 +273,8 @@ class CudaRunner:
         return self.instance(sizes).are_within(limits)
 
     def text(self, sizes: Mapping[str, int]) -> str:
-        """The plan as text, and what of it NumPy computes because there is no code for the device."""
+        """The plan as text, what of it NumPy computes, as it has no code for the device, and all launches."""
         by_numpy = [w for w in self.plan.work if w.lowered is not None and not runs_on_device(w)]
         lines = [f"# device {self.device}; by NumPy, on copies: {w.region}" for w in by_numpy]
-        return "\n".join([self.plan.text(sizes), *lines])
+        launches = f"# launches of a run on device {self.device}\n{self.instance(sizes).listing()}"
+        return "\n".join([self.plan.text(sizes), *lines, launches])
