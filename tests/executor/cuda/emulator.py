@@ -200,7 +200,7 @@ class Emulator:
         source = Path(name)
         source.write_text(f"{_HEADER.read_text()}\n{text}\n{entries}\n")
         made = source.with_suffix(".so")
-        command = ["g++", "-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
+        command = ["g++", "-std=c++17", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
                    "-fno-gnu-unique",
                    "-shared", "-fPIC", "-o", str(made), str(source)]  # fmt: skip
         subprocess.run(command, check=True)
