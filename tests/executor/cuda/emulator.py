@@ -3,11 +3,17 @@
 So the text of kernels, what they are given and the order in which graphs let them run are all tried without
 a GPU. Nodes of a graph run in an order that is drawn anew at each launch among all that its edges allow, so
 that a missing edge shows as a wrong result. New memory holds garbage.
+
+As on a GPU, what is launched or copied in the background runs later: here when it is waited for, or when
+memory is copied that is in one order with it. So who reads without waiting finds garbage. Memory that was
+given back is kept for a while, filled with other garbage: a kernel that is given an address in it fails, and
+so does the end of the device where something was written to it.
 """
 
 from __future__ import annotations
 
 import atexit
+import bisect
 import ctypes
 import hashlib
 import os
@@ -18,7 +24,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -35,6 +41,8 @@ from magmadnn.memory import as_dtype
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
 _HEADER = Path(__file__).with_name("emulator.h")
+_FREED = 0xDD
+_MOST_FREED = 64 << 20  # bytes that are kept of memory that was given back
 
 
 class HostMemory:
@@ -42,10 +50,14 @@ class HostMemory:
 
     name = "device 0 (emulated)"
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, engine: Emulator | None = None) -> None:
         self._blocks: dict[int, np.ndarray] = {}
-        self._capacity = capacity
+        self._capacity, self._engine = capacity, engine or _engine()
         self._thread = threading.local()
+        self._begun: list[tuple[int, int, int, object]] = []  # copies in the background
+        self._pinned: list[np.ndarray] = []  # as long as something may be copied from it
+        self._freed: dict[int, np.ndarray] = {}  # by address, oldest first
+        self._starts: list[int] = []  # their addresses in order
 
     def allocate(self, nbytes: int) -> int:
         if sum(block.size for block in self._blocks.values()) + nbytes > self._capacity:
@@ -58,10 +70,44 @@ class HostMemory:
     allocate_managed = allocate
 
     def free(self, address: int) -> None:
-        self._blocks.pop(address).fill(0xDD)
+        self._engine.wait()  # as the driver does
+        block = self._blocks.pop(address)
+        block.fill(_FREED)
+        self._freed[address] = block
+        while sum(b.size for b in self._freed.values()) > _MOST_FREED:
+            self._forget(next(iter(self._freed)))
+        self._starts = sorted(self._freed)
+
+    def _forget(self, address: int) -> None:
+        block = self._freed.pop(address)
+        assert (block == _FREED).all(), "something was written to memory that had been given back"
+
+    def close(self) -> None:
+        """Look whether memory that was given back is as it was then."""
+        for address in list(self._freed):
+            self._forget(address)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where memory that is in use begins and ends."""
+        return [(start, start + block.size - 512) for start, block in self._blocks.items()]
+
+    def is_freed(self, address: int) -> bool:
+        """Whether an address lies in memory that was given back."""
+        place = bisect.bisect_right(self._starts, address) - 1
+        if place < 0:
+            return False
+        start = self._starts[place]
+        return address < start + self._freed[start].size - 512
 
     def copy_to_device(self, to: int, source: np.ndarray, hold: object = None) -> None:
-        ctypes.memmove(to, source.ctypes.data, source.nbytes)
+        self._copy(to, source.ctypes.data, source.nbytes, None if hold is None else (hold, source))
+
+    def _copy(self, to: int, source: int, nbytes: int, hold: object = None) -> None:
+        self._engine.wait()
+        if hold is not None:
+            self._begun.append((to, source, nbytes, hold))
+            return
+        ctypes.memmove(to, source, nbytes)
 
     def copy_beside(self, to: int, source: np.ndarray) -> None:
         """Done when it is waited for: who does not wait, or writes the source before, is found out."""
@@ -79,16 +125,18 @@ class HostMemory:
         return found
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        return np.full(nbytes, 0xCB, np.uint8)
+        self._pinned.append(np.full(nbytes, 0xCB, np.uint8))
+        return self._pinned[-1]
 
     def copy_to_host(self, to: np.ndarray, source: int, hold: object = None) -> None:
-        ctypes.memmove(to.ctypes.data, source, to.nbytes)
+        self._copy(to.ctypes.data, source, to.nbytes, None if hold is None else (hold, to))
 
     def copy_on_device(self, to: int, source: int, nbytes: int) -> None:
-        ctypes.memmove(to, source, nbytes)
+        self._copy(to, source, nbytes)
 
     def fill(self, to: int, pattern: bytes, count: int) -> None:
         if count:
+            self._engine.wait()
             ctypes.memmove(to, pattern, len(pattern))
             fill_by_doubling(self, to, pattern, len(pattern) * count)
 
@@ -96,7 +144,10 @@ class HostMemory:
         """Nothing moves."""
 
     def wait(self) -> None:
-        """Everything is done at once."""
+        self._engine.wait()
+        begun, self._begun = self._begun, []
+        for to, source, nbytes, _ in begun:
+            ctypes.memmove(to, source, nbytes)
 
     def free_and_total(self) -> tuple[int | None, int]:
         return None, self._capacity
@@ -105,16 +156,19 @@ class HostMemory:
 class EmulatedGraph:
     """Nodes that run in any order that their edges allow."""
 
-    def __init__(self, nodes: Sequence[GraphNode], draw: random.Random) -> None:
-        self.nodes, self._draw = nodes, draw
+    def __init__(self, nodes: Sequence[GraphNode], engine: Emulator, draw: random.Random) -> None:
+        self.nodes, self._engine, self._draw = nodes, engine, draw
 
     def launch(self) -> None:
+        self._engine.later(self._run)
+
+    def _run(self) -> None:
         left = {k: set(node.after) for k, node in enumerate(self.nodes)}
         while left:
             ready = [k for k, after in left.items() if not after & left.keys()]
             number = self._draw.choice(ready)
             del left[number]
-            _run(self.nodes[number])
+            self._engine.run(self.nodes[number])
 
 
 def _run(node: GraphNode) -> None:
@@ -125,6 +179,13 @@ def _run(node: GraphNode) -> None:
         _multiply(node)
         return
     run_launch(node.function, node.grid, node.block, node.arguments)
+
+
+def addresses_of(node: GraphNode) -> Sequence[int]:
+    """What a node is given: addresses, and numbers that are far too small for one."""
+    if isinstance(node, ProductNode):
+        return (node.a, node.b, node.c, node.bias, node.scales)
+    return node.arguments if isinstance(node, KernelNode) else ()
 
 
 def run_launch(
@@ -182,11 +243,26 @@ class Emulator:
         self._count = 0
         self.graphs: list[EmulatedGraph] = []
         self.marks: list[str] = []
+        self.memory: HostMemory | None = None
+        self._queue: list[Callable[[], None]] = []
+        self._lock = threading.RLock()  # threads copy while others launch
 
     def begin(self, seed: int) -> None:
         """Forget graphs, and draw the order of nodes from this seed on."""
         self._draw.seed(seed)
         self.graphs.clear()
+        self._queue.clear()
+
+    def later(self, what: Callable[[], None]) -> None:
+        """Have something done after all that was launched before."""
+        self._queue.append(what)
+
+    def run(self, node: GraphNode) -> None:
+        """Do what a node says, if the memory that it is given is still there."""
+        if self.memory is not None:
+            freed = [k for k, x in enumerate(addresses_of(node)) if self.memory.is_freed(x)]
+            assert not freed, f"arguments {freed} of {node} lie in memory that was given back"
+        _run(node)
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         names = re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(", text)
@@ -222,16 +298,17 @@ class Emulator:
         for number, node in enumerate(nodes):
             assert all(0 <= k < number for k in node.after)
             assert isinstance(node, (KernelNode, ProductNode, EventNode))
-        self.graphs.append(EmulatedGraph(tuple(nodes), self._draw))
+        self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 
     def launch(self, node: KernelNode) -> None:
-        _run(node)
+        self.later(lambda: self.run(node))
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        ctypes.memmove(to, source, nbytes)
+        self.later(lambda: ctypes.memmove(to, source, nbytes) and None)
 
     def argsort(self, keys: int, count: int, order: int) -> None:
+        self.wait()
         raw = (ctypes.c_uint64 * count).from_address(keys)
         result = (ctypes.c_int64 * count).from_address(order)
         np.frombuffer(result, np.int64)[:] = np.argsort(
@@ -248,10 +325,14 @@ class Emulator:
         yield
 
     def seconds(self, first: list[float], last: list[float]) -> float:
+        assert not self._queue, "an event is asked for before it is waited for"
         return last[0] - first[0]
 
     def wait(self) -> None:
-        """Everything is done at once."""
+        """Do all that was launched."""
+        with self._lock:
+            while self._queue:
+                self._queue.pop(0)()
 
 
 @cache
@@ -263,10 +344,15 @@ def _engine() -> Emulator:
 @contextmanager
 def emulated_device(seed: int = 0, capacity: int = 1 << 40) -> Iterator[Emulator]:
     """One emulated device of `capacity` bytes in place of the machine's own."""
-    memory, engine = HostMemory(capacity), _engine()
+    engine = _engine()
+    memory = engine.memory = HostMemory(capacity, engine)
     engine.begin(seed)
     before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
     try:
         yield engine
+        engine.wait()
+        memory.close()
     finally:
+        engine.memory = None
+        engine.begin(seed)
         install(before)
