@@ -29,13 +29,18 @@ def claim(settings: Settings) -> Claim:
 def _slopes(results: Sequence[Result]) -> list[str]:
     """Time of a step for each layer more, from the shallowest to the deepest network."""
     first, last = results[0], results[-1]
-    lines = []
+    lines, slopes = [], dict[str, float]()
     for name, figure in last.figures.items():
         before = first.figures[name]
         if figure.blocks and before.blocks:
             seconds = figure.median / last.case.steps - before.median / first.case.steps
             each = seconds / (HIDDEN[-1] - HIDDEN[0]) * 1e6
+            slopes[name] = each
             lines.append(f"a layer more costs {name} {each:.2f} us a step (by the medians)")
+    if OURS in slopes and len(slopes) > 1:  # the goal: less than it costs any peer
+        least = min(each for name, each in slopes.items() if name != OURS)
+        verdict = "reached" if slopes[OURS] < least else "**not reached**"
+        lines.append(f"goal, a layer more costs less than any peer ({least:.2f} us): {verdict}")
     return lines
 
 
