@@ -94,18 +94,24 @@ def special_cases(op: Op, dtype: str) -> Iterator[Case]:
             yield Case(op, [x] if len(op.args) == 1 else pair, attributes)
 
 
+def plain_nan(x: Array) -> Array:
+    """With one NaN for all: half precision moves as float32, which changes the digits of NaN."""
+    return np.where(np.isnan(x), x.dtype.type(np.nan), x) if is_floating(x.dtype) else x
+
+
 def assert_special(case: Case, result: Array) -> None:
     """What the processor's NumPy says: finite numbers within the op's bound, everything else exactly."""
     with np.errstate(all="ignore"):
         expected = case.run()
         assert (result.shape, result.dtype) == (expected.shape, expected.dtype), case
         if case.op.kind is OpKind.MOVEMENT:
-            assert bits(result) == bits(expected), case
+            assert bits(plain_nan(result)) == bits(plain_nan(expected)), case
             return
         got, wanted = result.astype(np.float64), expected.astype(np.float64)
         finite = np.isfinite(wanted)
         np.testing.assert_array_equal(got[~finite], wanted[~finite], err_msg=str(case))
-        rows = case.attributes.get("axis") == 1  # of small whole numbers
+        rows = case.attributes.get("axis") == 1 and case.op.name not in ("softmax", "log_softmax")
+        # sums of small whole numbers round nowhere
         exact = rows or case.op.name in EXACT or not is_floating(expected.dtype)
         # NumPy's result and this one are each within the bound of the true one
         bound = 0 if exact else 2 * error_bound(case, wanted, expected.dtype.name)
