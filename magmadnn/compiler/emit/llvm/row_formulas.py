@@ -23,7 +23,7 @@ from .vmath import SPECIAL
 _REAL = REAL_FUNCTIONS | set(SPECIAL)
 _COSTS = {
     **dict.fromkeys(_REAL, 20),
-    "exp_beside_one": 11,
+    "exp_beside_one": 12,
     "divide": 5,
     "sqrt": 5,
     "floor_divide": 20,

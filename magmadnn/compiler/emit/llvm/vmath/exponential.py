@@ -68,8 +68,7 @@ def exp_below_zero(code: Code, x: Value) -> Value:
 def exp_beside_one(code: Code, x: Value) -> Value:
     """e**x for x <= 0 as a term of a sum that has the term 1: no less than e**-87 (e**-708 in float64).
 
-    What is smaller is lost in such a sum anyway. In float32 the error grows with |x|, by 0.05 units in the
-    last place for each 1; beside the sum it is small at any x, since the term itself is e**x of it at most.
+    What is smaller is lost in such a sum anyway.
     """
     low = by_layout(x, -87.0, -708.0)
     x = code.select(code.lift(low, x.type) > x, low, x)
@@ -92,10 +91,12 @@ def _by_table(code: Code, x: Value) -> Value:
     """
     magic = layout_of(x).magic
     shifted = code.fma(x, 8 * LOG2_E, magic)
-    r = code.fma(shifted - magic, -_LN2_WHOLE[0] / 8, x)
+    whole = shifted - magic
+    near = code.fma(whole, -_LN2_WHOLE[0] / 8, x)
+    r = code.fma(whole, -_LN2_WHOLE[1] / 8, near)
     n = code.bits(shifted, I32)
     power = code.bits(code.looked_up(_POWERS, n) + (n << 20), F32)
-    small = code.fma(r * r, polynomial(code, r, _EXP_TABLE), r)
+    small = code.fma(near * near, polynomial(code, near, _EXP_TABLE), r)
     return code.fma(small, power, power)
 
 
