@@ -108,3 +108,4 @@ def test_graphs_that_outlive_their_memory_show(monkeypatch: pytest.MonkeyPatch) 
         engine.memory.free(block)
         with pytest.raises(AssertionError, match="given back"):
             model.fit(*samples(24, 13, 5), batch_size=8, verbose=0)
+        engine.memory.take_again(block)
