@@ -24,9 +24,8 @@ _HALVES = ("bfloat16", "float16")
 _WORDS = re.compile(
     r"(\w+)((?: \w+ as \w+,){2})? (\d+) x (\d+) x (\d+) ([NT])([NT]), rows (\d+) (\d+) (\d+) apart"
 )
-_SETS_BYTES = (
-    8 << 20
-)  # of matrices that take turns: in a training step they are not in the nearest caches
+# Of matrices that take turns: in a training step they are not in the nearest caches.
+_SETS_BYTES = 8 << 20
 _MOST_SETS = 16
 
 
@@ -146,12 +145,11 @@ def _runs(
 
     def call(each: Gemm, word: int) -> Callable[[], None]:
         blocks = [kernel.block(each, **sizes, **held, cuts=word) for held in matrices]
+        product = loaded[each]
 
-        def run(
-            held: Any = matrices, run: Any = loaded[each]
-        ) -> None:  # blocks hold addresses only
+        def run(held: Any = matrices) -> None:  # blocks hold addresses only
             for block in blocks:
-                run(block, space)
+                product(block, space)
 
         return run
 

@@ -19,14 +19,10 @@ Run = Callable[[], None]
 
 _WORTH = 0.97  # of the rule's time: what another way must do to be chosen,
 _WORTH_TILE = 0.95  # and one with a tile of its own
-_TILE_NEAR = (
-    1.06  # times the best: how near a tile must be, by its own rule, for its cuts to be tried
-)
-_ROUNDS = (
-    (2, 1.10, 8),
-    (4, 1.05, 4),
-    (6, 1.03, 3),
-)  # so many rounds; who is near the best stays; at most so many
+# Times the best: how near a tile must be, by its own rule, for its cuts to be tried.
+_TILE_NEAR = 1.06
+# So many rounds; who is near the best stays; at most so many.
+_ROUNDS = ((2, 1.10, 8), (4, 1.05, 4), (6, 1.03, 3))
 _PAIRS = 9
 _LOST = 1  # pairs that may be lost
 _RUN_SECONDS = 2e-3  # that a run of a pair takes at least

@@ -154,9 +154,7 @@ class CupyMemory:
 
     def wait(self) -> None:
         with self._waiting:  # nobody returns before bytes that another thread waits for are there
-            with (
-                self._lock
-            ):  # taken before waiting: what is added meanwhile is held for the next wait
+            with self._lock:  # before waiting: what is added meanwhile is held for the next one
                 held, self._held = self._held, []
                 fetched, self._fetched = self._fetched, []
             with self._here():

@@ -40,12 +40,11 @@ def _sizes(sizes: Grid) -> str:
 
 def _by_library(node: ProductNode) -> str:
     kind = node.halves or ("tf32" if node.tensor_float else node.dtype)
-    parts = (
+    ends = (
         ["bias"] * bool(node.bias) + ["cut at 0"] * node.positive + ["update"] * bool(node.scales)
     )
-    return " with ".join(
-        [f"cuBLASLt product {_sizes(node.sizes)} in {kind}", *filter(None, [", ".join(parts)])]
-    )
+    product = f"cuBLASLt product {_sizes(node.sizes)} in {kind}"
+    return f"{product} with {', '.join(ends)}" if ends else product
 
 
 def _own(variant: Variant) -> str:

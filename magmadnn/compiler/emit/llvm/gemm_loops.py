@@ -20,7 +20,7 @@ from .gemm_pack import (
 )
 from .gemm_panel import write_panel
 from .gemm_read import Reader
-from .gemm_strip import PanelOfA
+from .gemm_strip import Panel, PanelOfA
 from .gemm_tile import Side, Tile
 from .target import Target
 
@@ -411,10 +411,9 @@ class Nest:
         goal = Side(self.c.at(block.i0 * self.ldc + j), self.ldc, self.one)
         finishing = None if self.finishing.is_plain else self.finishing
         ending = self._ending(block, j, code.integer(tile.columns), kept) if finishing else None
-        write_panel(
-            code, tile, self.blocking.unroll, finishing, True, rows, steps, a, b, sums, goal,
-            block.resume, block.last, ending, ahead, self.transpose_b,
-        )  # fmt: skip
+        panel = Panel(steps, a, b, sums, goal, block.resume, block.last, ending)
+        unroll = self.blocking.unroll
+        write_panel(code, tile, unroll, finishing, True, rows, panel, ahead, self.transpose_b)
 
     def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
@@ -430,10 +429,8 @@ class Nest:
                 b = self._edge_side_b(block, j, width)
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 ending = self._ending(block, j, columns, sums.start)
-                write_panel(
-                    code, tile, 1, self.finishing, False, rows, steps, a, b, sums, sums,
-                    block.resume, block.last, ending,
-                )  # fmt: skip
+                panel = Panel(steps, a, b, sums, sums, block.resume, block.last, ending)
+                write_panel(code, tile, 1, self.finishing, False, rows, panel)
 
     def _ending(self, block: _Block, j: Value, columns: Value, sums: Array) -> Ending:
         far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS

@@ -8,8 +8,8 @@ from typing import Any
 
 from .builder import Code, Value
 from .gemm_ahead import Ahead
-from .gemm_finish import Ending, Finishing
-from .gemm_strip import PanelOfA, Strip
+from .gemm_finish import Finishing
+from .gemm_strip import Panel, Strip
 from .gemm_tile import Side, Tile, write_tile
 
 _TAIL_ROWS = (4, 2, 1)  # heights of the tiles for rows that do not fill the largest one
@@ -22,14 +22,7 @@ def write_panel(
     finishing: Finishing | None,
     whole: bool,
     rows: Value,
-    depth: Value,
-    a: PanelOfA,
-    b: Side,
-    sums: Side,
-    goal: Side,
-    resume: Value,
-    last: Value,
-    ending: Ending | None,
+    panel: Panel,
     ahead: Ahead | None = None,
     turned: bool = False,
 ) -> None:
@@ -42,36 +35,28 @@ def write_panel(
         finishing: what is done to tiles after the last block of k; kernels without share the subroutine.
         whole: whether all columns of a tile exist in C.
         rows: how many rows.
-        depth: steps of k.
-        a: the block of A.
-        b: the panel of B.
-        sums: where sums wait for the next block of k.
-        goal: the panel of C, for sums that are stored as they are.
-        resume: whether there are sums.
-        last: whether this is the last block of k.
-        ending: for `finishing`.
+        panel: what is multiplied, and what becomes of sums.
         ahead: what of B is announced to the caches meanwhile.
         turned: whether B is stored transposed.
     """
-    key = _key(tile, b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
+    key = _key(tile, panel.b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
     if whole:
         key += "_turned" * turned
     key += "" if ahead is None else f"_{ahead.start.item}"
 
-    def write(code: Code, rows: Value, ahead: Ahead | None, *others: Any) -> None:
+    def write(code: Code, rows: Value, ahead: Ahead | None, panel: Panel) -> None:
         done, finished = code.variable(code.integer(0)), code.integer(0)
         if whole:
             strip = Strip(tile, unroll, finishing, turned)
-            finished = strip.write(code, rows, ahead, *others)
+            finished = strip.write(code, rows, ahead, panel)
             done.value = rows // tile.rows * tile.rows
         rest = _Rest(tile, finishing, whole)
         with code.repeat() as leave:
             leave.when(done.value >= rows)
-            done.value = rest.write(code, done.value, rows - done.value, *others)
-        rest.finish(code, finished, rows, *others)
+            done.value = rest.write(code, done.value, rows - done.value, panel)
+        rest.finish(code, finished, rows, panel)
 
-    operands = (rows, ahead, depth, a, b, sums, goal, resume, last, ending)
-    code.subroutine(f"panel_{key}", write, *operands)
+    code.subroutine(f"panel_{key}", write, rows, ahead, panel)
 
 
 @dataclass(frozen=True)
@@ -82,39 +67,26 @@ class _Rest:
     finishing: Finishing | None
     whole: bool
 
-    def write(
-        self,
-        code: Code,
-        i: Value,
-        left: Value,
-        depth: Value,
-        a: PanelOfA,
-        b: Side,
-        sums: Side,
-        goal: Side,
-        resume: Value,
-        last: Value,
-        ending: Ending | None,
-    ) -> Value:
+    def write(self, code: Code, i: Value, left: Value, panel: Panel) -> Value:
         """The tile at row `i`, of which and below which `left` are left; gives the row behind it."""
-        here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
+        here, goal = panel.waiting(i), panel.goal
         to = here
-        if ending is None:
+        if panel.ending is None:
             there = goal.start.at(i * goal.row)
             to = Side(
-                code.select_array(last, there, here.start),
-                code.select(last, goal.row, here.row),
+                code.select_array(panel.last, there, here.start),
+                code.select(panel.last, goal.row, here.row),
                 here.step,
             )
-        return i + self._one(code, left, depth, a.tile(i, self.tile.rows), b, here, to, resume)
+        a = panel.a.tile(i, self.tile.rows)
+        return i + self._one(code, left, panel.depth, a, panel.b, here, to, panel.resume)
 
-    def finish(self, code: Code, first: Value, rows: Value, *others: Any) -> None:
+    def finish(self, code: Code, first: Value, rows: Value, panel: Panel) -> None:
         """The end of the rows from `first` on, whose sums wait."""
-        *_, last, ending = others
-        if self.finishing is None or ending is None:
+        if self.finishing is None or panel.ending is None:
             return
-        with code.when(last & (first < rows)):
-            self.finishing.write(code, self.tile, rows - first, ending, first, self.whole)
+        with code.when(panel.last & (first < rows)):
+            self.finishing.write(code, self.tile, rows - first, panel.ending, first, self.whole)
 
     def _one(self, code: Code, left: Value, depth: Value, a: Side, b: Side, *others: Any) -> Value:
         """One tile; gives its height."""

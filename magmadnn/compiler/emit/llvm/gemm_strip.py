@@ -46,6 +46,35 @@ class PanelOfA:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """What the tiles of a panel have in common: what is multiplied, and what becomes of sums.
+
+    Attributes:
+        depth: steps of k.
+        a: the block of A.
+        b: the panel of B.
+        sums: where sums wait for the next block of k.
+        goal: the panel of C, for sums that are stored as they are.
+        resume: whether there are sums.
+        last: whether this is the last block of k.
+        ending: for what is done to sums last.
+    """
+
+    depth: Value
+    a: PanelOfA
+    b: Side
+    sums: Side
+    goal: Side
+    resume: Value
+    last: Value
+    ending: Ending | None
+
+    def waiting(self, i: Value) -> Side:
+        """Where the sums of row `i` wait, and those below."""
+        return Side(self.sums.start.at(i * self.sums.row), self.sums.row, self.sums.step)
+
+
+@dataclass(frozen=True)
 class Strip:
     """Writes the tiles of full height of a panel whose columns all exist.
 
@@ -61,62 +90,43 @@ class Strip:
     finishing: Finishing | None
     turned: bool
 
-    def write(
-        self,
-        code: Code,
-        rows: Value,
-        ahead: Ahead | None,
-        depth: Value,
-        a: PanelOfA,
-        b: Side,
-        sums: Side,
-        goal: Side,
-        resume: Value,
-        last: Value,
-        ending: Ending | None,
-    ) -> Value:
-        """All of them; `gemm_panel.py` says what the operands are. Gives how many rows are finished."""
-        tile = self.tile
+    def write(self, code: Code, rows: Value, ahead: Ahead | None, panel: Panel) -> Value:
+        """All of them; gives how many rows are finished."""
+        tile, a = self.tile, panel.a
         finished = code.variable(code.integer(0))
         at = code.variable(code.integer(0))
         hints = None
         if ahead is not None:
-            per_step = 2 if b.start.item == I32 else 1
+            per_step = 2 if panel.b.start.item == I32 else 1
             turned = self.unroll * per_step if self.turned else 0
-            hints = Beside(code, ahead, tile, turned, rows // tile.rows, depth // self.unroll)
+            hints = Beside(code, ahead, tile, turned, rows // tile.rows, panel.depth // self.unroll)
         ready = None
-        if self.finishing is not None and ending is not None:
-            ready = self.finishing.ready(code, ending)
+        if self.finishing is not None and panel.ending is not None:
+            ready = self.finishing.ready(code, panel.ending)
         with code.loop(0, rows - (tile.rows - 1), tile.rows) as i:
-            here = Side(sums.start.at(i * sums.row), sums.row, sums.step)
+            here, goal = panel.waiting(i), panel.goal
             there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
             now = hints.of_tile() if hints else None
-            self._announce(code, i, there, last, ending, ready)
-            totals = zeros(code, tile, sums.start.item)
-            with code.when(resume):
+            self._announce(code, i, there, panel, ready)
+            totals = zeros(code, tile, panel.sums.start.item)
+            with code.when(panel.resume):
                 load_totals(tile, here, totals)
             left = Side(a.start.at(at.value), a.row, a.step)
-            write_products(code, tile, self.unroll, depth, left, b, totals, now)
-            self._end(code, i, totals, here, there, last, ending, ready, finished)
+            write_products(code, tile, self.unroll, panel.depth, left, panel.b, totals, now)
+            self._end(code, i, totals, here, there, panel, ready, finished)
             at.value = at.value + a.panel
         return finished.value
 
     def _announce(
-        self,
-        code: Code,
-        i: Value,
-        goal: Side,
-        last: Value,
-        ending: Ending | None,
-        ready: ReadyFinish | None,
+        self, code: Code, i: Value, goal: Side, panel: Panel, ready: ReadyFinish | None
     ) -> None:
         """Hints that parts of C and of the epilogue's matrices will be needed."""
         tile = self.tile
-        if ready is not None and ending is not None:
-            with code.when(last & ending.far):
-                ready.announce(code, tile, ending, i)
+        if ready is not None and panel.ending is not None:
+            with code.when(panel.last & panel.ending.far):
+                ready.announce(code, tile, panel.ending, i)
             return
-        with code.when(last):
+        with code.when(panel.last):
             for x in range(tile.rows):
                 code.prefetch(goal.start, goal.row * x)
                 code.prefetch(goal.start, goal.row * x + (tile.columns - 1))
@@ -128,14 +138,13 @@ class Strip:
         totals: Totals,
         here: Side,
         there: Side,
-        last: Value,
-        ending: Ending | None,
+        panel: Panel,
         ready: ReadyFinish | None,
         finished: Variable,
     ) -> None:
         """Store sums for the next block of k, or finish them; what takes long, for some tiles at a time."""
-        tile, behind = self.tile, i + self.tile.rows
-        with code.choose(last) as (yes, no):
+        tile, ending, behind = self.tile, panel.ending, i + self.tile.rows
+        with code.choose(panel.last) as (yes, no):
             with no:
                 store_totals(tile, totals, here)
             with yes:
