@@ -11,7 +11,7 @@ GOALS = (Goal("share", 0.9),)
 
 
 def claim(settings: Settings) -> Claim:
-    rows = 1_024 if settings.quick else 10_240
+    rows = 1_024 if settings.quick else 5_120
     return Claim(
         "wide network, one epoch",
         [training(f"{WIDE}, batch 512, SGD", WIDE, rows, GOALS, settings)],

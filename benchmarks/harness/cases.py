@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 OURS = "magmadnn"
@@ -106,6 +106,14 @@ class Case:
     steps: int = 1
     ours: str = OURS
     note: str = ""
+
+    def without(self, names: Sequence[str]) -> Case:
+        """The case without contenders whose names begin with one of `names`; goals keep other peers."""
+        left = tuple(e for e in self.entries if not e.name.startswith(tuple(names)))
+        known = {entry.name for entry in left}
+        peers = {goal: tuple(p for p in goal.peers if p in known) for goal in self.goals}
+        goals = [replace(g, peers=found) for g, found in peers.items() if found or not g.peers]
+        return replace(self, entries=left, goals=tuple(goals))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def main(
         settings = _settings(options, threads, device)
         for name in names:
             claim = claims[name](settings)
-            claim = replace(claim, cases=[c for c in claim.cases if options.match in c.name])
+            cases = [case.without(options.without) for case in claim.cases]
+            claim = replace(claim, cases=[c for c in cases if options.match in c.name])
             if not claim.cases:
                 continue
             found = measured(claim, settings)
@@ -70,6 +71,10 @@ def _options(save: bool) -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, help="how often contenders take turns (default: 7)")
     parser.add_argument("--seconds", type=float, help="of a block at least (default: 0.3)")
     parser.add_argument("--match", default="", help="only cases with this text in their name")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="PEER",
+        help="leave out a contender, as in --without torch.compile, whose compiling takes minutes",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="try everything on small sizes")
     if save:
         parser.add_argument("--out", default=str(RESULTS), help="folder for the results")
