@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import magmadnn as md
 from benchmarks.networks import SEED, Array, loaded
+from magmadnn.backends.cuda import device_engine
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: md.optim.SGD(0.05),
@@ -27,6 +29,12 @@ def model_of(weights: list[Array], activation: str, optimizer: str, **options: A
     return made
 
 
+def open_gpu() -> None:
+    """Open the GPU and load what runs there; the peers do that when their data is put there."""
+    device_engine(0).prepare()
+    importlib.import_module("magmadnn.executor.cuda.slices")
+
+
 class Training:
     """One run is a whole call of `fit` for one epoch; `options` say device and precision."""
 
@@ -34,6 +42,8 @@ class Training:
         self, file: str, activation: str, batch: int, optimizer: str, **options: str
     ) -> None:
         x, y, _, weights = loaded(file)
+        if options.get("device") == "cuda":
+            open_gpu()
         # What nobody may write is looked at once, and stays on a GPU, where the peers' data is too. Loaded
         # arrays are views of others that may be written, so these are copies.
         self._x, self._y = x.copy(), y.copy()

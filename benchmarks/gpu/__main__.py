@@ -11,7 +11,9 @@ from functools import partial
 from benchmarks.harness.cases import Claim, Settings
 from benchmarks.harness.command import main
 
-FILES = ("papers_network", "depth", "perceptrons", "memory_bound", "first_step")
+FILES = (
+    "papers_network", "depth", "perceptrons", "memory_bound", "first_step", "fit_overhead", "accuracy",
+)  # fmt: skip
 
 
 def claim_of(file: str, settings: Settings) -> Claim:

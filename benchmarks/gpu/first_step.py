@@ -1,6 +1,7 @@
 """On a GPU, from the call of `fit` to the end of the first step, in new processes.
 
-Imports are done before the clock starts: for the peers also those that they put off until they compile.
+Imports are done before the clock starts, for the peers also those that they put off until they compile, and
+the device is open: the peers have put their data there.
 """
 
 from __future__ import annotations

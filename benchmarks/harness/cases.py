@@ -91,7 +91,8 @@ class Case:
         entries: contenders; `ours` is the name of the one that goals are about.
         flops: multiplications and additions of the matrix products of one run; 0 where that says nothing.
         dtype: of the peak to compare with.
-        unit: what a block gives: seconds of one run, or bytes of memory at the most.
+        unit: what a block gives: seconds of one run, bytes of memory at the most, or the share of what is
+            wrong: what `check` of a contender gives, made anew with the number of the block as `seed`.
         steps: what one run consists of, to show the time of one.
         note: what has to be known to read the row.
     """
@@ -102,7 +103,7 @@ class Case:
     checks: tuple[Check, ...] = ()
     flops: float = 0.0
     dtype: str = "float32"
-    unit: Literal["seconds", "bytes"] = "seconds"
+    unit: Literal["seconds", "bytes", "errors"] = "seconds"
     steps: int = 1
     ours: str = OURS
     note: str = ""

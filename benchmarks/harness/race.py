@@ -58,7 +58,7 @@ class Race:
         peak = Figure()
         self._start(case)
         failed = self._check(case, figures)
-        repeats = self._prepare(case, figures)
+        repeats = {} if case.unit == "errors" else self._prepare(case, figures)
         peak_flops = self._prepare_peak(case) if case.flops else 0.0
         for number in range(self.settings.blocks):
             if peak_flops:
@@ -135,7 +135,11 @@ class Race:
 
     def _block(self, case: Case, entry: Entry, repeats: int, figure: Figure) -> None:
         try:
-            if entry.fresh:
+            if case.unit == "errors":
+                worker = self._worker(entry)
+                worker.make(entry.make, {**entry.arguments, "seed": len(figure.blocks)})
+                figure.blocks.append(worker.check())
+            elif entry.fresh:
                 figure.blocks.append(self._fresh(entry, case.unit))
             else:
                 figure.blocks.append(self._worker(entry).timed(repeats))

@@ -83,7 +83,7 @@ def _row(result: Result, name: str, figure: Figure) -> str:
         return (
             f"| {case.name} | {name} | failed: {figure.error[:150].replace('|', '/')} | | | | | |"
         )
-    unit = _bytes if case.unit == "bytes" else _seconds
+    unit = {"bytes": _bytes, "errors": _hundredths}.get(case.unit, _seconds)
     ours = result.figures[case.ours]
     ratio = ""
     if name != case.ours and ours.blocks:
@@ -203,6 +203,10 @@ def _bytes(value: float) -> str:
 
 def _percent(value: float) -> str:
     return f"{value:.1%}"
+
+
+def _hundredths(value: float) -> str:
+    return f"{value:.2%}"
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import threading
+from functools import cache
+
 from magmadnn.backends import cuda
 from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
 
@@ -44,10 +49,25 @@ def device_of(name: str, executor: str = "native") -> int | None:
 
 
 def placed(name: str, executor: str = "native") -> str:
-    """The device that a name means, as the name of that very device: "cpu", "cuda:0".
+    """The device that a name means, as the name of that very device: "cpu", "cuda:0"; a GPU begins to open.
 
     Raises:
         UnknownNameError, ArgumentError, DeviceError: as `device_of`.
     """
     number = device_of(name, executor)
+    if number is not None and cuda.opens_slowly():
+        _begin_to_open(number)
     return "cpu" if number is None else f"cuda:{number}"
+
+
+@cache
+def _begin_to_open(number: int) -> None:
+    """Have a thread open a GPU and load what runs on it, 0.2 s in which a program can go on."""
+    threading.Thread(target=_open, args=(number,), name="opens a GPU").start()
+
+
+def _open(number: int) -> None:
+    # what fails here fails again, and is told, where it is wanted
+    with contextlib.suppress(ImportError, RuntimeError):
+        cuda.device_engine(number).prepare()
+        importlib.import_module("magmadnn.executor.cuda.slices")

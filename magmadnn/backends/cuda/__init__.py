@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from .protocol import DeviceMemory as DeviceMemory
 
 __all__ = [
     "DeviceMemory", "Engine", "Provider", "array_library", "available", "device_count",
-    "device_engine", "device_memory", "install",
+    "device_engine", "device_memory", "install", "opens_slowly",
 ]  # fmt: skip
 
 
@@ -49,15 +50,28 @@ def _probe_cupy() -> tuple[int, str]:
     return _cupy.probe()
 
 
-@cache
+_opening = threading.RLock()  # by threads that do not know of each other: each device once
+
+
 def _open_cupy(device: int) -> DeviceMemory:
+    with _opening:
+        return _cupy_memory(device)
+
+
+def _open_cupy_engine(device: int) -> Engine:
+    with _opening:
+        return _cupy_engine_of(device)
+
+
+@cache
+def _cupy_memory(device: int) -> DeviceMemory:
     from . import _cupy
 
     return _cupy.CupyMemory(device)
 
 
 @cache
-def _open_cupy_engine(device: int) -> Engine:
+def _cupy_engine_of(device: int) -> Engine:
     from . import _cupy_engine
 
     return _cupy_engine.CudaEngine(device)
@@ -72,6 +86,11 @@ def install(provider: Provider | None = None) -> Provider:
     before = _provider[0]
     _provider[0] = _CUPY if provider is None else provider
     return before
+
+
+def opens_slowly() -> bool:
+    """Whether it takes time to open a device, as CuPy's do."""
+    return _provider[0] is _CUPY
 
 
 def device_count() -> int:

@@ -142,6 +142,10 @@ class CudaEngine:
             found = cupy.argsort(_numbers(keys, count, np.uint64), kind="stable")
             _numbers(order, count, np.int64)[...] = found
 
+    def prepare(self) -> None:
+        with cupy.cuda.Device(self._device):
+            cupy.argsort(cupy.zeros(1, np.uint64), kind="stable")
+
     def event(self) -> CudaEvent:
         with self.here():
             return CudaEvent(self, driver.new_event())

@@ -165,6 +165,10 @@ class Engine(Protocol):
         """
         ...
 
+    def prepare(self) -> None:
+        """Load now what else would be loaded when it is first wanted."""
+        ...
+
     def event(self) -> Any:
         """An event for an `EventNode`."""
         ...

@@ -25,7 +25,7 @@ from .data import Block
 from .upload import upload
 
 # Compiled together with the first that is wanted: each module takes its time.
-_USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"))
+USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"))
 
 
 def copied(values: Array, device: int) -> OnDevice:
@@ -137,6 +137,6 @@ def _holding(numbers: NDArray[np.generic], device: int) -> Block:
 def _run(device: int, launch: Launch) -> None:
     """Begin to run one kernel."""
     engine = device_engine(device)
-    function = functions_of(engine, [launch.variant, *_USUAL])[launch.variant]
+    function = functions_of(engine, [launch.variant, *USUAL])[launch.variant]
     one = KernelNode(function, launch.grid, launch.block, launch.shared_bytes, launch.arguments)
     engine.launch(one)

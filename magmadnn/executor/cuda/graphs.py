@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from magmadnn.backends.cuda import Engine
@@ -33,9 +34,23 @@ class Launches(NamedTuple):
 
 def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
     """A graph that does what these launches do one after the other."""
-    made = merged(items, chip_of(engine))
-    dump_kernel("graph.txt", lambda: listing(made.items, made.after))
-    return engine.graph(nodes_of(engine, made.items, made.after))
+    (graph,) = graphs_of(engine, [items])
+    return graph
+
+
+def graphs_of(
+    engine: Engine, several: Sequence[Sequence[Item]], beside: Sequence[Variant] = ()
+) -> list[Graph]:
+    """Such graphs, whose kernels are compiled together, and with those `beside` that will be wanted soon."""
+    chip = chip_of(engine)
+    made = [merged(items, chip) for items in several]
+    launches = [i.what for one in made for i in one.items if isinstance(i.what, Launch)]
+    functions_of(engine, [*(launch.variant for launch in launches), *beside])
+    graphs = []
+    for one in made:
+        dump_kernel("graph.txt", partial(listing, one.items, one.after))
+        graphs.append(engine.graph(nodes_of(engine, one.items, one.after)))
+    return graphs
 
 
 def nodes_of(

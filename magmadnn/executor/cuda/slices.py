@@ -30,9 +30,9 @@ from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
-from .arrays import look_at
+from .arrays import USUAL, look_at
 from .data import Block, Data
-from .graphs import graph_of
+from .graphs import graphs_of
 from .item import Item
 from .items import Items, finite_items, runs_on_device
 from .layout import Layout, is_on_device, tensor_of
@@ -42,6 +42,10 @@ from .whole import whole
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 _STEPS = (1, 8, 64)  # of a graph
+_REMEMBER, _LOOK = (
+    "remember",
+    "look",
+)  # graphs that are no steps: variables as they were, and what they are
 _MOST = 1024  # steps of one kernel
 _HEAD = 16  # bytes, of two integers
 _AHEAD_SECONDS = 5e-4  # of steps at least that begin before all is known
@@ -127,9 +131,7 @@ class CudaSlices:
         self._targets = [target for target, _ in runner.plan.program.updates]
         # to go back to where a slice began
         self._before = [Block(tensor_of(v).nbytes, device) for v in self._targets]
-        self._look: Graph | None = None
-        self._remembering: Graph | None = None
-        self._graphs: dict[int, Graph] = {}
+        self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
         self._known: list[Known] = []  # variables as they were at the last run
         self._begun: Begun | None = None
         self._state: tuple[int, ...] = ()  # of the data in the last run
@@ -144,16 +146,25 @@ class CudaSlices:
 
     # --- graphs -----------------------------------------------------------------------------------
 
-    def _graph(self, steps: int) -> Graph:
-        """The graph of so many steps; of a small plan's, a kernel that counts itself."""
-        if steps not in self._graphs and self._small:
-            launch = whole(self._step(0), self._first.address, steps)
-            self._graphs[steps] = graph_of(self._engine, [Item(launch, (), ())])
-        elif steps not in self._graphs:
-            items = [item for step in range(steps) for item in self._step(step)]
-            items.append(Item(advance(self._first.address, steps), (), (self._first.span,)))
-            self._graphs[steps] = graph_of(self._engine, items)
-        return self._graphs[steps]
+    def _graph(self, *wanted: int | str) -> Graph:
+        """The first of some graphs; those that are not there are made, their kernels compiled together."""
+        missing = [what for what in wanted if what not in self._graphs]
+        if missing:
+            made = graphs_of(self._engine, [self._launches(what) for what in missing], USUAL)
+            self._graphs.update(zip(missing, made, strict=True))
+        return self._graphs[wanted[0]]
+
+    def _launches(self, what: int | str) -> list[Item]:
+        """The launches of a graph; those of a small plan's steps are a kernel that counts itself."""
+        if what == _REMEMBER:
+            return self._remembered()
+        if what == _LOOK:
+            return self._looked_at()
+        assert isinstance(what, int)
+        if self._small:
+            return [Item(whole(self._step(0), self._first.address, what), (), ())]
+        items = [item for step in range(what) for item in self._step(step)]
+        return [*items, Item(advance(self._first.address, what), (), (self._first.span,))]
 
     def _step(self, step: int) -> list[Item]:
         """The launches of one step: fetch a batch, compute, keep outputs, write variables."""
@@ -210,18 +221,20 @@ class CudaSlices:
             return []
         return [Item(launch, ((source, source + nbytes),), ((to, to + nbytes),))]
 
-    def _remember(self) -> None:
-        """Copy what variables hold, to go back to it."""
-        if self._remembering is None:
-            layout = self._layouts[0]
-            places = zip(self.plan.program.updates, self._written, self._before, strict=True)
-            items = [
-                item
-                for (_, value), address, kept in places
-                for item in self._copy(layout, value, address, kept.address)
-            ]
-            self._remembering = graph_of(self._engine, items)
-        self._remembering.launch()
+    def _remembered(self) -> list[Item]:
+        """The launches that copy what variables hold, to go back to it."""
+        places = zip(self.plan.program.updates, self._written, self._before, strict=True)
+        return [
+            item
+            for (_, value), address, kept in places
+            for item in self._copy(self._layouts[0], value, address, kept.address)
+        ]
+
+    def _looked_at(self) -> list[Item]:
+        """The launches that note a fault where a new value is NaN or infinite."""
+        layout = self._layouts[0]
+        values = [(v.dtype.name, layout.variable_span(v)) for v in self._targets]
+        return finite_items((layout.faults, layout.faults + 8), values)
 
     def is_there(self) -> bool:
         """Whether kernels can still work on the variables' own memory."""
@@ -265,7 +278,7 @@ class CudaSlices:
         if not (known and self._is_as_known() and all(s in self._graphs for s in graphs)):
             return
         self._staging.begin()
-        self._remember()
+        self._graph(_REMEMBER).launch()
         order = order[: steps * self._size]
         self._staging.send(self._first.address, np.array([0, count]), order)
         self._begun = Begun(order, steps, count, self._state)
@@ -316,7 +329,7 @@ class CudaSlices:
                 staging.send(block.address, values)
             self._sent[node] = text
         if not done:
-            self._remember()
+            self._graph(_REMEMBER, cut[0], _LOOK).launch()
             done = cut.pop(0)
             staging.send(self._first.address, np.array([0, count]), order[: done * self._size])
             self._graph(done).launch()
@@ -325,7 +338,7 @@ class CudaSlices:
         for steps in cut:
             self._graph(steps).launch()
         self._state = self.data.state
-        self._look_at_variables()
+        self._graph(_LOOK).launch()
         there = self.data.there
         for array in there:
             look_at(array, self._layouts[0].faults)
@@ -372,15 +385,6 @@ class CudaSlices:
             return None
         return [t.copy() for t in there] if all(np.isfinite(t).all() for t in there) else None
 
-    def _look_at_variables(self) -> None:
-        """Note a fault where a new value is NaN or infinite."""
-        layout = self._layouts[0]
-        if self._look is None:
-            values = [(v.dtype.name, layout.variable_span(v)) for v in self._targets]
-            word = (layout.faults, layout.faults + 8)
-            self._look = graph_of(self._engine, finite_items(word, values))
-        self._look.launch()
-
     def _is_as_known(self) -> bool:
         """Whether variables are where they were at the last run; what the host wrote is brought there."""
         return bool(self._known) and all(
@@ -400,7 +404,6 @@ class CudaSlices:
         if addresses != self._addresses:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
-            self._look = self._remembering = None
 
 
 def _ahead(graphs: Sequence[int], seconds: float) -> list[int]:

@@ -320,6 +320,9 @@ class Emulator:
             np.frombuffer(raw, np.uint64), kind="stable"
         )
 
+    def prepare(self) -> None:
+        """There is nothing to load."""
+
     def event(self) -> list[float]:
         """The host's clock is the device's."""
         return [0.0]

@@ -46,7 +46,7 @@ class GemmVariant(SizedProduct):
 
     arithmetic: str
     cut: Cut
-    early: frozenset[str] = frozenset()
+    early: tuple[str, ...] = ()  # in order: how a set is written differs from process to process
     near: bool = False
     eager: bool = False
 
@@ -150,6 +150,6 @@ def hastened(
         beside = None
     cut = cut_for(sizes, transposes, item, chip.processors, chip.shared_bytes, early, beside)
     assert cut is not None
-    known = frozenset(s for s in early if s == "finish" or cut.early(s))
+    known = tuple(sorted(s for s in early if s == "finish" or cut.early(s)))
     variant = replace(variant, cut=cut, early=known, eager=beside is not None)
     return _launch(variant, launch.arguments)
