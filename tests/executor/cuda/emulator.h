@@ -1,14 +1,17 @@
 // CUDA C++ on the processor: blocks run one after the other, the threads of a block as fibers. A thread
 // gives way where it waits for those of its warp or its block, and goes on once all of them wait there; where
 // they never do, the process ends. What a kernel reads before others have written it is garbage here as there.
-#include <cstdio>
-#include <cstdlib>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
+//
+// Only headers of C: those of C++ take longer to compile than most kernels. A function that has two overloads in
+// CUDA has them below; that of doubles does not stand in for one of floats, since -Wfloat-conversion is an error.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <math.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
-#include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -23,16 +26,16 @@
 struct Index { unsigned x, y, z; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
-static std::vector<ucontext_t> fibers;
+static const unsigned MOST_THREADS = 1024;
 enum State : char { RUNS, AT_WARP, AT_BLOCK, FINISHED };
-static std::vector<State> states;
-static ucontext_t scheduler;
-static unsigned current;
-static uint64_t slots[1024];
+static State states[MOST_THREADS];
+static jmp_buf fibers[MOST_THREADS], scheduler;  // where each goes on; no call of the system to get there
+static unsigned current, begun;
+static uint64_t slots[MOST_THREADS];
 
 static void wait(State where) {
   states[current] = where;
-  swapcontext(&fibers[current], &scheduler);
+  if (!_setjmp(fibers[current])) _longjmp(scheduler, 1);
 }
 static void __syncthreads() { wait(AT_BLOCK); }
 
@@ -52,6 +55,7 @@ template <typename T> T __shfl_sync(unsigned, T value, int lane) {
   wait(AT_WARP);
   return other;
 }
+static float fma(float a, float b, float c) { return fmaf(a, b, c); }
 static float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
 static double __longlong_as_double(long long bits) { double x; memcpy(&x, &bits, 8); return x; }
@@ -66,7 +70,24 @@ static unsigned drawn() {
 
 static void (*body)(void *);
 static void *body_data;
-static void fiber() { body(body_data); wait(FINISHED); }
+static void fiber() {
+  for (;;) {  // for each block, of any kernel of the module
+    body(body_data);
+    wait(FINISHED);
+  }
+}
+static void go_on() {
+  if (_setjmp(scheduler)) return;
+  if (current < begun) _longjmp(fibers[current], 1);
+  static ucontext_t fresh;
+  const size_t size = 64 << 10;
+  ++begun;
+  getcontext(&fresh);
+  fresh.uc_stack.ss_sp = malloc(size);
+  fresh.uc_stack.ss_size = size;
+  makecontext(&fresh, fiber, 0);
+  setcontext(&fresh);
+}
 
 // Let those go on who all wait for each other: threads `from` to `to`.
 static bool released(unsigned from, unsigned to, State where) {
@@ -93,33 +114,23 @@ static bool some_go_on(unsigned count) {
 
 static void run_block() {
   const unsigned count = blockDim.x * blockDim.y * blockDim.z;
-  static std::vector<char> stacks;
-  const size_t size = 64 << 10;
-  if (stacks.size() < count * size) stacks.resize(count * size);
-  fibers.assign(count, ucontext_t());
-  states.assign(count, RUNS);
-  for (unsigned t = 0; t < count; ++t) {
-    getcontext(&fibers[t]);
-    fibers[t].uc_stack.ss_sp = stacks.data() + t * size;
-    fibers[t].uc_stack.ss_size = size;
-    fibers[t].uc_link = nullptr;
-    makecontext(&fibers[t], fiber, 0);
-  }
+  memset(states, RUNS, count);
   do
     for (unsigned t = 0; t < count; ++t) {
       if (states[t] != RUNS) continue;
       current = t;
       threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
-      swapcontext(&scheduler, &fibers[t]);
+      go_on();
     }
   while (some_go_on(count));
 }
 
+template <int... I> struct Numbers {};
 template <typename... P> struct Call {
   void (*function)(P...);
   const int64_t *values;
-  template <size_t... I> void unpacked(std::index_sequence<I...>) { function((P)values[I]...); }
-  static void run(void *self) { ((Call *)self)->unpacked(std::index_sequence_for<P...>()); }
+  template <int... I> void unpacked(Numbers<I...>) { function((P)values[I]...); }
+  static void run(void *self) { ((Call *)self)->unpacked(Numbers<__integer_pack(sizeof...(P))...>()); }
 };
 
 template <typename... P>
@@ -129,11 +140,18 @@ void launch(void (*function)(P...), const int64_t *values, const unsigned *grid,
   body_data = &call;
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
-  std::vector<unsigned> order(grid[0] * grid[1] * grid[2]);
-  for (unsigned k = 0; k < order.size(); ++k) order[k] = k;
-  for (unsigned k = order.size(); k > 1; --k) std::swap(order[k - 1], order[drawn() % k]);
-  for (unsigned k : order) {
+  const unsigned count = grid[0] * grid[1] * grid[2];
+  unsigned *order = (unsigned *)malloc(count * sizeof(unsigned));
+  for (unsigned k = 0; k < count; ++k) order[k] = k;
+  for (unsigned k = count; k > 1; --k) {
+    unsigned other = drawn() % k, last = order[k - 1];
+    order[k - 1] = order[other];
+    order[other] = last;
+  }
+  for (unsigned n = 0; n < count; ++n) {
+    unsigned k = order[n];
     blockIdx = {k % grid[0], k / grid[0] % grid[1], k / grid[0] / grid[1]};
     run_block();
   }
+  free(order);
 }

@@ -41,7 +41,9 @@ from magmadnn.memory import as_dtype
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
 _HEADER = Path(__file__).with_name("emulator.h")
-_FREED = 0xDD
+_COMPILER = ["g++", "-std=c++17", "-O0", "-Werror=float-conversion", "-ffp-contract=off",
+             "-fno-strict-aliasing", "-fno-gnu-unique", "-shared", "-fPIC"]  # fmt: skip
+_NEW, _FREED = 0xCB, 0xDD  # each byte of memory that is new, and that was given back
 _MOST_FREED = 64 << 20  # bytes that are kept of memory that was given back
 
 
@@ -62,7 +64,7 @@ class HostMemory:
     def allocate(self, nbytes: int) -> int:
         if sum(block.size for block in self._blocks.values()) + nbytes > self._capacity:
             raise MemoryError
-        raw = np.full(nbytes + 512, 0xCB, np.uint8)
+        raw = np.full(nbytes + 512, _NEW, np.uint8)
         address = raw.ctypes.data + (-raw.ctypes.data) % 256
         self._blocks[address] = raw
         return address
@@ -130,7 +132,7 @@ class HostMemory:
         return found
 
     def pinned(self, nbytes: int) -> np.ndarray:
-        self._pinned.append(np.full(nbytes, 0xCB, np.uint8))
+        self._pinned.append(np.full(nbytes, _NEW, np.uint8))
         return self._pinned[-1]
 
     def copy_to_host(self, to: np.ndarray, source: int, hold: object = None) -> None:
@@ -240,7 +242,7 @@ class Emulator:
     def __init__(self) -> None:
         self.versions: tuple[str, ...] = (
             "emulated",
-            hashlib.sha256(_HEADER.read_bytes()).hexdigest(),
+            hashlib.sha256(repr(_COMPILER).encode() + _HEADER.read_bytes()).hexdigest(),
         )
         self._draw = random.Random()
         self._folder = Path(tempfile.mkdtemp(prefix="magmadnn-emulator-"))
@@ -281,10 +283,7 @@ class Emulator:
         source = Path(name)
         source.write_text(f"{_HEADER.read_text()}\n{text}\n{entries}\n")
         made = source.with_suffix(".so")
-        command = ["g++", "-std=c++17", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
-                   "-fno-gnu-unique",
-                   "-shared", "-fPIC", "-o", str(made), str(source)]  # fmt: skip
-        subprocess.run(command, check=True)
+        subprocess.run([*_COMPILER, "-o", str(made), str(source)], check=True)
         return made.read_bytes()
 
     def load(self, image: bytes, names: Sequence[str]) -> list[Any]:

@@ -4,7 +4,8 @@ Entries lie in a folder of the user's own, `$XDG_CACHE_HOME/magmadnn/kernels` (`
 loading one runs what it holds: the folder must belong to the user and be closed to everybody else, or it
 is not used. An entry is a header with a checksum of the rest. Writers make a file of another name and
 rename it, so readers see whole entries only; one that is damaged all the same is removed and made anew.
-When the folder grows too large, entries not used for longest go first.
+When the folder grows too large, entries not used for longest go first. To look takes longer than to compile a
+kernel where there are thousands of entries: writers do so once in a while.
 
 The name of an entry is a hash of all that its code depends on: the kernels, the CPU and its features, the
 versions of LLVM and llvmlite, and the source of these generators.
@@ -16,6 +17,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import random
 import stat
 import tempfile
 import warnings
@@ -30,6 +32,7 @@ from magmadnn.errors import FileError
 from .target import Target
 
 LIMIT_BYTES = 256 << 20
+_SHARE = 16  # of the limit, which is written between two looks
 _MAGIC = b"magmadnn object code 1\n"
 _SUFFIX = ".object"
 _SUM_BYTES = hashlib.sha256().digest_size
@@ -73,6 +76,9 @@ class Cache:
     def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder or default_folder()
         self._limit = limit_bytes
+        # Bytes to write before the next look: drawn, so that many processes that write little look as often
+        # as one that writes as much.
+        self._until_look = random.uniform(0, limit_bytes / _SHARE)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -100,37 +106,44 @@ class Cache:
     def clear(self) -> None:
         """Remove all entries."""
         for _, _, path in self._entries():
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
 
     def _keep(self, path: Path, code: bytes) -> None:
+        entry = _MAGIC + hashlib.sha256(code).digest() + code
         handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(code).digest() + code)
+                file.write(entry)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._shrink()
+        self._until_look -= len(entry)
+        if self._until_look <= 0:
+            self._until_look = self._limit / _SHARE
+            self._shrink()
 
     def _shrink(self) -> None:
-        """Remove the entries not used for longest until the rest is small enough."""
+        """Remove the entries not used for longest; leaves room for what is written until the next look."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         for _, size, path in entries:
-            if total <= self._limit:
+            if total <= self._limit - self._until_look:
                 return
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
             total -= size
 
-    def _entries(self) -> list[tuple[int, int, Path]]:
+    def _entries(self) -> list[tuple[int, int, str]]:
         """Time of last use in nanoseconds, size and path of every entry."""
         made = []
-        for path in self.folder.glob("*" + _SUFFIX):
-            with contextlib.suppress(FileNotFoundError):  # another process may remove it meanwhile
-                state = path.stat()
-                made.append((state.st_mtime_ns, state.st_size, path))
+        with os.scandir(self.folder) as found:  # several times as fast as Path.glob
+            for entry in found:
+                # Another process may remove it meanwhile
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.name.endswith(_SUFFIX):
+                        state = entry.stat()
+                        made.append((state.st_mtime_ns, state.st_size, entry.path))
         return made
 
 

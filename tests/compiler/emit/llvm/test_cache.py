@@ -106,6 +106,25 @@ def test_least_recently_used_goes_first(tmp_path):
     assert cache.size() <= 500
 
 
+def test_a_folder_is_not_looked_through_at_each_entry(tmp_path, monkeypatch):
+    looks = list[int]()
+    entries = Cache._entries
+    monkeypatch.setattr(Cache, "_entries", lambda self: looks.append(1) or entries(self))
+    cache = Cache(tmp_path / "c", limit_bytes=100_000)
+    for number in range(400):
+        cache.code(str(number), lambda: b"x" * 1_000)
+    assert 50 <= len(looks) <= 75  # every sixteenth of the limit: 7 entries
+    assert 80_000 < cache.size() <= 100_000
+
+
+def test_processes_that_write_little_look_as_often_together(tmp_path, monkeypatch):
+    looks = list[int]()
+    monkeypatch.setattr(Cache, "_shrink", lambda self: looks.append(1))
+    for number in range(400):
+        Cache(tmp_path / "c", limit_bytes=64_000).code(str(number), lambda: b"x" * 1_000)
+    assert 60 <= len(looks) <= 140  # one of four
+
+
 def test_a_folder_without_room_does_no_harm(tmp_path, monkeypatch):
     cache = Cache(tmp_path / "c")
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
