@@ -82,17 +82,29 @@ def runs_of_rows(
     return RowRuns(_table(source[0], first), constants, tuple(map(tuple, steps.T.tolist())))
 
 
-def boxes_of(
-    node: Node, operands: Sequence[Array], sizes: Mapping[str, int]
-) -> list[tuple[int, ...]] | None:
-    """Where in the result each operand lies as it is, from its first element on; None where it is not so.
+@dataclass(frozen=True)
+class Boxes:
+    """What a movement's result is made of, where its operands lie in it as they are.
+
+    Attributes:
+        starts: for each operand the indices of its first element in the result.
+        around: the value of all other elements, of no elements where there are none.
+    """
+
+    starts: tuple[tuple[int, ...], ...]
+    around: Array
+
+
+def boxes_of(node: Node, operands: Sequence[Array], sizes: Mapping[str, int]) -> Boxes | None:
+    """The boxes of a movement; None where operands do not lie in its result as they are, or more than one
+    value is around them.
 
     Args:
         node: as for `runs_of`.
         operands: likewise.
         sizes: likewise.
     """
-    source, place, _ = _elements(node, operands, sizes)
+    source, place, around = _elements(node, operands, sizes)
     shape = bind_shape(node.shape, sizes)
     source, place = source.reshape(shape), place.reshape(shape)
     starts = []
@@ -107,7 +119,7 @@ def boxes_of(
         if not whole or (source[box] != number).any() or (place[box] != expected).any():
             return None
         starts.append(tuple(int(s) for s in start))
-    return starts if sum(operand.size for operand in operands) == source.size else None
+    return Boxes(tuple(starts), around) if around.size < 2 else None
 
 
 def _elements(

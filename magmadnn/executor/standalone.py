@@ -192,13 +192,16 @@ class _Exporter:
         origin = replace(place, offset=place.offset + offset)
         return [Copy(origin, self._place(node), shape, strides, node.dtype.itemsize)]
 
-    def _side_by_side(self, node: Node) -> list[Copy]:
-        """A copy of each operand to where it lies in the result."""
+    def _side_by_side(self, node: Node, around: Array) -> list[Copy]:
+        """A copy of each operand to where it lies in the result; before, of what is around into all of it."""
         size, goal, copies = self._samples.size, self._place(node), []
 
         def strides(of: Node) -> tuple[Size, ...]:
             return tuple(size(partial(Layout.stride, node=of, axis=a)) for a in range(of.ndim))
 
+        if around.size:
+            nowhere, item = (0,) * node.ndim, node.dtype.itemsize
+            copies.append(Copy(self._data_place(around), goal, node.shape, nowhere, item))
         for number, operand in enumerate(node.inputs):
             offset = size(partial(Layout.box_offset, node=node, number=number))
             there = replace(goal, offset=goal.offset + offset)
@@ -209,10 +212,11 @@ class _Exporter:
     def _runs(self, node: Node) -> Sequence[Call | Copy]:
         """The runs of one row of the result, for each row."""
         found = self._samples.runs(node)
-        if found is None and self._samples.has_boxes(node):
-            return self._side_by_side(node)
         if found is None:
-            raise _made_for_one_size(node)
+            around = self._samples.around(node)
+            if around is None:
+                raise _made_for_one_size(node)
+            return self._side_by_side(node, around)
         axes, runs = found
         size, count = self._samples.size, len(node.inputs)
         places = {f"x{k}": self._place(operand) for k, operand in enumerate(node.inputs)}

@@ -18,7 +18,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
 
 from .native import Instance
-from .runs import RowRuns, boxes_of, runs_of_rows
+from .runs import Boxes, RowRuns, boxes_of, runs_of_rows
 from .tasks import slot_values
 
 _DEGREE = 3  # of polynomials: a product of three unknown sizes
@@ -33,7 +33,7 @@ class Layout:
         self.plan, self.sizes = plan, sizes
         self.arrays = Instance(plan, sizes, prepared=False).arrays
         self._runs: dict[tuple[Node, int], RowRuns | None] = {}
-        self._boxes: dict[Node, list[tuple[int, ...]] | None] = {}
+        self._boxes: dict[Node, Boxes | None] = {}
         self.values = {work: slot_values(work, self.arrays, sizes) for work in plan.work}
 
     def offset(self, node: Node) -> int:
@@ -69,8 +69,8 @@ class Layout:
         assert found is not None
         return found.steps[number][axis] * node.dtype.itemsize
 
-    def boxes(self, node: Node) -> list[tuple[int, ...]] | None:
-        """Where in the result of a movement each operand lies as it is."""
+    def boxes(self, node: Node) -> Boxes | None:
+        """Where in the result of a movement its operands lie as they are."""
         if node not in self._boxes:
             operands = [self.arrays[i] for i in node.inputs]
             self._boxes[node] = boxes_of(node, operands, self.sizes)
@@ -80,7 +80,7 @@ class Layout:
         """Bytes from the result's first element to where an operand begins in it."""
         found = self.boxes(node)
         assert found is not None
-        steps = zip(found[number], self.arrays[node].strides, strict=True)
+        steps = zip(found.starts[number], self.arrays[node].strides, strict=True)
         return int(sum(start * stride for start, stride in steps))
 
     def rows_of_a(self, work: Work) -> int:
@@ -146,9 +146,12 @@ class Samples:
                 return axes, first
         return None
 
-    def has_boxes(self, node: Node) -> bool:
-        """Whether all operands of a movement lie in its result as they are, for all sizes."""
-        return all(layout.boxes(node) is not None for layout in self._layouts)
+    def around(self, node: Node) -> Array | None:
+        """What lies around the operands of a movement; None if they do not lie in its result as they are."""
+        found = [layout.boxes(node) for layout in self._layouts]
+        values = [boxes.around for boxes in found if boxes is not None]
+        whole = len(values) == len(found) and len({value.tobytes() for value in values}) == 1
+        return values[0] if whole else None
 
     def _rows(self, count: int) -> list[list[int]]:
         """The value of each monomial for the first so many sets of sizes."""
