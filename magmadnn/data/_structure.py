@@ -120,6 +120,15 @@ def take_rows(array: Array, rows: NDArray[np.int64]) -> Array:
     return out
 
 
+def write_rows(goal: Array, first: int, rows: Array) -> None:
+    """Copy rows into those of `goal` from `first` on, where that lies; to be held while a device copies."""
+    part = goal[first : first + len(rows)]
+    if isinstance(part, OnDevice):
+        part.fill_from(rows)
+    else:
+        part[...] = rows
+
+
 def read_rows(array: Array, rows: NDArray[np.int64], out: Array) -> None:
     """Copy these rows, in this order, into `out`; no further memory is needed to speak of."""
     plain = array.view(np.ndarray)

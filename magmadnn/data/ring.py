@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data._structure import Array
+from magmadnn.memory.foreign import OnDevice
 
 _JOIN_SECONDS = 5.0  # how long `close` waits for what is just being read
 
@@ -225,8 +226,13 @@ class Ring:
 
 
 def _like(sample: Array, rows: int, memory: Callable[[int], NDArray[np.uint8]] | None) -> Array:
-    """An array for so many rows of the sample's shape, in the machine's byte order."""
+    """An array for so many rows of the sample's shape, in the machine's byte order, where the sample lies."""
     shape, dtype = (rows, *sample.shape[1:]), sample.dtype.newbyteorder("=")
+    if isinstance(sample, OnDevice):
+        from magmadnn.executor.cuda import arrays
+
+        found: Any = arrays.empty(shape, dtype, sample.device)
+        return found  # no ndarray where it lies on the device
     if memory is None:
         return np.zeros(shape, dtype)
     return memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)

@@ -2,7 +2,8 @@
 
 NumPy raises there. A run without a guard would have to keep the old values of all variables, in case its
 kernels meet such an index; where indices are fed, or are views of what is fed, a look at them costs
-microseconds instead. So does one at variables that lie on a device, by a kernel there.
+microseconds instead. So does one at variables that lie on a device, by a kernel there, once until they may
+have been written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from magmadnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.program import Program
 
+from .places import tensor_of
+
 
 class Indices:
     """The operands of a program that number places, and how many places each may number."""
@@ -29,6 +32,8 @@ class Indices:
         self._sources = [_variable_of(node) for node, _ in self._limits]
         # of variables, constants among whose elements are in range: nothing else has to be looked at
         self._plain: dict[tuple[int, tuple[tuple[str, int], ...]], bool] = {}
+        # what was looked at last and found to be in range: variables, their tensors, versions of those
+        self._seen: tuple[Mapping[str, int], list[tuple[Node, Any, int]]] | None = None
 
     def may_be_wrong(
         self, fed: Mapping[Node, Any], sizes: Mapping[str, int], look: Look | None = None
@@ -40,6 +45,8 @@ class Indices:
             sizes: of symbolic dimensions.
             look: looks at what variables hold.
         """
+        if look is not None and self._is_as_seen(sizes):
+            return False
         unknown = []
         for number, (node, limit) in enumerate(self._limits):
             source = self._sources[number]
@@ -47,7 +54,19 @@ class Indices:
                 unknown.append((source, limit))
             elif not _all_below(_known(node, fed, sizes), limit):
                 return True
-        return bool(unknown) and look is not None and not look(tuple(unknown))
+        if not unknown or look is None:
+            return False
+        tensors = [(source, tensor_of(source)) for source, _ in unknown]
+        seen = [(n, t, t.memory.version) for n, t in tensors if t.memory.version is not None]
+        is_right = look(tuple(unknown))
+        self._seen = (sizes, seen) if is_right and len(seen) == len(self._limits) else None
+        return not is_right
+
+    def _is_as_seen(self, sizes: Mapping[str, int]) -> bool:
+        """Whether all that is looked at are variables that nobody has written since."""
+        if self._seen is None or self._seen[0] != sizes:
+            return False
+        return all(tensor_of(n) is t and t.memory.version == v for n, t, v in self._seen[1])
 
     def _is_plain(self, number: int, sizes: Mapping[str, int]) -> bool:
         """Whether an operand is in range if all elements of its variable are."""

@@ -6,9 +6,11 @@ import contextlib
 import importlib
 import threading
 from functools import cache
+from typing import Any
 
 from magmadnn.backends import cuda
 from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
+from magmadnn.graph.node import Node
 
 DEVICES = ("cpu", "cuda", "auto")
 
@@ -71,3 +73,8 @@ def _open(number: int) -> None:
     with contextlib.suppress(ImportError, RuntimeError):
         cuda.device_engine(number).prepare()
         importlib.import_module("magmadnn.executor.cuda.slices")
+
+
+def tensor_of(node: Node) -> Any:
+    """The Tensor that a variable holds."""
+    return getattr(node.value, "tensor", node.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,8 @@ from magmadnn.graph.op import Array
 _AHEAD_BYTES = 3 << 10  # how far ahead rows are announced
 _SHARES = 4  # parts for each thread, so that one that is held up leaves its to others
 _LEAST_BYTES = 1 << 16  # of a part
-_ROWS, _ORDER, _RESULT, _ROW_BYTES = (
-    CopyRows.slots.index(name) for name in ("rows", "order", "result", "row_bytes")
+_FIRST, _LAST, _ROWS, _ORDER, _RESULT, _ROW_BYTES = (
+    CopyRows.slots.index(name) for name in ("row0", "row1", "rows", "order", "result", "row_bytes")
 )
 
 
@@ -41,15 +40,15 @@ class RowCopies:
         for source, goal in sorted(pairs, key=lambda pair: pair[1][:1].nbytes):  # long parts last
             nbytes = goal[:1].nbytes
             parts = max(min(threads * _SHARES, rows * nbytes // _LEAST_BYTES), 1)
-            blocks += [
-                block(
-                    kernel, row0=first, row1=last, batch_rows=rows, rows=0,
-                    ahead=-(-_AHEAD_BYTES // max(nbytes, 1)), order=0, source=source,
-                    source_row=source.strides[0], result=goal, row_bytes=nbytes,
-                )
-                for first, last in pairwise(rows * k // parts for k in range(parts + 1))
-            ]  # fmt: skip
-        self._blocks = np.array(blocks, np.int64).reshape(len(blocks), len(kernel.slots))
+            one = block(
+                kernel, row0=0, row1=0, batch_rows=rows, rows=0,
+                ahead=-(-_AHEAD_BYTES // max(nbytes, 1)), order=0, source=source,
+                source_row=source.strides[0], result=goal, row_bytes=nbytes,
+            )  # fmt: skip
+            ends = np.arange(parts + 1) * rows // parts
+            blocks.append(np.tile(one, (parts, 1)))
+            blocks[-1][:, _FIRST], blocks[-1][:, _LAST] = ends[:-1], ends[1:]
+        self._blocks = np.concatenate([np.empty((0, len(kernel.slots)), np.int64), *blocks])
         self._starts = self._blocks[:, _RESULT].copy()
         tasks = [Task(loaded, arguments, (pairs,)) for arguments in self._blocks]
         count = threads if len(tasks) > 1 else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from magmadnn.backends.cuda import device_memory
 from .dtypes import as_dtype
 
 _CUDA = 2  # kDLCUDA of dlpack.h
+_IN_ORDER = (None, 0, 1)  # streams: none, and the default one as PyTorch and the interface call it
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -80,15 +82,28 @@ class Looks:
 
 
 class Copy(Protocol):
-    """A copy of an array of the host that may have changed since."""
+    """A copy of an array of the host, which may have to be made yet, or may have changed since."""
 
     @property
     def version(self) -> int:
         """Another number for each copy that was ever made."""
         ...
 
+    @property
+    def missing(self) -> NDArray[Any] | None:
+        """The array, if the copy has to be made yet."""
+        ...
+
+    def make(self) -> None:
+        """Make it, if it has to be made yet."""
+        ...
+
+    def brought(self) -> None:
+        """Somebody has made the copy, or it will be there for all that is launched from now on."""
+        ...
+
     def begin(self) -> None:
-        """Begin to find out; what is done meanwhile may be in vain."""
+        """Begin to look at the array; what is done meanwhile may be in vain."""
         ...
 
     def settle(self) -> bool:
@@ -149,6 +164,18 @@ class OnDevice:
         shape = (max(last - first, 0), *self.shape[1:])
         return replace(self, shape=shape, place=self.place + first * step, looks=Looks())
 
+    def fill_from(self, array: Any) -> None:
+        """Copy an array of this shape and dtype here, behind all that was launched.
+
+        One on the device must be held until that is done.
+        """
+        memory = device_memory(self.device)
+        if isinstance(array, OnDevice):
+            memory.copy_on_device(self.place, array.address, self.nbytes)
+        else:
+            flat = np.ascontiguousarray(array).reshape(-1)
+            memory.copy_to_device(self.place, flat.view(np.uint8))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """A copy on the host."""
         found = np.empty(self.shape, self.dtype)
@@ -158,8 +185,13 @@ class OnDevice:
         return found if dtype is None else found.astype(dtype)
 
 
-def on_device(value: Any, device: int, dtype: np.dtype[Any] | None = None) -> OnDevice | None:
-    """The array where it lies, if that is this device, in C order and, where that is given, of this dtype."""
+def on_device(
+    value: Any, device: int, dtype: np.dtype[Any] | None = None, in_order: bool = False
+) -> OnDevice | None:
+    """The array where it lies, if that is this device, in C order and, where that is given, of this dtype.
+
+    With `in_order` it is only to be read by copies on the device, behind what was begun there.
+    """
     if isinstance(value, OnDevice):
         fits = value.device == device and (dtype is None or dtype == value.dtype)
         return value if fits else None
@@ -171,7 +203,8 @@ def on_device(value: Any, device: int, dtype: np.dtype[Any] | None = None) -> On
         return None
     if interface.get("strides") not in (None, _packed(shape, found.itemsize)):
         return None
-    settle(value, device)
+    if hasattr(value, "block_until_ready") or not in_order or _is_apart(value, interface):
+        settle(value, device)
     return OnDevice(shape, found, interface["data"][0], device, value)
 
 
@@ -180,6 +213,15 @@ def settle(value: Any, device: int) -> None:
     if hasattr(value, "block_until_ready"):
         value.block_until_ready()
     device_memory(device).wait()
+
+
+def _is_apart(value: Any, interface: dict[str, Any]) -> bool:
+    """Whether what is being written there may be in no order with copies: on a stream of its own."""
+    stream = interface.get("stream")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):  # whose interface tells of none
+        stream = torch.cuda.current_stream(value.device).cuda_stream
+    return stream not in _IN_ORDER
 
 
 def _interface(value: Any) -> dict[str, Any] | None:

@@ -181,7 +181,16 @@ class MemoryManager:
             DeviceError: for HOST, or if there is no device.
             ArgumentError: if memory taken over from a read-only array is to be written.
         """
+        self._sides.lent |= write
         return self._sides.address(write)
+
+    @property
+    def version(self) -> int | None:
+        """A number that no memory had before; another one whenever the elements may have been written.
+
+        None where nobody can tell: others have an address to write to.
+        """
+        return None if self._sides.lent else self._sides.version
 
     def sync(self) -> None:
         """Make both sides hold the values of now, and wait until the device is done.

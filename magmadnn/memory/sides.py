@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from .pool import HOST_SOURCE, POOLS, DeviceSource, Lease, host_bytes
 
 Side = Literal["host", "device"]
 
+_versions = itertools.count(1)
 _updating = threading.RLock()  # one for all: held only while a side is made, or brought up to date
 
 
@@ -32,6 +34,10 @@ class Sides:
     HOST has the host side only and DEVICE the device side only. MANAGED has both, each with a flag that
     says whether it is valid, and the device side is made when it is first used. CUDA_MANAGED is one
     block that both sides see, so both are always valid.
+
+    Attributes:
+        version: another number whenever bytes may have been written.
+        lent: whether others were given an address that they may write to at any time.
     """
 
     __slots__ = (
@@ -43,7 +49,9 @@ class Sides:
         "device_valid",
         "host_valid",
         "kind",
+        "lent",
         "nbytes",
+        "version",
     )
 
     def __init__(
@@ -59,6 +67,8 @@ class Sides:
         self._memory: DeviceMemory | None = None
         self._in_flight = False
         self._host = host
+        self.version = next(_versions)
+        self.lent = block is not None or kind is Kind.CUDA_MANAGED
         self.host_valid = kind is not Kind.DEVICE
         self.device_valid = kind in (Kind.DEVICE, Kind.CUDA_MANAGED)
         if self.device_valid:
@@ -105,6 +115,7 @@ class Sides:
             self._update(to_device=False)
         if write:
             self.check_writable()
+            self.version = next(_versions)
             self.device_valid = self.kind is Kind.CUDA_MANAGED
         return self._host
 
@@ -124,6 +135,7 @@ class Sides:
             self._update(to_device=True)
         if write:
             self.check_writable()
+            self.version = next(_versions)
             self.host_valid = self.kind is Kind.CUDA_MANAGED
         return self._block()
 

@@ -313,7 +313,7 @@ class Model:
                 if validation_split or sample_weight is not None or class_weight is not None:
                     what = "validation_split, sample_weight and class_weight"
                     raise ArgumentError(f"fit: {what} need x and y as arrays")
-                source: Source = IterableSource(as_iterable(x))
+                source: Source = IterableSource(as_iterable(x), gpu_of(self))
             else:
                 later = not (class_weight or callbacks)
                 inputs, targets = checked_arrays(self, "fit", x, y, later)
@@ -387,7 +387,7 @@ class Model:
         """
         at_least("evaluate: batch_size", batch_size, 1)
         if y is None:
-            source: Source = IterableSource(as_iterable(x))
+            source: Source = IterableSource(as_iterable(x), gpu_of(self))
         else:
             inputs, targets = checked_arrays(self, "evaluate", x, y)
             weights = sample_weights(targets, sample_weight, None)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._structure import is_mapped, read_rows, take_rows
+from magmadnn.data._structure import is_mapped, read_rows, take_rows, write_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
 from magmadnn.executor.row_copies import RowCopies
@@ -144,6 +144,7 @@ class Reader:
 
 def fill(ring: Ring, found: Generator[Batch]) -> None:
     """Put batches of an iterable into a ring; pass on those that are not like its places."""
+    held: dict[int, Batch] = {}  # by place: a device copies them in its own time
     with closing(found):
         for batch in found:
             arrays = flat(parts_of(batch))
@@ -159,7 +160,8 @@ def fill(ring: Ring, found: Generator[Batch]) -> None:
             if place is None:
                 return
             for array, goal in zip(arrays, ring.arrays, strict=True):
-                goal[place * ring.rows : (place + 1) * ring.rows] = array
+                write_rows(goal, place * ring.rows, array)
+            held[place] = batch
             ring.tell(place * ring.rows, (place + 1) * ring.rows)
             ring.add(1)
             ring.give_out()  # the next one may take its time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
@@ -50,32 +49,6 @@ class Kept(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Fixed:
-    """The copy of an array that nobody may write."""
-
-    note: Unchanging
-    there: OnDevice
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self.there.nbytes
-
-    def is_like(self, array: Array) -> bool:
-        """Whether the copy is this array's."""
-        return self.note.is_still(array)
-
-    @property
-    def place(self) -> int:
-        """Its address."""
-        return self.there.place
-
-    def take(self, array: Array) -> OnDevice:
-        """The copy."""
-        return self.there
-
-
 _kept: WeakKeyDictionary[Model, dict[str, list[Kept]]] = WeakKeyDictionary()
 
 
@@ -116,13 +89,13 @@ def place_of(model: Model, what: str, array: Array) -> int | None:
 def _taken(array: Array, known: Kept | None, device: int, watched: bool) -> tuple[Any, Kept | None]:
     """An array on the device, and what may serve again."""
     from magmadnn.executor.cuda.arrays import copied
-    from magmadnn.executor.cuda.watched import Watched
+    from magmadnn.executor.cuda.watched import Fixed, Watched
 
     if not isinstance(array, np.ndarray):
         return array, None
     kept: Kept | None = known
     if kept is None and (note := Unchanging.of(array)) is not None:
-        kept = Fixed(note, copied(array, device))
+        kept = Fixed(array, note, device)
     elif kept is None and watched and Watched.can(array):
         kept = Watched(array, device)
     return (copied(array, device), None) if kept is None else (kept.take(array), kept)

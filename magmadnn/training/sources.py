@@ -17,7 +17,7 @@ from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.ring import Follower, Ring
-from magmadnn.errors import DataError, GraphError, ShapeError
+from magmadnn.errors import DataError, GraphError, OutOfMemoryError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
@@ -221,20 +221,27 @@ class ArraySource:
 class IterableSource:
     """Batches from an iterable, or from a function that makes one for each epoch.
 
-    A thread prepares the next batches, in a ring if they are all alike.
+    A thread prepares the next batches, in a ring if they are all alike. Those that lie on the device stay
+    there.
+
+    Args:
+        source: the iterable, or the function.
+        device: number of the GPU that they are for.
     """
 
     rows: int | None = None
     streams = True
 
-    def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
-        self.source = source
+    def __init__(
+        self, source: Iterable[Any] | Callable[[], Iterable[Any]], device: int | None = None
+    ) -> None:
+        self.source, self._device = source, device
         self._first: Iterator[Any] | None = iter(self._fresh())
         try:
             head = next(self._first)
         except StopIteration:
             raise DataError("fit: the iterable of batches is empty") from None
-        self.sample = as_batch(head)
+        self.sample = as_batch(head, device)
         self._first = _chain(head, self._first)
         self._ring: Ring | None = None
 
@@ -263,7 +270,7 @@ class IterableSource:
         found = False
         for item in told(islice(items, start, None), number, start):
             found = True
-            yield as_batch(item)
+            yield as_batch(item, self._device)
         if not found and not start:
             raise DataError(
                 f"fit: the iterator of batches is used up in epoch {number + 1}; hand over a function "
@@ -276,7 +283,10 @@ class IterableSource:
         if self._ring is None:
             places = 2 * part_of_ring(flat(parts), size, _AHEAD // 2, room)
             memory = None if room is None else room.pinned
-            self._ring = Ring(flat(parts), size, places, memory)
+            try:
+                self._ring = Ring(flat(parts), size, places, memory)
+            except OutOfMemoryError:  # of the device
+                self._ring = Ring([np.asarray(a) for a in flat(parts)], size, places, memory)
         return parts_like(parts, self._ring.arrays), size
 
     @contextmanager
@@ -336,8 +346,10 @@ def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def as_batch(item: Any) -> Batch:
-    """A batch from what an iterable gives: (x, y) or (x, y, weights).
+def as_batch(item: Any, device: int | None = None) -> Batch:
+    """A batch from what an iterable gives: (x, y) or (x, y, weights), which always come to the host.
+
+    Arrays that lie on the device, if one is given, stay there; copies on the device may read them.
 
     Raises:
         DataError: if it is something else.
@@ -347,30 +359,31 @@ def as_batch(item: Any) -> Batch:
             f"fit: an iterable must give (x, y) or (x, y, weights), got {type(item).__name__}"
         )
     x, y, *weights = item
-    batch = Batch(as_arrays(x), as_arrays(y), as_array(weights[0]) if weights else None)
+    given = as_array(weights[0]) if weights else None
+    batch = Batch(as_arrays(x, device, True), as_arrays(y, device, True), given)
     if {len(a) for a in [*batch.inputs, *batch.targets]} != {batch.rows} or not batch.rows:
         sizes = [len(a) for a in [*batch.inputs, *batch.targets]]
         raise DataError(f"fit: the arrays of a batch need one number of rows above 0, got {sizes}")
     return batch
 
 
-def as_arrays(value: Any, device: int | None = None) -> list[Array]:
+def as_arrays(value: Any, device: int | None = None, in_order: bool = False) -> list[Array]:
     """A list of arrays from one array, a Tensor, or a tuple or list of arrays.
 
-    Those that lie on the device, if one is given, stay there (`OnDevice`).
+    Those that lie on the device, if one is given, stay there (see `on_device`).
     """
     if isinstance(value, Mapping):
-        return [placed(v, device) for v in value.values()]
+        return [placed(v, device, in_order) for v in value.values()]
     if isinstance(value, tuple) or (
         isinstance(value, list) and value and len(getattr(value[0], "shape", ()))
     ):
-        return [placed(v, device) for v in value]
-    return [placed(value, device)]
+        return [placed(v, device, in_order) for v in value]
+    return [placed(value, device, in_order)]
 
 
-def placed(value: Any, device: int | None) -> Array:
+def placed(value: Any, device: int | None, in_order: bool = False) -> Array:
     """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
-    found: Any = None if device is None else on_device(value, device)
+    found: Any = None if device is None else on_device(value, device, in_order=in_order)
     if found is None or found.dtype.name not in KEPT:
         return as_array(value)
     return found  # type: ignore[no-any-return]  # no ndarray where it lies on the device

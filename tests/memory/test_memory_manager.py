@@ -394,3 +394,32 @@ def test_copy_and_pickle(devices: list[SimulatedDevice], kind: Kind) -> None:
         assert np.array_equal(held(twin), held(m))
         twin.fill(0)
     assert np.array_equal(held(m), values(9))
+
+
+@pytest.mark.parametrize("kind", [HOST, MANAGED, DEVICE])
+def test_a_version_tells_of_every_write(devices: list[SimulatedDevice], kind: Kind) -> None:
+    m, other = made(kind, 5), made(kind, 5)
+    versions = [m.version, other.version]
+    for read in (lambda: held(m), lambda: other.copy_from(m), m.sync):
+        read()
+        assert m.version == versions[0]
+    writes = [lambda: m.fill(1), lambda: m.set(2, 5), lambda: m.copy_from(other), m.zero]
+    if kind is not DEVICE:
+        writes.append(lambda: m.host(write=True))
+    for write in writes:
+        write()
+        assert m.version not in versions
+        versions.append(m.version)
+
+
+def test_nobody_tells_what_others_write(devices: list[SimulatedDevice]) -> None:
+    m = made(DEVICE, 5)
+    m.device_pointer()
+    assert m.version is not None
+    m.device_pointer(write=True)
+    assert m.version is None
+    assert made(CUDA_MANAGED, 5).version is None
+    assert (
+        MemoryManager.adopt_device(made(DEVICE, 5).device_pointer(), 5, "int64", 0, m).version
+        is None
+    )

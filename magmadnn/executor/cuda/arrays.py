@@ -14,6 +14,7 @@ from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.backends.cuda.engine import KernelNode
 from magmadnn.compiler.emit.cuda.draw import DrawKeys, draw_keys
 from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin, look_finite, look_within
+from magmadnn.compiler.emit.cuda.put_rows import PutRows
 from magmadnn.compiler.emit.cuda.step_ends import FetchPart, fetch
 from magmadnn.compiler.emit.cuda.variant import Launch
 from magmadnn.compiler.kernels.formula import HALVES
@@ -25,7 +26,7 @@ from .data import Block
 from .upload import upload
 
 # Compiled together with the first that is wanted: each module takes its time.
-USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"))
+USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"), PutRows(16))
 
 
 def copied(values: Array, device: int) -> OnDevice:
@@ -37,6 +38,16 @@ def copied(values: Array, device: int) -> OnDevice:
     block = Block(values.nbytes, device)
     upload(device_memory(device), block.address, values)
     return OnDevice(values.shape, values.dtype.newbyteorder("="), block.address, device, block)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> OnDevice:
+    """A new array, holding anything.
+
+    Raises:
+        OutOfMemoryError: if there is no room for it.
+    """
+    block = Block(math.prod(shape) * dtype.itemsize, device)
+    return OnDevice(shape, dtype, block.address, device, block)
 
 
 def is_finite(array: OnDevice) -> bool:
@@ -57,7 +68,7 @@ def look_at(array: OnDevice, fault: int) -> None:
     if (end := array.looks.wants_below) is not None:
         launches += _within_launches(array, fault, end)
     for launch in launches:
-        _run(array.device, launch)
+        begin(array.device, launch)
 
 
 def _finite_launches(array: OnDevice, fault: int) -> list[Launch]:
@@ -77,7 +88,7 @@ def _is_good(array: OnDevice, launches_for: Callable[[OnDevice, int], list[Launc
         array.copy.settle()
     launches = launches_for(array, fault.address)
     for launch in launches:
-        _run(array.device, launch)
+        begin(array.device, launch)
     return not launches or not _value(fault, array.device)
 
 
@@ -94,7 +105,7 @@ def converted(array: OnDevice, dtype: np.dtype[Any]) -> OnDevice:
 def permutation(count: int, seed: int, stream: int, device: int) -> NDArray[np.int64]:
     """`ops.philox.permutation`, drawn and sorted by the device: the same numbers."""
     keys, order = Block(8 * count, device), Block(8 * count, device)
-    _run(device, draw_keys(count, keys.address, stream, seed))
+    begin(device, draw_keys(count, keys.address, stream, seed))
     device_engine(device).argsort(keys.address, count, order.address)
     found = np.empty(count, np.int64)
     device_memory(device).copy_to_host(found.view(np.uint8), order.address)
@@ -116,7 +127,7 @@ def _fetched(
     source, place = held.address + 8, 0 if order is None else held.address + 16
     launch = fetch(held.address, 0, [(part, rows, columns, source, place, result.address)])
     if result.nbytes:
-        _run(device, launch)
+        begin(device, launch)
     return OnDevice((rows, *array.shape[1:]), dtype, result.address, device, result)
 
 
@@ -134,8 +145,8 @@ def _holding(numbers: NDArray[np.generic], device: int) -> Block:
     return block
 
 
-def _run(device: int, launch: Launch) -> None:
-    """Begin to run one kernel."""
+def begin(device: int, launch: Launch) -> None:
+    """Begin to run one kernel, after all that was launched."""
     engine = device_engine(device)
     function = functions_of(engine, [launch.variant, *USUAL])[launch.variant]
     one = KernelNode(function, launch.grid, launch.block, launch.shared_bytes, launch.arguments)

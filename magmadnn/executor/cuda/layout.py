@@ -11,6 +11,7 @@ from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.native import NativePlan
 from magmadnn.errors import OutOfMemoryError
+from magmadnn.executor.places import tensor_of
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
@@ -54,6 +55,7 @@ class Layout:
         self._offsets: dict[Node, int] = {}
         nodes = plan.program.nodes()
         self.variables = [node for node in nodes if node.op is VARIABLE]
+        self._targets = {target for target, _ in plan.program.updates}
         self._places: dict[Node, Place] = {}  # of variables that are on this device
         self._mirrors: dict[Node, MemoryManager] = {}  # of others
         self._frame_all(nodes)
@@ -154,7 +156,9 @@ class Layout:
             return start + known.offset
         if is_on_device(tensor, self.device):
             offset = int(tensor.offset * tensor.dtype.itemsize)
-            start = tensor.memory.device_pointer() + offset
+            # whoever writes it later does so without asking again
+            is_written = tensor.kind is Kind.DEVICE and node in self._targets
+            start = tensor.memory.device_pointer(write=is_written) + offset
             self._places[node] = Place(
                 tensor, offset, start if tensor.kind is Kind.DEVICE else None
             )
@@ -249,11 +253,6 @@ class Layout:
         """Copy on the device."""
         if nbytes:
             self._memory.copy_on_device(to, source, nbytes)
-
-
-def tensor_of(node: Node) -> Any:
-    """The Tensor that a variable holds."""
-    return getattr(node.value, "tensor", node.value)
 
 
 def is_on_device(tensor: Any, device: int) -> bool:

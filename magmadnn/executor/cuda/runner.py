@@ -12,6 +12,7 @@ from magmadnn.backends.cuda import Engine, device_engine
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Graph
 from magmadnn.compiler.emit.cuda.finite import look_within
 from magmadnn.compiler.native import NativePlan, Work
+from magmadnn.executor.places import tensor_of
 from magmadnn.executor.run import is_finite
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import VARIABLE, Node, naming_scope
@@ -22,7 +23,7 @@ from .edges import Span
 from .graphs import graph_of, merged
 from .item import Item
 from .items import Items, finite_items, may_fault, runs_on_device
-from .layout import Layout, is_on_device, tensor_of
+from .layout import Layout, is_on_device
 from .listing import listing
 from .whole import whole
 

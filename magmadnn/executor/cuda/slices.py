@@ -9,8 +9,7 @@ step runs beside the end of the one before.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,23 +19,23 @@ import numpy as np
 from magmadnn.backends.cuda.engine import Graph
 from magmadnn.compiler.emit.cuda.module import choose
 from magmadnn.compiler.emit.cuda.step_ends import FetchPart, advance, fetch, keep_all
-from magmadnn.compiler.formulas import is_rounding
-from magmadnn.compiler.kernels.formula import DTYPES, KEPT
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Rows, pointwise
-from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.errors import OutOfMemoryError
-from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from magmadnn.executor.places import tensor_of
+from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
 from .arrays import USUAL, look_at
+from .coming import Coming
 from .data import Block, Data
 from .graphs import graphs_of
 from .item import Item
-from .items import Items, finite_items, runs_on_device
-from .layout import Layout, is_on_device, tensor_of
+from .items import Items, finite_items
+from .layout import Layout, is_on_device
 from .runner import CudaRunner, workspaces_of
+from .sliced_plans import can_slice, fetched_rounded
 from .staging import Staging
 from .whole import whole
 
@@ -320,6 +319,7 @@ class CudaSlices:
         settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
         done = self._goes_on(order, settings)
         cut = self._cut(count - done)
+        coming = Coming(self.data.there, order, self._order)
         if not done:
             self._check_addresses()
             staging.begin()
@@ -332,11 +332,15 @@ class CudaSlices:
             self._graph(_REMEMBER, cut[0], _LOOK).launch()
             done = cut.pop(0)
             staging.send(self._first.address, np.array([0, count]), order[: done * self._size])
+            coming.bring(done * self._size)
             self._graph(done).launch()
         rows = done * self._size  # that are there; others follow while the first steps run
         staging.send(self._order + 8 * rows, order[rows:])
         for steps in cut:
+            rows += steps * self._size
+            coming.bring(rows)
             self._graph(steps).launch()
+        coming.finish()
         self._state = self.data.state
         self._graph(_LOOK).launch()
         there = self.data.there
@@ -416,24 +420,6 @@ def _ahead(graphs: Sequence[int], seconds: float) -> list[int]:
     return found
 
 
-def fetched_rounded(plan: NativePlan, placeholders: Iterable[Node]) -> dict[Node, Work]:
-    """Placeholders that are read by one step only, which rounds them to half precision: the fetch can."""
-    bases, readers = plan.layouts.bases, defaultdict[Node, list[Work]](list)
-    for work in plan.work:
-        for node in {bases[i] for n in work.region.nodes for i in n.inputs}:
-            readers[node].append(work)
-    roots = {bases[root] for root in plan.program.roots}
-    found = {}
-    for node in placeholders:
-        if len(readers[node]) != 1 or node in roots or node.dtype != np.float32:
-            continue
-        (work,) = readers[node]
-        rounding = len(work.region.nodes) == 1 and is_rounding(work.region.nodes[0])
-        if rounding and work.region.nodes[0].inputs == (node,):
-            found[node] = work
-    return found
-
-
 def copying(dtype: str) -> Rows:
     """The kernel that copies elements."""
     return pointwise((Operand("x", dtype),), Result("y", dtype, ("argument", 0)))
@@ -471,27 +457,3 @@ def slices_of(
 def held_bytes(runner: CudaRunner) -> int:
     """Bytes of data that kept slices of a plan have on the device."""
     return sum(slices.data.nbytes for slices in _kept.get(runner, {}).values())
-
-
-def can_slice(
-    runner: CudaRunner, data: Mapping[Node, Array | OnDevice], settings: Sequence[Node]
-) -> bool:
-    """Whether a plan can run on its own: no calls, data of known types, values in memory of their own."""
-    plan, fed = runner.plan, {*data, *settings}
-    bases = plan.layouts.bases
-    stored = {node for work in plan.work for node in work.needed}
-    variables = [n for n in plan.program.nodes() if n.op is VARIABLE]
-    return (
-        all(map(runs_on_device, plan.work))
-        and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
-        and all(a.dtype.name in KEPT and a.size for a in data.values())
-        and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)
-        and all(
-            v in plan.in_place
-            or (v.dtype.name in DTYPES and bases[v] in stored and plan.layouts.is_whole(v))
-            for _, v in plan.program.updates
-        )
-        and all(n.dtype.name in DTYPES for n in plan.program.outputs)
-        and all(is_on_device(tensor_of(n), runner.device) for n in variables)
-        and all(is_on_device(tensor_of(t), runner.device) for t, _ in plan.program.updates)
-    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -15,14 +17,20 @@ from magmadnn.graph.op import Array
 
 _CHUNK_BYTES = 4 << 20
 THREADS = 8  # one copies from memory at a fifth of what the bus takes
-_local = threading.local()
+_MOST_SPARE = 2 * THREADS
+_spare: list[tuple[DeviceMemory, Bytes]] = []  # pinned memory that nobody uses
+_lock = threading.Lock()
+
+
+def thread_count() -> int:
+    """How many threads work on arrays of the host."""
+    return min(THREADS, max((os.cpu_count() or 1) // 2, 1))
 
 
 @cache
 def threads() -> ThreadPoolExecutor:
     """Threads for work on arrays of the host."""
-    count = min(THREADS, max((os.cpu_count() or 1) // 2, 1))
-    return ThreadPoolExecutor(count, thread_name_prefix="uploads")
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix="uploads")
 
 
 if hasattr(os, "register_at_fork"):
@@ -44,10 +52,10 @@ def upload(memory: DeviceMemory, to: int, values: Array) -> None:
 
     def copy(first: int) -> None:
         piece = values[first : first + rows]
-        place = _pinned(memory, rows * row)[: len(piece) * row]
-        np.copyto(place.view(native).reshape(piece.shape), piece)
-        memory.copy_beside(to + first * row, place)
-        memory.wait_beside()
+        with pinned_for(memory, rows * row) as pinned:
+            place = pinned[: len(piece) * row]
+            np.copyto(place.view(native).reshape(piece.shape), piece)
+            memory.copy_beside(to + first * row, place)
 
     copies = [threads().submit(copy, first) for first in range(0, len(values), rows)]
     wait(copies)
@@ -59,9 +67,20 @@ def _flat(values: Array) -> Bytes:
     return values.reshape(-1).view(np.uint8)
 
 
-def _pinned(memory: DeviceMemory, nbytes: int) -> Bytes:
-    """This thread's own."""
-    known: tuple[DeviceMemory, Bytes] | None = getattr(_local, "pinned", None)
-    if known is None or known[0] is not memory or known[1].size < nbytes:
-        _local.pinned = known = memory, memory.pinned(nbytes)
-    return known[1]
+@contextmanager
+def pinned_for(memory: DeviceMemory, nbytes: int) -> Iterator[Bytes]:
+    """Pinned memory for a while: what somebody else is done with, as it takes longer to make than to fill."""
+    with _lock:
+        fits = [
+            k for k, (owner, held) in enumerate(_spare) if owner is memory and held.size >= nbytes
+        ]
+        found = _spare.pop(fits[0])[1] if fits else None
+    if found is None:
+        found = memory.pinned(nbytes)
+    try:
+        yield found
+    finally:
+        memory.wait_beside()  # for copies of this thread that an error has left
+        with _lock:
+            _spare.append((memory, found))
+            del _spare[:-_MOST_SPARE]

@@ -1,8 +1,9 @@
-"""Copies of arrays that may be written: kept on a device, and compared with the array while they serve again.
+"""Copies of arrays on a device that serve again, each made when it is needed.
 
-Whoever takes an array again computes with the copy that is there, and at the end asks whether the array is
-still what was copied: its digest is taken by threads meanwhile. Where it is not, the copy is renewed, what
-was computed is thrown away, and it is computed again.
+Those of arrays that may be written are compared with the array while they serve. Whoever takes such an array
+again computes with the copy that is there, and at the end asks whether the array is still what was copied:
+its digest is taken by threads meanwhile. Where it is not, the copy is renewed, what was computed is thrown
+away, and it is computed again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import weakref
 from magmadnn.backends.cuda import device_memory
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import Looks, OnDevice
-from magmadnn.memory.unchanging import looks_of
+from magmadnn.memory.unchanging import Unchanging, looks_of
 
 from .data import Block
 from .fingerprint import Fingerprint
@@ -23,22 +24,90 @@ LEAST_BYTES = 1 << 16  # less is copied each time
 _versions = itertools.count(1)
 
 
-class Watched:
-    """The copy of an array, and of others that lie at the same place and look alike.
+class Copied:
+    """The copy of an array, made by `settle` or by whoever brings it.
 
-    The first time an array is only copied; if it is taken again, its digest is taken too, and from then on
-    the copy is relied on until an array turns out to be another. Nothing here keeps an array alive but what
-    `take` gives.
+    Nothing here keeps an array alive but what `take` gives.
     """
 
     def __init__(self, array: Array, device: int) -> None:
-        self._looks, self._device = looks_of(array), device
-        self._block = Block(array.nbytes, device)
-        self.version = 0
+        self._device, self._block = device, Block(array.nbytes, device)
         self._found = Looks()
+        self._array: weakref.ref[Array] | None = None  # what has to be copied yet
+        self._is_there = False
+        self.version = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self._block.nbytes
+
+    @property
+    def place(self) -> int | None:
+        """Its address; None where it is made anew before it is used."""
+        return self._block.address if self._is_there else None
+
+    @property
+    def missing(self) -> Array | None:
+        """The array, if the copy has to be made yet."""
+        return None if self._array is None else self._array()
+
+    def take(self, array: Array) -> OnDevice:
+        """The copy, while that is held; to be settled."""
+        if not self._is_there:
+            self._want(array)
+        return OnDevice(
+            array.shape, array.dtype.newbyteorder("="), self._block.address, self._device,
+            (self._block, array), self._found, self,
+        )  # fmt: skip
+
+    def _want(self, array: Array) -> None:
+        self.version, self._array = next(_versions), weakref.ref(array)
+        self._found.forget()
+
+    def brought(self) -> None:
+        """The copy is there, or will be for all that is launched from now on."""
+        self._array, self._is_there = None, True
+
+    def make(self) -> None:
+        """Make the copy, if it has to be made yet."""
+        if (array := self.missing) is not None:
+            upload(device_memory(self._device), self._block.address, array)
+            self.brought()
+
+    def begin(self) -> None:
+        """Begin to look at the array."""
+
+    def settle(self) -> bool:
+        """See to it that the copy is what the array is; whether it was, or was never made before."""
+        self.make()
+        return True
+
+
+class Fixed(Copied):
+    """The copy of an array that nobody may write."""
+
+    def __init__(self, array: Array, note: Unchanging, device: int) -> None:
+        super().__init__(array, device)
+        self._note = note
+
+    def is_like(self, array: Array) -> bool:
+        """Whether the copy is this array's."""
+        return self._note.is_still(array)
+
+
+class Watched(Copied):
+    """The copy of an array, and of others that lie at the same place and look alike.
+
+    With each copy the digest of the array is taken, and from then on the copy is relied on until an array
+    turns out to be another; from then on it is made in each call.
+    """
+
+    def __init__(self, array: Array, device: int) -> None:
+        super().__init__(array, device)
+        self._looks = looks_of(array)
         self._digest: bytes | None = None  # of what lies there
-        self._again = False  # whether it was taken before
-        self._relied: weakref.ref[Array] | None = None  # what has to be compared yet
+        self._unsure: weakref.ref[Array] | None = None  # of which the digest is to be taken
         self._fingerprint: Fingerprint | None = None
         self._changes = False  # it was written between two calls, and so will be again
 
@@ -46,11 +115,6 @@ class Watched:
     def can(array: Array) -> bool:
         """Whether arrays like this are worth it."""
         return array.nbytes >= LEAST_BYTES and array.flags.forc
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self._block.nbytes
 
     @property
     def place(self) -> int | None:
@@ -63,43 +127,29 @@ class Watched:
 
     def take(self, array: Array) -> OnDevice:
         """The copy, while that is held; to be settled."""
+        self._is_there = self._digest is not None
         self._fingerprint = None
-        self._relied = weakref.ref(array) if self._digest is not None else None
-        if self._relied is None:
-            self._copy(array)
-            if self._again and not self._changes:
-                self._digest = Fingerprint(array).result()
-        self._again = True
-        return OnDevice(
-            array.shape, array.dtype.newbyteorder("="), self._block.address, self._device,
-            (self._block, array), self._found, self,
-        )  # fmt: skip
-
-    def _copy(self, array: Array) -> None:
-        self.version = next(_versions)
-        self._found.forget()
-        upload(device_memory(self._device), self._block.address, array)
+        self._unsure = None if self._changes else weakref.ref(array)
+        return super().take(array)
 
     def begin(self) -> None:
         """Begin to look at the array."""
-        array = self._array()
+        array = None if self._unsure is None else self._unsure()
         if array is not None and self._fingerprint is None:
             self._fingerprint = Fingerprint(array)
 
     def settle(self) -> bool:
-        """Renew the copy if the array is no longer what was copied; whether it was."""
-        array = self._array()
-        if array is None:
-            return True
+        """See to it that the copy is what the array is; whether it was, or was never made before."""
+        self.make()
         self.begin()
-        assert self._fingerprint is not None
-        same = self._fingerprint.result() == self._digest
-        self._relied = self._fingerprint = None
-        if not same:
+        if self._fingerprint is None:
+            return True
+        known, self._digest = self._digest, self._fingerprint.result()
+        array = None if self._unsure is None else self._unsure()
+        self._unsure = self._fingerprint = None
+        same = known in (None, self._digest)
+        if not same and array is not None:
             self._digest, self._changes = None, True
-            self._copy(array)
+            self._want(array)
+            self.make()
         return same
-
-    def _array(self) -> Array | None:
-        """What is relied on and was not compared yet."""
-        return None if self._relied is None else self._relied()

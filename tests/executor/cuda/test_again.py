@@ -92,7 +92,7 @@ def test_a_call_like_the_last_begins_at_once(
     with on("emulated"):
         x, y = given(kind)
         model, other = (network(SIZES, md.optim.SGD(0.1), device="cuda") for _ in range(2))
-        before = 2 if kind == "written" else 1
+        before = 1
         for _ in range(before):
             model.fit(x, y, batch_size=16, verbose=0)
         events.clear()

@@ -19,7 +19,7 @@ from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.native import native_plan
 from magmadnn.compiler.passes.precision import precision as precision_pass
 from magmadnn.compiler.tune_file import RecordsOf
-from magmadnn.executor.cuda import algorithms, items, small
+from magmadnn.executor.cuda import algorithms, items, sliced_plans, small
 from magmadnn.executor.cuda import slices as cuda_slices
 from magmadnn.graph.program import Program
 from magmadnn.tensor import placeholder
@@ -296,7 +296,7 @@ def test_a_batch_is_rounded_as_it_is_fetched_where_only_products_read_it() -> No
     def rounded(*outputs: Any) -> list[str]:
         program = precision_pass(Program.of([o.node for o in outputs]), "mixed_bf16")
         plan = native_plan(program, rounding=False)
-        found = cuda_slices.fetched_rounded(plan, [x.node])
+        found = sliced_plans.fetched_rounded(plan, [x.node])
         return [work.needed[0].dtype.name for work in found.values()]
 
     assert rounded(x @ w) == ["bfloat16"]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from magmadnn import ops, variable
+from magmadnn.backends.cuda import device_memory
 from magmadnn.errors import DataError
 from magmadnn.executor import Executable
+from magmadnn.executor.cuda.layout import Layout
 from magmadnn.executor.cuda.runner import Instance
 from magmadnn.memory import DEVICE
 from tests.executor.cuda.devices import DEVICES, on
@@ -64,3 +66,53 @@ def test_constants_among_them_count(device: str) -> None:
         step, _ = stored([ops.pad(t[1:], ((0, 1),), -1)])
         with pytest.raises(DataError, match="index -1 at"):
             step.run({})
+
+
+def by_value(labels: Any, classes: np.ndarray) -> None:
+    labels.value.write(classes)
+
+
+def by_element(labels: Any, classes: np.ndarray) -> None:
+    labels.value.memory.set(4, classes[4])
+
+
+_ADDRESSES: dict[Any, int] = {}
+
+
+def by_address(labels: Any, classes: np.ndarray) -> None:
+    """Somebody who was given the address once, and writes there whenever he likes."""
+    if labels.node not in _ADDRESSES:
+        _ADDRESSES[labels.node] = labels.value.__cuda_array_interface__["data"][0]
+    device_memory(0).copy_to_device(_ADDRESSES[labels.node], classes.view(np.uint8))
+
+
+def by_another_program(labels: Any, classes: np.ndarray) -> None:
+    given = variable("given", classes, kind=DEVICE)
+    update = [(labels.node, (given + 0).node)]
+    Executable([], update, training=True, executor="native", device="cuda").run({})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("write", [by_value, by_element, by_address, by_another_program])
+def test_what_nobody_wrote_is_looked_at_once(
+    device: str, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Layout] = []
+    take = Layout.take_faults
+    monkeypatch.setattr(Layout, "take_faults", lambda self: (looks.append(self), take(self))[1])
+    with on(device):
+        labels = variable("t", T[0], kind=DEVICE)
+        step, _ = stored([labels])
+        for _ in range(3):
+            step.run({})
+        assert len(looks) == 1
+        classes = T[0].copy()
+        classes[4] = CLASSES
+        for _ in range(2):
+            write(labels, classes)
+            with pytest.raises(DataError, match=f"index {CLASSES} at"):
+                step.run({})
+        write(labels, T[0])
+        step.run({})
+        write(labels, T[0] * 0)
+        step.run({})

@@ -65,7 +65,7 @@ def test_training_is_as_with_new_arrays(
 
 
 @needs_compiler
-def test_what_did_not_change_is_copied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_change_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = samples(ROWS, *SIZES[::2])
     with on("emulated"):
         model = network(SIZES, md.optim.SGD(0.3), device="cuda")
@@ -75,8 +75,8 @@ def test_what_did_not_change_is_copied_twice(monkeypatch: pytest.MonkeyPatch) ->
                 brought = counted(patch)
                 model.fit(x, y, batch_size=8, verbose=0)
             largest.append(max(brought))
-        assert largest[0] == largest[1] == x.nbytes
-        assert max(largest[2:]) < x.nbytes / 8
+        assert largest[0] == x.nbytes
+        assert max(largest[1:]) < x.nbytes / 8
 
 
 class Changes(md.callbacks.Callback):

@@ -11,6 +11,7 @@ from magmadnn.compiler.emit.cuda.draw import DrawKeys, DrawVariant
 from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin
 from magmadnn.compiler.emit.cuda.module import OPTIONS, choose, module_text, symbol
 from magmadnn.compiler.emit.cuda.moves import AddPickedVariant, MoveVariant, PickVariant
+from magmadnn.compiler.emit.cuda.put_rows import PutRows
 from magmadnn.compiler.emit.cuda.step_ends import Advance, Fetch, FetchPart, KeepAll
 from magmadnn.compiler.emit.cuda.variant import Chip, Launch, Variant
 from magmadnn.compiler.kernels.columns import Columns
@@ -204,6 +205,7 @@ def _one_of_each() -> list[Variant]:
         LookFinite((F4, "float64", "float16")),
         LookWithin("int32"),
         DrawKeys(),
+        *map(PutRows, (1, 2, 4, 8, 16)),
         MoveVariant(Move(4, 3)),
         PickVariant(Pick(8, "int32")),
         AddPickedVariant(AddPicked(F4, "int64")),

@@ -1,0 +1,176 @@
+"""Copies that are made while steps run: the same bits as with copies that were there before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cuda import device_engine, device_memory
+from magmadnn.compiler.emit.cuda.put_rows import put_rows
+from magmadnn.errors import DataError, OutOfMemoryError
+from magmadnn.executor.cuda import coming, small, watched
+from magmadnn.executor.cuda.arrays import begin
+from magmadnn.executor.cuda.data import Block
+from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
+from tests.executor.cuda.emulator import needs_compiler
+
+SIZES = (61, 7, 5)
+ROWS = 203
+
+
+@pytest.fixture
+def brought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows that come while steps run, in pieces of a few; all arrays are worth it."""
+    monkeypatch.setattr(watched, "LEAST_BYTES", 1)
+    monkeypatch.setattr(coming, "LEAST_BYTES", 1)
+    monkeypatch.setattr(coming, "_PIECE_BYTES", 4000)
+    found: list[int] = []
+    kept = coming._Rows.__init__
+
+    def made(self: Any, arrays: Any, order: Any) -> None:
+        found.append(len(order))
+        kept(self, arrays, order)
+
+    monkeypatch.setattr(coming._Rows, "__init__", made)
+    return found
+
+
+def fitted(model: Any, x: Any, y: Any, **settings: Any) -> list[float]:
+    rows = model.fit(x, y, **{"batch_size": 8, "verbose": 0, **settings}).rows
+    return [row["loss"] for row in rows]
+
+
+def learned(model: Any, x: Any, y: Any) -> None:
+    """So that a slice is an epoch from now on."""
+    fitted(model, x, y)
+    model._step[2].batch_seconds = dict.fromkeys(model._step[2].batch_seconds, 1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("kernels", "is_fixed", "settings"),
+    [
+        ("graphs", False, {}),
+        ("graphs", True, {"epochs": 3}),
+        ("graphs", False, {"validation_split": 0.2}),
+        ("one kernel", False, {"batch_size": 29}),
+        ("one kernel", True, {"shuffle": False}),
+    ],
+)
+def test_bits_are_those_of_copies_made_before(
+    device: str,
+    kernels: str,
+    is_fixed: bool,
+    settings: dict[str, Any],
+    brought: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kernels == "graphs":
+        monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    x, y = samples(ROWS, *SIZES[::2])
+    with on(device):
+        models = [network(SIZES, md.optim.Adam(0.01), device="cuda") for _ in range(2)]
+        found = []
+        for model, least in zip(models, (1, 1 << 40), strict=True):
+            monkeypatch.setattr(coming, "LEAST_BYTES", least)
+            learned(model, x, y)
+            brought.clear()
+            a, b = x[::-1].copy(), y[::-1].copy()
+            a.flags.writeable = b.flags.writeable = not is_fixed
+            found.append([fitted(model, a, b, **settings) for _ in range(3)])
+            assert bool(brought) == (least == 1)
+        assert found[0] == found[1]
+        assert distance(*models) == 0
+
+
+def full(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no room for rows beside the copy."""
+
+    def refuse(self: Any, *_: Any) -> None:
+        raise OutOfMemoryError("full")
+
+    monkeypatch.setattr(coming._Rows, "__init__", refuse)
+
+
+def columns_first(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are no bytes that follow each other."""
+
+
+@needs_compiler
+@pytest.mark.parametrize("way", [full, columns_first])
+def test_what_cannot_come_is_copied_before(
+    way: Callable[..., None], brought: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = samples(ROWS, *SIZES[::2])
+    with on("emulated"):
+        models = [network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2)]
+        for model in models:
+            learned(model, x, y)
+        a, b = x[::-1].copy(), y[::-1].copy()
+        wanted = fitted(models[0], a, b)
+        way(models[1], monkeypatch)
+        if way is columns_first:
+            a = np.asfortranarray(a)
+        assert fitted(models[1], a, b) == wanted
+
+
+@needs_compiler
+def test_an_error_of_a_thread_is_raised_and_the_next_call_copies_again(
+    brought: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = samples(ROWS, *SIZES[::2])
+    with on("emulated"):
+        model, other = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2))
+        for one in (model, other):
+            learned(one, x, y)
+        a, b = x[::-1].copy(), y[::-1].copy()
+        before = model.values()
+        with monkeypatch.context() as patch:
+            patch.setattr(coming._Rows, "_gathered", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                fitted(model, a, b)
+        model.assign(before)
+        assert fitted(model, a, b) == fitted(other, a, b)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("value", "label"), [(np.inf, 0), (0.5, 5)])
+def test_what_is_wrong_is_told_and_nothing_is_changed(
+    value: float, label: int, brought: list[int]
+) -> None:
+    x, y = samples(ROWS, *SIZES[::2])
+    message = "row 21, column 7 is inf" if label < 5 else "y: row 21 has the label 5"
+    with on("emulated"):
+        model = network(SIZES, md.optim.SGD(0.3), device="cuda")
+        learned(model, x, y)
+        a, b = x.copy(), y.copy()
+        a[21, 7], b[21] = value, label
+        before = model.values()
+        for _ in range(2):
+            with pytest.raises(DataError, match=message):
+                fitted(model, a, b)
+        assert all((model.values()[name] == array).all() for name, array in before.items())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("nbytes", [1, 2, 6, 12, 24, 3136])
+def test_rows_are_put_where_they_belong(device: str, nbytes: int) -> None:
+    rng = np.random.default_rng(3)
+    rows, order = rng.integers(0, 256, (501, nbytes), np.uint8), rng.permutation(701)[:501]
+    with on(device):
+        memory = device_memory(0)
+        blocks = [Block(n, 0) for n in (rows.nbytes, 8 * 501, 701 * nbytes)]
+        result = np.full((701, nbytes), 7, np.uint8)
+        for block, values in zip(blocks, (rows, order, result), strict=True):
+            memory.copy_to_device(block.address, values.reshape(-1).view(np.uint8))
+        places = [block.address for block in blocks]
+        begin(0, put_rows(501, nbytes, *places))
+        device_engine(0).wait()
+        memory.copy_to_host(result.reshape(-1), places[2])
+    wanted = np.full((701, nbytes), 7, np.uint8)
+    wanted[order] = rows
+    np.testing.assert_array_equal(result, wanted)
