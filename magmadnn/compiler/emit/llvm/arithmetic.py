@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +20,30 @@ from .values import (
     Value,
     is_float,
     item_type,
+    known,
     like,
     suffix,
+    vector,
 )
 
 _HALF = ir.HalfType()
+_NEUTRAL = {"add": 0, "sub": 0, "mul": 1}  # on the right
+_AT_ONCE = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
+
+
+@functools.cache
+def _undefined(kind: Any) -> Any:
+    return ir.Constant(kind, ir.Undefined)
+
+
+@functools.cache
+def _zero(kind: Any) -> Any:
+    return ir.Constant(kind, None)
+
+
+@functools.cache
+def _order(lanes: tuple[int, ...]) -> Any:
+    return ir.Constant(vector(I32, len(lanes)), list(lanes))
 
 
 class Arithmetic:
@@ -50,7 +70,7 @@ class Arithmetic:
 
     def zero(self, kind: Any) -> Value:
         """Zero of any type."""
-        return Value(self, ir.Constant(kind, None))
+        return Value(self, _zero(kind))
 
     def lane_numbers(self, lanes: int, item: Any = I32) -> Value:
         """The vector 0, 1, ..., lanes - 1."""
@@ -58,11 +78,9 @@ class Arithmetic:
 
     def splat(self, scalar: Value, lanes: int) -> Value:
         """A vector with `scalar` in every lane."""
-        kind = ir.VectorType(scalar.type, lanes)
-        none = ir.Constant(kind, ir.Undefined)
+        none = _undefined(vector(scalar.type, lanes))
         first = self.ir.insert_element(none, scalar.ir, ir.Constant(I32, 0))
-        order = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
-        return Value(self, self.ir.shuffle_vector(first, none, order))
+        return Value(self, self.ir.shuffle_vector(first, none, _order((0,) * lanes)))
 
     def first(self, count: Value, lanes: int) -> Value:
         """A mask: true in the first `count` lanes."""
@@ -82,8 +100,22 @@ class Arithmetic:
     def arithmetic(self, name: str, a: Number, b: Number) -> Value:
         """`name` is add, sub, mul or div; floating-point or integer by the operands' type."""
         x, y = self._pair(a, b)
+        found = self._without(name, x, y)
+        if found is not None:
+            return found
         prefix = "f" if is_float(x.type) else "s" if name == "div" else ""
         return Value(self, getattr(self.ir, prefix + name)(x.ir, y.ir))
+
+    def _without(self, name: str, x: Value, y: Value) -> Value | None:
+        """A sum or product of integers that needs no instruction, as places in a tile often do not."""
+        left, right = known(x), known(y)
+        if right is None or name not in _NEUTRAL:
+            return None
+        if left is not None and x.type == I64:
+            return self.integer(_AT_ONCE[name](left, right))
+        if right == _NEUTRAL[name]:
+            return x
+        return y if name == "mul" and right == 0 else None
 
     def bitwise(self, name: str, a: Number, b: Number) -> Value:
         """Integer instruction `name` of llvmlite's builder."""
@@ -153,8 +185,7 @@ class Arithmetic:
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Lanes picked out of `a` followed by `b`."""
-        order = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-        return Value(self, self.ir.shuffle_vector(a.ir, b.ir, order))
+        return Value(self, self.ir.shuffle_vector(a.ir, b.ir, _order(tuple(lanes))))
 
     def lane(self, value: Value, index: int) -> Value:
         """One lane of a vector."""

@@ -89,15 +89,21 @@ class Cache:
 
     def code(self, key: str, make: Callable[[], bytes]) -> bytes:
         """The entry `key`; if there is none that is whole, what `make` gives is kept and returned."""
-        path = self.folder / (key + _SUFFIX)
-        found = _read(path)
-        if found is not None:
-            return found
-        made = make()
+        found = self.find(key)
+        if found is None:
+            found = make()
+            self.keep(key, found)
+        return found
+
+    def find(self, key: str) -> bytes | None:
+        """The entry `key`; None if there is none that is whole."""
+        return _read(self._path(key))
+
+    def keep(self, key: str, code: bytes) -> None:
+        """Make the entry `key`."""
         # A cache that cannot be written to, or a full disk, costs time and nothing else.
         with contextlib.suppress(OSError):
-            self._keep(path, made)
-        return made
+            self._write(self._path(key), code)
 
     def size(self) -> int:
         """Bytes of all entries."""
@@ -108,7 +114,10 @@ class Cache:
         for _, _, path in self._entries():
             Path(path).unlink(missing_ok=True)
 
-    def _keep(self, path: Path, code: bytes) -> None:
+    def _path(self, key: str) -> Path:
+        return self.folder / (key + _SUFFIX)
+
+    def _write(self, path: Path, code: bytes) -> None:
         entry = _MAGIC + hashlib.sha256(code).digest() + code
         handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
         temporary = Path(name)

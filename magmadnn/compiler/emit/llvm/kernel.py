@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,8 @@ from .builder import I64, POINTER, VOID, Code
 from .cache import Cache, key_of
 from .frame import ALIGNMENT as ALIGNMENT
 from .frame import Frame
-from .target import Library, Target, host, object_code
+from .pieces import Pieces, parts_of, quick_turns
+from .target import Library, Target, cores, host
 from .writers import write_kernel
 
 _NAME = "kernel"
@@ -132,16 +133,16 @@ def load(
     """`kernels` compiled for `target` (the host) and loaded, each once per process.
 
     Kernels that are asked for together compile faster than one by one: matrix products share their parts,
-    and meanwhile a thread compiles what is not one. Object code is taken from `cache` where it is there, one
-    entry for those of a group.
+    and LLVM works on all cores while the next text is written. Object code is taken from `cache` where it is
+    there, one entry for the products and one for the others.
     """
     made_for = target or host()
     missing = [k for k in dict.fromkeys(kernels) if (k, made_for) not in _loaded]
     products = [k for k in missing if isinstance(k, Gemm)]
     others = [k for k in missing if not isinstance(k, Gemm)]
-    groups = [group for group in (products, others) if group]
+    groups = [group for group in (others, products) if group]
     for group, code in zip(groups, _codes(groups, made_for, cache), strict=True):
-        library = Library(code)
+        library = Library(*parts_of(code))
         for number, kernel in enumerate(group):
             dump_kernel(f"{type(kernel).__name__.lower()}.ll", partial(_shown, kernel, made_for))
             _loaded[kernel, made_for] = Loaded(library, symbol(number))
@@ -149,25 +150,36 @@ def load(
 
 
 def _codes(groups: Sequence[Sequence[Kernel]], target: Target, cache: Cache | None) -> list[bytes]:
-    """The object code of each group; while LLVM works on one, the next one's text is written."""
+    """The object code of each group, from the cache or compiled."""
+    keys = [key_of(repr(group), target) for group in groups]
+    found = [cache.find(key) if cache else None for key in keys]
+    made = _made([group for group, code in zip(groups, found, strict=True) if not code], target)
+    codes = [code or next(made) for code in found]
+    for key, code, before in zip(keys, codes, found, strict=True):
+        if cache and not before:
+            cache.keep(key, code)
+    return codes
+
+
+def _made(groups: Sequence[Sequence[Kernel]], target: Target) -> Iterator[bytes]:
+    """Each group compiled, while the text of the next one is written."""
     if not groups:
-        return []
+        return
     collects = gc.isenabled()
     gc.disable()  # what is made here is in use until the text is written: looking for garbage finds none
     try:
-        with ThreadPoolExecutor(1) as thread:
-            begun = [thread.submit(_code, group, target, cache) for group in groups[1:]]
-            return [_code(groups[0], target, cache), *(one.result() for one in begun)]
+        with quick_turns(), ThreadPoolExecutor(cores()) as pool:
+            yield from [pieces.code() for pieces in [_begun(g, target, pool) for g in groups]]
     finally:
         if collects:
             gc.enable()
 
 
-def _code(group: Sequence[Kernel], target: Target, cache: Cache | None) -> bytes:
-    """The object code of kernels that are one module."""
-
-    def compiled() -> bytes:
-        _compiled.extend(group)
-        return object_code(llvm_text(group, target), target)
-
-    return cache.code(key_of(repr(group), target), compiled) if cache else compiled()
+def _begun(group: Sequence[Kernel], target: Target, pool: Executor) -> Pieces:
+    """Kernels as one module that LLVM is working on."""
+    _compiled.extend(group)
+    pieces = Pieces(_NAME, target, pool)
+    for number, kernel in enumerate(group):
+        add_function(pieces.module, symbol(number), kernel, target)
+        pieces.hand_over()
+    return pieces

@@ -11,7 +11,9 @@ looked at, not run. Then, in order of use::
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +110,13 @@ def host() -> Target:
     )
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _is_arm() -> bool:
     return platform.machine().lower() in ("arm64", "aarch64")
 
@@ -144,6 +153,15 @@ def machine(target: Target) -> Any:
     )
 
 
+def _unlocked(name: str) -> Any:
+    """A function of llvmlite's library without its lock, which lets one thread at a time into LLVM.
+
+    LLVM itself asks only that threads do not share a context or a target machine. For calls that take long.
+    """
+    function = getattr(llvm.ffi.lib, name)
+    return getattr(function, "_cfn", function)
+
+
 def optimised(text: str, target: Target) -> tuple[Any, Any]:
     """LLVM IR `text` verified and optimised: the LLVM module and the machine for `target`.
 
@@ -152,7 +170,7 @@ def optimised(text: str, target: Target) -> tuple[Any, Any]:
     """
     engine = machine(target)
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, llvm.create_context())
         module.triple = target.triple
         module.data_layout = str(engine.target_data)
         module.verify()
@@ -169,19 +187,29 @@ def _optimise(module: Any, builder: Any) -> None:
     Kernels come vectorised, unrolled and with their invariants outside the loops, so what is left to
     do is to put variables into registers and to tidy up. LLVM's own vectorisers would add code.
     """
-    passes = llvm.create_new_function_pass_manager()
+    passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
+    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
 
 
 def object_code(text: str, target: Target) -> bytes:
     """LLVM IR `text` optimised and compiled: the bytes of an object file."""
     module, engine = optimised(text, target)
-    return bytes(engine.emit_object(module))
+    emit, as_object = _unlocked("LLVMPY_TargetMachineEmitToMemory"), 1
+    with llvm.ffi.OutputString() as trouble:
+        buffer = emit(engine, module, as_object, trouble)
+        if not buffer:
+            raise DeviceError(f"LLVM makes no code for {target.cpu}: {trouble}")
+    start, size = (
+        llvm.ffi.lib.LLVMPY_GetBufferStart(buffer),
+        llvm.ffi.lib.LLVMPY_GetBufferSize(buffer),
+    )
+    try:
+        return ctypes.string_at(start, size)
+    finally:
+        llvm.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def assembly(text: str, target: Target) -> str:
@@ -191,13 +219,18 @@ def assembly(text: str, target: Target) -> str:
 
 
 class Library:
-    """Object code loaded into this process; its addresses live as long as the library does."""
+    """Object code loaded into this process; its addresses live as long as the library does.
 
-    def __init__(self, code: bytes) -> None:
+    Args:
+        codes: pieces, which may call each other's functions.
+    """
+
+    def __init__(self, *codes: bytes) -> None:
         _all_targets()
         empty = llvm.parse_assembly("")
         self._engine = llvm.create_mcjit_compiler(empty, machine(host()))
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        for code in codes:
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
 
     def address(self, symbol: str) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from .cache import Cache, key_of
 from .driver_code import RUN, WORK, Control, driver_text
 from .kernel import scratch
-from .target import Library, host, object_code
+from .target import Library, cores, host, object_code
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 # Looks at a word before sleeping: some 100 microseconds; next to nothing if cores are fewer than threads.
@@ -131,13 +131,6 @@ def shared_words(words: int) -> NDArray[np.int64]:
     made = scratch(words * 8).view(np.int64)
     made[:] = 0
     return made
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _address(function: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -38,6 +39,7 @@ def is_float(kind: Any) -> bool:
     return item_type(kind) in (F32, F64)
 
 
+@functools.cache  # types and constants remember their text
 def vector(item: Any, lanes: int) -> Any:
     """The type of `lanes` elements of type `item`."""
     return ir.VectorType(item, lanes)
@@ -45,7 +47,13 @@ def vector(item: Any, lanes: int) -> Any:
 
 def like(kind: Any, item: Any) -> Any:
     """`item`, or a vector of it as wide as the vector type `kind`."""
-    return ir.VectorType(item, kind.count) if isinstance(kind, ir.VectorType) else item
+    return vector(item, kind.count) if isinstance(kind, ir.VectorType) else item
+
+
+def known(value: Value) -> int | None:
+    """The number that an integer is always; None where that depends on what runs."""
+    constant = value.ir.constant if isinstance(value.ir, ir.Constant) else None
+    return constant if isinstance(constant, int) and isinstance(value.type, ir.IntType) else None
 
 
 class Value:
@@ -146,22 +154,29 @@ class Value:
 class Variable:
     """A number that can be assigned to: `v.value = v.value + 1`."""
 
-    __slots__ = ("_code", "_kind", "_slot")
+    __slots__ = ("_code", "_kind", "_last", "_slot")
 
     def __init__(self, code: Arithmetic, kind: Any) -> None:
         self._code = code
         self._kind = kind
         with code.ir.goto_entry_block():
             self._slot = code.ir.alloca(kind)
+        self._last: tuple[Any, Any] = None, None  # a block, and what was assigned or read in it
 
     @property
     def value(self) -> Value:
         """The number assigned last."""
-        return Value(self._code, self._code.ir.load(self._slot, typ=self._kind))
+        block, number = self._last
+        if block is not self._code.ir.block:
+            number = self._code.ir.load(self._slot, typ=self._kind)
+            self._last = self._code.ir.block, number
+        return Value(self._code, number)
 
     @value.setter
     def value(self, new: Number) -> None:
-        self._code.ir.store(self._code.lift(new, self._kind).ir, self._slot)
+        number = self._code.lift(new, self._kind).ir
+        self._code.ir.store(number, self._slot)
+        self._last = self._code.ir.block, number
 
 
 class Array:
@@ -179,11 +194,10 @@ class Array:
 
     def address(self, index: Number) -> Any:
         """The pointer to element `index`."""
-        if isinstance(index, int) and index == 0:
+        places = self.code.lift(index, I64)
+        if known(places) == 0:
             return self.base
-        return self.code.ir.gep(
-            self.base, [self.code.lift(index, I64).ir], inbounds=True, source_etype=self.item
-        )
+        return self.code.ir.gep(self.base, [places.ir], inbounds=True, source_etype=self.item)
 
     def at(self, index: Number) -> Array:
         """The same memory from element `index` on."""
@@ -203,7 +217,7 @@ class Array:
 
     def vector(self, index: Number, lanes: int, mask: Value | None = None) -> Value:
         """`lanes` elements from `index` on; zero where `mask` is false, and memory is not read there."""
-        kind, align = ir.VectorType(self.item, lanes), item_bytes(self.item)
+        kind, align = vector(self.item, lanes), item_bytes(self.item)
         if mask is None:
             return Value(self.code, self.code.ir.load(self.address(index), typ=kind, align=align))
         return self.code.intrinsic(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magmadnn.compiler.emit.llvm import kernel
+from magmadnn.compiler.emit.llvm import kernel, pieces
 from magmadnn.compiler.emit.llvm.cache import (
     Cache,
     cache_trouble,
@@ -184,7 +184,7 @@ def test_kernels_come_from_the_cache(tmp_path, monkeypatch):
         )
         kernel.load([made], cache=cache)[0](arguments, kernel.scratch(64))
         results.append(y)
-        monkeypatch.setattr(kernel, "object_code", lambda *_: refuse())
+        monkeypatch.setattr(pieces, "object_code", lambda *_: refuse())
     np.testing.assert_array_equal(*results)
 
 
