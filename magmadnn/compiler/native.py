@@ -5,6 +5,7 @@ Sizes need not be known: a plan is laid out in memory once for each set of sizes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -49,13 +50,13 @@ def on_program(run_pass: ProgramPass) -> Pass:
 
 def fuse(draft: Draft) -> Draft:
     """Nodes become regions, each of which will be one kernel."""
-    regions, layouts = fuse_program(draft.program, compilable)
+    regions, layouts = fuse_program(draft.program, functools.cache(compilable))  # asked for often
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 
 def _fuse_without_rounding(draft: Draft) -> Draft:
     """As `fuse`, for devices whose kernels widen halves as they read them, but do not round."""
-    regions, layouts = fuse_program(draft.program, compilable, rounding=False)
+    regions, layouts = fuse_program(draft.program, functools.cache(compilable), rounding=False)
     return replace(draft, regions=tuple(regions), layouts=layouts)
 
 

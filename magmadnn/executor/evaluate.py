@@ -79,10 +79,13 @@ class Executable:
     def native(self) -> NativeRunner:
         """The compiled kernels and the memory that they run in."""
         if self._native is None:
+            from magmadnn.compiler.emit.llvm.cache import kernel_cache
+            from magmadnn.compiler.emit.llvm.team import prepare
             from magmadnn.compiler.native import native_plan
 
             from .native import NativeRunner
 
+            prepare(kernel_cache())
             self._native = NativeRunner(native_plan(self.program, check=self._check))
         return self._native
 

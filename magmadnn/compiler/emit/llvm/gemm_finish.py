@@ -7,7 +7,7 @@ and writes besides was announced to the caches before the tile's products began.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from magmadnn.compiler.kernels.formula import Formula
@@ -67,34 +67,49 @@ class Finishing:
         """Whether sums are stored as they are."""
         return not self.gemm.scaled and self.gemm.epilogue is None
 
-    def write(
-        self, code: Code, tile: Tile, rows: Value, ending: Ending, i: Value, whole: bool
-    ) -> None:
-        """The end of `rows` rows of tiles from row `i` of a panel on; `whole`: all their columns exist."""
-        name = f"finish_{self.name}_{tile.width}_{whole}"  # one for tiles of all heights
-        body = functools.partial(self._write, tile, whole)
+    def write(self, code: Code, tile: Tile, rows: Value, ending: Ending, i: Value) -> None:
+        """The end of `rows` rows of tiles from row `i` of a panel on, all of whose columns exist."""
+        name = f"finish_{self.name}_{tile.width}"  # one for tiles of all heights
+        body = functools.partial(self._write, tile)
         code.subroutine(name, body, ending, i, rows)
 
-    def _write(
-        self, tile: Tile, whole: bool, code: Code, ending: Ending, i: Value, rows: Value
-    ) -> None:
-        gemm, lanes = self.gemm, tile.lanes
+    def write_edge(self, code: Code, lanes: int, rows: Value, ending: Ending, wide: Value) -> None:
+        """The end of all rows of a panel with sums `wide` vectors across, not all of which exist in C."""
+        body = functools.partial(self._write_edge, lanes)
+        code.subroutine(f"finish_{self.name}_edge", body, ending, wide, rows)
+
+    def _write(self, tile: Tile, code: Code, ending: Ending, i: Value, rows: Value) -> None:
+        end = self._end(code, ending)
+        with code.loop(0, rows) as r:
+            for x in range(tile.width):
+                at = (i + r) * tile.columns + x * tile.lanes
+                column = ending.column + x * tile.lanes
+                end(at, Place(ending.row + i + r, column, tile.lanes, None))
+
+    def _write_edge(self, lanes: int, code: Code, ending: Ending, wide: Value, rows: Value) -> None:
+        end = self._end(code, ending)
+        with code.loop(0, wide) as x:
+            mask = code.first(ending.columns - x * lanes, lanes)
+            column = ending.column + x * lanes
+            with code.loop(0, rows) as r:
+                end((r * wide + x) * lanes, Place(ending.row + r, column, lanes, mask))
+
+    def _end(self, code: Code, ending: Ending) -> Callable[[Value, Place], None]:
+        """What finishes the vector of sums at one place in scratch memory, which belongs to a place of C."""
+        gemm = self.gemm
         slots = Slots(code, ending.block, gemm.slots)
         finish = finisher(gemm.epilogue, code, slots)
         item = FLOATS[gemm.dtype]
         c, ldc = slots.array("c", item), slots.integer("ldc")
         factors = [slots.array(x, item)[0] for x in ("alpha", "beta")] if gemm.scaled else []
-        masks = [
-            None if whole else code.first(ending.columns - x * lanes, lanes)
-            for x in range(tile.width)
-        ]
-        with code.loop(0, rows) as r:
-            for x, mask in enumerate(masks):
-                place = Place(ending.row + i + r, ending.column + x * lanes, lanes, mask)
-                at = place.row * ldc + place.column
-                value = ending.sums.vector((i + r) * tile.columns + x * lanes, lanes)
-                value = _scaled(code, value, c, at, factors, mask)
-                self._store(finish, value, place, c, at)
+
+        def end(at: Value, place: Place) -> None:
+            value = ending.sums.vector(at, place.lanes)
+            goal = place.row * ldc + place.column
+            value = _scaled(code, value, c, goal, factors, place.mask)
+            self._store(finish, value, place, c, goal)
+
+        return end
 
     def _store(
         self, finish: Finisher | None, value: Value, place: Place, c: Array, at: Value

@@ -420,17 +420,20 @@ class Nest:
         code, largest = self.code, self.tile
         rows, columns = block.i1 - block.i0, block.j1 - j
         steps = self.reader_a.steps(block.depth)
-        narrower = 0
+        vectors, narrower = code.integer(largest.width), 0
         for width in (*(w for w in _WIDTHS if w < largest.width), largest.width):
             tile = Tile(largest.rows, width, largest.lanes)
             fits = (columns > narrower) & (columns <= tile.columns)
             narrower = tile.columns
+            vectors = code.select(fits, width, vectors)
             with code.when(fits):
                 b = self._edge_side_b(block, j, width)
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
-                ending = self._ending(block, j, columns, sums.start)
-                panel = Panel(steps, a, b, sums, sums, block.resume, block.last, ending)
-                write_panel(code, tile, 1, self.finishing, False, rows, panel)
+                panel = Panel(steps, a, b, sums, sums, block.resume, block.last, None)
+                write_panel(code, tile, 1, None, False, rows, panel)
+        with code.when(block.last):
+            ending = self._ending(block, j, columns, self.scratch["edge"])
+            self.finishing.write_edge(code, largest.lanes, rows, ending, vectors)
 
     def _ending(self, block: _Block, j: Value, columns: Value, sums: Array) -> Ending:
         far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS

@@ -33,15 +33,14 @@ def write_panel(
         tile: the largest tile.
         unroll: steps of k written out in it.
         finishing: what is done to tiles after the last block of k; kernels without share the subroutine.
-        whole: whether all columns of a tile exist in C.
+        whole: whether all columns of a tile exist in C; tiles of full height are a strip then.
         rows: how many rows.
         panel: what is multiplied, and what becomes of sums.
         ahead: what of B is announced to the caches meanwhile.
         turned: whether B is stored transposed.
     """
-    key = _key(tile, panel.b, unroll) + (f"_{finishing.name}_{whole}" if finishing else "")
-    if whole:
-        key += "_turned" * turned
+    key = _key(tile, panel.b, unroll) + (f"_{finishing.name}" if finishing else "")
+    key += ("_strip" + "_turned" * turned) if whole else ""
     key += "" if ahead is None else f"_{ahead.start.item}"
 
     def write(code: Code, rows: Value, ahead: Ahead | None, panel: Panel) -> None:
@@ -86,7 +85,7 @@ class _Rest:
         if self.finishing is None or panel.ending is None:
             return
         with code.when(panel.last & (first < rows)):
-            self.finishing.write(code, self.tile, rows - first, panel.ending, first, self.whole)
+            self.finishing.write(code, self.tile, rows - first, panel.ending, first)
 
     def _one(self, code: Code, left: Value, depth: Value, a: Side, b: Side, *others: Any) -> Value:
         """One tile; gives its height."""

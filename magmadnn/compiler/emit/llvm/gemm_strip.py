@@ -157,7 +157,7 @@ class Strip:
                     store_totals(tile, totals, here)
                     first, many = finished.value, code.integer(_TOGETHER * tile.rows)
                     with code.when(behind - first >= many):
-                        ready.finishing.write(code, tile, many, ending, first, True)
+                        ready.finishing.write(code, tile, many, ending, first)
                         finished.value = behind
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cache import Cache, key_of
-from .driver_code import RUN, WORK, Control, driver_text
+from .driver_code import RUN, WORK, Control, can_use_futex, driver_text
 from .kernel import scratch
 from .target import Library, cores, host, object_code
 
@@ -29,19 +29,28 @@ _SPINS, _SPINS_CROWDED = 4000, 20
 _ROOM = 64 << 10  # scratch memory of a thread at least, so that few programs ask for more
 
 _libraries: dict[tuple[bool, bool], Library] = {}
+_making = threading.Lock()
 
 
 def _library(futex: bool, timed: bool, cache: Cache | None) -> Library:
     """The native code, once per process."""
-    if (futex, timed) not in _libraries:
+    with _making:
+        if (futex, timed) not in _libraries:
 
-        def compiled() -> bytes:
-            return object_code(driver_text(host(), futex, timed), host())
+            def compiled() -> bytes:
+                return object_code(driver_text(host(), futex, timed), host())
 
-        key = key_of(f"driver futex={futex} timed={timed}", host())
-        code = cache.code(key, compiled) if cache else compiled()
-        _libraries[futex, timed] = Library(code)
-    return _libraries[futex, timed]
+            key = key_of(f"driver futex={futex} timed={timed}", host())
+            code = cache.code(key, compiled) if cache else compiled()
+            _libraries[futex, timed] = Library(code)
+        return _libraries[futex, timed]
+
+
+def prepare(cache: Cache | None) -> None:
+    """Have a thread compile the native code, the same for all programs, while the first one is planned."""
+    futex = can_use_futex(host())
+    if (futex, False) not in _libraries:
+        threading.Thread(target=_library, args=(futex, False, cache)).start()
 
 
 class Team:

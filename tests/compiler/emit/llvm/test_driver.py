@@ -12,12 +12,13 @@ import weakref
 import numpy as np
 import pytest
 
+from magmadnn.compiler.emit.llvm import team
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.driver_code import driver_text
+from magmadnn.compiler.emit.llvm.driver_code import can_use_futex, driver_text
 from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
 from magmadnn.compiler.emit.llvm.kernel import block, load
 from magmadnn.compiler.emit.llvm.target import assembly, host, named
-from magmadnn.compiler.emit.llvm.team import teams
+from magmadnn.compiler.emit.llvm.team import prepare, teams
 from magmadnn.compiler.kernels.data_rows import Gather
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
@@ -310,3 +311,23 @@ def test_gather(source, goal, columns):
         )
         np.testing.assert_array_equal(result[2:], data[order[10 * batch :][2:10]].astype(goal))
         assert not result[:2].any()
+
+
+def test_native_code_is_made_once_where_it_was_prepared(monkeypatch):
+    """Who needs it while a thread makes it waits for that thread."""
+    made = []
+
+    def slow(*arguments):
+        made.append(arguments)
+        time.sleep(0.05)
+        return compiled(*arguments)
+
+    compiled = team.object_code
+    monkeypatch.setattr(team, "_libraries", {})
+    monkeypatch.setattr(team, "object_code", slow)
+    futex = can_use_futex(host())
+    prepare(None)
+    held = teams(17, False, futex, None)
+    prepare(None)
+    assert len(made) == 1
+    held.give(held.take(0))
