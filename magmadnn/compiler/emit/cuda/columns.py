@@ -1,7 +1,8 @@
 """Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
 
-A block has a warp's width of columns. Its threads combine rows that lie `lanes` apart, in order, and the
-lanes' results are then combined in order. So the order of a sum depends on the number of rows only.
+A block has a warp's width of columns, or where there are many, of groups of neighbouring columns. Its threads
+combine rows that lie `lanes` apart, in order, and the lanes' results are then combined in order. So the order
+of a sum depends on the number of rows only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import MEMORY, TYPES, Cell, Lines, Writer
 from .function import Function, OfParts
-from .parts import kept, parameters, place, seen, typed
+from .parts import kept, parameters, place, seen, typed, vector_type, width_for
 from .reductions import COMBINED, neutral
 from .variant import Chip, Launch, arguments_of
 
@@ -34,11 +35,13 @@ class ColumnsVariant(OfParts):
         kernel: what is computed.
         lanes: threads that share a column: a power of two.
         steps: rows that a lane takes, all of which are read at once; 0 for any number, in a loop.
+        width: neighbouring columns of a thread, which are read together; more than one in a loop only.
     """
 
     kernel: Columns
     lanes: int
     steps: int
+    width: int = 1
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -64,8 +67,13 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
         lanes *= 2
     steps = -(-rows // lanes)
-    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0)
-    grid = (-(-columns // _ACROSS) * matrices, 1, 1)
+    width = 1
+    if steps > _UNROLL and not kernel.stacked:
+        width = width_for(kernel.parts, values, columns)
+        while width > 1 and columns < _ACROSS * width * chip.processors // 2:
+            width //= 2
+    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width)
+    grid = (-(-columns // (_ACROSS * width)) * matrices, 1, 1)
     return Launch(variant, grid, (_ACROSS, lanes, 1), arguments_of(variant, values))
 
 
@@ -80,6 +88,9 @@ class _Text:
         """All of the function."""
         kernel, lines, lanes = self.kernel, self.lines, self.variant.lanes
         slots = parameters(kernel.slots, kernel.parts, {})
+        if self.variant.width > 1:
+            self._groups()
+            return Function(self.name, slots, str(lines), _ACROSS * lanes)
         block = self._block_of_matrix()
         lines.add(f"const i64 column = {block} * {_ACROSS} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
@@ -99,6 +110,54 @@ class _Text:
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
         return Function(self.name, slots, str(lines), _ACROSS * lanes)
+
+    def _groups(self) -> None:
+        """Neighbouring columns by each thread: one load for all of them in a row."""
+        kernel, lines, width = self.kernel, self.lines, self.variant.width
+        streams = [o for o in kernel.operands if o.spread == FULL]
+        lines.add(f"const i64 first = (blockIdx.x * (i64){_ACROSS} + threadIdx.x) * {width};")
+        for reduction in kernel.reduce:
+            lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_t[{width}];")
+            lines.add("#pragma unroll")
+            lines.add(
+                f"for (int v = 0; v < {width}; ++v) {reduction.name}_t[v] = {neutral(reduction)};"
+            )
+        lines.add("if (first < column1) {")
+        lines.add(f"#pragma unroll {max(_UNROLL // width, 1)}")
+        lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
+        for operand in streams:
+            kind, at = MEMORY[operand.dtype], place(operand, "row", "first")
+            loaded = f"load<{width}>((const {kind} *)({at}))"
+            lines.add(f"const {vector_type(operand.dtype, width)} {operand.name}_v = {loaded};")
+        self._each_of_group()
+        self._add(self._grouped_leaf)
+        lines.add("}")
+        lines.add("}")
+        lines.add("}")
+        self._each_of_group()
+        for reduction in kernel.reduce:
+            self._combine(reduction)
+        lines.add("if (first < column1 && threadIdx.y == 0) {")
+        self._store()
+        lines.add("}")
+        lines.add("__syncthreads();")
+        lines.add("}")
+
+    def _each_of_group(self) -> None:
+        """Begin a loop over a thread's columns, with the totals of each by their names."""
+        lines = self.lines
+        lines.add("#pragma unroll")
+        lines.add(f"for (int v = 0; v < {self.variant.width}; ++v) {{")
+        lines.add("const i64 column = first + v;")
+        for reduction in self.kernel.reduce:
+            lines.add(f"{TYPES[reduction.dtype]} &{reduction.name}_s = {reduction.name}_t[v];")
+
+    def _grouped_leaf(self, leaf: Formula) -> Cell:
+        if leaf[0] == "argument":
+            operand = self.kernel.operands[leaf[1]]
+            if operand.spread == FULL:
+                return seen(f"{operand.name}_v.at[v]", operand.dtype)
+        return self._leaf(leaf, "row")
 
     def _block_of_matrix(self) -> str:
         """The number of the block among those of its matrix; addresses become those of the matrix."""

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from magmadnn.compiler.emit.cuda import columns as columns_text
+from magmadnn.compiler.emit.cuda.columns import ColumnsVariant
 from magmadnn.compiler.emit.cuda.draw import DrawKeys, DrawVariant
 from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin
 from magmadnn.compiler.emit.cuda.module import OPTIONS, choose, module_text, symbol
@@ -21,6 +23,7 @@ from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, SCALAR, Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.graph import scalar
+from magmadnn.memory import as_dtype
 from tests.compiler.emit.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.executor.cuda.emulator import emulated_device, needs_compiler, run_launch
 
@@ -162,6 +165,27 @@ def test_sums_over_rows(rows: int, columns: int) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("dtype", [F4, "bfloat16", "float64"])
+@pytest.mark.parametrize(("rows", "columns"), [(700, 128), (641, 520), (640, 1034)])
+def test_sums_over_many_rows_are_the_same_in_groups_of_columns(
+    rows: int, columns: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(5).standard_normal((rows, columns)).astype(as_dtype(dtype))
+    total = "float64" if dtype == "float64" else F4
+    y, z = (np.full(columns, 9, total) for _ in range(2))
+    kernel = Columns(
+        (Operand("x", dtype),),
+        (Reduction("total", "add", X, total),),
+        (Result("y", total, ("value", "total"), ROW),),
+    )
+    run(kernel, x.shape, x=x, y=y)
+    monkeypatch.setattr(columns_text, "width_for", lambda *_: 1)
+    run(kernel, x.shape, x=x, y=z)
+    np.testing.assert_array_equal(y, z)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum(0), atol=2e-5 * rows)
+
+
+@needs_compiler
 @pytest.mark.parametrize("spare", [0, 1, 4])
 def test_operands_of_all_spreads(spare: int) -> None:
     """Rows that lie apart, odd numbers of columns, values of a row, of a column, of all."""
@@ -232,6 +256,8 @@ def _one_of_each() -> list[Variant]:
                 stacked=True,
             ),
         ]
+        assert isinstance(kernels[2], Columns)
+        found.append(ColumnsVariant(kernels[2], 32, 0, 4))
         launches = [choose(kernel, values, Chip()) for kernel in kernels]
         found += [launch.variant for launch in launches if launch is not None]
     return found
