@@ -85,7 +85,10 @@ class Tasks:
         self.useful_threads = 1
         self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
-        self._lowered = {w: self._selected(w) for w in plan.work if w.lowered is not None}
+        self._values = {
+            work: slot_values(work, arrays, sizes) for work in plan.work if work.lowered is not None
+        }
+        self._lowered = {work: self._selected(work) for work in self._values}
         self._products = self._tuned()
         before = compiled_count()
         needed = [*(lowered.kernel for lowered in self._lowered.values()), *beside]
@@ -95,24 +98,25 @@ class Tasks:
     def _selected(self, work: Work) -> Lowered:
         """The step with the kernel that suits its sizes."""
         assert work.lowered is not None
-        kernel = work.lowered.kernel
+        kernel, values = work.lowered.kernel, self._values[work]
         if isinstance(kernel, Rows):
-            values, cpu = slot_values(work, self.arrays, self.sizes), host()
-            again = self._read_again(work)
+            again, cpu = self._read_again(work), host()
             kernel = streaming(kernel, values, again, cpu.last_bytes, cpu.vector_bytes)
             return replace(work.lowered, kernel=kernel)
         if not isinstance(kernel, Gemm) or product_of(work.region).ndim > 2:
             return work.lowered
-        values = slot_values(work, self.arrays, self.sizes)
         return replace(work.lowered, kernel=selected(kernel, values))
 
     def _tuned(self) -> dict[Work, tuple[Gemm, dict[str, int]]]:
-        """The products, each with its largest part; they get the tiles that were measured to be best."""
+        """The products, each with its largest part; they get the tiles that were measured to be best.
+
+        Parts are whole tiles: those of tasks may be others, once the tiles are chosen.
+        """
         found = {}
         for work, lowered in self._lowered.items():
             if isinstance(lowered.kernel, Gemm):
-                values = slot_values(work, self.arrays, self.sizes)
-                found[work] = lowered.kernel, {**values, **self._parts(work, values)[0][1]}
+                _, largest = self._parts(work)[0]
+                found[work] = lowered.kernel, {**self._values[work], **largest}
         tuner().note(found.values())
         for work, product in found.items():
             self._lowered[work] = replace(self._lowered[work], kernel=tuner().kernel(*product))
@@ -146,16 +150,16 @@ class Tasks:
         lowered = self._lowered[work]
         (loaded,) = load([lowered.kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))
-        values = slot_values(work, self.arrays, self.sizes)
+        values = self._values[work]
         values[FAULTS] = self.faults.ctypes.data
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._runs(work.region.nodes[0], values)
-        parts = self._parts(work, values)
         if work in self._products:
             values["cuts"] = tuner().cut(*self._products[work], measure=self._warm)
         made = [
-            (cost, self._task(loaded, lowered, {**values, **part}, holds)) for cost, part in parts
+            (cost, self._task(loaded, lowered, {**values, **part}, holds))
+            for cost, part in self._parts(work)
         ]
         self.work_of |= {id(task): work for _, task in made}
         return made
@@ -186,9 +190,10 @@ class Tasks:
                 self.patches.append(Patch(block, number, base, offset))
         return Task(loaded, block, holds)
 
-    def _parts(self, work: Work, values: Mapping[str, int]) -> list[tuple[float, dict[str, int]]]:
+    def _parts(self, work: Work) -> list[tuple[float, dict[str, int]]]:
         """The parts of the matrix that threads take one by one, and what they cost."""
         assert work.lowered is not None
+        values = self._values[work]
         rows, columns = values["row1"], values["column1"]
         kernel = self._lowered[work].kernel
         least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
