@@ -174,8 +174,6 @@ def _reduced_nodes(name: str) -> Callable[..., Any]:
 
 def _by_single_axes(name: str, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     """A reduction over the last axis, the first one or one in the middle; None if it is one already."""
-    if _COMBINE[name] in ("maximum", "minimum") and any(isinstance(x.shape[a], Dim) for a in axis):
-        return None  # there may be nothing to choose from
     groups = _groups(x.shape, axis)
     places = [k for k, (reduced, _) in enumerate(groups) if reduced]
     if not places or len(groups) == 1 or _is_single_axis(x, axis):

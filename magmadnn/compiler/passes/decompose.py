@@ -13,11 +13,25 @@ def decompose(program: Program) -> Program:
     """Replace every node whose op says how by pointwise ops and reductions of equal value."""
     new: dict[Node, Node] = {}
     for node in program.nodes():
-        inputs = tuple(new[i] for i in node.inputs)
-        fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
-        if isinstance(node.op, Op) and node.op.decompose is not None:
-            with scoped(node.path):
-                made: Node | None = node.op.decompose(*fresh.inputs, **fresh.attributes)
-            fresh = made or fresh
-        new[node] = fresh
+        _take_apart(node, new)
     return program.with_roots([new[root] for root in program.roots])
+
+
+def _take_apart(node: Node, new: dict[Node, Node]) -> None:
+    """Add to `new` what becomes of a node; what it is made of may be made of others in turn."""
+    if node in new:
+        return
+    for i in node.inputs:
+        _take_apart(i, new)
+    inputs = tuple(new[i] for i in node.inputs)
+    fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
+    made: Node | None = None
+    if isinstance(node.op, Op) and node.op.decompose is not None:
+        with scoped(node.path):
+            made = node.op.decompose(*inputs, **node.attributes)
+    if made is None:
+        new[node] = fresh
+    else:
+        parts = {i: i for i in inputs}
+        _take_apart(made, parts)
+        new[node] = parts[made]

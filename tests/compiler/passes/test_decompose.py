@@ -34,6 +34,13 @@ def test_before_and_after() -> None:
     assert names(decompose(program)) == ["max", "subtract", "exp", "sum", "divide", "multiply"]
 
 
+def test_parts_are_taken_apart_too() -> None:
+    """The largest and the sum of a softmax along the first of three axes are reductions of a matrix."""
+    program = decompose(Program.of([ops.softmax(placed("x", BATCH, 3, 5), axis=0)]))
+    reduced = [n.inputs[0].shape for n in program.nodes() if "axis" in n.attributes]
+    assert reduced == [(BATCH, 15), (BATCH, 15)]
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_stay_legal(name: str) -> None:
     program = PROGRAMS[name]()
