@@ -31,6 +31,12 @@ _NEUTRAL = {"add": 0, "sub": 0, "mul": 1}  # on the right
 _AT_ONCE = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
 
 
+# Types and constants remember their text, so one of each kind is enough.
+@functools.lru_cache(4096)
+def _number(kind: Any, number: int) -> Any:
+    return ir.Constant(kind, number)
+
+
 @functools.cache
 def _undefined(kind: Any) -> Any:
     return ir.Constant(kind, ir.Undefined)
@@ -59,14 +65,15 @@ class Arithmetic:
         if not isinstance(number, Value):
             if isinstance(kind, ir.VectorType):
                 return Value(self, ir.Constant(kind, [number] * kind.count))
-            return Value(self, ir.Constant(kind, number))
+            made = _number(kind, number) if type(number) is int else ir.Constant(kind, number)
+            return Value(self, made)
         if isinstance(kind, ir.VectorType) and not isinstance(number.type, ir.VectorType):
             return self.splat(number, kind.count)
         return number
 
     def integer(self, number: int) -> Value:
         """A 64-bit integer constant."""
-        return Value(self, ir.Constant(I64, number))
+        return Value(self, _number(I64, number))
 
     def zero(self, kind: Any) -> Value:
         """Zero of any type."""

@@ -380,11 +380,10 @@ class Nest:
         """What a bit of the cut says; where there is none, what the rule says."""
         return self.code.select(self.by_rule, rule, (self.cut & (1 << bit)).differs(0))
 
-    def _edge_side_b(self, block: _Block, j: Value, width: int) -> Side:
+    def _edge_side_b(self, block: _Block, j: Value, panel_row: Value) -> Side:
         """The last panel of B, always copied: tiles read whole vectors."""
-        code, panel, columns = self.code, self.copy_of_b, block.j1 - j
+        panel, columns = self.copy_of_b, block.j1 - j
         at = j * self.ldb + block.p0 if self.transpose_b else block.p0 * self.ldb + j
-        panel_row = code.integer(width * self.tile.lanes)
         way = pack_b_columns if self.transpose_b else pack_b_edge
         pack = self._pack(way, self.reader_b, self.tile.lanes)
         pack(self.b.at(at), self.ldb, block.depth, panel, panel_row, columns)
@@ -420,20 +419,20 @@ class Nest:
         code, largest = self.code, self.tile
         rows, columns = block.i1 - block.i0, block.j1 - j
         steps = self.reader_a.steps(block.depth)
-        vectors, narrower = code.integer(largest.width), 0
-        for width in (*(w for w in _WIDTHS if w < largest.width), largest.width):
+        widths = (*(w for w in _WIDTHS if w < largest.width), largest.width)
+        wide = code.integer(largest.width)
+        for width in reversed(widths[:-1]):
+            wide = code.select(columns <= width * largest.lanes, width, wide)
+        b = self._edge_side_b(block, j, wide * largest.lanes)
+        for width in widths:
             tile = Tile(largest.rows, width, largest.lanes)
-            fits = (columns > narrower) & (columns <= tile.columns)
-            narrower = tile.columns
-            vectors = code.select(fits, width, vectors)
-            with code.when(fits):
-                b = self._edge_side_b(block, j, width)
+            with code.when(wide.equals(width)):
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 panel = Panel(steps, a, b, sums, sums, block.resume, block.last, None)
                 write_panel(code, tile, 1, None, False, rows, panel)
         with code.when(block.last):
             ending = self._ending(block, j, columns, self.scratch["edge"])
-            self.finishing.write_edge(code, largest.lanes, rows, ending, vectors)
+            self.finishing.write_edge(code, largest.lanes, rows, ending, wide)
 
     def _ending(self, block: _Block, j: Value, columns: Value, sums: Array) -> Ending:
         far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS

@@ -39,7 +39,7 @@ def is_float(kind: Any) -> bool:
     return item_type(kind) in (F32, F64)
 
 
-@functools.cache  # types and constants remember their text
+@functools.cache
 def vector(item: Any, lanes: int) -> Any:
     """The type of `lanes` elements of type `item`."""
     return ir.VectorType(item, lanes)
