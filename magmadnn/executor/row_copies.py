@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.copy_rows import CopyRows
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.kernel import block, load
+from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
 from magmadnn.graph.op import Array
 
 _AHEAD_BYTES = 3 << 10  # how far ahead rows are announced
@@ -34,8 +34,7 @@ class RowCopies:
 
     def __init__(self, pairs: Sequence[tuple[Array, Array]], rows: int, threads: int) -> None:
         self._rows = rows
-        kernel = CopyRows()
-        (loaded,) = load([kernel], cache=kernel_cache())
+        kernel, loaded = CopyRows(), _kernel()
         blocks = []
         for source, goal in sorted(pairs, key=lambda pair: pair[1][:1].nbytes):  # long parts last
             nbytes = goal[:1].nbytes
@@ -79,6 +78,11 @@ class RowCopies:
     def close(self) -> None:
         """Let go of the threads."""
         self._driver.close()
+
+
+@cache
+def _kernel() -> Loaded:
+    return load([CopyRows()], cache=kernel_cache())[0]
 
 
 @cache

@@ -12,21 +12,22 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.backends.cpu.host import Bytes
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.emit.cuda.put_rows import put_rows
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.executor.row_copies import RowCopies
+from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.room import Room
 
 from .arrays import begin
 from .data import Block
-from .upload import pinned_for, thread_count, threads
+from .upload import give_back, pinned_for, threads
 
 LEAST_BYTES = 8 << 20  # less is copied before steps begin
 _MOST_BYTES = 4 << 30  # more would take too much room, as rows lie there twice meanwhile
-_PIECE_BYTES = 8 << 20
-_FETCHING = 2  # threads: rows of one travel while the other gathers
+_PIECE_BYTES = 16 << 20
+_HALVES = 2  # of pinned memory, each with a thread: rows in one travel while others are gathered
 
 
 class Coming:
@@ -106,9 +107,16 @@ class _Rows:
         self._ends: dict[int, int] = {}  # of pieces that came before others in front of them
         self._error: BaseException | None = None
         self._gathering, self._changed = threading.Lock(), threading.Condition()
+        self._pinned = pinned_for(self._memory, _HALVES * self._rows * sum(self._bytes))
+        self._goals, at = list[Array](), 0
+        for array, nbytes in zip(arrays, self._bytes, strict=True):
+            part = self._pinned[at : (at := at + _HALVES * self._rows * nbytes)]
+            self._goals.append(part.view(array.dtype).reshape(-1, *array.shape[1:]))
+        self._copies: RowCopies | None = None
+        self._fetching = _HALVES
         self._memory.wait()  # for what may still use this memory
-        for _ in range(_FETCHING):
-            threads().submit(self._fetch)
+        for half in range(_HALVES):
+            threads().submit(self._fetch, half)
 
     def put(self, first: int, last: int, order: int) -> None:
         """Begin to put rows in their places; their numbers are at an address of the device."""
@@ -126,40 +134,39 @@ class _Rows:
         self._memory.copy_to_device(self._numbers.address, self._order.view(np.uint8))
         self.put(0, len(self._order), self._numbers.address)
 
-    def _fetch(self) -> None:
-        """Gather and copy pieces until none is left."""
+    def _fetch(self, half: int) -> None:
+        """Gather and copy pieces through one half of the pinned memory until none is left."""
         try:
-            with pinned_for(self._memory, self._rows * sum(self._bytes)) as pinned:
-                self._fetch_through(pinned)
+            while (piece := self._gathered(half)) is not None:
+                first, last = piece
+                for block, goal, nbytes in zip(self._blocks, self._goals, self._bytes, strict=True):
+                    rows = goal[half * self._rows :][: last - first].reshape(-1).view(np.uint8)
+                    self._memory.copy_beside(block.address + first * nbytes, rows)
+                self._memory.wait_beside()
+                self._came(first, last)
         except BaseException as error:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-
-    def _fetch_through(self, pinned: Bytes) -> None:
-        goals, at = [], 0
-        for array, nbytes in zip(self._arrays, self._bytes, strict=True):
-            part = pinned[at : (at := at + self._rows * nbytes)]
-            goals.append(part.view(array.dtype).reshape(self._rows, *array.shape[1:]))
-        pairs = list(zip(self._sources, goals, strict=True))
-        copies = RowCopies(pairs, self._rows, thread_count())
-        while (piece := self._gathered(copies)) is not None:
-            first, last = piece
-            for block, goal, nbytes in zip(self._blocks, goals, self._bytes, strict=True):
-                rows = goal[: last - first].reshape(-1).view(np.uint8)
-                self._memory.copy_beside(block.address + first * nbytes, rows)
+        finally:
             self._memory.wait_beside()
-            self._came(first, last)
+            with self._changed:
+                self._fetching -= 1
+                if not self._fetching:
+                    give_back(self._memory, self._pinned)
 
-    def _gathered(self, copies: RowCopies) -> tuple[int, int] | None:
+    def _gathered(self, half: int) -> tuple[int, int] | None:
         """The next piece, whose rows were gathered; the first ones are short, as they are waited for."""
         with self._gathering:
             first = self._next
-            last = min(first + min(self._rows, max(self._rows // 2, first)), len(self._order))
+            last = min(first + min(self._rows, max(self._rows // 4, first, 1)), len(self._order))
             self._next = last
             if first == last:
                 return None
-            copies.run(self._order[first:last], 0, lambda first, last: None)
+            if self._copies is None:
+                pairs = list(zip(self._sources, self._goals, strict=True))
+                self._copies = RowCopies(pairs, self._rows, Room.threads)
+            self._copies.run(self._order[first:last], half * self._rows, lambda first, last: None)
             return first, last
 
     def _came(self, first: int, last: int) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -52,10 +50,12 @@ def upload(memory: DeviceMemory, to: int, values: Array) -> None:
 
     def copy(first: int) -> None:
         piece = values[first : first + rows]
-        with pinned_for(memory, rows * row) as pinned:
-            place = pinned[: len(piece) * row]
-            np.copyto(place.view(native).reshape(piece.shape), piece)
-            memory.copy_beside(to + first * row, place)
+        pinned = pinned_for(memory, rows * row)
+        place = pinned[: len(piece) * row]
+        np.copyto(place.view(native).reshape(piece.shape), piece)
+        memory.copy_beside(to + first * row, place)
+        memory.wait_beside()
+        give_back(memory, pinned)
 
     copies = [threads().submit(copy, first) for first in range(0, len(values), rows)]
     wait(copies)
@@ -67,20 +67,18 @@ def _flat(values: Array) -> Bytes:
     return values.reshape(-1).view(np.uint8)
 
 
-@contextmanager
-def pinned_for(memory: DeviceMemory, nbytes: int) -> Iterator[Bytes]:
-    """Pinned memory for a while: what somebody else is done with, as it takes longer to make than to fill."""
+def pinned_for(memory: DeviceMemory, nbytes: int) -> Bytes:
+    """Pinned memory, to be given back: what somebody else is done with, as it takes long to make."""
     with _lock:
-        fits = [
-            k for k, (owner, held) in enumerate(_spare) if owner is memory and held.size >= nbytes
-        ]
-        found = _spare.pop(fits[0])[1] if fits else None
-    if found is None:
-        found = memory.pinned(nbytes)
-    try:
-        yield found
-    finally:
-        memory.wait_beside()  # for copies of this thread that an error has left
-        with _lock:
-            _spare.append((memory, found))
-            del _spare[:-_MOST_SPARE]
+        sizes = {held.size: k for k, (owner, held) in enumerate(_spare) if owner is memory}
+        fitting = [size for size in sizes if size >= nbytes]
+        if fitting:
+            return _spare.pop(sizes[min(fitting)])[1]
+    return memory.pinned(nbytes)
+
+
+def give_back(memory: DeviceMemory, pinned: Bytes) -> None:
+    """Let others have pinned memory, of which nothing is copied any more."""
+    with _lock:
+        _spare.append((memory, pinned))
+        del _spare[:-_MOST_SPARE]
