@@ -44,9 +44,10 @@ def tile_for(gemm: Gemm, target: Target) -> Tile:
 
 def blocking_for(gemm: Gemm, target: Target) -> Blocking:
     """The blocking in use on `target`."""
+    tile = tile_for(gemm, target)
     if isinstance(gemm.blocking, Blocking):
-        return gemm.blocking
-    return default_blocking(target, tile_for(gemm, target), item_bytes(FLOATS[gemm.dtype]))
+        return gemm.blocking.whole(tile)
+    return default_blocking(target, tile, item_bytes(FLOATS[gemm.dtype]))
 
 
 def gemm_scratch_bytes(gemm: Gemm, target: Target) -> int:

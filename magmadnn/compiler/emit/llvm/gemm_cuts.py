@@ -27,7 +27,7 @@ _GROUPS = (1, 8)  # panels of B that are copied at a time, beside what the rule 
 # Rows by vectors, by the number of registers, beside the largest tile: ones that fit sizes which it does
 # not, and ones that load fewer elements of A or vectors of B for each FMA. Fewer than eight sums would wait
 # for each other. With 16 registers tiles of one vector (12 x 1, 8 x 1) took 1.14 to 2.1 times as long.
-_TILES = {16: ((4, 3), (5, 2), (4, 2)), 32: ((8, 3), (12, 2), (5, 4), (4, 4))}
+_TILES = {16: ((4, 3), (5, 2), (4, 2)), 32: ((6, 4), (12, 2), (5, 4), (4, 4))}
 _NARROWER = {64: ((6, 4), (12, 2))}  # by bytes of a vector: of half as many, with all registers
 
 

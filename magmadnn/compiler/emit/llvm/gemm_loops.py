@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .builder import Array, Code, Value, item_bytes
 from .frame import Frame
@@ -30,7 +30,14 @@ _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level 
 _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
 _FAR_BYTES = 256 << 10  # of B: half of a second-level cache
 _MOST_TILES = 128  # one below the other in a block
+_PANELS_FOR_A = 24  # that make a copy of A worth its time
+_COLUMNS_FOR_A = (
+    64  # that make a copy of A worth its time if it is stored transposed, with four panels
+)
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
+_CROWDED_SHARE = (
+    4  # of a block of A, uncopied, whose rows lie so: they leave parts of a cache empty
+)
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
 
 
@@ -43,9 +50,8 @@ class Blocking:
 
     Attributes:
         depth: steps of k in a block, about.
-        rows: rows of C in a block at most, a multiple of the tile's rows.
-        columns: columns of C in a block where sums wait in scratch memory for a further block of k; a
-            multiple of the tile's.
+        rows: rows of C in a block at most.
+        columns: columns of C in a block where sums wait in scratch memory for a further block of k.
         pack_a_rows: copy blocks of A for so many columns of C, and for half of them where rows of A lie in
             few sets of the first-level cache.
         pack_a_columns: copy them for so many where A is stored transposed, and where its rows lie so for
@@ -77,6 +83,14 @@ class Blocking:
         """The most steps of k in a block: blocks are even, and the last would be half as deep."""
         return self.depth + self.depth // 2 + 1
 
+    def whole(self, tile: Tile) -> Blocking:
+        """The same with rows and columns of whole tiles."""
+        rows, columns = (
+            -(-size // unit) * unit
+            for size, unit in ((self.rows, tile.rows), (self.columns, tile.columns))
+        )
+        return replace(self, rows=rows, columns=columns)
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -84,7 +98,7 @@ class Cut:
 
     Attributes:
         depth: steps of k in a block, about,
-        rows: and rows of C at most, a multiple of the tile's; neither may be more than in the blocking.
+        rows: and rows of C at most; neither may be more than in the blocking.
         copy_a: whether blocks of A are copied,
         copy_b: and panels of B, where they are not stored transposed,
         group: so many at a time, no more than in the blocking; 0: as the rule says.
@@ -115,7 +129,14 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
     # so far up that registers run out.
     unroll = 4 if target.triple.startswith("x86_64") else 1
-    return Blocking(depth, rows, _WAITING_BYTES // item, unroll=unroll)
+    return Blocking(
+        depth,
+        rows,
+        _WAITING_BYTES // item,
+        _PANELS_FOR_A * tile.columns,
+        max(_COLUMNS_FOR_A, 4 * tile.columns),
+        unroll=unroll,
+    )
 
 
 def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
@@ -220,11 +241,20 @@ class Nest:
         steps = _even_part(code, k, (k + aim // 2) // aim)
         if self.reader_a.pairs:
             steps = (steps + 1) // 2 * 2  # a block ends where a pair does
-        most = code.select(self.by_rule, self.blocking.rows, (self.cut >> 16) & 0xFFFF)
+        most = code.select(self.by_rule, self._most_rows(columns, steps), (self.cut >> 16) & 0xFFFF)
         part = _even_part(code, rows, (rows + most - 1) // most)
         most = code.select(k > steps, self.blocking.columns, code.larger(columns, 1))
         wide = _even_part(code, columns, (columns + most - 1) // most)
         return _whole(part, high), _whole(wide, self.tile.columns), steps
+
+    def _most_rows(self, columns: Value, steps: Value) -> Value:
+        """Rows in a block at most, by rule: fewer where they stay where they lie and crowd caches."""
+        cut, most = self.blocking, self.code.integer(self.blocking.rows)
+        if self.transpose_a or self.reader_a.loading is not None:
+            return most
+        fewer = max(cut.rows // _CROWDED_SHARE, min(cut.rows, cut.pack_b_rows))
+        crowded = self._collide(self.lda, steps) & ~self._copies_a(columns, steps)
+        return self.code.select(crowded, fewer, most)
 
     def _block(self, block: _Block) -> None:
         """One block of k for one block of C."""
@@ -256,7 +286,7 @@ class Nest:
         if self.reader_a.loading is not None:
             self._copy_a(source, block.depth, stride, count)
             return copied
-        pays = self._copies_a(block)
+        pays = self._copies_a(block.j1 - block.j0, block.depth)
         with code.when(pays):
             self._copy_a(source, block.depth, stride, count)
         return PanelOfA(
@@ -266,15 +296,14 @@ class Nest:
             code.select(pays, copied.step, step),
         )
 
-    def _copies_a(self, block: _Block) -> Value:
-        """Whether a block of A, as it lies in memory, is copied."""
+    def _copies_a(self, wide: Value, depth: Value) -> Value:
+        """Whether a block of A, as it lies in memory, is copied for `wide` columns."""
         cut = self.blocking
         if self.transpose_a:
             least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
         else:
             least, crowded = cut.pack_a_rows, cut.pack_a_rows // 2
-        collide = self._collide(self.lda, block.depth)
-        wide = block.j1 - block.j0
+        collide = self._collide(self.lda, depth)
         return self._chosen(32, wide >= self.code.select(collide, crowded, least))
 
     def _copy_a(self, source: Array, depth: Value, stride: Value, count: Value) -> None:
@@ -367,7 +396,7 @@ class Nest:
         least = self.code.select(
             collide, self.blocking.pack_b_colliding_rows, self.blocking.pack_b_rows
         )
-        return self._chosen(33, block.i1 - block.i0 >= least)
+        return self._chosen(33, block.kept | (block.i1 - block.i0 >= least))
 
     def _collide(self, apart: Value, rows: Value) -> Value:
         """Whether so many rows that lie `apart` elements apart crowd sets of the first-level cache."""

@@ -11,9 +11,11 @@ Each function here is written as a subroutine of the module: call them through `
 from __future__ import annotations
 
 from .builder import Array, Code, Value, item_bytes
+from .gemm_ahead import LINE_BYTES
 from .gemm_read import Reader
 
-_ROWS_AHEAD = 6  # of A stored transposed, that are announced to the caches before they are copied
+_ROWS_AHEAD = 6  # that are announced to the caches before they are copied
+_PANELS_WRITTEN = 16  # of A stored transposed, at a time
 _WORD_BYTES = 16  # transposition works on 128-bit words last: shuffles inside them are cheapest
 
 
@@ -33,8 +35,11 @@ def pack_b_rows(
     room = reader.steps(depth) * columns
     for p, read in reader.across(code, b, b_row, depth):
         goal = copy.at(p * columns)
+        following = b.at((p + _ROWS_AHEAD) * (b_row * reader.per_step))
         with code.loop(0, panels) as q:
             there = goal.at(q * room)
+            for j in range(0, columns, LINE_BYTES // item_bytes(b.item)):
+                code.prefetch(following, q * columns + j, written=False)
             for j in range(0, columns, lanes):
                 there.put(j, read(q * columns + j, lanes, None))
 
@@ -101,6 +106,7 @@ def pack_a_rows(
     Square blocks of vectors are turned; as in `pack_a_columns`, the next vector overwrites what one has too
     much.
     """
+    lanes = _lanes_for(rows, lanes)
     whole = depth - depth % lanes
     with code.loop(0, count, rows) as i:
         goal = copy.at(i // rows * stride)
@@ -152,21 +158,31 @@ def pack_a_columns(
     """copy[i // rows][p, i % rows] = a[p, i]: A stored transposed, whole vectors at a time.
 
     A vector reaches beyond the `rows` elements wanted; the next one in the panel overwrites what is too
-    much, and panels have room for one more vector. Near the end of the block, masks keep it inside.
+    much, and panels have room for one more vector. Near the end of the block, masks keep it inside. Some
+    panels at a time: each is written in a page of its own, and page tables hold few.
     """
+    lanes = _lanes_for(rows, lanes)
     reach = -(-rows // lanes) * lanes
-    inside = code.larger(count - (reach - rows), 0) // rows * rows
-    for p, read in reader.across(code, a, a_step, depth):
-        goal = copy.at(p * rows)
-        following = a.at((p + _ROWS_AHEAD) * (a_step * reader.per_step))
-        with code.loop(0, inside, rows) as i:
-            code.prefetch(following, i, written=False)
-            for x in range(0, rows, lanes):
-                goal.put(i // rows * stride + x, read(i + x, lanes, None))
-        with code.loop(inside, count, rows) as i:
-            for x in range(0, rows, lanes):
-                mask = code.first(count - i - x, lanes)
-                goal.put(i // rows * stride + x, read(i + x, lanes, mask))
+    with code.loop(0, count, rows * _PANELS_WRITTEN) as first:
+        end = code.smaller(first + rows * _PANELS_WRITTEN, count)
+        wide = code.smaller(end, count - (reach - rows)) - first
+        inside = first + code.larger(wide, 0) // rows * rows
+        for p, read in reader.across(code, a, a_step, depth):
+            goal = copy.at(p * rows)
+            following = a.at((p + _ROWS_AHEAD) * (a_step * reader.per_step))
+            with code.loop(first, inside, rows) as i:
+                code.prefetch(following, i, written=False)
+                for x in range(0, rows, lanes):
+                    goal.put(i // rows * stride + x, read(i + x, lanes, None))
+            with code.loop(inside, end, rows) as i:
+                for x in range(0, rows, lanes):
+                    mask = code.first(count - i - x, lanes)
+                    goal.put(i // rows * stride + x, read(i + x, lanes, mask))
+
+
+def _lanes_for(rows: int, lanes: int) -> int:
+    """Lanes of the vectors that copy `rows` elements, so that little is copied twice."""
+    return min(lanes, 1 << (rows - 1).bit_length())
 
 
 def transposed(code: Code, rows: list[Value]) -> list[Value]:
