@@ -20,7 +20,7 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from .chains import Unit, chains_of, joined
 from .code import chip_of, functions_of
 from .edges import Span, edges_of
-from .item import Item, touched_by
+from .item import Item, Touched, touched_by
 from .levels import levels_of, load_of, outer_of
 from .listing import listing
 
@@ -81,25 +81,51 @@ def merged(items: Sequence[Item], chip: Chip) -> Launches:
     launches = [item.what for item in items if isinstance(item.what, Launch)]
     if len(launches) < len(items):
         return Launches(_hastened(items, edges, chip), edges)
-    units = chains_of(launches, edges, chip)
-    groups = _groups(units, items, launches, chip)
-    sharing = _share(groups, launches, chip)
-    if sharing:
+    levels = _levels(chains_of(launches, edges, chip), items, launches, chip)
+    if _share(levels.groups, launches, chip):
         units = chains_of(launches, edges, chip, True)
-    for _ in range(2 if sharing else 1):  # tiles depend on what is known early, levels on tiles
-        if sharing:
-            groups = _groups(units, items, launches, chip, True)
-        touched = [touched_by(items[k] for unit in group for k in unit) for group in groups]
-        after = edges_of(touched)
-        beside = _beside(groups, launches) if sharing else None
-        quick = _hastened(items, _before(groups, after), chip, beside)
-        launches = [_launched(item) for item in quick]
+        for _ in range(2):  # tiles depend on what is known early, levels on tiles
+            levels = _levels(units, items, launches, chip, True)
+            launches = _prompt(items, levels, chip, _beside(levels.groups, launches))
+    else:
+        launches = _prompt(items, levels, chip)
     made = []
-    for group, (reads, writes) in zip(groups, touched, strict=True):
+    for group, (reads, writes) in zip(levels.groups, levels.touched, strict=True):
         parts = [joined(unit, [launches[k] for k in unit], chip) for unit in group]
         one = merge(parts, load_of(parts).resident(chip))
         made.append(Item(one, reads, writes))
-    return Launches(made, after)
+    return Launches(made, levels.after)
+
+
+class _Levels(NamedTuple):
+    """Units that become one launch, level by level; what they touch; and which levels each waits for."""
+
+    groups: list[list[Unit]]
+    touched: list[Touched]
+    after: list[tuple[int, ...]]
+
+
+def _levels(
+    units: Sequence[Unit],
+    items: Sequence[Item],
+    launches: Sequence[Launch],
+    chip: Chip,
+    sharing: bool = False,
+) -> _Levels:
+    groups = _groups(units, items, launches, chip, sharing)
+    touched = [touched_by(items[k] for unit in group for k in unit) for group in groups]
+    return _Levels(groups, touched, edges_of(touched))
+
+
+def _prompt(
+    items: Sequence[Item],
+    levels: _Levels,
+    chip: Chip,
+    beside: Mapping[int, tuple[Sizes, ...]] | None = None,
+) -> list[Launch]:
+    """The launches, with products that read early what they may."""
+    before = _before(levels.groups, levels.after)
+    return [_launched(item) for item in _hastened(items, before, chip, beside)]
 
 
 def _share(groups: Sequence[Sequence[Unit]], launches: Sequence[Launch], chip: Chip) -> bool:
@@ -119,7 +145,7 @@ def _groups(
     items: Sequence[Item],
     launches: Sequence[Launch],
     chip: Chip,
-    sharing: bool = False,
+    sharing: bool,
 ) -> list[list[Unit]]:
     """Units of a level together, level by level: those first that the next level waits for, and products."""
     ones = [joined(unit, [launches[k] for k in unit], chip) for unit in units]
