@@ -68,7 +68,8 @@ class Pieces:
         body = "\n".join(texts.values())
         others = (x for x in dict.fromkeys(_NAME.findall(body)) if x not in texts)
         used = [self._declared.get(x) or str(self.module.globals[x]) for x in others]
-        text = "\n".join([f'target triple = "{self._target.triple}"', *used, body])
+        notes = map(str, self.module.metadata)  # what instructions are marked with
+        text = "\n".join([f'target triple = "{self._target.triple}"', *used, body, *notes])
         self._begun.append(self._pool.submit(object_code, text, self._target))
 
     def code(self) -> bytes:
