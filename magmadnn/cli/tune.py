@@ -20,7 +20,7 @@ from .arguments import RATE, Parser, one_of
 _ABOUT = """\
 Matrix products can run in several ways, which differ in speed and not in any bit of the result: the register
 tile and the width of its vectors, the depth and height of blocks, what is copied and how much at a time. The
-first steps of a program try some of them, for a tenth of a second at most, and keep what they find. On a GPU
+first steps of a program try some of them, for 30 ms at most, and keep what they find. On a GPU
 the library's algorithms for large products are measured too, each once; these do differ in the last bits, so
 that results are equal as long as the file is there.
 

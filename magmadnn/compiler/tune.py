@@ -4,7 +4,7 @@ All ways have one order of summation (`emit/llvm/gemm.py`), so the choice change
 are equal over an empty file of measurements and a full one. Whatever changes the order is no matter of
 measurement (`select.py`).
 
-It is measured in two steps. Before its first steps a process may spend a tenth of a second in all on what
+It is measured in two steps. Before its first steps a process may spend 30 ms in all on what
 a kernel is told when it runs (depth and height of blocks, copies); a product that has not been measured when
 that is used up runs by the rule, and the next process goes on. A process that has to compile its kernels
 measures nothing and only notes its products. `magmadnn tune run` searches all that were noted, with those
@@ -38,7 +38,7 @@ from .tune_products import (
 )
 from .tune_search import Run, Search
 
-SECONDS = 0.1  # for all products of a process
+SECONDS = 0.03  # for all products of a process: a warm start takes 0.1 s
 _VARIABLE = "MAGMADNN_TUNE_SECONDS"
 _LEAST_PRODUCTS = 1_000_000  # smaller ones take some 20 microseconds, whatever is done
 _LEAST_NOTED = 100_000  # those are left to the patient search
@@ -213,7 +213,7 @@ def tuner() -> Tuner:
 
 
 def limit_seconds() -> float:
-    """What measuring may take in this process: MAGMADNN_TUNE_SECONDS, or a tenth of a second.
+    """What measuring may take in this process: MAGMADNN_TUNE_SECONDS, or 0.03 s.
 
     Raises:
         ArgumentError: it is not a number of at least 0.

@@ -41,10 +41,7 @@ from .whole import whole
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 _STEPS = (1, 8, 64)  # of a graph
-_REMEMBER, _LOOK = (
-    "remember",
-    "look",
-)  # graphs that are no steps: variables as they were, and what they are
+_REMEMBER, _LOOK = "remember", "look"  # graphs that are no steps: of what variables were, and are
 _MOST = 1024  # steps of one kernel
 _HEAD = 16  # bytes, of two integers
 _AHEAD_SECONDS = 5e-4  # of steps at least that begin before all is known

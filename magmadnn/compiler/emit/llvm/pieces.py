@@ -20,9 +20,7 @@ from llvmlite import ir
 from .target import Target, object_code
 
 _PIECE = 40_000  # characters of text at least, but for the last ones of a kernel
-_TURN = (
-    2e-4  # seconds that a thread keeps the interpreter while others, back from LLVM, wait for it
-)
+_TURN = 2e-4  # seconds that a thread keeps the interpreter while others, back from LLVM, want it
 _LENGTH = 8  # bytes of a number
 _NAME = re.compile(r'@"([^"]+)"')
 
