@@ -33,7 +33,7 @@ def thread_count() -> int:
         ArgumentError: if the environment variable is no such number.
     """
     if not _chosen:
-        from magmadnn.compiler.emit.llvm.driver import cores
+        from magmadnn.compiler.emit.llvm.target import cores
 
         text = os.environ.get("MAGMADNN_NUM_THREADS", "")
         if text and not (text.isdigit() and int(text) > 0):

@@ -35,9 +35,9 @@ def copied(values: Array, device: int) -> OnDevice:
     Raises:
         OutOfMemoryError: if there is no room for it.
     """
-    block = Block(values.nbytes, device)
-    upload(device_memory(device), block.address, values)
-    return OnDevice(values.shape, values.dtype.newbyteorder("="), block.address, device, block)
+    made = empty(values.shape, values.dtype.newbyteorder("="), device)
+    upload(device_memory(device), made.place, values)
+    return made
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> OnDevice:

@@ -20,15 +20,11 @@ _spare: list[tuple[DeviceMemory, Bytes]] = []  # pinned memory that nobody uses
 _lock = threading.Lock()
 
 
-def thread_count() -> int:
-    """How many threads work on arrays of the host."""
-    return min(THREADS, max((os.cpu_count() or 1) // 2, 1))
-
-
 @cache
 def threads() -> ThreadPoolExecutor:
     """Threads for work on arrays of the host."""
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="uploads")
+    count = min(THREADS, max((os.cpu_count() or 1) // 2, 1))
+    return ThreadPoolExecutor(count, thread_name_prefix="uploads")
 
 
 if hasattr(os, "register_at_fork"):
@@ -70,10 +66,9 @@ def _flat(values: Array) -> Bytes:
 def pinned_for(memory: DeviceMemory, nbytes: int) -> Bytes:
     """Pinned memory, to be given back: what somebody else is done with, as it takes long to make."""
     with _lock:
-        sizes = {held.size: k for k, (owner, held) in enumerate(_spare) if owner is memory}
-        fitting = [size for size in sizes if size >= nbytes]
-        if fitting:
-            return _spare.pop(sizes[min(fitting)])[1]
+        owned = ((held.size, k) for k, (owner, held) in enumerate(_spare) if owner is memory)
+        if fitting := [(size, k) for size, k in owned if size >= nbytes]:
+            return _spare.pop(min(fitting)[1])[1]
     return memory.pinned(nbytes)
 
 

@@ -21,7 +21,6 @@ from magmadnn.errors import ArgumentError
 from .cache import Cache
 from .driver_code import PHASE_END, TASK_WORDS, can_use_futex
 from .kernel import Loaded
-from .target import cores as cores
 from .target import host
 from .team import Teams, shared_words, teams
 

@@ -31,13 +31,9 @@ _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
 _FAR_BYTES = 256 << 10  # of B: half of a second-level cache
 _MOST_TILES = 128  # one below the other in a block
 _PANELS_FOR_A = 24  # that make a copy of A worth its time
-_COLUMNS_FOR_A = (
-    64  # that make a copy of A worth its time if it is stored transposed, with four panels
-)
+_COLUMNS_FOR_A = 64  # the same where A is stored transposed, or four panels if those are wider
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
-_CROWDED_SHARE = (
-    4  # of a block of A, uncopied, whose rows lie so: they leave parts of a cache empty
-)
+_CROWDED_SHARE = 4  # of a block's rows where A, uncopied, lies so: parts of a cache stay empty
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
 
 
