@@ -101,6 +101,7 @@ class Native:
             Executable(one.outputs, one.updates, training=True, executor="native")
             for one in self._sets
         ]
+        self.first_runs = len(self._programs)
         self._next = 0
 
     def run(self) -> Any:
@@ -138,6 +139,7 @@ class CallsOnGpu:
         count = _sets(work, rows, columns, total_bytes)
         made = [_made(WorkOnGpu(), work, rows, columns) for _ in range(count)]
         self._programs = [ProgramOnGpu([one]) for one in made]
+        self.first_runs = len(self._programs)
         self._next = 0
 
     def run(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def main(
         for name in names:
             claim = claims[name](settings)
             cases = [case.without(options.without) for case in claim.cases]
-            claim = replace(claim, cases=[c for c in cases if options.match in c.name])
+            claim = replace(claim, cases=[c for c in cases if _is_wanted(c.name, options.match)])
             if not claim.cases:
                 continue
             found = measured(claim, settings)
@@ -45,6 +45,11 @@ def main(
             print(report.section(claim.title, threads, found), flush=True)
     if save:
         _save(options, machine, results)
+
+
+def _is_wanted(name: str, texts: Sequence[str]) -> bool:
+    """Whether a case's name has one of the texts; any has where there are none."""
+    return not texts or any(text in name for text in texts)
 
 
 def _save(
@@ -70,7 +75,10 @@ def _options(save: bool) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--blocks", type=int, help="how often contenders take turns (default: 7)")
     parser.add_argument("--seconds", type=float, help="of a block at least (default: 0.3)")
-    parser.add_argument("--match", default="", help="only cases with this text in their name")
+    parser.add_argument(
+        "--match", action="append", default=[], metavar="TEXT",
+        help="only cases with this text in their name; may be given several times",
+    )  # fmt: skip
     parser.add_argument(
         "--without", action="append", default=[], metavar="PEER",
         help="leave out a contender, as in --without torch.compile, whose compiling takes minutes",

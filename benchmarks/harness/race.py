@@ -111,7 +111,7 @@ class Race:
     def _warmed_up(self, entry: Entry) -> int:
         worker, wanted = self._worker(entry), self.settings.seconds
         worker.make(entry.make, entry.arguments)
-        worker.timed()
+        worker.warm_up()
         once = worker.timed()
         if once < wanted / 10:  # short runs: the first ones say little
             once = worker.timed(max(1, int(wanted / 10 / max(once, 1e-7))))

@@ -71,6 +71,10 @@ class Worker:
         """What the contender computed, to be compared."""
         return self._ask("check")
 
+    def warm_up(self) -> None:
+        """Run until nothing is put off any more."""
+        self._ask("warm_up")
+
     def timed(self, repeats: int = 1) -> float:
         """Seconds of one run, over `repeats` of them."""
         seconds: float = self._ask("timed", repeats)
@@ -148,6 +152,8 @@ def _serve(pipe: Connection) -> None:
                 value = _peak_bytes()
             elif what == "check":
                 value = contender.check()
+            elif what == "warm_up":
+                _warm_up(contender)
             else:
                 value = _timed(contender, *arguments)
         except Exception:
@@ -158,6 +164,12 @@ def _serve(pipe: Connection) -> None:
 def _made(path: str, arguments: dict[str, Any]) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)(**arguments)
+
+
+def _warm_up(contender: Any) -> None:
+    """One run; a contender with several programs, each of which prepares its own first run, says how many."""
+    for _ in range(getattr(contender, "first_runs", 1)):
+        contender.run()
 
 
 def _timed(contender: Any, repeats: int) -> float:
