@@ -46,10 +46,29 @@ Y = (np.arange(23) % 3).astype(np.int64)
 # --- what the mistakes are made with ---------------------------------------------------------
 
 
-def network(**changes: object) -> md.Model:
-    layers = [md.layers.Input((5,)), md.layers.Dense(7, activation="relu"), md.layers.Dense(3)]
+class NoEpoch(md.callbacks.Callback):
+    """Training must not begin."""
+
+    def on_epoch_begin(self, fit: object) -> None:
+        raise AssertionError("an epoch was begun")
+
+
+def network(*last: md.layers.Layer, **changes: object) -> md.Model:
+    layers = [md.layers.Input((5,))]
+    layers += last or [md.layers.Dense(7, activation="relu"), md.layers.Dense(3)]
     return md.Model(
         layers, **{"loss": "cross_entropy", "optimizer": "adam", "metrics": ["accuracy"], **changes}
+    )
+
+
+def binary() -> md.Model:
+    return network(md.layers.Dense(1), loss="binary_cross_entropy", metrics=[])
+
+
+def rows() -> md.Model:
+    """A class for each of 4 places in a sample."""
+    return md.Model(
+        [md.layers.Input((4, 5)), md.layers.Dense(3)], loss="cross_entropy", optimizer="adam"
     )
 
 
@@ -188,10 +207,7 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
     "dtype: fractions as classes": (
         lambda p: fit(X, Y + 0.5),
         DTypeError,
-        (
-            "cross_entropy: targets (batch,) are class numbers and must be integers, got "
-            "float32; cast them"
-        ),
+        ('y: class numbers are of type float64, expected integers: use y.astype("int64")'),
     ),
     "dtype: complex": (
         lambda p: fit(X.astype(np.complex64)),
@@ -215,6 +231,128 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
         lambda p: network().evaluate(X, changed(Y, 4, 9)),
         DataError,
         "y: row 4 has the label 9, outside the classes 0..2",
+    ),
+    "labels: binary": (
+        lambda p: fit(X, Y, binary()),
+        DataError,
+        "y: row 2 has the label 2, outside the classes 0..1",
+    ),
+    "labels: of a sequence": (
+        lambda p: fit(np.ones((3, 4, 5), "f4"), changed(np.zeros((3, 4), int), (1, 2), 7), rows()),
+        DataError,
+        "y: row 1, column 2 has the label 7, outside the classes 0..2",
+    ),
+    "labels: weights of classes in a sequence": (
+        lambda p: fit(
+            np.ones((2, 4, 5), "f4"),
+            np.full((2, 4), 2),
+            rows(),
+            class_weight={0: 1.0, 1: 1.0, 2: 1.0},
+        ),
+        ShapeError,
+        (
+            "fit: class_weight needs one class for each row of y, got shape (2, 4); give the loss "
+            "the weights: md.losses.CrossEntropy(class_weight=...)"
+        ),
+    ),
+    "shape: rows of different lengths": (
+        lambda p: fit([[1.0, 2.0], [1.0]], [0, 1]),
+        ShapeError,
+        "a list of 2 does not make an array: its parts differ in shape",
+    ),
+    "shape: nothing": (
+        lambda p: fit(None),
+        GraphError,
+        "fit: the model has 1 inputs, got 0 arrays",
+    ),
+    "shape: validation": (
+        lambda p: fit(validation_data=(X[:, :3], Y), callbacks=[NoEpoch()]),
+        ShapeError,
+        (
+            "validation_data: fit: input input expects samples of shape (5,), got (3,) (x has shape "
+            "(23, 3)); reshape x, or change Input"
+        ),
+    ),
+    "shape: validation rows": (
+        lambda p: fit(validation_data=(X, Y[:3]), callbacks=[NoEpoch()]),
+        ShapeError,
+        "validation_data: x has 23 rows but y has 3: every row needs a target",
+    ),
+    "size: batch is no integer": (
+        lambda p: fit(batch_size=2.5),
+        ArgumentError,
+        "fit: batch_size must be an integer of at least 1, got 2.5",
+    ),
+    "size: batch of an epoch": (
+        lambda p: fit(batch_size=lambda epoch: -epoch),
+        ArgumentError,
+        "fit: batch_size(0) must be an integer of at least 1, got 0",
+    ),
+    "size: seed": (
+        lambda p: network(seed=1.5),
+        ArgumentError,
+        "Model: seed must be an integer of at least 0, got 1.5",
+    ),
+    "size: patience": (
+        lambda p: md.callbacks.EarlyStopping(patience="2"),
+        ArgumentError,
+        "EarlyStopping: patience must be an integer of at least 0, got '2'",
+    ),
+    "list: callbacks": (
+        lambda p: fit(callbacks=[3]),
+        ArgumentError,
+        "fit: callbacks must be a list such as [md.callbacks.EarlyStopping()], got [3]",
+    ),
+    "list: metrics": (
+        lambda p: network(metrics="accuracy"),
+        ArgumentError,
+        "Model: metrics must be a list such as [\"accuracy\"], got 'accuracy'",
+    ),
+    "list: feeds": (
+        lambda p: (md.placeholder("x", (None, 3)) * 2).eval([X]),
+        GraphError,
+        "feeds are a dict {placeholder: array}, got list",
+    ),
+    "function: regularizer": (
+        lambda p: network(D(3, kernel_regularizer="l2")),
+        ArgumentError,
+        ("dense_1: regularizer of kernel must be a function such as md.layers.L2(1e-4), got 'l2'"),
+    ),
+    "function: init": (
+        lambda p: network(D(3, bias_init=0.0)),
+        ArgumentError,
+        "dense_1: init of bias must be a function such as md.init.normal(), got 0.0",
+    ),
+    "name: executor": (
+        lambda p: network(executor="fast"),
+        UnknownNameError,
+        "executor 'fast' is not known: known are native, reference",
+    ),
+    "name: precision": (
+        lambda p: network(precision="fp16"),
+        UnknownNameError,
+        (
+            "precision 'fp16' is not known: did you mean 'mixed_fp16'? known are float32, "
+            "float64, mixed_bf16, mixed_fp16, tf32"
+        ),
+    ),
+    "name: device is a number": (
+        lambda p: network(device=0),
+        UnknownNameError,
+        "device 0 is not known: known are auto, cpu, cuda",
+    ),
+    "file: picture": (
+        lambda p: md.History([{"epoch": 1, "loss": 2.0}]).plot("curves.xyz"),
+        UnknownNameError,
+        r"~history.plot curves.xyz: format 'xyz' is not known: known are .*png.*",
+    ),
+    "file: picture below a file": (
+        lambda p: md.History([{"epoch": 1, "loss": 2.0}]).plot("file/curves"),
+        FileError,
+        (
+            "cannot write {p}/file/curves.png: a part of the path is a file, not a folder; "
+            "choose another path (Not a directory)"
+        ),
     ),
     "data: NaN": (
         lambda p: fit(changed(X, (3, 2), np.nan)),
@@ -523,7 +661,7 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
     "graph: no loss": (
         lambda p: fit(model=network(loss=None)),
         ArgumentError,
-        "fit: the model has no loss; give one: Model(..., loss='cross_entropy')",
+        "the model has no loss; give one: Model(..., loss='cross_entropy')",
     ),
     "file: no model": (
         lambda p: md.load("nowhere"),

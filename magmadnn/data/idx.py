@@ -77,9 +77,10 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> tuple[Pair, Pair]:
     missing = [name for name in IDX_FILES if _path(here, name) is None]
     if missing:
         more = f" (and {len(missing) - 1} more of the four files)" if len(missing) > 1 else ""
+        other = "" if folder else ", or set MAGMADNN_DATA to the one it is in"
         raise DataError(
             f"MNIST: {missing[0]}.gz is missing{more}, looked in "
-            f"{', '.join(map(str, places))}: put it into one of these folders "
+            f"{', '.join(map(str, places))}: put it into one of these folders{other} "
             f"(SHA-256 {MNIST_GZ_SHA256[missing[0]]})"
         )
     return _read_folder(here, MNIST_SHA256)

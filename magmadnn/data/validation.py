@@ -28,6 +28,7 @@ def check_arrays(
     y: Any = None,
     *,
     classes: int | None = None,
+    inner: int = 0,
     scan: bool | None = None,
     later: bool = False,
 ) -> int:
@@ -38,6 +39,7 @@ def check_arrays(
         y: targets of the same number of rows, or None.
         classes: with a number, `y` holds class numbers 0..classes-1, shape [rows] or [rows, 1]
             (or one column per class, shape [rows, classes], which is checked as numbers).
+        inner: axes between rows and classes: with 1, a row holds a sequence of class numbers.
         scan: whether to look at every value. None: yes, but not in memory-mapped files, where
             it would take as long as an epoch.
         later: whether somebody else looks at values that lie on a device, before they are relied on
@@ -63,7 +65,7 @@ def check_arrays(
             _FOUND_FINITE.add(array)
     if classes is not None and y is not None:
         for name, array in leaves(y, "y"):
-            check_labels(name, array, classes, scan=scan, later=later)
+            check_labels(name, array, classes, inner=inner, scan=scan, later=later)
     return rows
 
 
@@ -177,15 +179,26 @@ def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:
 
 
 def check_labels(
-    name: str, labels: Array, classes: int, *, scan: bool | None = None, later: bool = False
+    name: str,
+    labels: Array,
+    classes: int,
+    *,
+    inner: int = 0,
+    scan: bool | None = None,
+    later: bool = False,
 ) -> None:
-    """Checks that labels are class numbers 0..classes-1, or have one column per class."""
-    if labels.ndim == 2 and labels.shape[1] == classes and classes > 1:
+    """Checks that labels are class numbers 0..classes-1, or have one column per class.
+
+    The arguments are those of `check_arrays`.
+    """
+    numbers, last = 1 + inner, labels.shape[-1]
+    if labels.ndim == numbers + 1 and last == classes and classes > 1:
         return
-    if labels.ndim != 1 and labels.shape[1:] != (1,):
+    if labels.ndim != numbers and (labels.ndim != numbers + 1 or last != 1):
+        one = ", ".join([str(len(labels)), *["..."] * inner])
         raise ShapeError(
-            f"{name}: labels have the shape {labels.shape}, expected ({len(labels)},) with class "
-            f"numbers or ({len(labels)}, {classes}) with one column per class"
+            f"{name}: labels have the shape {labels.shape}, expected ({one}{'' if inner else ','}) with class "
+            f"numbers or ({one}, {classes}) with one column per class"
         )
     if labels.dtype.kind not in "iub":
         raise DTypeError(
@@ -194,17 +207,19 @@ def check_labels(
         )
     if scan is False or (scan is None and is_mapped(labels)):
         return
+    if labels.dtype.kind == "b" and classes > 1:
+        return
     if isinstance(labels, OnDevice):
         if _is_within_there(labels, classes, later):
             return
         labels = np.asarray(labels)  # to tell where
     if labels in _FOUND_WITHIN[classes]:
         return
-    flat = labels.reshape(-1)
-    outside = (flat < 0) | (flat >= classes)
+    outside = (labels < 0) | (labels >= classes)
     if outside.any():
-        row = int(np.argmax(outside))
+        first = tuple(np.argwhere(outside)[0].tolist())
         raise DataError(
-            f"{name}: row {row} has the label {flat[row]}, outside the classes 0..{classes - 1}"
+            f"{name}: {place(first[:numbers])} has the label {labels[first]}, outside the classes "
+            f"0..{classes - 1}"
         )
     _FOUND_WITHIN[classes].add(labels)

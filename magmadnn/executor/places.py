@@ -27,7 +27,7 @@ def device_of(name: str, executor: str = "native") -> int | None:
         ArgumentError: if NumPy shall run on a GPU.
         DeviceError: if there is no such GPU; says what is missing.
     """
-    kind, _, number = name.partition(":")
+    kind, _, number = str(name).partition(":")
     if kind not in DEVICES or (number and (kind != "cuda" or not number.isdigit())):
         raise UnknownNameError.of("device", name, DEVICES)
     if executor == "reference" and kind == "cuda":

@@ -139,8 +139,17 @@ class Layer:
 
         Raises:
             ShapeError: if a size is not known.
+            ArgumentError: if init is no initialiser, or the regulariser no function.
         """
         sizes = tuple(shape)
+        for what, rule, example in (
+            ("init", init, "md.init.normal()"),
+            ("regularizer", regularizer, "md.layers.L2(1e-4)"),
+        ):
+            if not callable(rule) and rule is not None:
+                raise ArgumentError(
+                    f"{self}: {what} of {name} must be a function such as {example}, got {rule!r}"
+                )
         if any(isinstance(size, Dim) for size in sizes):
             raise ShapeError(
                 f"{self}: parameter {name} needs known sizes, got {shape_text(sizes)}; "

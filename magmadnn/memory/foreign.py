@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cuda import device_memory
+from magmadnn.errors import ShapeError
 
 from .dtypes import as_dtype
 
@@ -23,12 +24,17 @@ def as_array(value: Any) -> NDArray[Any]:
 
     Raises:
         DTypeError: if magmadnn has no such dtype.
+        ShapeError: if lists in a list differ in length.
         DeviceError: if there is no such device.
     """
     if isinstance(value, np.ndarray):
         return value
     try:
         return np.asarray(value)
+    except ValueError as error:
+        raise ShapeError(
+            f"a {type(value).__name__} of {len(value)} does not make an array: its parts differ in shape"
+        ) from error
     except TypeError:  # what these libraries raise, so that nothing is copied unnoticed
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:

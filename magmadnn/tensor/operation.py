@@ -147,6 +147,8 @@ def as_feeds(feeds: Feeds | None) -> dict[nodes.Node, Any]:
     Raises:
         GraphError: if something other than a placeholder is fed.
     """
+    if feeds is not None and not isinstance(feeds, Mapping):
+        raise GraphError(f"feeds are a dict {{placeholder: array}}, got {type(feeds).__name__}")
     fed = {}
     for key, value in (feeds or {}).items():
         node = getattr(key, "node", None)

@@ -13,6 +13,7 @@ from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
 from magmadnn.graph.op import Array
 
 from .checkpoint import CheckpointStore
+from .checks import at_least
 from .fit import Fit
 from .signals import StopRequest
 
@@ -114,8 +115,7 @@ class EarlyStopping(Callback):
         mode: str = "auto",
         restore_best: bool = False,
     ) -> None:
-        if patience < 0:
-            raise ArgumentError(f"EarlyStopping: patience must be at least 0, got {patience}")
+        at_least("EarlyStopping: patience", patience, 0)
         self.patience, self.min_delta, self.restore_best = patience, min_delta, restore_best
         self._monitor = _Monitor("EarlyStopping", monitor, mode)
         self._waited = 0

@@ -10,12 +10,14 @@ import numpy as np
 from magmadnn import ops
 from magmadnn.data import check_arrays
 from magmadnn.data._structure import is_mapped
-from magmadnn.errors import ArgumentError, DTypeError
+from magmadnn.errors import ArgumentError, DTypeError, GraphError, MagmaDNNError
+from magmadnn.executor import Executable
 from magmadnn.executor.places import device_of
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
-from magmadnn.losses import CrossEntropy, as_loss
+from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, as_loss
+from magmadnn.metrics import as_metric
 from magmadnn.tensor import Operation, Placeholder
 
 from .resident import resident, settle_all
@@ -68,6 +70,41 @@ def at_least(what: str, value: Any, least: int) -> None:
         raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
 
 
+def listed(what: str, values: Any, kind: type, example: str) -> list[Any]:
+    """Several things of a kind, as a list.
+
+    Raises:
+        ArgumentError: if it is no list of them.
+    """
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [None]
+    if all(isinstance(value, kind) and value is not None for value in found):
+        return found
+    raise ArgumentError(f"{what} must be a list such as {example}, got {values!r}")
+
+
+def check_model(model: Model) -> None:
+    """Look whether inputs, precision, losses and metrics of a new model can be what they are said to be.
+
+    Raises:
+        UnknownNameError, ArgumentError, GraphError, DTypeError: naming what cannot.
+    """
+    nodes, given = [output.node for output in model.outputs], {p.node for p in model.inputs}
+    program = Executable(nodes, executor=model.executor, precision=model.precision)
+    for needed in program.plan.placeholders:
+        if needed not in given:
+            raise GraphError(f"Model: an output needs {needed.name}, which is not among inputs")
+    for output in model.outputs if model.precision == "float64" else ():
+        if output.dtype != np.float64:
+            raise DTypeError(
+                f'Model: precision="float64", but output {output.name} is {output.dtype.name}; '
+                'give Inputs of float64: md.layers.Input(shape, "float64")'
+            )
+    for loss in model.losses():
+        as_loss(loss)  # an unknown name is told now
+    for metric in model.metrics:
+        as_metric(metric)
+
+
 def gpu_of(model: Model) -> int | None:
     """The number of the GPU that a model's kernels run on; None for the processor."""
     return device_of(model.device, model.executor)
@@ -98,6 +135,22 @@ def checked_arrays(
     return inputs, targets
 
 
+def check_validation(model: Model, data: Any) -> tuple[Any, Any]:
+    """The pair (x, y) that `fit` is to evaluate; looked at before an epoch is spent.
+
+    Raises:
+        ArgumentError: if it is no pair.
+        ShapeError, DTypeError, DataError: as `checked_arrays`.
+    """
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ArgumentError("fit: validation_data must be a pair (x, y)")
+    try:
+        checked_arrays(model, "fit", *data)
+    except MagmaDNNError as error:
+        raise type(error)(f"validation_data: {error}") from error
+    return data[0], data[1]
+
+
 def check_values(
     model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
 ) -> None:
@@ -108,13 +161,17 @@ def check_values(
     """
     # one array is "x" in messages, several are "x[0]", "x[1]" ...
     given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
-    check_arrays(given, wanted, classes=_classes(model, targets), later=later)
+    classes, inner = _classes(model, targets)
+    check_arrays(given, wanted, classes=classes, inner=inner, later=later)
 
 
-def _classes(model: Model, targets: Sequence[Array]) -> int | None:
-    """How many classes the targets may have, where the loss takes class numbers."""
-    single = len(model.outputs) == 1 and model.loss is not None
-    if not single or not isinstance(as_loss(model.loss), CrossEntropy):
-        return None
-    classes = model.outputs[0].shape[-1]
-    return classes if isinstance(classes, int) and not is_floating(targets[0].dtype) else None
+def _classes(model: Model, targets: Sequence[Array]) -> tuple[int | None, int]:
+    """`classes` and `inner` of `check_arrays`, as the loss wants targets."""
+    if len(model.outputs) != 1 or model.loss is None:
+        return None, 0
+    loss, shape = as_loss(model.loss), model.outputs[0].shape
+    if isinstance(loss, BinaryCrossEntropy) and not is_floating(targets[0].dtype):
+        return 2, targets[0].ndim - 1
+    if isinstance(loss, CrossEntropy) and isinstance(shape[-1], int):
+        return shape[-1], len(shape) - 2
+    return None, 0

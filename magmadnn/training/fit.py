@@ -16,6 +16,7 @@ from magmadnn.graph.spec import is_floating
 from magmadnn.optim import Step, StepSlices
 
 from .checkpoint import State
+from .checks import at_least
 from .history import History, Row
 from .objective import Objective
 from .pieces import Batch, Take
@@ -155,7 +156,9 @@ class Fit:
     def current_batch_size(self) -> int:
         """The batch size of the current epoch."""
         size = self.batch_size
-        return size if isinstance(size, int) else int(size(self.epoch))
+        if callable(size):
+            at_least(f"fit: batch_size({self.epoch})", size := size(self.epoch), 1)
+        return int(size)
 
     def run(self) -> History:
         """Train until all epochs are done or something asks to stop."""

@@ -71,14 +71,15 @@ class History:
         """Curves of loss and metrics over the epochs, training and validation in one panel.
 
         Args:
-            path: a picture to write (its ending says the format); None only gives the figure.
+            path: a picture to write; its ending says the format, else .png. None only gives the figure.
 
         Returns:
             The matplotlib Figure.
 
         Raises:
             MissingExtraError: without matplotlib.
-            ArgumentError: if there is no epoch yet.
+            ArgumentError: if there is no epoch yet, or matplotlib does not know the ending.
+            FileError: if the picture cannot be written.
         """
         try:
             from matplotlib.figure import Figure
@@ -100,7 +101,9 @@ class History:
             panel.grid(alpha=0.3)
             panel.legend()
         if path is not None:
-            figure.savefig(path, dpi=120)
+            path = Path(path)
+            path = path if path.suffix else path.with_name(f"{path.name}.png")
+            write_file(path, _picture(figure, path))
         return figure
 
     def __repr__(self) -> str:
@@ -108,3 +111,14 @@ class History:
             return "History(no epoch)"
         last = ", ".join(f"{k}={v:.4g}" for k, v in self.rows[-1].items())
         return f"History({len(self.rows)} epochs; last: {last})"
+
+
+def _picture(figure: Any, path: Path) -> bytes:
+    """The figure as a file whose ending says the format."""
+    known = figure.canvas.get_supported_filetypes()
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in known:
+        raise UnknownNameError.of(f"history.plot {path}: format", ending, known)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=ending, dpi=120)
+    return drawn.getvalue()

@@ -11,22 +11,31 @@ import numpy as np
 
 from magmadnn import ops, optim
 from magmadnn.data import split_rows
-from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, GraphError, UnknownNameError
+from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
 from magmadnn.executor import Executable, placed
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter, number_layers
-from magmadnn.losses import as_loss
-from magmadnn.metrics import as_metric
 from magmadnn.optim import Optimizer, Step
 from magmadnn.tensor import Operation, Placeholder, Variable
 
 from .again import Call, begun
 from .architecture import free_variables, kept_states, layers_of, trained_of
 from .callbacks import Callback
-from .checks import as_iterable, at_least, chained, check_values, checked_arrays, gpu_of, looks
+from .checks import (
+    as_iterable,
+    at_least,
+    chained,
+    check_model,
+    check_validation,
+    check_values,
+    checked_arrays,
+    gpu_of,
+    listed,
+    looks,
+)
 from .fit import BatchSize, Fit, run_once
 from .history import History
 from .inspection import diagram_of, plan_of, profile_of
@@ -88,7 +97,9 @@ class Model:
         self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
         self._input_nodes = [p.node for p in self.inputs]
-        self.loss, self.metrics, self.seed = loss, list(metrics), int(seed)
+        at_least("Model: seed", seed, 0)
+        self.loss, self.seed = loss, int(seed)
+        self.metrics = listed("Model: metrics", metrics, object, '["accuracy"]')
         self.executor, self.precision = executor, precision
         self.device = placed(device, executor)
         self.optimizer = None if optimizer is None else optim.of(optimizer)
@@ -101,35 +112,17 @@ class Model:
         self._step: tuple[Any, Objective, Step] | None = None
         self._evaluation: tuple[Any, Objective, Executable] | None = None
         self._prediction: Executable | None = None
-        self._check_inputs()
-        self._check_precision()
-        for given, known in ((self._given_losses(), as_loss), (self.metrics, as_metric)):
-            for item in given:
-                known(item)  # an unknown name is told now
+        check_model(self)
 
     def __repr__(self) -> str:
         ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]
         return f"<Model {ends[0]} -> {ends[1]}: {len(self.layers)} layers>"
 
-    def _given_losses(self) -> list[Any]:
-        """The losses as they were given."""
+    def losses(self) -> list[Any]:
+        """The losses as they were given, in a list."""
         if self.loss is None:
             return []
         return list(self.loss) if isinstance(self.loss, (list, tuple)) else [self.loss]
-
-    def _check_inputs(self) -> None:
-        given = {p.node for p in self.inputs}
-        for needed in Executable([o.node for o in self.outputs]).plan.placeholders:
-            if needed not in given:
-                raise GraphError(f"Model: an output needs {needed.name}, which is not among inputs")
-
-    def _check_precision(self) -> None:
-        for output in self.outputs if self.precision == "float64" else ():
-            if output.dtype != np.float64:
-                raise DTypeError(
-                    f'Model: precision="float64", but output {output.name} is {output.dtype.name}; '
-                    'give Inputs of float64: md.layers.Input(shape, "float64")'
-                )
 
     def __call__(self, *inputs: Any) -> Any:
         """The network on other inputs: Operations, Tensors or arrays; parameters are shared.
@@ -299,8 +292,9 @@ class Model:
                 first operation and layer; parameters are then those before that step.
         """
         at_least("fit: epochs", epochs, 0)
-        if isinstance(batch_size, int):
+        if not callable(batch_size):
             at_least("fit: batch_size", batch_size, 1)
+        callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
         if not 0 <= validation_split < 1:
             raise ArgumentError(
                 f"fit: validation_split must be at least 0 and below 1, got {validation_split!r}"
@@ -328,7 +322,7 @@ class Model:
                 look = partial(check_values, self, inputs, targets)
                 source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
             objective, step = self._training_step(source.sample, call)
-            size, validate = max(batch_size if isinstance(batch_size, int) else 0, 1024), None
+            size, validate = 1024 if callable(batch_size) else max(batch_size, 1024), None
             if validation_data is not None:
                 validate = self._validation(validation_data, size)
             elif validation_split:
@@ -365,13 +359,11 @@ class Model:
 
     def _objective_key(self, sample: Batch) -> tuple[Any, ...]:
         """Equal for equal losses and metrics of targets that look alike."""
-        chosen = (*map(id, self._given_losses()), *map(id, self.metrics))
+        chosen = (*map(id, self.losses()), *map(id, self.metrics))
         return (*looks(sample.targets), sample.weights is not None, chosen)
 
     def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
-        if not isinstance(data, (tuple, list)) or len(data) != 2:
-            raise ArgumentError("fit: validation_data must be a pair (x, y)")
-        x, y = data
+        x, y = check_validation(self, data)
         return lambda: self.evaluate(x, y, batch_size=batch_size)
 
     def evaluate(

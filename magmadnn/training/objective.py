@@ -74,12 +74,10 @@ class Objective:
 
 def _losses_for(model: Model) -> list[Loss]:
     if model.loss is None:
-        raise ArgumentError(
-            "fit: the model has no loss; give one: Model(..., loss='cross_entropy')"
-        )
-    several = model.loss if isinstance(model.loss, (list, tuple)) else [model.loss]
+        raise ArgumentError("the model has no loss; give one: Model(..., loss='cross_entropy')")
+    several = model.losses()
     if len(several) == 1:
-        several = list(several) * len(model.outputs)
+        several *= len(model.outputs)
     if len(several) != len(model.outputs):
         raise ArgumentError(f"fit: {len(several)} losses for {len(model.outputs)} outputs")
     return [as_loss(loss) for loss in several]
@@ -87,7 +85,7 @@ def _losses_for(model: Model) -> list[Loss]:
 
 def _target(number: int, output: Operation, target: Array, numbered: bool) -> Placeholder:
     """The placeholder for a target like this array."""
-    dtype = output.dtype if is_floating(target.dtype) or target.dtype == bool else np.int64
+    dtype = output.dtype if is_floating(target.dtype) else np.int64
     name = f"target_{number}" if numbered else "target"
     return placeholder(name, (None, *target.shape[1:]), dtype)
 
@@ -118,8 +116,7 @@ def sample_weights(
         raise DataError("fit: sample_weight must be finite and not negative")
     if class_weight is None:
         return weights
-    labels = as_array(targets[0])
-    numbers = labels.argmax(-1) if labels.ndim > 1 else labels.astype(np.int64)
+    numbers = _class_numbers(as_array(targets[0]))
     if missing := set(np.unique(numbers).tolist()) - set(class_weight):
         raise ArgumentError(f"fit: class_weight has no weight for class {min(missing)}")
     table = np.zeros(int(numbers.max()) + 1, np.float32)
@@ -127,3 +124,15 @@ def sample_weights(
         table[number] = class_weight[number]
     by_class: Array = table[numbers]
     return by_class if weights is None else weights * by_class
+
+
+def _class_numbers(labels: Array) -> Array:
+    """The class of each sample: labels [rows] or [rows, 1], or a column for each class."""
+    if labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1 and labels.max() > 1):
+        raise ShapeError(
+            f"fit: class_weight needs one class for each row of y, got shape {labels.shape}; give the loss "
+            "the weights: md.losses.CrossEntropy(class_weight=...)"
+        )
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        labels = labels.argmax(-1)
+    return labels.reshape(-1).astype(np.int64)

@@ -408,7 +408,7 @@ def inputs_for(
             raise GraphError(f"{what}: the model's inputs are {names}, got {sorted(value)}")
         arrays = [placed(value[name], device) for name in names]
     else:
-        arrays = as_arrays(value, device)
+        arrays = [] if value is None else as_arrays(value, device)
     if len(arrays) != len(inputs):
         raise GraphError(f"{what}: the model has {len(inputs)} inputs, got {len(arrays)} arrays")
     for fed, array in zip(inputs, arrays, strict=True):

@@ -103,7 +103,8 @@ def test_what_is_missing_without_a_folder(tmp_path, monkeypatch):
         data.mnist()
     assert str(error.value) == (
         "MNIST: t10k-images-idx3-ubyte.gz is missing, looked in data, data/mnist, "
-        f"{tmp_path}/cache/magmadnn/mnist: put it into one of these folders (SHA-256 "
+        f"{tmp_path}/cache/magmadnn/mnist: put it into one of these folders, or set MAGMADNN_DATA to the one "
+        "it is in (SHA-256 "
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6)"
     )
 

@@ -211,7 +211,7 @@ def test_history_plot_draws_a_panel_for_each_measure(tmp_path):
 @pytest.mark.parametrize(
     ("act", "error", "text"),
     [
-        (lambda: md.callbacks.EarlyStopping(patience=-1), ArgumentError, "patience must be at least 0"),
+        (lambda: md.callbacks.EarlyStopping(patience=-1), ArgumentError, "patience must be an integer"),
         (lambda: md.callbacks.EarlyStopping(mode="mix"), UnknownNameError, "did you mean 'min'"),
         (lambda: md.callbacks.Checkpoint("x", every_steps=0), ArgumentError, "every_steps must be above 0"),
         (lambda: md.callbacks.LambdaCallback(on_epoch=print), UnknownNameError, "on_epoch_end"),

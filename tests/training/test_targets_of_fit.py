@@ -1,0 +1,53 @@
+"""What targets and batch sizes `fit` takes: forms of the same labels train the same way."""
+
+import numpy as np
+
+import magmadnn as md
+
+RNG = np.random.default_rng(6)
+
+
+def test_class_numbers_may_be_of_any_integer_type_and_of_bool():
+    x = RNG.normal(size=(24, 5)).astype(np.float32)
+    y = (np.arange(24) % 2).astype(np.int64)
+
+    def losses(y, **options):
+        layers = [md.layers.Input((5,)), md.layers.Dense(2)]
+        model = md.Model(layers, loss="cross_entropy", optimizer="sgd", seed=3)
+        return model.fit(x, y, batch_size=8, epochs=2, verbose=False, **options)["loss"]
+
+    expected = losses(y)
+    for same in (y.astype(bool), y.astype(np.uint8), y[:, None], np.eye(2, dtype=bool)[y]):
+        assert losses(same) == expected, same.dtype
+    # a column is no row of one class: weights of classes are those of the labels in it
+    assert losses(y[:, None], class_weight={0: 1.0, 1: 3.0}) == losses(
+        y, class_weight={0: 1.0, 1: 3.0}
+    )
+    assert losses(y, class_weight={0: 1.0, 1: 3.0}) != expected
+
+
+def test_a_sample_may_have_a_class_for_each_place_in_it():
+    x = RNG.normal(size=(12, 4, 5)).astype(np.float32)
+    y = RNG.integers(0, 3, (12, 4))
+
+    def fitted(y):
+        layers = [md.layers.Input((4, 5)), md.layers.Dense(3)]
+        model = md.Model(
+            layers, loss="cross_entropy", optimizer="sgd", metrics=["accuracy"], seed=3
+        )
+        return model.fit(x, y, batch_size=5, epochs=2, verbose=False)
+
+    expected = fitted(y)["loss"]
+    assert expected[1] < expected[0]
+    assert fitted(y[..., None])["loss"] == expected
+    np.testing.assert_allclose(fitted(np.eye(3, dtype=np.float32)[y])["loss"], expected, rtol=1e-6)
+
+
+def test_a_batch_size_may_be_an_integer_of_numpy():
+    x, y = RNG.normal(size=(24, 5)).astype(np.float32), np.arange(24) % 3
+    losses = []
+    for size in (8, np.int64(8), lambda epoch: np.int32(8)):
+        layers = [md.layers.Input((5,)), md.layers.Dense(3)]
+        model = md.Model(layers, loss="cross_entropy", optimizer="sgd", seed=3)
+        losses.append(model.fit(x, y, batch_size=size, verbose=False)["loss"])
+    assert losses[0] == losses[1] == losses[2]
