@@ -50,6 +50,10 @@ class Source(Protocol):
         """Where the host sees a block; None where it does not."""
         ...
 
+    def trim(self) -> None:
+        """Take back what others keep of this memory without using it."""
+        ...
+
     def free_and_total(self) -> tuple[int | None, int]:
         """Free bytes where they are known, and all bytes."""
         ...
@@ -85,6 +89,10 @@ class DeviceSource:
     def host_address(self, block: int) -> int | None:
         """Managed blocks have one address on both sides."""
         return block if self.managed else None
+
+    def trim(self) -> None:
+        """The device's."""
+        self.memory.trim()
 
     def free_and_total(self) -> tuple[int | None, int]:
         """The device's."""
@@ -157,6 +165,7 @@ class Pool:
             gc.collect()  # leases may hang in reference cycles
             self._returns.work_off()
             self._give_back()
+            source.trim()
         try:
             return source.allocate(class_bytes)
         except MemoryError as error:

@@ -107,8 +107,7 @@ def test_what_cupy_keeps_is_given_back_when_memory_runs_out() -> None:
     assert free is not None
     array = cupy.empty(free * 3 // 4, cupy.uint8)
     del array  # CuPy keeps the block
-    address = device.allocate(free // 2)
-    device.free(address)
+    MemoryManager(free // 2, "uint8", DEVICE)
     assert cupy.get_default_memory_pool().total_bytes() == 0
 
 

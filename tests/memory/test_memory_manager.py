@@ -383,6 +383,14 @@ def test_a_full_device_says_how_full() -> None:
         memory.trim()
 
 
+def test_what_others_keep_is_taken_back_when_it_is_tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_devices(capacity=10_000) as (device, *_):
+        kept = device.allocate(8_000)
+        monkeypatch.setattr(device, "trim", lambda: device.free(kept))
+        MemoryManager(2000, "float32", DEVICE)
+        memory.trim()
+
+
 # --- copies of a memory as an object ---------------------------------------------------------
 
 

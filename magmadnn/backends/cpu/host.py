@@ -45,6 +45,9 @@ class HostMemory:
         """Where the host sees a block."""
         return int(block.ctypes.data)
 
+    def trim(self) -> None:
+        """Nobody keeps any that is not used."""
+
     def free_and_total(self) -> tuple[int | None, int]:
         """Free bytes where they are known, and all bytes."""
         return None, total_bytes()

@@ -72,12 +72,6 @@ class CupyMemory:
             try:
                 return call(nbytes)
             except runtime.CUDARuntimeError as error:
-                if error.status != _OUT_OF_MEMORY:
-                    raise
-            cupy.get_default_memory_pool().free_all_blocks()  # CuPy keeps what its arrays had
-            try:
-                return call(nbytes)
-            except runtime.CUDARuntimeError as error:
                 if error.status == _OUT_OF_MEMORY:
                     raise MemoryError from error
                 raise
@@ -162,6 +156,10 @@ class CupyMemory:
             for to, pinned in fetched:
                 np.copyto(to, pinned)
             del held
+
+    def trim(self) -> None:
+        with self._here():
+            cupy.get_default_memory_pool().free_all_blocks()  # of what arrays of CuPy's had
 
     def free_and_total(self) -> tuple[int | None, int]:
         with self._here():

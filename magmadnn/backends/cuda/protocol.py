@@ -66,6 +66,10 @@ class DeviceMemory(Protocol):
         """Return once everything that was started on the device is done."""
         ...
 
+    def trim(self) -> None:
+        """Take back what libraries beside this one keep of the memory without using it."""
+        ...
+
     def free_and_total(self) -> tuple[int | None, int]:
         """Free bytes where they are known, and all bytes of the device."""
         ...

@@ -156,6 +156,9 @@ class SimulatedDevice:
         for copy, _ in waiting:
             copy()
 
+    def trim(self) -> None:
+        """Nobody keeps any that is not used."""
+
     def free_and_total(self) -> tuple[int | None, int]:
         """Free bytes and capacity."""
         return self._capacity - self.in_use, self._capacity

@@ -156,6 +156,9 @@ class HostMemory:
         for to, source, nbytes, _ in begun:
             ctypes.memmove(to, source, nbytes)
 
+    def trim(self) -> None:
+        """Nobody keeps any that is not used."""
+
     def free_and_total(self) -> tuple[int | None, int]:
         return None, self._capacity
 
