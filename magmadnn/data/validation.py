@@ -196,8 +196,9 @@ def check_labels(
         return
     if labels.ndim != numbers and (labels.ndim != numbers + 1 or last != 1):
         one = ", ".join([str(len(labels)), *["..."] * inner])
+        comma = "" if inner else ","
         raise ShapeError(
-            f"{name}: labels have the shape {labels.shape}, expected ({one}{'' if inner else ','}) with class "
+            f"{name}: labels have the shape {labels.shape}, expected ({one}{comma}) with class "
             f"numbers or ({one}, {classes}) with one column per class"
         )
     if labels.dtype.kind not in "iub":
