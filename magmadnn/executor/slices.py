@@ -7,13 +7,11 @@ Nothing of Python takes part, so a step of a small network costs what its kernel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
 from magmadnn.compiler.kernels.formula import DTYPES
 from magmadnn.compiler.kernels.kernel import Kernel
@@ -23,7 +21,8 @@ from magmadnn.graph.op import Array
 
 from .native import Instance, NativeRunner, is_plain, variable_memory
 from .run import is_finite
-from .tasks import Tasks, even_parts
+from .saved import Saved, saving_kernels
+from .tasks import Tasks, even_parts, task_of
 from .threads import thread_count
 
 _SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
@@ -61,12 +60,12 @@ class Slices:
             np.zeros((LONGEST, *self._instance.arrays[n].shape), n.dtype)
             for n in plan.program.outputs
         ]
-        memories = [variable_memory(node) for node in self._variables()]
-        self._before = [scratch(m.nbytes).view(m.dtype).reshape(m.shape) for m in memories]
+        self._changed = [variable_memory(node) for node in self._variables()]
         self._fetching: list[
             tuple[Node, Task]
         ] = []  # gathers of data, whose addresses are set anew
         self._driver = self._made(data, sizes, threads)
+        self._saved = Saved(self._changed, threads)
 
     def _made(self, data: Mapping[Node, Array], sizes: Mapping[str, int], threads: int) -> Driver:
         tasks = Tasks(self.plan, self._instance.arrays, sizes, threads, self._carriers(data))
@@ -80,14 +79,11 @@ class Slices:
         return Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
 
     def _carriers(self, data: Mapping[Node, Array]) -> list[Kernel]:
-        """The kernels that bring batches and settings in and take outputs away."""
+        """The kernels that bring batches and settings in, take outputs away, and save variables."""
         rows = [Gather(rows.dtype.name, node.dtype.name) for node, rows in data.items()]
         numbers = [Gather("float64", node.dtype.name) for node in self._settings]
-        return [*rows, *numbers, *(Keep(kept.dtype.name) for kept in self.outputs)]
-
-    def _task(self, kernel: Any, **values: Any) -> Task:
-        (loaded,) = load([kernel], cache=kernel_cache())
-        return Task(loaded, block(kernel, **values))
+        keeps = [Keep(kept.dtype.name) for kept in self.outputs]
+        return [*rows, *numbers, *keeps, *saving_kernels(self._changed)]
 
     def _gathers(self, data: Mapping[Node, Array], threads: int) -> list[Task]:
         """Rows of the data in the order of the epoch, and the settings in that of the batches."""
@@ -99,7 +95,7 @@ class Slices:
             if node not in arrays:
                 continue
             settings.append(
-                self._task(
+                task_of(
                     Gather("float64", node.dtype.name), row0=0, row1=1, columns=1, batch_rows=1,
                     source=values, source_row=1, order=self._numbers,
                     result=arrays[node], result_row=1,
@@ -111,7 +107,7 @@ class Slices:
         """Parts of a batch of one array; `run` says where the data and the order lie."""
         columns = source[:1].size
         return [
-            self._task(
+            task_of(
                 Gather(source.dtype.name, node.dtype.name), row0=start, row1=end, columns=columns,
                 batch_rows=self._size, source=0, source_row=columns, order=0,
                 result=self._instance.arrays[node], result_row=columns,
@@ -131,7 +127,7 @@ class Slices:
             if value not in self.plan.in_place
         ]
         return [
-            self._task(
+            task_of(
                 Keep(source.dtype.name), column0=0, column1=source.size, step=step, source=source,
                 result=result,
             )
@@ -153,24 +149,21 @@ class Slices:
             all variables are then as before the slice.
         """
         count = len(order) // self._size
-        # What a device has written comes to the host.
-        found_at = {node: variable_memory(node) for node in self._touched}
-        memories = [found_at[node] for node in self._variables()]
+        for node in self._touched:
+            variable_memory(node)  # what a device has written comes to the host
         order = np.ascontiguousarray(order, np.int64)
         for node, task in self._fetching:
             task.arguments[_SOURCE] = data[node].ctypes.data
             task.arguments[_ORDER] = order.ctypes.data
-        for memory, kept in zip(memories, self._before, strict=True):
-            np.copyto(kept, memory)
+        self._saved.save()
         for node, values in settings.items():
             self._settings[node][:count] = values
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
-        if not self._faults[0] and all(map(is_finite, [*found, *memories])):
+        if not self._faults[0] and all(map(is_finite, found)) and self._saved.are_finite():
             return found
         self._faults[0] = 0
-        for memory, kept in zip(memories, self._before, strict=True):
-            np.copyto(memory, kept)
+        self._saved.restore()
         return None
 
     def _variables(self) -> list[Node]:

@@ -18,7 +18,7 @@ import numpy as np
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for
-from magmadnn.compiler.emit.llvm.kernel import Loaded, compiled_count, load
+from magmadnn.compiler.emit.llvm.kernel import Loaded, block, compiled_count, load
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
@@ -244,6 +244,12 @@ class Tasks:
             part = {"row0": number * rows, "row1": (number + 1) * rows, **places}
             parts.append((cost / math.prod(leading), part))
         return parts or [(cost, {})]  # of no rows, where the stack is empty
+
+
+def task_of(kernel: Kernel, **values: int | Array) -> Task:
+    """A kernel as one task, with what is in its slots."""
+    (loaded,) = load([kernel], cache=kernel_cache())
+    return Task(loaded, block(kernel, **values))
 
 
 def _cut_along(work: Work, values: Mapping[str, int]) -> str:
