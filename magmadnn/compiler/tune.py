@@ -4,13 +4,13 @@ All ways have one order of summation (`emit/llvm/gemm.py`), so the choice change
 are equal over an empty file of measurements and a full one. Whatever changes the order is no matter of
 measurement (`select.py`).
 
-It is measured in two steps. Before its first steps a process may spend 30 ms in all on what
-a kernel is told when it runs (depth and height of blocks, copies); a product that has not been measured when
-that is used up runs by the rule, and the next process goes on. A process that has to compile its kernels
-measures nothing and only notes its products. `magmadnn tune run` searches all that were noted, with those
-ways for which other code must be compiled: tiles, vectors of another width. Programs that start later run
-what it chose. `MAGMADNN_TUNE_SECONDS` sets another limit for a process; 0 turns measuring off, and the rule
-decides everything.
+It is searched (`tune_search.py`) in two steps. While a program trains or predicts, from its second second on,
+runs of its products take 3 % of its time: that finds what a kernel is told when it runs (depth and height of
+blocks, copies), and the program goes on with it. They are runs of its own kernels on other memory, so nothing
+is compiled for them, and first steps do not wait. `magmadnn tune run` searches all products that programs
+had, with those ways for which other code must be compiled: tiles, vectors of another width. Programs that
+start later run what it chose. `MAGMADNN_TUNE_SECONDS` limits what a process spends; 0 turns measuring off,
+and the rule decides everything.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from __future__ import annotations
 import functools
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from magmadnn.errors import ArgumentError
 
@@ -29,7 +32,6 @@ from .kernels.gemm import Gemm
 from .tune_file import Record, Records
 from .tune_products import (
     matrix_bytes,
-    prepared,
     product_of,
     product_words,
     products,
@@ -38,31 +40,50 @@ from .tune_products import (
 )
 from .tune_search import Run, Search
 
-SECONDS = 0.03  # for all products of a process: a warm start takes 0.1 s
+SECONDS = 10.0  # for all products of a process
+SHARE = 0.03  # of its time
+AFTER = 1.0  # seconds from its first program on
 _VARIABLE = "MAGMADNN_TUNE_SECONDS"
 _LEAST_PRODUCTS = 1_000_000  # smaller ones take some 20 microseconds, whatever is done
 _LEAST_NOTED = 100_000  # those are left to the patient search
-_PER_SECOND = 2e9  # multiplications: a careful guess before the first run
 _LARGEST_BYTES = 64 << 20  # of the matrices to measure with
-_ROUNDS = 2  # over all ways
-_FINAL_ROUNDS = 3  # over the rule and those near the best: one disturbed run must decide nothing
-_NEAR = 1.15  # times the best
-_WORTH = 0.97  # of the rule's time: what another way must do to be chosen
 
 _NOTED = Record(RULE, {})  # a product that is known, and not measured
 
 Runner = Callable[[Gemm, Mapping[str, int], Mapping[str, Way]], dict[str, Run]]
 
 
+@dataclass
+class Untried:
+    """A product of a program that is laid out in memory, and has not been measured.
+
+    Attributes:
+        gemm: the product, without a choice.
+        values: the slots of the largest part that is computed in one call.
+        nbytes: of memory that `prepare` takes.
+        prepare: gives what runs that once on memory of its own, told what the slot `cuts` is.
+        choose: tells the program what that slot should be from now on.
+        search: what is going on; None before it begins.
+    """
+
+    gemm: Gemm
+    values: Mapping[str, int]
+    nbytes: int
+    prepare: Callable[[], Callable[[int], None]]
+    choose: Callable[[int], None]
+    search: Iterator[Record | None] | None = None
+
+
 class Tuner:
-    """Gives the way for each product, and measures those that are new while there is time left.
+    """Gives the way for each product, and measures those that are new while a program runs.
 
     Args:
         records: what was measured before.
         target: the machine.
-        seconds: what measuring may take in all.
+        seconds: what measuring may take in all,
+        share: and as a share of the time that passes,
+        after: so many seconds.
         clock: seconds, from any start.
-        runner: makes what is to be timed: for each way a call.
 
     Attributes:
         spent: seconds that measuring has taken.
@@ -73,12 +94,14 @@ class Tuner:
         records: Records,
         target: Target,
         seconds: float = SECONDS,
+        share: float = SHARE,
+        after: float = AFTER,
         clock: Callable[[], float] = time.perf_counter,
-        runner: Runner | None = None,
     ) -> None:
         self.records, self.target, self.seconds = records, target, seconds
         self.spent = 0.0
-        self._clock, self._runner = clock, runner or prepared
+        self._clock, self._share, self._next = clock, share, clock() + after
+        self._turn = threading.Lock()  # two that measure at once would disturb each other
         self._known = records.read() if seconds > 0 else {}
 
     def note(self, met: Iterable[tuple[Gemm, Mapping[str, int]]]) -> None:
@@ -93,22 +116,64 @@ class Tuner:
         """The product with the tile that was chosen for it; `values` as for `cut`."""
         return self._way(gemm, values).gemm
 
-    def cut(self, gemm: Gemm, values: Mapping[str, int], measure: bool = True) -> int:
-        """What the slot `cuts` should be.
+    def cut(self, gemm: Gemm, values: Mapping[str, int]) -> int:
+        """What the slot `cuts` should be, as far as is known.
 
         Args:
             gemm: the product, without a choice; what is done to its elements last does not matter.
             values: the slots of the largest part that is computed in one call, where the tile is the rule's.
-            measure: whether a new product may be measured now.
         """
-        if measure and self._counts(gemm, values) and products(values) >= _LEAST_PRODUCTS:
-            key = product_words(gemm, values)
-            if self._known.get(key, _NOTED) == _NOTED:
-                found = self._measured(gemm, values)
-                if found is not None:
-                    self._known[key] = found
-                    self.records.add({key: found})
         return self._way(gemm, values).word
+
+    def wants(self, product: Untried) -> bool:
+        """Whether it is worth measuring how the loops of a product are cut, and nobody has."""
+        gemm, values = product.gemm, product.values
+        large = products(values) >= _LEAST_PRODUCTS and self._counts(gemm, values)
+        fits = product.nbytes <= _LARGEST_BYTES
+        return large and fits and self._known.get(product_words(gemm, values), _NOTED) == _NOTED
+
+    def go_on(self, untried: list[Untried]) -> None:
+        """Time a run of the first of these products, where there is time; those that are known are taken out.
+
+        Called between steps.
+        """
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            while untried and self._is_known(untried[0]):
+                known = untried.pop(0)
+                known.choose(self.cut(known.gemm, known.values))
+        finally:
+            self._turn.release()
+
+    def _is_known(self, product: Untried) -> bool:
+        """Whether a product has been measured, if it is time to ask; a run of it is timed if not."""
+        now = self._clock()
+        if now < self._next or self.spent >= self.seconds:
+            return False
+        if not self.wants(product):
+            return True
+        try:
+            record = self._timed(product)
+        finally:
+            cost = self._clock() - now
+            self.spent, self._next = self.spent + cost, now + cost / self._share
+        if record is not None:
+            key = product_words(product.gemm, product.values)
+            self._known[key] = record
+            self.records.add({key: record})
+        return record is not None
+
+    def _timed(self, product: Untried) -> Record | None:
+        """What was found, after one more run."""
+        search, product.search = product.search, None  # one that is interrupted does not go on
+        if search is None:
+            rows, run = product.values["row1"] - product.values["row0"], product.prepare()
+            words = cuts(product.gemm, self.target, rows, product.values["k"])
+            runs = {name: partial(run, word) for name, word in words.items()}
+            search = Search(runs, self._clock, run_seconds=0).steps()
+        record, product.search = next(search), search
+        return record
 
     def _counts(self, gemm: Gemm, values: Mapping[str, int]) -> bool:
         """Whether choices are made for a product at all."""
@@ -122,45 +187,6 @@ class Tuner:
             return Way(gemm, 0)
         rows = values["row1"] - values["row0"]
         return way_called(record.choice, gemm, self.target, rows, values["k"])
-
-    def _measured(self, gemm: Gemm, values: Mapping[str, int]) -> Record | None:
-        """The best way to cut the loops; None where there is no time to find it."""
-        expected = products(values) / _PER_SECOND
-        if expected > self.seconds - self.spent or matrix_bytes(gemm, values) > _LARGEST_BYTES:
-            return None
-        words = cuts(gemm, self.target, values["row1"] - values["row0"], values["k"])
-        start = self._clock()
-        try:
-            found = {name: Way(gemm, word) for name, word in words.items()}
-            times = self._timed(self._runner(gemm, values, found), expected, start)
-        finally:
-            self.spent += self._clock() - start
-        if times is None:
-            return None
-        best = min(times, key=lambda name: times[name])
-        choice = best if times[best] < _WORTH * times[RULE] else RULE
-        return Record(choice, {name: round(t * 1e6, 1) for name, t in times.items()})
-
-    def _timed(
-        self, runs: Mapping[str, Run], expected: float, start: float
-    ) -> dict[str, float] | None:
-        """The best time of each way, in rounds; None where another run might not end in time."""
-        end = start + self.seconds - self.spent
-        times: dict[str, float] = {}
-
-        def timed(name: str) -> bool:
-            before = self._clock()
-            if before + max(times.values(), default=expected) > end:
-                return False
-            runs[name]()
-            times[name] = min(self._clock() - before, times.get(name, math.inf))
-            return True
-
-        # The first run fetches code and matrices into the caches.
-        if not all(timed(name) for name in (RULE, *list(runs) * _ROUNDS)):
-            return None
-        near = [n for n in runs if n == RULE or times[n] <= _NEAR * min(times.values())]
-        return times if all(timed(name) for name in near * _FINAL_ROUNDS) else None
 
 
 def search_all(
@@ -194,7 +220,7 @@ def search_all(
         if matrix_bytes(gemm, values) <= _LARGEST_BYTES:
             rows = values["row1"] - values["row0"]
             runs = runner(gemm, values, ways(gemm, target, rows, values["k"]))
-            record = Search(runs, clock, until).record()
+            record = Search(runs, clock).until(until)
         if record is not None and runner is rotating:
             record = record.of_one(sets_of(gemm, values))
         if record is not None:
@@ -213,7 +239,7 @@ def tuner() -> Tuner:
 
 
 def limit_seconds() -> float:
-    """What measuring may take in this process: MAGMADNN_TUNE_SECONDS, or 0.03 s.
+    """What measuring may take in this process: MAGMADNN_TUNE_SECONDS, or 10 s.
 
     Raises:
         ArgumentError: it is not a number of at least 0.

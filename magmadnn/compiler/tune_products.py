@@ -109,34 +109,24 @@ def matrix_bytes(gemm: Gemm, values: Mapping[str, int]) -> int:
     return sum(size * stored[name].itemsize for name, size in sizes.items())
 
 
-def prepared(
-    gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, Way]
-) -> dict[str, Callable[[], None]]:
-    """A call of the bare product for each way, on matrices of the same strides."""
-    return _runs(gemm, values, ways, 1)
-
-
-def rotating(
-    gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, Way]
-) -> dict[str, Callable[[], None]]:
-    """The same, each call on several sets of matrices, which together do not fit the nearest caches."""
-    return _runs(gemm, values, ways, sets_of(gemm, values))
-
-
 def sets_of(gemm: Gemm, values: Mapping[str, int]) -> int:
     """How many sets of matrices take turns in a call of `rotating`: so many products are computed."""
     sets = max(_SETS_BYTES // max(matrix_bytes(gemm, values), 1), 1)
     return min(sets, _MOST_SETS)
 
 
-def _runs(
-    gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, Way], sets: int
+def rotating(
+    gemm: Gemm, values: Mapping[str, int], ways: Mapping[str, Way]
 ) -> dict[str, Callable[[], None]]:
+    """A call of the bare product for each way, on several sets of matrices of the same strides.
+
+    Together they do not fit the nearest caches.
+    """
     bare = {name: _bare(way.gemm) for name, way in ways.items()}
     made = list(dict.fromkeys(bare.values()))
     loaded = dict(zip(made, kernel.load(made, cache=kernel_cache()), strict=True))
     space = _room(max(scratch_bytes(each, host()) for each in made))
-    matrices = [_matrices(gemm, values) for _ in range(sets)]
+    matrices = [_matrices(gemm, values) for _ in range(sets_of(gemm, values))]
     sizes = {
         "row0": 0, "row1": values["row1"] - values["row0"], "column0": 0,
         "column1": values["column1"] - values["column0"], "k": values["k"],

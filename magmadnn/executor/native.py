@@ -59,6 +59,7 @@ class Instance:
         self._patches: dict[Node, list[Patch]] = {}
         self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
         self._faults = np.zeros(1, np.int64)
+        self._tune: Action | None = None  # between runs
         self._lay_out()
         self._in_place = {
             n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
@@ -128,6 +129,8 @@ class Instance:
             if patch.placeholder in self._in_place:
                 self._patches.setdefault(patch.placeholder, []).append(patch)
         self._faults = tasks.faults
+        if not self._timed:
+            self._tune = tasks.tune
         actions: list[tuple[int, Action]] = []
         waiting: list[list[Task]] = []
         for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
@@ -228,6 +231,8 @@ class Instance:
             return None
         if self._fresh:
             self._write()
+        if self._tune:
+            self._tune()
         return outputs
 
     def _take(self, fed: Mapping[Node, Array]) -> None:

@@ -69,7 +69,7 @@ class Slices:
 
     def _made(self, data: Mapping[Node, Array], sizes: Mapping[str, int], threads: int) -> Driver:
         tasks = Tasks(self.plan, self._instance.arrays, sizes, threads, self._carriers(data))
-        self._faults = tasks.faults
+        self._faults, self._tune = tasks.faults, tasks.tune
         phases = [
             tasks.phase(w for w in self.plan.work if w.phase == number)
             for number in range(max((w.phase for w in self.plan.work), default=-1) + 1)
@@ -161,6 +161,7 @@ class Slices:
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
         if not self._faults[0] and all(map(is_finite, found)) and self._saved.are_finite():
+            self._tune()
             return found
         self._faults[0] = 0
         self._saved.restore()

@@ -18,7 +18,7 @@ import numpy as np
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for
-from magmadnn.compiler.emit.llvm.kernel import Loaded, block, compiled_count, load
+from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
@@ -32,11 +32,12 @@ from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.compiler.regions import RegionKind
 from magmadnn.compiler.select import selected
 from magmadnn.compiler.streams import streaming
-from magmadnn.compiler.tune import tuner
+from magmadnn.compiler.tune import Untried, tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
+from .products import Part, Product, untried
 from .runs import runs_of
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
@@ -90,10 +91,9 @@ class Tasks:
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._products = self._tuned()
-        before = compiled_count()
+        self._untried: list[Untried] = []
         needed = [*(lowered.kernel for lowered in self._lowered.values()), *beside]
         load(needed, cache=kernel_cache())
-        self._warm = compiled_count() == before
 
     def _selected(self, work: Work) -> Lowered:
         """The step with the kernel that suits its sizes."""
@@ -107,20 +107,28 @@ class Tasks:
             return work.lowered
         return replace(work.lowered, kernel=selected(kernel, values))
 
-    def _tuned(self) -> dict[Work, tuple[Gemm, dict[str, int]]]:
-        """The products, each with its largest part; they get the tiles that were measured to be best.
-
-        Parts are whole tiles: those of tasks may be others, once the tiles are chosen.
-        """
+    def _tuned(self) -> dict[Work, Product]:
+        """The products; they get the tiles that were measured to be best."""
         found = {}
         for work, lowered in self._lowered.items():
             if isinstance(lowered.kernel, Gemm):
-                _, largest = self._parts(work)[0]
-                found[work] = lowered.kernel, {**self._values[work], **largest}
-        tuner().note(found.values())
+                parts = self._parts(work)
+                found[work] = Product(lowered.kernel, self._values[work] | parts[0][1], parts)
+        tuner().note((product.gemm, product.largest) for product in found.values())
         for work, product in found.items():
-            self._lowered[work] = replace(self._lowered[work], kernel=tuner().kernel(*product))
+            kernel = tuner().kernel(product.gemm, product.largest)
+            if kernel != product.gemm:
+                self._lowered[work] = replace(self._lowered[work], kernel=kernel)
+                product.parts = self._parts(work)
         return found
+
+    def tune(self) -> None:
+        """Between two runs: time a run of a product that nobody has measured, if it is time for it.
+
+        Later runs take less time, perhaps, and give the same bits.
+        """
+        if self._untried:
+            tuner().go_on(self._untried)
 
     def _read_again(self, work: Work) -> set[str]:
         """The slots of what a step stores and something else in the same run reads."""
@@ -155,12 +163,16 @@ class Tasks:
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._runs(work.region.nodes[0], values)
-        if work in self._products:
-            values["cuts"] = tuner().cut(*self._products[work], measure=self._warm)
+        product = self._products.get(work)
+        if product:
+            values["cuts"] = tuner().cut(product.gemm, product.largest)
         made = [
             (cost, self._task(loaded, lowered, {**values, **part}, holds))
-            for cost, part in self._parts(work)
+            for cost, part in (product.parts if product else self._parts(work))
         ]
+        if product:
+            found = untried(product, lowered, self.arrays, [task for _, task in made])
+            self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
         return made
 
@@ -190,7 +202,7 @@ class Tasks:
                 self.patches.append(Patch(block, number, base, offset))
         return Task(loaded, block, holds)
 
-    def _parts(self, work: Work) -> list[tuple[float, dict[str, int]]]:
+    def _parts(self, work: Work) -> list[Part]:
         """The parts of the matrix that threads take one by one, and what they cost."""
         assert work.lowered is not None
         values = self._values[work]
@@ -224,9 +236,7 @@ class Tasks:
             for start, end in pairwise((0, *ends))
         ]
 
-    def _stacked(
-        self, node: Node, kernel: Any, lda: int, cost: float
-    ) -> list[tuple[float, dict[str, int]]]:
+    def _stacked(self, node: Node, kernel: Any, lda: int, cost: float) -> list[Part]:
         """Each product of a stack of matrices: its rows among those of all results, where its factors lie."""
         shape = bind_shape(node.shape, self.sizes)
         leading, rows = shape[:-2], shape[-2]

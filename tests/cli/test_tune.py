@@ -22,7 +22,7 @@ def test_nothing_measured(command) -> None:
     machine, file, limit, single, double, measured = done.out.splitlines()
     assert host().cpu in machine
     assert str(Records(host()).path) in file
-    assert limit == "limit     0.03 seconds for each process"
+    assert limit == "limit     10 seconds for each process"
     assert single.startswith("by rule   float32: tile ") and " vectors of " in single
     assert double.startswith("by rule   float64: tile ")
     assert measured == "measured  0 products"

@@ -18,9 +18,9 @@ from magmadnn.compiler.emit.llvm.gemm_cuts import ways as all_ways
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm, Loading
-from magmadnn.compiler.tune import Tuner, limit_seconds, search_all
+from magmadnn.compiler.tune import Tuner, limit_seconds
 from magmadnn.compiler.tune_file import LIMIT, Record, Records
-from magmadnn.compiler.tune_products import prepared, product_of, product_words, rotating
+from magmadnn.compiler.tune_products import product_of, product_words, rotating
 from magmadnn.errors import ArgumentError
 from magmadnn.executor import Executable
 from tests.compiler.tuning import SPEED, Machine, part
@@ -36,75 +36,166 @@ def test_the_fastest_way_is_chosen_and_kept(tmp_path):
     gemm, values = Gemm("float32"), part()
     best = list(ways(gemm, values))[2]
     machine = Machine({best: 0.7})
-    assert machine.tuner(tmp_path).cut(gemm, values) == ways(gemm, values)[best]
+    assert machine.searched(machine.tuner(tmp_path), gemm, values) == ways(gemm, values)[best]
+    assert machine.chosen == [ways(gemm, values)[best]]  # the program is told
     runs = machine.runs
     assert machine.tuner(tmp_path).cut(gemm, values) == ways(gemm, values)[best]
-    assert machine.runs == runs  # another process reads what the first one measured
-    other = part(n=1013)
-    assert machine.tuner(tmp_path).cut(gemm, other, measure=False) == 0
+    assert machine.tuner(tmp_path).cut(gemm, part(n=1013)) == 0
+    assert not machine.tuner(tmp_path).wants(
+        machine.untried(gemm, values)
+    )  # another process reads it
     assert machine.runs == runs
 
 
 def test_the_rule_stays_where_nothing_is_clearly_faster(tmp_path):
     gemm, values = Gemm("float32"), part()
     machine = Machine({name: 0.98 for name in ways(gemm, values) if name != RULE})
-    assert machine.tuner(tmp_path).cut(gemm, values) == 0
-    assert next(iter(Records(host(), tmp_path).read().values())).choice == RULE
+    assert machine.searched(machine.tuner(tmp_path), gemm, values) == 0
+    (record,) = Records(host(), tmp_path).read().values()
+    assert record.choice == RULE
+    assert set(record.microseconds) == set(ways(gemm, values))
 
 
-@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("number", range(1, 60, 5))
 def test_one_disturbed_run_decides_nothing(tmp_path, number):
     gemm, values = Gemm("float32"), part()
     best = list(ways(gemm, values))[1]
     machine = Machine({best: 0.9})
     machine.disturbed = {number}
-    assert machine.tuner(tmp_path).cut(gemm, values) == ways(gemm, values)[best]
+    found = machine.searched(machine.tuner(tmp_path), gemm, values)
+    assert found == ways(gemm, values)[best]
 
 
-def test_many_cold_shapes_delay_the_first_step_by_less_than_a_second(tmp_path):
-    """With the time that a process is given, however many products are new and however slow a run is."""
-    for scale in (1, 4, 16):
-        machine = Machine(setting_up=0.09)  # a kernel is compiled
-        tuner = machine.tuner(tmp_path / str(scale), tune.SECONDS)
-        start = machine.now
-        for n in range(300, 340):
-            assert tuner.cut(Gemm("float32"), part(307 * scale, n=n)) == 0
-        assert machine.now - start == pytest.approx(tuner.spent)
-        assert tuner.spent < 0.5
+@pytest.mark.parametrize("scale", [1, 4, 16])
+def test_measuring_waits_and_then_takes_its_share_of_the_time(tmp_path, scale):
+    """However many products are new, and however slow they are: a run may be half a second."""
+    machine = Machine(setting_up=0.01)
+    tuner = Tuner(Records(host(), tmp_path), host(), clock=machine.clock)
+    gemm, start = Gemm("float32"), machine.now
+    untried = [machine.untried(gemm, part(307 * scale, n=n)) for n in range(300, 340)]
+    once = 307 * scale * 521 * 340 / SPEED + 0.01
+    while machine.now - start < 60:
+        tuner.go_on(untried)
+        passed = machine.now - start
+        assert tuner.spent <= max(passed - tune.AFTER, 0) * tune.SHARE + once
+        assert machine.runs == 0 or passed > tune.AFTER
+        machine.now += 0.02  # steps
+    assert tuner.spent > 0.7 * (60 - tune.AFTER) * tune.SHARE
+    assert machine.runs > 1
 
 
-def test_no_run_begins_that_might_not_end_in_time(tmp_path):
-    values = part()
+def test_a_pause_gives_no_time_to_measure(tmp_path):
+    machine = Machine()
+    tuner, untried = machine.tuner(tmp_path, share=0.1), [machine.untried(Gemm("float32"), part())]
+    machine.now += 1e4
+    for _ in range(10):
+        tuner.go_on(untried)
+    assert machine.runs == 1
+
+
+def test_measuring_ends_at_its_limit(tmp_path):
     once = 307 * 521 * 263 / SPEED
-    for seconds in np.arange(0.3, 60, 1.7) * once:
-        machine = Machine()
-        tuner = machine.tuner(tmp_path / str(seconds), float(seconds))
-        tuner.cut(Gemm("float32"), values)
-        assert tuner.spent <= seconds * (1 + 1e-9)
-        assert machine.runs == 0 or machine.runs * once <= seconds * (1 + 1e-9)
+    machine = Machine()
+    tuner, untried = (
+        machine.tuner(tmp_path, 2.5 * once),
+        [machine.untried(Gemm("float32"), part())],
+    )
+    for _ in range(100):
+        tuner.go_on(untried)
+        machine.now += 1
+    assert machine.runs == 3
+    assert tuner.spent == pytest.approx(3 * once)
 
 
-def test_what_there_was_no_time_for_is_measured_by_the_next_process(tmp_path):
+def test_a_product_that_several_programs_have_is_measured_once(tmp_path):
+    gemm, values = Gemm("float32"), part()
+    best = list(ways(gemm, values))[1]
+    machine = Machine({best: 0.8})
+    tuner = machine.tuner(tmp_path)
+    other = [machine.untried(gemm, values)]
+    machine.searched(tuner, gemm, values)
+    runs = machine.runs
+    tuner.go_on(other)
+    assert not other
+    assert machine.chosen == [ways(gemm, values)[best]] * 2
+    assert machine.runs == runs
+
+
+def test_what_a_process_did_not_finish_is_left_to_the_next(tmp_path):
     gemm = Gemm("float32")
-    runs = 1 + 5 * len(ways(gemm, part()))
-    seconds = 1.5 * runs * 307 * 521 * 263 / SPEED  # enough for one product, not for two
-    for done in range(1, 4):
-        tuner = Machine().tuner(tmp_path, seconds)
-        for n in (263, 269, 271):
-            tuner.cut(gemm, part(n=n))
-        assert len(Records(host(), tmp_path).read()) == done
+    machine = Machine()
+    first = machine.tuner(tmp_path)
+    machine.searched(first, gemm, part())
+    short = machine.tuner(tmp_path, first.spent / 2)
+    untried = [machine.untried(gemm, part(n=269))]
+    for _ in range(1000):
+        short.go_on(untried)
+        machine.now += 1
+    assert len(untried) == 1
+    assert len(Records(host(), tmp_path).read()) == 1
+    machine.searched(machine.tuner(tmp_path), gemm, part(n=269))
+    assert len(Records(host(), tmp_path).read()) == 2
 
 
-def test_products_are_noted_and_a_choice_among_cuts_is_measured_later(tmp_path):
-    """By a process that compiles; the next one measures them, and only them."""
+def test_a_run_that_is_interrupted_counts_as_not_there(tmp_path):
+    gemm, values = Gemm("float32"), part()
+    best = list(ways(gemm, values))[1]
+    machine = Machine({best: 0.8})
+    tuner, product = machine.tuner(tmp_path), machine.untried(gemm, values)
+    prepare = product.prepare
+
+    def interrupted():
+        run = prepare()
+
+        def stopped(word):
+            run(word)
+            if machine.runs in (1, 9, 23):
+                raise KeyboardInterrupt
+
+        return stopped
+
+    product.prepare, untried, stops = interrupted, [product], 0
+    while untried:
+        try:
+            tuner.go_on(untried)
+        except KeyboardInterrupt:
+            stops += 1
+        machine.now += 1
+    assert stops == 3
+    assert machine.chosen == [ways(gemm, values)[best]]
+
+
+def test_two_threads_do_not_measure_at_once(tmp_path):
+    """The second one goes on with its steps."""
+    gemm, machine = Gemm("float32"), Machine()
+    tuner, product = machine.tuner(tmp_path), machine.untried(gemm, part())
+    inside: list[int] = []
+
+    def prepare():
+        other = threading.Thread(
+            target=tuner.go_on, args=([machine.untried(gemm, part(n=269))],), daemon=True
+        )
+        other.start()
+        other.join(60)
+        inside.append(other.is_alive() + machine.runs)
+        return machine.untried(gemm, part()).prepare()
+
+    product.prepare = prepare
+    tuner.go_on([product])
+    assert inside == [0]
+    assert machine.runs == 1
+
+
+def test_products_are_noted_and_measured_later(tmp_path):
     gemm, values, small = Gemm("float32"), part(), part(m=1, k=7)
     Machine().tuner(tmp_path).note([(gemm, values), (gemm, values), (gemm, small)])
     known = Records(host(), tmp_path).read()
     assert known == {product_words(gemm, values): Record(RULE, {})}
     machine = Machine()
-    assert machine.tuner(tmp_path).cut(gemm, values, measure=False) == 0
-    assert machine.runs == 0
-    machine.tuner(tmp_path).cut(gemm, values)
+    tuner = machine.tuner(tmp_path)
+    assert tuner.cut(gemm, values) == 0
+    assert tuner.wants(machine.untried(gemm, values))
+    machine.searched(tuner, gemm, values)
     assert machine.runs > 0
     machine.tuner(tmp_path).note([(gemm, values)])  # does not forget what was measured
     assert next(iter(Records(host(), tmp_path).read().values())).microseconds
@@ -113,11 +204,11 @@ def test_products_are_noted_and_a_choice_among_cuts_is_measured_later(tmp_path):
 def test_small_scaled_and_huge_products_are_left_to_the_rule(tmp_path):
     machine = Machine()
     tuner = machine.tuner(tmp_path, 1e9)
-    tuner.cut(Gemm("float32"), part(m=7))
-    tuner.cut(Gemm("float32", scaled=True), part())
-    tuner.cut(Gemm("float32"), part(m=10**6))
-    Machine().tuner(tmp_path, 0.0).cut(Gemm("float32"), part())
-    assert machine.runs == 0
+    assert tuner.wants(machine.untried(Gemm("float32"), part()))
+    assert not tuner.wants(machine.untried(Gemm("float32"), part(m=7)))
+    assert not tuner.wants(machine.untried(Gemm("float32", scaled=True), part()))
+    assert not tuner.wants(machine.untried(Gemm("float32"), part(m=10**6)))
+    assert not machine.tuner(tmp_path, 0.0).wants(machine.untried(Gemm("float32"), part()))
 
 
 def test_names_say_what_the_product_is():
@@ -239,8 +330,9 @@ def test_a_folder_that_cannot_be_written_costs_only_the_measurement(tmp_path):
     (tmp_path / "file").write_text("")
     gemm, values = Gemm("float32"), part()
     best = list(ways(gemm, values))[1]
-    tuner = Machine({best: 0.5}).tuner(tmp_path / "file" / "folder")
-    assert tuner.cut(gemm, values) == ways(gemm, values)[best]
+    machine = Machine({best: 0.5})
+    tuner = machine.tuner(tmp_path / "file" / "folder")
+    assert machine.searched(tuner, gemm, values) == ways(gemm, values)[best]
 
 
 def test_the_limit_is_read_from_the_environment(monkeypatch):
@@ -293,8 +385,11 @@ class Forced:
     def kernel(self, gemm, values):
         return self._way(gemm, values).gemm
 
-    def cut(self, gemm, values, measure):
+    def cut(self, gemm, values):
         return self._way(gemm, values).word
+
+    def wants(self, product):
+        return False
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
@@ -311,60 +406,13 @@ def test_every_choice_gives_the_same_bits(monkeypatch, ta, tb, dtype):
         np.testing.assert_array_equal(other, found[0])
 
 
-@pytest.mark.parametrize("runs", [prepared, rotating])
-def test_calls_to_be_timed_stay_inside_their_matrices(runs):
+def test_calls_to_be_timed_stay_inside_their_matrices():
     gemm, values = (
         Gemm("float32", True, False),
         part(31, 37, 41) | {"lda": 33, "ldb": 43, "ldc": 47},
     )
-    found = runs(gemm, values, all_ways(gemm, host(), 31, 37))
+    found = rotating(gemm, values, all_ways(gemm, host(), 31, 37))
     for call in found.values():
         call()
     assert len(found) > 12
     assert scratch_bytes(gemm, host()) > 0
-
-
-def test_an_empty_and_a_full_file_give_the_same_bits(monkeypatch, tmp_path):
-    """By rule, measuring, with what was measured, and with a tile as a search chooses it.
-
-    The second program finds its kernels compiled.
-    """
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    outputs, feeds = product_program(True, False)
-    found = []
-
-    def program(seconds: float) -> float:
-        tuner = Tuner(Records(host()), host(), seconds)
-        monkeypatch.setattr("magmadnn.executor.tasks.tuner", lambda: tuner)
-        found.append(run(outputs, feeds))
-        return tuner.spent
-
-    assert [program(seconds) > 0 for seconds in (0.0, 20.0, 20.0)] == [False, True, False]
-    records = Records(host())
-    assert len(records.read()) >= 1
-    for words, record in search_all(records, host(), 60.0):
-        assert record is not None and len(record.microseconds) >= 8
-        tile = next(name for name in record.microseconds if BETWEEN in name)
-        records.add({words: Record(tile, record.microseconds)})
-    assert program(20.0) == 0
-    for other in found[1:]:
-        np.testing.assert_array_equal(found[0], other)
-
-
-def test_a_process_that_compiles_measures_nothing(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = []
-
-    class Asked(Forced):
-        def cut(self, gemm, values, measure):
-            asked.append(measure)
-            return 0
-
-    monkeypatch.setattr("magmadnn.executor.tasks.tuner", Asked)
-    x, y = md.placeholder("x", (7, 11)), md.placeholder("y", (11, 5))
-    out = md.ops.exp((x @ y) * 0.12345)  # a kernel that no other test compiles
-    feeds = {x.node: np.ones((7, 11), "f4"), y.node: np.ones((11, 5), "f4")}
-    run([out.node], feeds)
-    run([out.node], feeds)
-    assert asked[0] is False
-    assert asked[-1] is True

@@ -1,4 +1,4 @@
-"""The patient search among all ways of a product, tiles among them, by a clock of the test's own."""
+"""The search among all ways of a product, tiles among them, by a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def choices(gemm: Gemm, values: Mapping[str, int]) -> list[str]:
 def searched(machine: Machine, seconds: float = 1e6) -> Record | None:
     gemm, values = Gemm("float32"), part()
     runs = machine.runner(gemm, values, dict.fromkeys(choices(gemm, values)))
-    return Search(runs, machine.clock, machine.now + seconds).record()
+    return Search(runs, machine.clock).until(machine.now + seconds)
 
 
 def test_a_faster_tile_is_found_with_its_cuts():

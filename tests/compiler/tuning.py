@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from magmadnn.compiler.emit.llvm.gemm_cuts import cuts
 from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.tune import Tuner
+from magmadnn.compiler.tune import Tuner, Untried
 from magmadnn.compiler.tune_file import Records
+from magmadnn.compiler.tune_products import matrix_bytes
 
 SPEED = 2e9  # products per second, of the machine in these tests
 
@@ -22,6 +24,7 @@ class Machine:
     def __init__(self, factors: Mapping[str, float] | None = None, setting_up: float = 0.0) -> None:
         self.now, self.runs, self.setting_up = 100.0, 0, setting_up
         self.factors, self.disturbed = dict(factors or {}), set[int]()
+        self.chosen: list[int] = []
 
     def clock(self) -> float:
         return self.now
@@ -38,5 +41,23 @@ class Machine:
 
         return {name: lambda name=name: run(name) for name in ways}
 
-    def tuner(self, folder, seconds: float = 100.0) -> Tuner:
-        return Tuner(Records(host(), folder), host(), seconds, self.clock, self.runner)
+    def tuner(self, folder, seconds: float = 100.0, share: float = 1.0) -> Tuner:
+        return Tuner(Records(host(), folder), host(), seconds, share, 0.0, self.clock)
+
+    def untried(self, gemm, values) -> Untried:
+        """A product; what is chosen for it is in `chosen`."""
+        names = {word: n for n, word in cuts(gemm, host(), values["row1"], values["k"]).items()}
+
+        def prepare():
+            runs = self.runner(gemm, values, names.values())
+            return lambda word: runs[names[word]]()
+
+        return Untried(gemm, values, matrix_bytes(gemm, values), prepare, self.chosen.append)
+
+    def searched(self, tuner: Tuner, gemm, values) -> int:
+        """What the tuner chooses for a product in a program that goes on for long."""
+        untried = [self.untried(gemm, values)]
+        while untried:
+            tuner.go_on(untried)
+            self.now += 1
+        return tuner.cut(gemm, values)
