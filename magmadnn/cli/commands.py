@@ -18,7 +18,7 @@ COMMANDS = {
     "export": "write a trained network as an object file for C and Fortran",
     "summary": "print the layers of a network",
     "doctor": "print what this machine has, and what is missing",
-    "tune": "show or clear what was measured on this machine",
+    "tune": "show, extend or clear what was measured on this machine",
 }
 
 

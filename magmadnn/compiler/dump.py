@@ -97,4 +97,4 @@ def _write(path: Path, text: str) -> None:
 
 
 def _cannot(path: Path, error: OSError) -> FileError:
-    return FileError(f"MAGMADNN_DUMP: cannot write {path}: {error.strerror}")
+    return FileError(f"MAGMADNN_DUMP: cannot write {path}: {error.strerror}; choose another folder")

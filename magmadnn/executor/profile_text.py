@@ -143,7 +143,8 @@ class Profile:
         try:
             Path(path).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
-            raise FileError(f"trace: cannot write {path}: {error.strerror}") from error
+            told = f"trace: cannot write {path}: {error.strerror}; choose another file"
+            raise FileError(told) from error
 
     def _events(self) -> Iterable[dict[str, Any]]:
         spans = self.spans or self._in_turn()

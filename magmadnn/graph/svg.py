@@ -118,5 +118,9 @@ def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    """The end of a name tells more than its beginning: `...dense_1/weight`."""
-    return text if len(text) <= most else f"…{text[1 - most :]}"
+    """The end tells more than the beginning: of a name `…dense_1/weight`, of several whole ones."""
+    if len(text) <= most:
+        return text
+    kept = text[1 - most :]
+    _, blank, words = kept.partition(" ")
+    return f"… {words}" if blank else f"…{kept}"

@@ -96,8 +96,8 @@ class Interface:
 _REMARKS = """\
 Link with {stem}.o; nothing else is needed but the C library. Made for {machine}.
 
-Inputs and outputs are those of Model.predict: what was done to the data before training (scaling, say) \
-is to be done here too, and logits stay logits. Arrays are contiguous, {order}, and do not overlap.
+Inputs and outputs are those of predict of the model that was exported: data is scaled, and logits become \
+probabilities, only where that model does it. Arrays are contiguous, {order}, and do not overlap.
 
 Any number of samples is taken, {batch_size} at a time. {prefix}_predict takes its temporary memory from \
 malloc and gives it back; {prefix}_predict_with uses yours: {prefix}_scratch_bytes({sizes}) bytes, at any \
