@@ -127,7 +127,7 @@ def test_a_trace(tmp_path: Path) -> None:
         ("gemm [3, 5] matmul", 0.0, 1000.0, 0), ("rows [3] exp", 1000.0, 3000.0, 0),
     ]  # fmt: skip
     assert [(e["cat"], e["args"]["layer"]) for e in steps] == [("a", "a"), ("(none)", "")]
-    with pytest.raises(FileError, match="trace: cannot write .*; choose another file"):
+    with pytest.raises(FileError, match=r"trace: cannot write .*; choose another file"):
         exact().to_chrome_trace(tmp_path / "no" / "trace.json")
 
 
