@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.compiler import Plan, compile_program
@@ -184,14 +184,15 @@ class Executable:
         """
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
-            look = None if self.device is None else partial(self.cuda.are_within, sizes=sizes)
+            runner = self._runner
+            look = None if self.device is None else self.cuda.are_within
             guarded = guard or self._indices.may_be_wrong(fed, sizes, look)
-            outputs = self._runner.run(fed, sizes, guard=guarded)
+            outputs = runner.run(fed, sizes, guard=guarded)
             if outputs is not None:
                 return outputs
             if not guard:
                 compute(self.plan, feeds)  # raises where kernels gave NaN
-                return self._runner.run(fed, sizes) or []
+                return runner.run(fed, sizes) or []
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
 
     @cached_property

@@ -58,7 +58,7 @@ class Indices:
             return False
         tensors = [(source, tensor_of(source)) for source, _ in unknown]
         seen = [(n, t, t.memory.version) for n, t in tensors if t.memory.version is not None]
-        is_right = look(tuple(unknown))
+        is_right = look(tuple(unknown), sizes)
         self._seen = (sizes, seen) if is_right and len(seen) == len(self._limits) else None
         return not is_right
 
@@ -66,7 +66,10 @@ class Indices:
         """Whether all that is looked at are variables that nobody has written since."""
         if self._seen is None or self._seen[0] != sizes:
             return False
-        return all(tensor_of(n) is t and t.memory.version == v for n, t, v in self._seen[1])
+        for node, tensor, version in self._seen[1]:  # in each run: a generator would take longer
+            if tensor_of(node) is not tensor or tensor.memory.version != version:
+                return False
+        return True
 
     def _is_plain(self, number: int, sizes: Mapping[str, int]) -> bool:
         """Whether an operand is in range if all elements of its variable are."""
@@ -79,7 +82,8 @@ class Indices:
         return self._plain[key]
 
 
-Look = Callable[[tuple[tuple[Node, int], ...]], bool]  # whether integers are at least 0 and below
+# Whether integers in variables are at least 0 and below, for sizes of symbolic dimensions.
+Look = Callable[[tuple[tuple[Node, int], ...], Mapping[str, int]], bool]
 
 
 def _variable_of(node: Node) -> Node | None:

@@ -29,12 +29,13 @@ class CudaGraph:
     """A graph ready to be launched."""
 
     def __init__(self, engine: CudaEngine, made: int, held: object) -> None:
-        self._engine, self._made, self._held = engine, made, held
+        self._held = held
+        self._here, self._launch = engine.here(), driver.launch_graph(made, engine.stream)
         self._end = weakref.finalize(self, _destroy, engine, made)
 
     def launch(self) -> None:
-        with self._engine.here():
-            driver.launch_graph(self._made, self._engine.stream)
+        with self._here:
+            self._launch()
 
 
 def _destroy(engine: CudaEngine, made: int) -> None:
@@ -65,12 +66,12 @@ class Here:
     """With a context, and alone; may be entered again by who is in it."""
 
     def __init__(self, context: int) -> None:
-        self._lock, self._context = threading.RLock(), context
+        self._lock, self._use = threading.RLock(), driver.use_context(context)
 
     def __enter__(self) -> None:
         self._lock.acquire()
         try:
-            driver.use_context(self._context)
+            self._use()
         except BaseException:
             self._lock.release()
             raise
@@ -86,7 +87,7 @@ class CudaEngine:
         self._device = device
         with cupy.cuda.Device(device):
             runtime.free(0)  # makes the context
-            self._context = driver.current_context()
+            context = driver.current_context()
             facts = runtime.getDeviceProperties(device)
             self.stream = driver.new_stream()
             self._side = driver.new_stream(apart=True)
@@ -96,7 +97,7 @@ class CudaEngine:
         self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
         compiler = ".".join(map(str, nvrtc.getVersion()))
         self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
-        self._here = Here(self._context)
+        self._here, self._wait = Here(context), driver.wait_for(self.stream)
 
     def here(self) -> Here:
         """With this device's context, and alone."""
@@ -122,8 +123,8 @@ class CudaEngine:
             return [driver.function_of(module, name) for name in names]
 
     def wait(self) -> None:
-        with self.here():
-            driver.wait_for(self.stream)
+        with self._here:
+            self._wait()
 
     def launch(self, node: KernelNode) -> None:
         with self.here():

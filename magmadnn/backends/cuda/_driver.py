@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint8, c_uint64, c_void_p
 from functools import cache
+from typing import NoReturn
 
 from magmadnn.errors import DeviceError, OutOfMemoryError
 
@@ -51,16 +52,27 @@ def call(name: str, *arguments: object) -> None:
     Raises:
         OutOfMemoryError, DeviceError: if it fails, with the driver's text.
     """
-    status: int = getattr(_library(), name)(*arguments)
-    if status:
-        text = c_char_p()
-        _library().cuGetErrorString(c_int(status), byref(text))
-        message = f"{name}: {(text.value or b'error').decode()} ({status})"
-        if status == _OUT_OF_MEMORY:
-            raise OutOfMemoryError(f"the device has no memory left: {message}")
-        raise DeviceError(
-            f"the device failed: {message}; results since the last wait are not known"
-        )
+    prepared(name, *arguments)()
+
+
+def prepared(name: str, *arguments: object) -> Callable[[], None]:
+    """A function of the driver with its arguments, to be called often; it raises what `call` does."""
+    function = getattr(_library(), name)
+
+    def again() -> None:
+        if status := function(*arguments):
+            _fail(name, status)
+
+    return again
+
+
+def _fail(name: str, status: int) -> NoReturn:
+    text = c_char_p()
+    _library().cuGetErrorString(c_int(status), byref(text))
+    message = f"{name}: {(text.value or b'error').decode()} ({status})"
+    if status == _OUT_OF_MEMORY:
+        raise OutOfMemoryError(f"the device has no memory left: {message}")
+    raise DeviceError(f"the device failed: {message}; results since the last wait are not known")
 
 
 def current_context() -> int:
@@ -70,9 +82,9 @@ def current_context() -> int:
     return context.value or 0
 
 
-def use_context(context: int) -> None:
-    """Make it the calling thread's."""
-    call("cuCtxSetCurrent", c_void_p(context))
+def use_context(context: int) -> Callable[[], None]:
+    """What makes it the calling thread's."""
+    return prepared("cuCtxSetCurrent", c_void_p(context))
 
 
 def new_stream(*, apart: bool = False) -> int:
@@ -82,9 +94,9 @@ def new_stream(*, apart: bool = False) -> int:
     return stream.value or 0
 
 
-def wait_for(stream: int) -> None:
-    """Return once all that a stream was given is done."""
-    call("cuStreamSynchronize", c_void_p(stream))
+def wait_for(stream: int) -> Callable[[], None]:
+    """What returns once all that a stream was given is done."""
+    return prepared("cuStreamSynchronize", c_void_p(stream))
 
 
 def prefer(address: int, nbytes: int, device: int) -> None:
@@ -246,9 +258,9 @@ def instantiated(graph: int) -> int:
     return made.value or 0
 
 
-def launch_graph(made: int, stream: int) -> None:
-    """Begin to run a graph."""
-    call("cuGraphLaunch", c_void_p(made), c_void_p(stream))
+def launch_graph(made: int, stream: int) -> Callable[[], None]:
+    """What begins to run a graph."""
+    return prepared("cuGraphLaunch", c_void_p(made), c_void_p(stream))
 
 
 def destroy_graph(graph: int) -> None:

@@ -47,16 +47,18 @@ class Instance:
         self._faulty = may_fault(plan)
         self._look: Graph | None = None
         self._before: dict[Node, MemoryManager] = {}
-        self._addresses: tuple[int, ...] = ()
-        self._actions: list[tuple[int, Action]] = []
+        self._addresses: tuple[int, ...] | None = None
+        # graphs and calls: until outputs are known, and from then on
+        self._computing: list[Action] = []
+        self._updating: list[Action] = []
         self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
         self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
 
     def _prepare(self, addresses: tuple[int, ...]) -> None:
-        """Graphs and calls in order, each with its phase; anew where a variable has moved."""
-        if self._actions and addresses == self._addresses:
+        """Graphs and calls in order; anew where a variable has moved."""
+        if addresses == self._addresses:
             return
-        self._addresses, self._actions, self._look = addresses, [], None
+        self._addresses, self._computing, self._updating, self._look = None, [], [], None
         waiting: list[Item] = []
         last = 0
         for work in self.plan.work:
@@ -67,16 +69,20 @@ class Instance:
                 waiting += self.items.of(work)
             else:
                 waiting = self._flush(waiting, last)
-                self._actions.append((last, self.call(work)))
+                self._add(self.call(work), last)
         self._flush(waiting, last)
+        self._addresses = addresses
 
     def _flush(self, waiting: list[Item], phase: int) -> list[Item]:
         """Make a graph of what is waiting; nothing waits then."""
         if waiting:
             if self.items.small:
                 waiting = [Item(whole(waiting), (), ())]
-            self._actions.append((phase, graph_of(self.engine, waiting).launch))
+            self._add(graph_of(self.engine, waiting).launch, phase)
         return []
+
+    def _add(self, action: Action, phase: int) -> None:
+        (self._computing if phase < self.plan.checked else self._updating).append(action)
 
     def listing(self) -> str:
         """The launches of a run, graph by graph, with what each waits for."""
@@ -124,24 +130,22 @@ class Instance:
         None where a row was asked for that is not there, and, with `guard`, where an output or a new value is
         NaN or infinite; no variable is changed then.
         """
-        layout, checked = self.layout, self.plan.checked
+        layout = self.layout
         self._prepare(layout.begin())
         for node, array in fed.items():
             if node in layout.frames:
                 layout.write(node, array)
-        for phase, action in self._actions:
-            if phase < checked:
-                action()
-        if self._faulty and checked and layout.take_faults():
+        for compute in self._computing:
+            compute()
+        if self._faulty and self.plan.checked and layout.take_faults():
             return None
         outputs = [layout.read(node) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None
         if guard:
             self._remember()
-        for phase, action in self._actions:
-            if phase >= checked:
-                action()
+        for update in self._updating:
+            update()
         if guard and not self._is_finite():
             self._restore()
             return None
@@ -247,6 +251,7 @@ class CudaRunner:
     def __init__(self, plan: NativePlan, device: int, tensor_float: bool = False) -> None:
         self.plan, self.device, self.tensor_float = plan, device, tensor_float
         self._instances: OrderedDict[tuple[tuple[str, int], ...], Instance] = OrderedDict()
+        self._latest: Instance | None = None
 
     @property
     def engine(self) -> Engine:
@@ -255,13 +260,16 @@ class CudaRunner:
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The layout for these sizes."""
+        if self._latest is not None and self._latest.layout.sizes == sizes:
+            return self._latest
         key = tuple(sorted(sizes.items()))
         if key not in self._instances:
             self._instances[key] = Instance(self.plan, sizes, self.device, self.tensor_float)
             if len(self._instances) > _LAYOUTS_KEPT:
                 self._instances.popitem(last=False)
         self._instances.move_to_end(key)
-        return self._instances[key]
+        self._latest = self._instances[key]
+        return self._latest
 
     def run(
         self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
