@@ -112,6 +112,14 @@ def run_page(path: Path) -> None:
             run_block(compile_at(code, path, line), names, block["printed"], f"{path.name}:{line}")
 
 
+def test_no_line_is_taken_for_a_comment() -> None:
+    """A line of prose that begins with a per cent sign is a comment for Sphinx, and would not be shown."""
+    fence = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    for path in PAGES:
+        prose = fence.sub("", path.read_text(encoding="utf-8"))
+        assert not re.search(r"^\s*%", prose, re.MULTILINE), path
+
+
 @pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
 def test_docstrings(name: str) -> None:
     for example in doctest.DocTestFinder().find(importlib.import_module(name)):
