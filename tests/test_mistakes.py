@@ -269,14 +269,14 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
         lambda p: fit(validation_data=(X[:, :3], Y), callbacks=[NoEpoch()]),
         ShapeError,
         (
-            "validation_data: fit: input input expects samples of shape (5,), got (3,) (x has shape "
+            "fit: validation_data: input input expects samples of shape (5,), got (3,) (x has shape "
             "(23, 3)); reshape x, or change Input"
         ),
     ),
     "shape: validation rows": (
         lambda p: fit(validation_data=(X, Y[:3]), callbacks=[NoEpoch()]),
         ShapeError,
-        "validation_data: x has 23 rows but y has 3: every row needs a target",
+        "fit: validation_data: x has 23 rows but y has 3: every row needs a target",
     ),
     "size: batch is no integer": (
         lambda p: fit(batch_size=2.5),

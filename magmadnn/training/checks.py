@@ -136,19 +136,22 @@ def checked_arrays(
 
 
 def check_validation(model: Model, data: Any) -> tuple[Any, Any]:
-    """The pair (x, y) that `fit` is to evaluate; looked at before an epoch is spent.
+    """The pair (x, y) that `fit` is to evaluate; looked at before an epoch is spent, and copied nowhere.
 
     Raises:
         ArgumentError: if it is no pair.
-        ShapeError, DTypeError, DataError: as `checked_arrays`.
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
     """
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise ArgumentError("fit: validation_data must be a pair (x, y)")
+    x, y = data
+    device = gpu_of(model)
+    inputs = inputs_for(model.inputs, x, "fit: validation_data", device)
     try:
-        checked_arrays(model, "fit", *data)
+        check_values(model, inputs, as_arrays(y, device), later=True)
     except MagmaDNNError as error:
-        raise type(error)(f"validation_data: {error}") from error
-    return data[0], data[1]
+        raise type(error)(f"fit: validation_data: {error}") from error
+    return x, y
 
 
 def check_values(
