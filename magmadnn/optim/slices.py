@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from magmadnn.errors import OutOfMemoryError
 from magmadnn.executor import Executable
 from magmadnn.executor.slices import LONGEST, BoundSlices, slices_of
 from magmadnn.graph.node import Node
@@ -16,6 +17,7 @@ from magmadnn.tensor.operation import as_feeds
 from .inputs import Settings
 
 if TYPE_CHECKING:
+    from magmadnn.executor.cuda.flights import Flight
     from magmadnn.executor.cuda.slices import CudaSlices
 
     from .step import Step
@@ -95,10 +97,35 @@ class StepSlices:
 
         None where one is NaN or infinite: nothing is changed then.
         """
+        return self._slices.run(order, self._values(count))
+
+    def launch(self, order: Array, count: int) -> Flight | None:
+        """Begin with such batches on a device, also while those before are on their way; or None.
+
+        `finish` then gives what `run` would. None where settings are not fixed, since they depend on the
+        count of steps, where there is no room, and on the processor.
+        """
+        if isinstance(self._slices, BoundSlices) or not self._settings.fixed:
+            return None
+        try:
+            return self._slices.launch(order, self._values(count))
+        except OutOfMemoryError:
+            return None
+
+    def finish(self, flight: Flight) -> list[Array] | None:
+        """What `run` gives; flights end in their order, and where this is None, no other is left."""
+        assert not isinstance(self._slices, BoundSlices)
+        return self._slices.finish(flight)
+
+    def abandon(self) -> None:
+        """Nobody waits for slices any more; those behind the first that is on its way go back."""
+        if not isinstance(self._slices, BoundSlices):
+            self._slices.abandon()
+
+    def _values(self, count: int) -> dict[Node, Array]:
+        """The settings of the next `count` batches."""
         if self._settings.fixed:
-            values = {n: np.full(count, v) for n, v in self._settings.feeds(0).items()}
-        else:
-            first = self._step.count
-            each = [self._settings.feeds(first + k) for k in range(count)]
-            values = {node: np.array([one[node] for one in each]) for node in each[0]}
-        return self._slices.run(order, values)
+            return {n: np.full(count, v) for n, v in self._settings.feeds(0).items()}
+        first = self._step.count
+        each = [self._settings.feeds(first + k) for k in range(count)]
+        return {node: np.array([one[node] for one in each]) for node in each[0]}

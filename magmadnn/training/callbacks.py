@@ -23,9 +23,13 @@ class Callback:
 
     Attributes:
         comes_last: whether it is called after the others, wherever it stands among them.
+        stands_aside: whether it neither looks at parameters and optimiser nor changes or stops anything, so
+            that the next steps may have begun when it is called. What a class says is not true of classes
+            that are made from it.
     """
 
     comes_last: ClassVar[bool] = False
+    stands_aside: ClassVar[bool] = False
 
     def on_train_begin(self, fit: Fit) -> None:
         """Before the first step."""
@@ -257,6 +261,8 @@ class Checkpoint(Callback):
 class CSVLogger(Callback):
     """Writes a row for each epoch to a CSV file while training runs."""
 
+    stands_aside = True
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -308,6 +314,8 @@ class TensorBoard(Callback):
     Raises:
         MissingExtraError: without tensorboardX.
     """
+
+    stands_aside = True
 
     def __init__(self, folder: str | Path) -> None:
         try:

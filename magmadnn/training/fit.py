@@ -17,6 +17,7 @@ from magmadnn.optim import Step, StepSlices
 
 from .checkpoint import State
 from .checks import at_least
+from .flying import Flying
 from .history import History, Row
 from .objective import Objective
 from .pieces import Batch, Take
@@ -142,6 +143,9 @@ class Fit:
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self.call: Call | None = None  # whose first steps may be on their way
+        self._next: Flying | None = None  # batches behind those that are waited for
+        self._next_take: Take | None = None  # of the next epoch, if that was begun
+        self._ended = 0.0  # when the last slice did, in seconds
 
     def stop(self, reason: str) -> None:
         """End training after the current batch; `history.stopped` gets the reason."""
@@ -170,6 +174,9 @@ class Fit:
             while self.epoch < self.epochs and self._stop is None:
                 self._run_epoch()
         finally:
+            for slices in self._made_slices.values():
+                if slices is not None:
+                    slices.abandon()
             self.history.stopped = self._stop
             for callback in reversed(begun):
                 callback.on_train_end(self)
@@ -181,8 +188,11 @@ class Fit:
         slices, size = self._slices(), self.current_batch_size
         if self.call is not None:
             self.call.keep(slices)
+        take, self._next_take = self._next_take, None
         if slices is None:
             self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
+        elif take is not None:
+            self._run_slices(slices, take, started)
         else:
             with self.source.pieces(self.epoch, size, self.batch, slices) as take:
                 self._run_slices(slices, take, started)
@@ -210,19 +220,17 @@ class Fit:
         a step that takes longer is a slice of its own.
         """
         size = self.current_batch_size
-        while self._stop is None:
-            seconds = self.step.batch_seconds.get(size, _SLICE_SECONDS / 8)
-            limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
-            wanted = max(int(_SLICE_SECONDS / seconds), 1)
-            piece = take(min(wanted, slices.longest, *limits))
-            if piece is None:
+        while self._stop is None and self._next_take is None:
+            now, self._next = self._next or self._taken(slices, take), None
+            if now is None:
                 return
-            begun = time.perf_counter()
-            found = None if piece.rows is None else slices.run(piece.rows, piece.count)
+            self._next = self._behind(now, slices, take)
+            piece, found = now.piece, now.found()
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
                 self._run_batches(piece.each(), started)
                 continue
-            self.step.batch_seconds[size] = max((time.perf_counter() - begun) / piece.count, 1e-7)
+            begun, self._ended = max(now.started, self._ended), time.perf_counter()
+            self.step.batch_seconds[size] = max((self._ended - begun) / piece.count, 1e-7)
             loss, *sums = found
             assert piece.rows is not None
             weights = self._weights.get(size)
@@ -233,6 +241,34 @@ class Fit:
             self.steps += piece.count
             self._seconds = time.perf_counter() - started
             self._call("on_batch_end")
+
+    def _taken(self, slices: StepSlices, take: Take, held: int = 0) -> Flying | None:
+        """The next batches; None at the end of the epoch. The last `held` batches are still in use."""
+        seconds = self.step.batch_seconds.get(self.current_batch_size, _SLICE_SECONDS / 8)
+        limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
+        wanted = max(int(_SLICE_SECONDS / seconds), 1)
+        piece = take(min(wanted, slices.longest, *limits), held)
+        return None if piece is None else Flying(slices, piece)
+
+    def _behind(self, now: Flying, slices: StepSlices, take: Take) -> Flying | None:
+        """What comes next, on its way already; None where somebody may look at what these batches leave."""
+        if not all(vars(type(c)).get("stands_aside", False) for c in self.callbacks):
+            return None
+        if not now.launch():
+            return None
+        behind = self._taken(slices, take, now.piece.count) or self._taken_of_next_epoch(slices)
+        if behind is not None:
+            behind.launch()
+        return behind
+
+    def _taken_of_next_epoch(self, slices: StepSlices) -> Flying | None:
+        """The first batches of the next epoch, if nothing is read from the device between the two."""
+        is_last = self.epoch + 1 >= self.epochs
+        reads = self.validation is not None or self.model.precision == "mixed_fp16"  # skipped steps
+        if is_last or reads or not isinstance(self.batch_size, int):
+            return None
+        self._next_take = self.source.taking(self.epoch + 1, self.batch_size)
+        return None if self._next_take is None else self._taken(slices, self._next_take)
 
     def _slices(self) -> StepSlices | None:
         """The step as slices over the source's data; made once for each batch size."""

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,12 @@ class Piece:
     each: Callable[[], Iterator[Batch]]
 
 
-Take = Callable[[int], Piece | None]  # up to so many batches; None at the end of the epoch
+class Take(Protocol):
+    """Gives the batches of an epoch in order."""
+
+    def __call__(self, most: int, held: int = 0) -> Piece | None:
+        """Up to `most` batches; None at the end of the epoch. The last `held` batches are still in use."""
+        ...
 
 
 class InMemory:
@@ -66,7 +71,7 @@ class InMemory:
     ) -> None:
         self._arrays, self._order, self._size, self._next = arrays, order, batch_size, start
 
-    def __call__(self, most: int) -> Piece | None:
+    def __call__(self, most: int, held: int = 0) -> Piece | None:
         """Up to `most` batches; None at the end."""
         size, left = self._size, len(self._order) - self._next * self._size
         if left <= 0:
@@ -180,14 +185,15 @@ class FromRing:
         self._ring, self._parts = ring, parts_like(like, ring.arrays)
         self._growing, self._least = growing, 1
 
-    def __call__(self, most: int) -> Piece | None:
-        """Up to `most` batches; None at the end."""
+    def __call__(self, most: int, held: int = 0) -> Piece | None:
+        """Up to `most` batches; None at the end. The last `held` batches are still in use."""
         ring = self._ring
-        found = ring.take(most, self._least)
+        found = ring.take(min(most, max(ring.places // 2, 1)), self._least, held)
         if not isinstance(found, Ready):
             return None if found is None else Piece(1, None, lambda: iter([found]))
         if self._growing:
-            self._least = max(min(2 * found.count, ring.places // 2), 1)
+            # a quarter is used while others are, a quarter comes after that, and half is being filled
+            self._least = max(min(2 * found.count, ring.places // (4 if held else 2)), 1)
         rows = ring.order[found.first * ring.rows : (found.first + found.count) * ring.rows]
         return Piece(found.count, rows, partial(each_of, self._parts, rows, ring.rows))
 

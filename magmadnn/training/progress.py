@@ -20,6 +20,8 @@ class Progress(Callback):
     In files and logs there are no control characters, and between epochs at most a line a minute.
     """
 
+    stands_aside = True
+
     def __init__(self, output: TextIO | None = None) -> None:
         self.output = output or sys.stdout
         self._bar: Any = None

@@ -65,9 +65,10 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
     known = {id(a): kept for a in host for kept in before if kept.is_like(a)}
     new = sum(a.nbytes for a in host if id(a) not in known)
     held = sum(kept.nbytes for kept in before)
-    needed = new + sum(kept.nbytes for kept in known.values())
+    stays = sum(kept.nbytes for kept in known.values())
     room = Room(device, lambda: held)
-    if (new or room.is_limited) and needed > room.nbytes:
+    # To ask what is free takes a while; what takes the place of others needs no more than these.
+    if (new > held - stays or room.is_limited) and new + stays > room.nbytes:
         return list(arrays)
     del before
     try:

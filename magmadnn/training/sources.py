@@ -86,6 +86,10 @@ class Source(Protocol):
         """
         ...
 
+    def taking(self, number: int, batch_size: int, start: int = 0) -> Take | None:
+        """What `pieces` gives, where several epochs may be open; None where each has to end first."""
+        ...
+
     def pieces(
         self, number: int, batch_size: int, start: int, follower: Follower | None
     ) -> AbstractContextManager[Take]:
@@ -204,17 +208,23 @@ class ArraySource:
             self._rings[batch_size], self.streams = (ring, reader), True
         return parts_like(self.arrays, self._rings[batch_size][0].arrays), batch_size
 
+    def taking(self, number: int, batch_size: int, start: int = 0) -> Take | None:
+        """The batches of an epoch; None where they go through a ring."""
+        if batch_size in self._rings:
+            return None
+        return InMemory(self.arrays, self.order(number), batch_size, start)
+
     @contextmanager
     def pieces(
         self, number: int, batch_size: int, start: int, follower: Follower | None
     ) -> Iterator[Take]:
         """The batches of an epoch; those of a ring are in it meanwhile."""
-        order = self.order(number)
-        if batch_size not in self._rings:
-            yield InMemory(self.arrays, order, batch_size, start)
+        take = self.taking(number, batch_size, start)
+        if take is not None:
+            yield take
             return
         ring, reader = self._rings[batch_size]
-        with ring.start(partial(reader.fill, order, number, start), follower):
+        with ring.start(partial(reader.fill, self.order(number), number, start), follower):
             yield FromRing(ring, self.arrays, True)
 
 
@@ -288,6 +298,10 @@ class IterableSource:
             except OutOfMemoryError:  # of the device
                 self._ring = Ring([np.asarray(a) for a in flat(parts)], size, places, memory)
         return parts_like(parts, self._ring.arrays), size
+
+    def taking(self, number: int, batch_size: int, start: int = 0) -> Take | None:
+        """None: there is one ring."""
+        return None
 
     @contextmanager
     def pieces(

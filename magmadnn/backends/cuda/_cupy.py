@@ -35,6 +35,20 @@ def probe() -> tuple[int, str]:
     return count, ", ".join(names) or "the NVIDIA driver lists no device"
 
 
+class CudaMark:
+    """A place behind what a stream was given."""
+
+    def __init__(self, device: int, stream: int) -> None:
+        self._device = device
+        with cupy.cuda.Device(device):
+            self.event = cupy.cuda.Event(disable_timing=True)
+            runtime.eventRecord(self.event.ptr, stream)
+
+    def wait(self) -> None:
+        with cupy.cuda.Device(self._device):
+            self.event.synchronize()
+
+
 class CupyMemory:
     """`DeviceMemory` of one CUDA device."""
 

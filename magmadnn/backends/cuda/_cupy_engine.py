@@ -17,6 +17,7 @@ from magmadnn.errors import DeviceError
 
 from . import _driver as driver
 from ._cublaslt import Products
+from ._cupy import CudaMark
 from .engine import EventNode, GraphNode, KernelNode, ProductNode
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
@@ -126,10 +127,12 @@ class CudaEngine:
         with self._here:
             self._wait()
 
+    def mark(self) -> CudaMark:
+        return CudaMark(self._device, self.stream)
+
     def launch(self, node: KernelNode) -> None:
         with self.here():
-            if node.shared_bytes > 48 << 10:
-                driver.allow_shared_bytes(node.function, node.shared_bytes)
+            driver.allow_shared_bytes(node.function, node.shared_bytes)
             driver.launch_kernel(
                 self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
             )
@@ -196,8 +199,7 @@ class CudaEngine:
 
     def _added(self, graph: int, node: GraphNode) -> int:
         if isinstance(node, KernelNode):
-            if node.shared_bytes > 48 << 10:
-                driver.allow_shared_bytes(node.function, node.shared_bytes)
+            driver.allow_shared_bytes(node.function, node.shared_bytes)
             return driver.add_kernel(
                 graph, node.function, node.grid, node.block, node.shared_bytes, node.arguments
             )

@@ -23,6 +23,9 @@ _HOST = -1  # CU_DEVICE_CPU
 _PROGRAMMATIC = 1  # edge type, and port of a kernel
 
 
+_allowed: dict[int, int] = {}  # dynamic shared memory, by function; modules are never given back
+
+
 class KernelParameters(ctypes.Structure):
     """CUDA_KERNEL_NODE_PARAMS_v2."""
 
@@ -149,8 +152,10 @@ def function_of(module: int, name: str) -> int:
 
 
 def allow_shared_bytes(function: int, nbytes: int) -> None:
-    """Let a function have so much dynamic shared memory."""
-    call("cuFuncSetAttribute", c_void_p(function), c_int(_DYNAMIC_SHARED_BYTES), c_int(nbytes))
+    """Let a function have so much dynamic shared memory; needed where it has 48 KiB with its static one."""
+    if nbytes > _allowed.get(function, 0):
+        call("cuFuncSetAttribute", c_void_p(function), c_int(_DYNAMIC_SHARED_BYTES), c_int(nbytes))
+        _allowed[function] = nbytes
 
 
 def copy(to: int, source: int, nbytes: int, stream: int) -> None:

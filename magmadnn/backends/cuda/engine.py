@@ -110,6 +110,14 @@ class Graph(Protocol):
         ...
 
 
+class Mark(Protocol):
+    """A place behind what a stream was given."""
+
+    def wait(self) -> None:
+        """Return once all of that is done."""
+        ...
+
+
 class Engine(Protocol):
     """Computing on one device.
 
@@ -183,4 +191,8 @@ class Engine(Protocol):
 
     def wait(self) -> None:
         """Return once all that was launched is done."""
+        ...
+
+    def mark(self) -> Mark:
+        """A mark behind all that was launched."""
         ...

@@ -30,18 +30,20 @@ from magmadnn.memory.foreign import OnDevice
 from .arrays import USUAL, look_at
 from .coming import Coming
 from .data import Block, Data
+from .flights import Flight, Side
 from .graphs import graphs_of
 from .item import Item
 from .items import Items, finite_items
 from .layout import Layout, is_on_device
 from .runner import CudaRunner, workspaces_of
 from .sliced_plans import can_slice, fetched_rounded
-from .staging import Staging
 from .whole import whole
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 _STEPS = (1, 8, 64)  # of a graph
-_REMEMBER, _LOOK = "remember", "look"  # graphs that are no steps: of what variables were, and are
+_SIDES = 2
+# graphs that are no steps: of what variables were before the slice of a side, and of what they are
+_REMEMBER, _LOOK = tuple(f"remember {number}" for number in range(_SIDES)), "look"
 _MOST = 1024  # steps of one kernel
 _HEAD = 16  # bytes, of two integers
 _AHEAD_SECONDS = 5e-4  # of steps at least that begin before all is known
@@ -122,11 +124,11 @@ class CudaSlices:
             (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
             for node in runner.plan.program.outputs
         ]
-        self._staging = Staging(device)
         self._sources = [n for n in runner.plan.program.nodes() if n.op is VARIABLE]
         self._targets = [target for target, _ in runner.plan.program.updates]
-        # to go back to where a slice began
-        self._before = [Block(tensor_of(v).nbytes, device) for v in self._targets]
+        self._sides = [Side(0, self._targets, device)]
+        self._flights: list[Flight] = []  # in order
+        self._ended = 0.0  # when the last of them did, in seconds
         self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
         self._known: list[Known] = []  # variables as they were at the last run
         self._begun: Begun | None = None
@@ -152,8 +154,8 @@ class CudaSlices:
 
     def _launches(self, what: int | str) -> list[Item]:
         """The launches of a graph; those of a small plan's steps are a kernel that counts itself."""
-        if what == _REMEMBER:
-            return self._remembered()
+        if what in _REMEMBER:
+            return self._remembered(self._sides[_REMEMBER.index(what)])
         if what == _LOOK:
             return self._looked_at()
         assert isinstance(what, int)
@@ -217,9 +219,9 @@ class CudaSlices:
             return []
         return [Item(launch, ((source, source + nbytes),), ((to, to + nbytes),))]
 
-    def _remembered(self) -> list[Item]:
+    def _remembered(self, side: Side) -> list[Item]:
         """The launches that copy what variables hold, to go back to it."""
-        places = zip(self.plan.program.updates, self._written, self._before, strict=True)
+        places = zip(self.plan.program.updates, self._written, side.before, strict=True)
         return [
             item
             for (_, value), address, kept in places
@@ -252,18 +254,70 @@ class CudaSlices:
             None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
             all variables are then as before the slice.
         """
-        found = self._ran(order, settings)
-        if self.data.settle():
-            return found
-        if found is not None:  # computed with what copies were before
-            self._go_back()
-        return self._ran(order, settings)
+        try:
+            return self.finish(self.launch(order, settings))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def launch(self, order: Array, settings: Mapping[Node, Array]) -> Flight:
+        """Begin with a slice, also while the one before is on its way, but not two of them.
+
+        Raises:
+            OutOfMemoryError: if there is no room for what two have beside each other; nothing is begun.
+        """
+        assert len(self._flights) < _SIDES
+        side, started = self._free_side(), time.perf_counter()
+        order = order.astype(np.int64, copy=False)
+        settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
+        coming = self._launched(side, order, settings)
+        count, faults = len(order) // self._size, [layout.faults for layout in self._layouts]
+        fetch = side.staging.fetch
+        outputs = [
+            fetch(block.address, (count, *frame.shape), frame.dtype)
+            for _, frame, block in self._outputs
+        ]
+        words = [fetch(fault, (1,), np.dtype(np.int64)) for fault in faults]
+        for target in self._targets:
+            tensor_of(target).memory.device_pointer(write=True)
+        mark = self._engine.mark()
+        flight = Flight(order, settings, side, coming, outputs, words, mark, started)
+        self._flights.append(flight)
+        return flight
+
+    def finish(self, flight: Flight) -> list[Array] | None:
+        """What `run` gives, of the slice that was launched first; where that is None, no other is left."""
+        assert flight is self._flights[0]
+        found, count = flight.found(), len(flight.order) // self._size
+        begun, self._ended = max(flight.started, self._ended), time.perf_counter()
+        self._last = count, (self._ended - begun) / count
+        is_settled = self.data.settle()
+        if found is None or not is_settled:  # computed with what copies were before
+            self._go_back(flight.side)
+            return None if is_settled else self.run(flight.order, flight.settings)
+        self._flights.pop(0)
+        for array in self.data.there:
+            array.looks.found()
+        return found
+
+    def abandon(self) -> None:
+        """Nobody waits for slices any more: the first on its way stays, what is behind it goes back."""
+        if len(self._flights) > 1:
+            self._go_back(self._flights[1].side)
+        self._flights.clear()
+
+    def _free_side(self) -> Side:
+        """What the next slice has for itself."""
+        number = 1 - self._flights[-1].side.number if self._flights else 0
+        if number == len(self._sides):
+            self._sides.append(Side(number, self._targets, self._layouts[0].device))
+        return self._sides[number]
 
     def begin(self, order: Array) -> None:
         """Begin with a slice that is likely to come, with data and settings as in the last one.
 
-        What `run` is given then decides: if it is something else, all goes back to what was before. Whoever
-        does not come to `run` calls `leave`. The data of the last run must still be there.
+        What `launch` is given then decides: if it is something else, all goes back to what was before.
+        Whoever does not come to `launch` calls `leave`. The data of the last slice must still be there.
         """
         count, (last, seconds) = len(order) // self._size, self._last
         if self._small and count != last:  # its kernel counts to the end of the slice
@@ -273,22 +327,21 @@ class CudaSlices:
         known = all(len(self._sent.get(node, b"")) >= 8 * steps for node in self._settings)
         if not (known and self._is_as_known() and all(s in self._graphs for s in graphs)):
             return
-        self._staging.begin()
-        self._graph(_REMEMBER).launch()
+        side = self._free_side()
+        side.staging.begin()
+        self._graph(_REMEMBER[side.number]).launch()
         order = order[: steps * self._size]
-        self._staging.send(self._first.address, np.array([0, count]), order)
+        side.staging.send(self._first.address, np.array([0, count]), order)
         self._begun = Begun(order, steps, count, self._state)
         for number in graphs:
             self._graph(number).launch()
 
     def leave(self) -> bool:
-        """Go back to what was before `begin`, unless `run` went on from there; whether it was so."""
+        """Go back to what was before `begin`, unless `launch` went on from there; whether it was so."""
         if self._begun is None:
             return False
         self._begun = None
-        self._go_back()
-        for layout in self._layouts:
-            layout.take_faults()
+        self._go_back(self._free_side())
         return True
 
     def _goes_on(self, order: Array, settings: Mapping[Node, Array]) -> int:
@@ -309,11 +362,9 @@ class CudaSlices:
         self.leave()
         return 0
 
-    def _ran(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
-        """`run`, with data as it lies there."""
-        count, staging, started = len(order) // self._size, self._staging, time.perf_counter()
-        order = order.astype(np.int64, copy=False)
-        settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
+    def _launched(self, side: Side, order: Array, settings: Mapping[Node, Array]) -> Coming:
+        """All of a slice, with data as it lies there, but for fetching what it gives."""
+        count, staging = len(order) // self._size, side.staging
         done = self._goes_on(order, settings)
         cut = self._cut(count - done)
         coming = Coming(self.data.there, order, self._order)
@@ -326,7 +377,7 @@ class CudaSlices:
                 staging.send(block.address, values)
             self._sent[node] = text
         if not done:
-            self._graph(_REMEMBER, cut[0], _LOOK).launch()
+            self._graph(_REMEMBER[side.number], cut[0], _LOOK).launch()
             done = cut.pop(0)
             staging.send(self._first.address, np.array([0, count]), order[: done * self._size])
             coming.bring(done * self._size)
@@ -340,19 +391,11 @@ class CudaSlices:
         coming.finish()
         self._state = self.data.state
         self._graph(_LOOK).launch()
-        there = self.data.there
-        for array in there:
+        for array in self.data.there:
             look_at(array, self._layouts[0].faults)
             if array.copy is not None:
                 array.copy.begin()
-        found = self._fetched(count)
-        self._last = count, (time.perf_counter() - started) / count
-        if found is None:
-            self._go_back()
-        else:
-            for array in there:
-                array.looks.found()
-        return found
+        return coming
 
     def _cut(self, count: int) -> list[int]:
         """Graphs of so many steps each that make a slice; short ones first, that the device begins early."""
@@ -363,28 +406,18 @@ class CudaSlices:
             found += [steps] * (count % longer // steps)
         return found
 
-    def _go_back(self) -> None:
-        """Give variables the values that they had before the slice."""
-        for address, kept in zip(self._written, self._before, strict=True):
+    def _go_back(self, side: Side) -> None:
+        """Give variables what they held before the slice of a side; it and what is behind it are dropped."""
+        self._engine.wait()
+        sides = [flight.side for flight in self._flights]
+        while side in sides:
+            sides.pop()
+            self._flights.pop().is_dropped = True
+        for layout in self._layouts:
+            layout.take_faults()
+        for address, kept in zip(self._written, side.before, strict=True):
             self._engine.copy(address, kept.address, kept.nbytes)
         self._engine.wait()
-
-    def _fetched(self, count: int) -> list[Array] | None:
-        """Wait, and give what was kept of so many batches; None where something is wrong."""
-        staging, faults = self._staging, [layout.faults for layout in self._layouts]
-        there = [
-            staging.fetch(block.address, (count, *frame.shape), frame.dtype)
-            for _, frame, block in self._outputs
-        ]
-        words = [staging.fetch(fault, (1,), np.dtype(np.int64)) for fault in faults]
-        for target in self._targets:
-            tensor_of(target).memory.device_pointer(write=True)
-        self._engine.wait()
-        if any(word[0] for word in words):
-            for layout in self._layouts:
-                layout.take_faults()
-            return None
-        return [t.copy() for t in there] if all(np.isfinite(t).all() for t in there) else None
 
     def _is_as_known(self) -> bool:
         """Whether variables are where they were at the last run; what the host wrote is brought there."""

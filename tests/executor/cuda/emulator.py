@@ -254,18 +254,18 @@ class Emulator:
         self.graphs: list[EmulatedGraph] = []
         self.marks: list[str] = []
         self.memory: HostMemory | None = None
-        self._queue: list[Callable[[], None]] = []
-        self._lock = threading.RLock()  # threads copy while others launch
+        self.queue: list[Callable[[], None]] = []
+        self.lock = threading.RLock()  # threads copy while others launch
 
     def begin(self, seed: int) -> None:
         """Forget graphs, and draw the order of nodes from this seed on."""
         self._draw.seed(seed)
         self.graphs.clear()
-        self._queue.clear()
+        self.queue.clear()
 
     def later(self, what: Callable[[], None]) -> None:
         """Have something done after all that was launched before."""
-        self._queue.append(what)
+        self.queue.append(what)
 
     def run(self, node: GraphNode) -> None:
         """Do what a node says, if the memory that it is given is still there."""
@@ -335,14 +335,35 @@ class Emulator:
         yield
 
     def seconds(self, first: list[float], last: list[float]) -> float:
-        assert not self._queue, "an event is asked for before it is waited for"
+        assert not self.queue, "an event is asked for before it is waited for"
         return last[0] - first[0]
 
     def wait(self) -> None:
         """Do all that was launched."""
-        with self._lock:
-            while self._queue:
-                self._queue.pop(0)()
+        with self.lock:
+            while self.queue:
+                self.queue.pop(0)()
+
+    def mark(self) -> EmulatedMark:
+        """A mark behind all that was launched."""
+        return EmulatedMark(self)
+
+
+class EmulatedMark:
+    """A place in a queue of what was launched; no more than that is done when it is waited for."""
+
+    def __init__(self, engine: Emulator) -> None:
+        self._engine, self._is_past = engine, False
+        engine.later(self._pass)
+
+    def _pass(self) -> None:
+        self._is_past = True
+
+    def wait(self) -> None:
+        """Do all that was launched before."""
+        with self._engine.lock:
+            while self._engine.queue and not self._is_past:
+                self._engine.queue.pop(0)()
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.executor.cuda import small
 from magmadnn.executor.cuda.slices import CudaSlices
 from tests.executor.cuda.devices import network, samples
-from tests.executor.cuda.emulator import Emulator, addresses_of, emulated_device, needs_compiler
+from tests.executor.cuda.emulator import EmulatedMark, addresses_of, emulated_device, needs_compiler
 
 
 def product(a: int, b: int, c: int) -> ProductNode:
@@ -73,23 +71,19 @@ def trained() -> Any:
 @needs_compiler
 def test_a_slice_that_is_not_waited_for_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it fetched is garbage then, which looks as if something had gone wrong."""
-    waits, runs = Emulator.wait, CudaSlices.run
+    finishes = CudaSlices.finish
     refused: list[bool] = []
 
-    def elsewhere(self: Emulator) -> None:
-        if Path(sys._getframe(1).f_code.co_filename).name != "slices.py":
-            waits(self)
-
     def noted(self: CudaSlices, *arguments: Any) -> Any:
-        found = runs(self, *arguments)
+        found = finishes(self, *arguments)
         refused.append(found is None)
         return found
 
-    monkeypatch.setattr(CudaSlices, "run", noted)
+    monkeypatch.setattr(CudaSlices, "finish", noted)
     with emulated_device():
         trained()
         assert refused and not any(refused)
-        monkeypatch.setattr(Emulator, "wait", elsewhere)
+        monkeypatch.setattr(EmulatedMark, "wait", lambda mark: None)
         trained()
         assert any(refused)
         monkeypatch.undo()

@@ -23,7 +23,7 @@ from magmadnn.executor.cuda import algorithms, items, sliced_plans, small
 from magmadnn.executor.cuda import slices as cuda_slices
 from magmadnn.graph.program import Program
 from magmadnn.tensor import placeholder
-from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
+from tests.executor.cuda.devices import DEVICES, GPU, distance, network, on, samples
 from tests.executor.cuda.emulator import Emulator, emulated_device, needs_compiler
 
 PRODUCT, X, RATE = ("product",), ("argument", 0), ("argument", 1)
@@ -302,3 +302,17 @@ def test_a_batch_is_rounded_as_it_is_fetched_where_only_products_read_it() -> No
     assert rounded(x @ w) == ["bfloat16"]
     assert rounded(x @ w, ops.sum(x * 2.0)) == []  # which reads all its digits
     assert rounded(x * 1.0) == []
+
+
+@pytest.mark.parametrize("device", [pytest.param("gpu", marks=GPU)])
+def test_static_and_dynamic_shared_memory_may_be_more_than_48_kib_together(device: str) -> None:
+    """A launch that has 46,080 bytes and 4,096 that its function declares."""
+    x, y = samples(448, 784, 10)
+    with on(device):
+        there, here = (
+            network((784, 256, 10), md.optim.SGD(0.05), activation="relu", **where)
+            for where in ({"device": "cuda", "precision": "tf32"}, {})
+        )
+        for model in (there, here):
+            model.fit(x, y, batch_size=512, verbose=0)
+        assert distance(there, here) < 1e-3

@@ -1,4 +1,4 @@
-"""NVIDIA's compute-sanitizer over kernels of products and of whole trainings: memory, races, barriers."""
+"""NVIDIA's compute-sanitizer over kernels of products, rows and whole trainings: memory, races, barriers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
-@pytest.mark.parametrize("what", ["products", "networks"])
+@pytest.mark.parametrize("what", ["products", "networks", "rows"])
 def test_nothing_is_found(what: str, tool: str) -> None:
     """In kernels of this package only, which are called kernel_0, kernel_1, ..."""
     assert TOOL is not None

@@ -1,0 +1,84 @@
+"""Rows on a GPU, each result against NumPy or the processor: run under compute-sanitizer.
+
+Rows put where they belong; sums over many rows of many columns, by pairs of columns; a training on arrays
+that come while its first steps run, and on data that is streamed through a ring.
+"""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+
+import magmadnn as md
+from magmadnn.backends.cuda import device_engine, device_memory
+from magmadnn.compiler.emit.cuda.put_rows import put_rows
+from magmadnn.executor import Executable
+from magmadnn.executor.cuda import coming, small, watched
+from magmadnn.executor.cuda.arrays import begin
+from magmadnn.executor.cuda.data import Block
+from magmadnn.training import fit
+from tests.executor.cuda.devices import distance, network, samples
+
+ROWS, ROOM = 501, 701
+SIZES = (61, 37, 5)
+ALLOWED = 1e-4  # some roundings; a row of another sample moves parameters by a hundred times that
+
+
+def put(nbytes: int) -> None:
+    """Some rows into places of others."""
+    rng = np.random.default_rng(nbytes)
+    rows, order = rng.integers(0, 256, (ROWS, nbytes), np.uint8), rng.permutation(ROOM)[:ROWS]
+    result = np.full((ROOM, nbytes), 7, np.uint8)
+    memory, blocks = device_memory(0), [Block(n, 0) for n in (rows.nbytes, 8 * ROWS, result.nbytes)]
+    for block, values in zip(blocks, (rows, order, result), strict=True):
+        memory.copy_to_device(block.address, values.reshape(-1).view(np.uint8))
+    begin(0, put_rows(ROWS, nbytes, *(block.address for block in blocks)))
+    device_engine(0).wait()
+    found = np.empty_like(result)
+    memory.copy_to_host(found.reshape(-1), blocks[2].address)
+    result[order] = rows
+    np.testing.assert_array_equal(found, result)
+
+
+def summed(columns: int) -> None:
+    """Sums over rows: each column, or groups of them where there are many."""
+    x = np.random.default_rng(columns).standard_normal((1031, columns)).astype(np.float32)
+    given = md.placeholder("x", x.shape)
+    total = Executable([md.ops.sum(given, axis=0).node], executor="native", device="cuda")
+    (found,) = total.run({given.node: x})
+    assert np.abs(found - x.sum(0, dtype=np.float64)).max() < 1e-3
+
+
+def trained(what: str, limit: int | None) -> None:
+    """Epochs on arrays that were never seen."""
+    given = [samples(471, SIZES[0], SIZES[-1]) for _ in range(2)]
+    md.memory.limit_data(limit)
+    models = [network(SIZES, md.optim.SGD(0.1), device=device) for device in ("cuda", "cpu")]
+    for model in models:
+        for x, y in given:
+            model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    md.memory.limit_data(None)
+    off = distance(*models)
+    assert off <= ALLOWED, (what, off)
+
+
+def main() -> None:
+    """Run all; raises AssertionError where one is wrong."""
+    for nbytes in (1, 2, 6, 12, 24, 244, 3136):
+        put(nbytes)
+    for columns in (37, 4400, 8500, 17001):
+        summed(columns)
+    small.MOST_OPERATIONS = 0  # as larger networks are run
+    fit._SLICE_SECONDS = 1e6  # slices are epochs, however slow
+    watched.LEAST_BYTES = coming.LEAST_BYTES = 1
+    coming._PIECE_BYTES = 5000
+    with patch.object(coming._Rows, "put", autospec=True, side_effect=coming._Rows.put) as put_some:
+        trained("coming", None)
+    assert put_some.called
+    trained("streamed", 40000)
+    print("rows are right")
+
+
+if __name__ == "__main__":
+    main()
