@@ -124,7 +124,7 @@ class Instance:
                 calls.setdefault(work.phase, []).append(self._call(work))
             else:
                 compiled.setdefault(work.phase, []).append(work)
-        phases = {number: tasks.phase(works) for number, works in compiled.items()}
+        phases = {number: tasks.phases(works) for number, works in compiled.items()}
         for patch in tasks.patches:
             if patch.placeholder in self._in_place:
                 self._patches.setdefault(patch.placeholder, []).append(patch)
@@ -135,7 +135,7 @@ class Instance:
         waiting: list[list[Task]] = []
         for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
             if phase in phases:
-                waiting.append(phases[phase])
+                waiting += phases[phase]
             if phase in calls or phase + 1 == self.plan.checked:
                 actions += self._driven(waiting, phase, tasks)
                 actions += [(phase, call) for call in calls.get(phase, [])]

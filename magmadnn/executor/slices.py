@@ -71,8 +71,9 @@ class Slices:
         tasks = Tasks(self.plan, self._instance.arrays, sizes, threads, self._carriers(data))
         self._faults, self._tune = tasks.faults, tasks.tune
         phases = [
-            tasks.phase(w for w in self.plan.work if w.phase == number)
+            phase
             for number in range(max((w.phase for w in self.plan.work), default=-1) + 1)
+            for phase in tasks.phases(w for w in self.plan.work if w.phase == number)
         ]
         gathers = self._gathers(data, tasks.useful_threads)
         phases = [gathers, *phases, self._keeps()]

@@ -18,7 +18,11 @@ import numpy as np
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for
+<<<<<<< HEAD
 from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
+=======
+from magmadnn.compiler.emit.llvm.kernel import Loaded, block, compiled_count, load, scratch
+>>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
@@ -39,6 +43,7 @@ from magmadnn.graph.op import Array
 
 from .products import Part, Product, untried
 from .runs import runs_of
+from .shared_factors import SharedFactor, shared_factor
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
@@ -91,8 +96,18 @@ class Tasks:
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._products = self._tuned()
+<<<<<<< HEAD
         self._untried: list[Untried] = []
         needed = [*(lowered.kernel for lowered in self._lowered.values()), *beside]
+=======
+        self._shared = self._sharing()
+        self._copies: list[Task] = []  # of shared factors, in the phase that is made
+        self._rooms: list[Array] = []  # for them; other phases use them again
+        self._taken = 0  # by that phase
+        before = compiled_count()
+        needed = [lowered.kernel for lowered in self._lowered.values()]
+        needed += [*(shared.copying.kernel for shared in self._shared.values()), *beside]
+>>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
         load(needed, cache=kernel_cache())
 
     def _selected(self, work: Work) -> Lowered:
@@ -122,6 +137,7 @@ class Tasks:
                 product.parts = self._parts(work)
         return found
 
+<<<<<<< HEAD
     def tune(self) -> None:
         """Between two runs: time a run of a product that nobody has measured, if it is time for it.
 
@@ -129,6 +145,20 @@ class Tasks:
         """
         if self._untried:
             tuner().go_on(self._untried)
+=======
+    def _sharing(self) -> dict[Work, SharedFactor]:
+        """The products whose parts, more than one for each thread, share a copy of a factor."""
+        found = {}
+        for work in self._products:
+            if product_of(work.region).ndim > 2 or len(self._parts(work)) <= self.threads:
+                continue
+            values = self._values[work]
+            by_row = _cut_along(work, values) == "row"
+            shared = shared_factor(self._lowered[work], values, by_row)
+            if shared is not None:
+                found[work], self._lowered[work] = shared, shared.product
+        return found
+>>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
 
     def _read_again(self, work: Work) -> set[str]:
         """The slots of what a step stores and something else in the same run reads."""
@@ -148,10 +178,16 @@ class Tasks:
                 nodes += [node for _, node, _ in work.lowered.reads]
         return {self.plan.layouts.bases[node] for node in nodes}
 
-    def phase(self, works: Iterable[Work]) -> list[Task]:
-        """The tasks of steps that do not depend on each other; large ones first: small ones fill up."""
+    def phases(self, works: Iterable[Work]) -> list[list[Task]]:
+        """The tasks of steps that do not depend on each other; large ones first: small ones fill up.
+
+        Before them come copies of factors that parts of products share.
+        """
+        self._copies = []
+        self._taken = 0
         made = [task for work in works for task in self._of(work)]
-        return [task for _, task in sorted(made, key=lambda pair: -pair[0])]
+        tasks = [task for _, task in sorted(made, key=lambda pair: -pair[0])]
+        return [self._copies, tasks] if self._copies else [tasks]
 
     def _of(self, work: Work) -> list[tuple[float, Task]]:
         """The tasks of one step, and what they cost."""
@@ -163,9 +199,18 @@ class Tasks:
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._runs(work.region.nodes[0], values)
+<<<<<<< HEAD
         product = self._products.get(work)
         if product:
             values["cuts"] = tuner().cut(product.gemm, product.largest)
+=======
+        if work in self._shared:
+            begin = len(self._copies)
+            holds += (self._copied(self._shared[work], values),)
+            self.work_of |= {id(task): work for task in self._copies[begin:]}
+        elif work in self._products:
+            values["cuts"] = tuner().cut(*self._products[work], measure=self._warm)
+>>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
         made = [
             (cost, self._task(loaded, lowered, {**values, **part}, holds))
             for cost, part in (product.parts if product else self._parts(work))
@@ -175,6 +220,18 @@ class Tasks:
             self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
         return made
+
+    def _copied(self, shared: SharedFactor, values: dict[str, int]) -> Array:
+        """Room for the copy of a factor, which tasks before the product make; puts it into the slots."""
+        if self._taken == len(self._rooms):
+            self._rooms.append(scratch(max(x.layout.nbytes for x in self._shared.values())))
+        room = self._rooms[self._taken]
+        self._taken += 1
+        (loaded,) = load([shared.copying.kernel])
+        parts = shared.parts(values, room, self.threads)
+        self._copies += [self._task(loaded, shared.copying, part, (room,)) for part in parts]
+        values |= shared.slots(room)
+        return room
 
     def _runs(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
         """The table of a movement and its constants; puts their addresses into the slots."""

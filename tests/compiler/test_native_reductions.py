@@ -148,7 +148,7 @@ def test_bits_are_the_same_on_any_number_of_threads(name: str, shape: tuple[int,
     found = []
     for threads in (1, 2, 3):
         run = Instance(plan, {}, threads)
-        parts = Tasks(plan, run.arrays, {}, threads).phase(plan.work)
+        (parts,) = Tasks(plan, run.arrays, {}, threads).phases(plan.work)
         assert (len(parts) > 1) == (threads > 1)
         found.append(np.array((run.run({node: x}, guard=False) or [])[0]))
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()

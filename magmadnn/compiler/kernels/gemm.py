@@ -77,6 +77,8 @@ class Gemm:
         blocking: how the emitter cuts its loops, in its own terms; None: by its own rule.
         load_a: how A is read where it is no matrix of `dtype`.
         load_b: the same of B. Emitters for devices know factors that are both stored as `halves` only.
+        shared: "a" or "b", a factor that was copied for all parts of C, as the emitter says; then slot `lda`
+            or `ldb` is the distance of the copy's blocks. "": both lie in memory as they are.
     """
 
     dtype: str
@@ -88,6 +90,7 @@ class Gemm:
     blocking: object | None = None
     load_a: Loading | None = None
     load_b: Loading | None = None
+    shared: str = ""
 
     @property
     def halves(self) -> str | None:

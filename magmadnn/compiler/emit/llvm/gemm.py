@@ -12,6 +12,9 @@ The order of the loops, from the outside::
               the tile, which announces some of the next panel of B          (gemm_tile.py, gemm_ahead.py)
               [after the last block of k: alpha, beta, epilogue              (gemm_finish.py)]
 
+Where threads compute parts of C, the factor that all parts read was copied before for all of them
+(`gemm_shared.py`), if the product is large.
+
 Sums that wait for the next block of k lie in scratch memory, those of a tile side by side. In C, whose rows
 are often a power of two apart, a tile would load sums from the places in pages where the one before it has
 just stored its own, and wait for that: 5 percent of the time of such a product.
@@ -24,6 +27,8 @@ on CPUs with AVX512-BF16 a chain of products of two factors in bfloat16 goes by 
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from magmadnn.compiler.kernels.gemm import Gemm
 
@@ -46,8 +51,10 @@ def blocking_for(gemm: Gemm, target: Target) -> Blocking:
     """The blocking in use on `target`."""
     tile = tile_for(gemm, target)
     if isinstance(gemm.blocking, Blocking):
-        return gemm.blocking.whole(tile)
-    return default_blocking(target, tile, item_bytes(FLOATS[gemm.dtype]))
+        found = gemm.blocking.whole(tile)
+    else:
+        found = default_blocking(target, tile, item_bytes(FLOATS[gemm.dtype]))
+    return replace(found, kept_bytes=0) if gemm.shared == "b" else found
 
 
 def gemm_scratch_bytes(gemm: Gemm, target: Target) -> int:
@@ -68,7 +75,7 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         scratch,
         (gemm.transpose_a, gemm.transpose_b),
         readers_of(gemm, target),
-        gemm.scaled,
+        gemm.shared,
         Finishing(gemm, code.function.name),
     ).write()
 

@@ -20,6 +20,7 @@ from .gemm_pack import (
 )
 from .gemm_panel import write_panel
 from .gemm_read import Reader
+from .gemm_shared import panel_elements
 from .gemm_strip import Panel, PanelOfA
 from .gemm_tile import Side, Tile
 from .target import Target
@@ -191,10 +192,10 @@ class Nest:
         scratch: Mapping[str, Array],
         transposes: tuple[bool, bool],
         readers: tuple[Reader, Reader],
-        scaled: bool,
+        shared: str,
         finishing: Finishing,
     ) -> None:
-        self.code, self.frame, self.finishing, self.scaled = code, frame, finishing, scaled
+        self.code, self.frame, self.finishing, self.shared = code, frame, finishing, shared
         self.tile, self.blocking, self.scratch = tile, blocking, scratch
         self.transpose_a, self.transpose_b = transposes
         self.reader_a, self.reader_b = readers
@@ -215,7 +216,9 @@ class Nest:
             self.frame.integer(x) for x in ("row0", "row1", "column0", "column1", "k")
         )
         rows, columns, steps = self._block_sizes(row1 - row0, column1 - column0, k)
-        far = k * self.ldb * item_bytes(self.reader_b.item) > _FAR_BYTES
+        self.steps = steps
+        reach = self.ldb if self.shared == "b" else k * self.ldb
+        far = reach * item_bytes(self.reader_b.item) > _FAR_BYTES
         room = self.blocking.kept_bytes // item_bytes(self.reader_b.copied)
         kept = (rows < row1 - row0) & (k * columns <= room)
         with code.loop(column0, column1, columns) as j0, code.loop(row0, row1, rows) as i0:
@@ -246,7 +249,7 @@ class Nest:
     def _most_rows(self, columns: Value, steps: Value) -> Value:
         """Rows in a block at most, by rule: fewer where they stay where they lie and crowd caches."""
         cut, most = self.blocking, self.code.integer(self.blocking.rows)
-        if self.transpose_a or self.reader_a.loading is not None:
+        if self.transpose_a or self.shared == "a" or self.reader_a.loading is not None:
             return most
         fewer = max(cut.rows // _CROWDED_SHARE, min(cut.rows, cut.pack_b_rows))
         crowded = self._collide(self.lda, steps) & ~self._copies_a(columns, steps)
@@ -273,6 +276,10 @@ class Nest:
     def _panels_of_a(self, block: _Block) -> PanelOfA:
         """The block's rows of A, copied where that pays, or where they are converted."""
         code, rows = self.code, self.tile.rows
+        if self.shared == "a":
+            size = panel_elements("a", self.tile, block.depth)
+            start = self.a.at(block.p0 // self.steps * self.lda + block.i0 // rows * size)
+            return PanelOfA(start, size, self.one, code.integer(rows))
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
         source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
         if self.reader_a.loading is not None and not self.transpose_a:
@@ -323,6 +330,8 @@ class Nest:
         """The panels of B in columns `first` to `end`, copied where that pays, or where it is converted."""
         code, tile = self.code, self.tile
         copied_row, steps = code.integer(tile.columns), self.reader_b.steps(block.depth)
+        if self.shared == "b":
+            return lambda j: Side(self._shared_b(block.p0, block.depth, j), copied_row, self.one)
         copy = code.select_array(block.kept, self._kept(block, block.p0, first), self.copy_of_b)
         fresh = ~block.kept | block.first
         if self.transpose_b:
@@ -345,6 +354,11 @@ class Nest:
             code.select_array(pays, copy.at((j - first) * steps), source.at(j)), row, self.one
         )
 
+    def _shared_b(self, p: Value, depth: Value, j: Value) -> Array:
+        """The panel of B in column `j`, `depth` steps from step `p` on, in a copy for all parts of C."""
+        size = panel_elements("b", self.tile, depth)
+        return self.b.at(p // self.steps * self.ldb + j // self.tile.columns * size)
+
     def _kept(self, block: _Block, p: Value, j: Value) -> Array:
         """Where the copy of the panel of B in column `j`, from step `p` on, is kept."""
         wide = _whole(block.j1 - block.j0, self.tile.columns)
@@ -352,7 +366,7 @@ class Nest:
 
     def _group(self, block: _Block) -> Value:
         """How many panels of B are copied, or announced, at a time."""
-        if self.transpose_b:
+        if self.transpose_b or self.shared == "b":
             return self.one
         apart = self.ldb * item_bytes(self.reader_b.item)
         group = self.code.select(apart < _PAGE_BYTES, self.blocking.group, self.blocking.far_group)
@@ -369,6 +383,8 @@ class Nest:
         j = code.select(inside, j, j - whole + block.j0)
         p = code.select(inside, block.p0, block.p0 + block.depth)
         depth = code.select(block.far, code.select(inside, block.depth, block.following), 0)
+        if self.shared == "b":
+            return Ahead(self._shared_b(p, depth, j), wide, depth, wide)
         at = j * self.ldb + p if self.transpose_b else p * self.ldb + j
         start, row, crowded = self.b.at(at), self.ldb, self._collide(self.ldb, block.depth)
         if self.reader_b.loading is None:
@@ -407,6 +423,9 @@ class Nest:
 
     def _edge_side_b(self, block: _Block, j: Value, panel_row: Value) -> Side:
         """The last panel of B, always copied: tiles read whole vectors."""
+        if self.shared == "b":
+            columns = self.code.integer(self.tile.columns)
+            return Side(self._shared_b(block.p0, block.depth, j), columns, self.one)
         panel, columns = self.copy_of_b, block.j1 - j
         at = j * self.ldb + block.p0 if self.transpose_b else block.p0 * self.ldb + j
         way = pack_b_columns if self.transpose_b else pack_b_edge
