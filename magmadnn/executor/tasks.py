@@ -18,11 +18,7 @@ import numpy as np
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for
-<<<<<<< HEAD
-from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
-=======
-from magmadnn.compiler.emit.llvm.kernel import Loaded, block, compiled_count, load, scratch
->>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
+from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load, scratch
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
@@ -96,18 +92,13 @@ class Tasks:
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._products = self._tuned()
-<<<<<<< HEAD
         self._untried: list[Untried] = []
-        needed = [*(lowered.kernel for lowered in self._lowered.values()), *beside]
-=======
         self._shared = self._sharing()
         self._copies: list[Task] = []  # of shared factors, in the phase that is made
         self._rooms: list[Array] = []  # for them; other phases use them again
         self._taken = 0  # by that phase
-        before = compiled_count()
         needed = [lowered.kernel for lowered in self._lowered.values()]
         needed += [*(shared.copying.kernel for shared in self._shared.values()), *beside]
->>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
         load(needed, cache=kernel_cache())
 
     def _selected(self, work: Work) -> Lowered:
@@ -137,7 +128,6 @@ class Tasks:
                 product.parts = self._parts(work)
         return found
 
-<<<<<<< HEAD
     def tune(self) -> None:
         """Between two runs: time a run of a product that nobody has measured, if it is time for it.
 
@@ -145,7 +135,7 @@ class Tasks:
         """
         if self._untried:
             tuner().go_on(self._untried)
-=======
+
     def _sharing(self) -> dict[Work, SharedFactor]:
         """The products whose parts, more than one for each thread, share a copy of a factor."""
         found = {}
@@ -158,7 +148,6 @@ class Tasks:
             if shared is not None:
                 found[work], self._lowered[work] = shared, shared.product
         return found
->>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
 
     def _read_again(self, work: Work) -> set[str]:
         """The slots of what a step stores and something else in the same run reads."""
@@ -199,23 +188,18 @@ class Tasks:
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._runs(work.region.nodes[0], values)
-<<<<<<< HEAD
-        product = self._products.get(work)
-        if product:
-            values["cuts"] = tuner().cut(product.gemm, product.largest)
-=======
-        if work in self._shared:
+        product, shared = self._products.get(work), self._shared.get(work)
+        if shared:
             begin = len(self._copies)
-            holds += (self._copied(self._shared[work], values),)
+            holds += (self._copied(shared, values),)
             self.work_of |= {id(task): work for task in self._copies[begin:]}
-        elif work in self._products:
-            values["cuts"] = tuner().cut(*self._products[work], measure=self._warm)
->>>>>>> 92d81be (Large products on several threads copy the factor that all parts read once for all of them)
+        elif product:
+            values["cuts"] = tuner().cut(product.gemm, product.largest)
         made = [
             (cost, self._task(loaded, lowered, {**values, **part}, holds))
             for cost, part in (product.parts if product else self._parts(work))
         ]
-        if product:
+        if product and not shared:
             found = untried(product, lowered, self.arrays, [task for _, task in made])
             self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
