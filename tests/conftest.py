@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 
 import pytest
 
@@ -14,14 +15,13 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # curves are drawn to files
 @pytest.fixture(autouse=True)
 def names_of_this_test_only() -> Iterator[None]:
     """Optimisers, losses and metrics that a test defines are forgotten after it: texts list known names."""
+    places = (
+        ("magmadnn.optim.records", "_RECORDS"),
+        ("magmadnn.losses.loss", "Loss.known"),
+        ("magmadnn.metrics.metric", "Metric.known"),
+    )
     registries = [
-        vars(sys.modules[module])[name]
-        for module, name in (
-            ("magmadnn.optim.records", "_RECORDS"),
-            ("magmadnn.losses.loss", "_REGISTRY"),
-            ("magmadnn.metrics.metric", "_REGISTRY"),
-        )
-        if module in sys.modules
+        attrgetter(name)(sys.modules[module]) for module, name in places if module in sys.modules
     ]
     before = [dict(registry) for registry in registries]
     yield

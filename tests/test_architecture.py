@@ -32,7 +32,8 @@ LAYERS = """
     training
     layers
     optim
-    losses metrics
+    metrics
+    losses
     data
     linalg
     tensor

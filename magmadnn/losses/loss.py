@@ -1,4 +1,4 @@
-"""The base of every loss, the registry of names, and the weighted mean.
+"""The base of every loss, and the weighted mean.
 
 A loss is a frozen record of its settings. It compares predictions [batch, ...] with targets and gives one
 number per sample; called, it gives their mean, which is what a training step makes smaller.
@@ -6,41 +6,28 @@ number per sample; called, it gives their mean, which is what a training step ma
 
 from __future__ import annotations
 
-import inspect
-import re
-from abc import ABC, abstractmethod
-from dataclasses import MISSING, dataclass, fields
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from magmadnn import ops
-from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph import scope
 
 from .matching import same_shape
+from .registry import Named
 
 Value = Any  # an Operation; Tensors and arrays are computed at once
 
-_REGISTRY: dict[str, type[Loss]] = {}
-
 
 @dataclass(frozen=True)
-class Loss(ABC):
+class Loss(Named):
     """Derive from it, as a frozen dataclass, for a loss of your own; from then on it is known by name.
 
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
     """
 
-    names: ClassVar[tuple[str, ...]] = ()  # the class's name in small letters where it gives none
-
-    def __init_subclass__(cls) -> None:
-        if not (cls.__name__.startswith("_") or inspect.isabstract(cls)):
-            cls.names = cls.__dict__.get("names") or (snake_case(cls.__name__),)
-            _REGISTRY.update(dict.fromkeys(cls.names, cls))
-
-    @property
-    def name(self) -> str:
-        """In errors and graphs."""
-        return self.names[0]
+    kind = "loss"
+    known: ClassVar[dict[str, type[Loss]]] = {}
 
     @abstractmethod
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -101,16 +88,4 @@ def by_name(name: str) -> Loss:
         UnknownNameError: if there is none of that name.
         ArgumentError: if a setting has no default, so that the name is not enough.
     """
-    if name not in _REGISTRY:
-        raise UnknownNameError.of("loss", name, _REGISTRY)
-    cls = _REGISTRY[name]
-    if needed := [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]:
-        raise ArgumentError(
-            f"loss {name}: {', '.join(needed)} must be given; use {cls.__name__}(...), not the name"
-        )
-    return cls()
-
-
-def snake_case(name: str) -> str:
-    """`MeanSquaredError` as `mean_squared_error`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return Loss.of_name(name)

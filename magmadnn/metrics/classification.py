@@ -20,9 +20,10 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
+from magmadnn.losses.matching import mean_of_sample, with_shape
 
 from .metric import ROUNDING, Average, Metric, Sums, Value, ratio
-from .operands import class_numbers, mean_of_sample, weights_like, with_shape
+from .operands import class_numbers, weights_like
 
 AVERAGES = ("auto", "binary", "macro", "micro", "none")
 

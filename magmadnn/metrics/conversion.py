@@ -11,10 +11,11 @@ from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph import scope
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import shape_text
+from magmadnn.losses.matching import mean_of_sample
 from magmadnn.tensor import Operation
 
 from .metric import Average, Metric, Value, by_name
-from .operands import mean_of_sample, ones
+from .operands import ones
 
 MetricLike = str | Metric | type[Metric] | Callable[[Any, Any], Any]
 

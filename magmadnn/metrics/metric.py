@@ -1,4 +1,4 @@
-"""The base of every metric, and the registry of names.
+"""The base of every metric.
 
 A metric is computed in two steps, so that any split of the data into batches gives the same value: the
 graph adds up a few sums over the batch at hand, in float64; the sums of all batches are added; and
@@ -7,18 +7,16 @@ graph adds up a few sums over the batch at hand, in float64; the sums of all bat
 
 from __future__ import annotations
 
-import inspect
-import re
-from abc import ABC, abstractmethod
-from dataclasses import MISSING, dataclass, fields
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn import ops
-from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph import scope
+from magmadnn.losses.registry import Named
 
 from .operands import weights_like
 
@@ -26,27 +24,17 @@ Value = Any  # an Operation; Tensors and arrays are computed at once
 Sums = NDArray[np.float64]
 
 ROUNDING = 64 * np.finfo(np.float64).eps  # what a sum may be off by, relative to its terms
-_REGISTRY: dict[str, type[Metric]] = {}
 
 
 @dataclass(frozen=True)
-class Metric(ABC):
+class Metric(Named):
     """Derive from it, as a frozen dataclass, for a metric of your own; from then on it is known by name.
 
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
     """
 
-    names: ClassVar[tuple[str, ...]] = ()  # the class's name in small letters where it gives none
-
-    def __init_subclass__(cls) -> None:
-        if not (cls.__name__.startswith("_") or inspect.isabstract(cls)):
-            cls.names = cls.__dict__.get("names") or (snake_case(cls.__name__),)
-            _REGISTRY.update(dict.fromkeys(cls.names, cls))
-
-    @property
-    def name(self) -> str:
-        """In tables and histories."""
-        return self.names[0]
+    kind = "metric"
+    known: ClassVar[dict[str, type[Metric]]] = {}
 
     @abstractmethod
     def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
@@ -102,16 +90,4 @@ def by_name(name: str) -> Metric:
         UnknownNameError: if there is none of that name.
         ArgumentError: if a setting has no default, so that the name is not enough.
     """
-    if name not in _REGISTRY:
-        raise UnknownNameError.of("metric", name, _REGISTRY)
-    cls = _REGISTRY[name]
-    if needed := [f.name for f in fields(cls) if f.default is f.default_factory is MISSING]:
-        raise ArgumentError(
-            f"metric {name}: {', '.join(needed)} must be given; use {cls.__name__}(...), not the name"
-        )
-    return cls()
-
-
-def snake_case(name: str) -> str:
-    """`MatthewsCorrelation` as `matthews_correlation`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return Metric.of_name(name)

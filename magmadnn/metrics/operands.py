@@ -12,11 +12,7 @@ from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import node_of
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
-
-
-def with_shape(value: Any) -> Any:
-    """`value`, as an array where it is a list or a number."""
-    return value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
+from magmadnn.losses.matching import with_shape
 
 
 def numbers(name: str, predictions: Any, targets: Any) -> tuple[Any, Any]:
@@ -101,9 +97,3 @@ def ones(shape: tuple[Any, ...]) -> Any:
     if any(isinstance(size, Dim) for size in shape):
         return ops.broadcast_to(node_of(np.ones(())), shape)
     return np.ones(shape)
-
-
-def mean_of_sample(values: Any) -> Any:
-    """Values [batch, ...] -> [batch]: the mean over all axes but the first."""
-    axes = tuple(range(1, len(values.shape)))
-    return ops.mean(values, axis=axes) if axes else values

@@ -13,9 +13,10 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.signature import shape_text
+from magmadnn.losses.matching import with_shape
 
 from .metric import Metric, Sums, Value
-from .operands import class_numbers, weights_like, with_shape
+from .operands import class_numbers, weights_like
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from magmadnn import ops
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.signature import shape_text
+from magmadnn.losses.matching import mean_of_sample
 
 from .metric import ROUNDING, Average, Metric, Sums, Value, ratio
-from .operands import mean_of_sample, numbers, weights_like
+from .operands import numbers, weights_like
 
 
 def _squares(metric: Metric, predictions: Value, targets: Value) -> Value:
