@@ -40,7 +40,7 @@ def as_array(value: Any) -> NDArray[Any]:
         if interface is None:
             raise
     dtype, shape = as_dtype(interface["typestr"]), tuple(interface["shape"])
-    strides = interface.get("strides") or _packed(shape, dtype.itemsize)
+    strides = interface.get("strides") or packed_strides(shape, dtype.itemsize)
     if not math.prod(shape):
         return np.empty(shape, dtype)
     reach = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
@@ -207,7 +207,7 @@ def on_device(
     found, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     if dtype is not None and dtype != found:
         return None
-    if interface.get("strides") not in (None, _packed(shape, found.itemsize)):
+    if interface.get("strides") not in (None, packed_strides(shape, found.itemsize)):
         return None
     if hasattr(value, "block_until_ready") or not in_order or _is_apart(value, interface):
         settle(value, device)
@@ -248,6 +248,6 @@ def _number(value: Any) -> int:
     return number if kind == _CUDA else 0
 
 
-def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides of C order."""
+def packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of C order, in bytes."""
     return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

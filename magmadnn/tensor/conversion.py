@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
-from magmadnn.memory.foreign import is_foreign, settle
+from magmadnn.memory.foreign import is_foreign, packed_strides, settle
 
 from .tensor import Tensor
 
@@ -91,7 +91,7 @@ def from_dlpack(x: Any) -> Tensor:
 def _on_device(owner: Any, interface: dict[str, Any], device: int) -> Tensor:
     """A DEVICE Tensor on the memory of another library, laid out as its interface says."""
     dtype, shape = as_dtype(interface["typestr"]), tuple(interface["shape"])
-    if interface.get("strides") not in (None, _packed_strides(shape, dtype.itemsize)):
+    if interface.get("strides") not in (None, packed_strides(shape, dtype.itemsize)):
         raise ArgumentError(
             f"from_dlpack: a {type(owner).__name__} of shape {shape} on device {device} is not "
             "contiguous; make it so first"
@@ -100,8 +100,3 @@ def _on_device(owner: Any, interface: dict[str, Any], device: int) -> Tensor:
     address, size = interface["data"][0], math.prod(shape)
     memory = MemoryManager.adopt_device(address, size, dtype, device, owner)
     return Tensor.over(memory, memory.frame().reshape(shape))
-
-
-def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Those of C order."""
-    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
