@@ -121,7 +121,7 @@ def test_what_was_found_reaches_every_part(
     tuned()
     monkeypatch.setattr("magmadnn.compiler.tune.Search", Last)
     tasks = Tasks(plan, laid_out.arrays, {}, threads)
-    made = tasks.phase(plan.work)
+    (made,) = tasks.phases(plan.work)
     (waiting,) = tasks._untried
     assert waiting.nbytes >= sum(array.nbytes for array in feeds.values())  # of all parts
     kept = [(array.tobytes(), array) for array in laid_out.arrays.values()]
