@@ -139,16 +139,20 @@ class Layouts:
         size = bind_shape((columns,), self._sizes)
         return not rows and array.ndim > 1 and (array.size,) == size and array.flags.c_contiguous
 
-    def is_number(self, node: Node, rows: tuple[Any, ...]) -> bool:
-        """Whether a value of shape [rows] or [rows, 1], or a scalar, can be read row by row."""
+    def number(self, node: Node, rows: tuple[Any, ...]) -> str | None:
+        """How a value of shape [rows] or [rows, 1], or a scalar, is read row by row: `column` or `scalar`.
+
+        None if it cannot be.
+        """
         array = self.arrays[node]
         if node.shape == rows and array.ndim:
             array = array[..., None]
         domain = bind_shape((*rows, 1), self._sizes)
         try:
-            return spread_of(np.broadcast_to(array, domain)) in (COLUMN, SCALAR)
+            found = spread_of(np.broadcast_to(array, domain))
         except ValueError:
-            return False
+            return None
+        return found if found in (COLUMN, SCALAR) else None
 
 
 def spread_of(seen: Array) -> str | None:

@@ -98,7 +98,9 @@ class _Formulas:
     def _spread(self, operand: Node, reader: Node) -> str:
         region = self.region
         if reader in region.numbers and not is_reduction(reader):
-            return COLUMN if operand.shape and self.layouts.arrays[operand].size > 1 else SCALAR
+            number = self.layouts.number(operand, region.rows)
+            assert number is not None
+            return number
         if self.layouts.is_run(operand, *region.domain):
             return FULL
         pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE

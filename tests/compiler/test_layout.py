@@ -85,8 +85,8 @@ def test_spread_over_a_matrix_with_a_symbolic_size() -> None:
     found = layouts(x, row, column, one, vector)
     spreads = [found.spread(n, (BATCH,), 7) for n in (x, row, column, one, vector)]
     assert spreads == [FULL, ROW, COLUMN, SCALAR, None]
-    assert found.is_number(vector, (BATCH,)) and found.is_number(column, (BATCH,))
-    assert found.is_number(one, (BATCH,)) and not found.is_number(row, (BATCH,))
+    numbers = [found.number(n, (BATCH,)) for n in (vector, column, one, row)]
+    assert numbers == [COLUMN, COLUMN, SCALAR, None]
 
 
 def test_symbols_are_told_apart_from_each_other_and_from_usual_sizes() -> None:

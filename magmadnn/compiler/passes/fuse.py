@@ -146,7 +146,7 @@ class Fusion:
         if self.of.get(base) is region:
             return self._reads_register(operand, by_element, region)
         if not by_element:
-            return self.layouts.is_number(operand, region.rows)
+            return self.layouts.number(operand, region.rows) is not None
         spread = self.layouts.spread(operand, *walked)
         if region.kind is RegionKind.COLUMNS and spread == COLUMN:
             return False  # a number for each matrix of a stack

@@ -56,6 +56,12 @@ def test_softmax_cross_entropy_and_its_gradient() -> None:
     assert not any(r.startswith("call") for r in made)
 
 
+def test_a_number_of_rows_is_made_with_a_scalar_that_is_broadcast() -> None:
+    x, s = placed("x", 5, 7), placed("s")
+    given = {x: np.arange(35, dtype=np.float32).reshape(5, 7), s: np.float32(3)}
+    agrees([ops.sum(x, -1) * ops.broadcast_to(s, (5,))], given)
+
+
 def test_what_is_done_to_a_product_belongs_to_it() -> None:
     x, w, b = placed("x", BATCH, 7), variable("w", ramp(7, 5)), variable("b", ramp(5))
     assert regions(ops.relu(x @ w + b)) == ["gemm[batch, 5] matmul add relu"]
