@@ -35,7 +35,7 @@ def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> N
 
 
 def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:
-    """How many batches `rows` rows make: the last, partial one counts unless it is dropped.
+    """How many batches of batch_size `rows` rows make: the last, partial one counts unless dropped.
 
     >>> batch_count(10, 4), batch_count(10, 4, drop_last=True)
     (3, 2)
@@ -135,6 +135,11 @@ def split(arrays: Arrays, fraction: float, seed: int) -> tuple[Arrays, Arrays]:
 
     Rows keep their order within a part. Both parts are copies in memory; for a file larger than
     memory, use the row numbers of `split_rows`.
+
+    Args:
+        arrays: an array, or a tuple, list or dict of arrays with the same number of rows.
+        fraction: above 0 and below 1.
+        seed: of the choice.
     """
     first, second = split_rows(row_count(arrays, "arrays"), fraction, seed)
     return (

@@ -169,16 +169,48 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     class_weight: Sequence[float] | None = None,
 ) -> Any:
-    """See `CrossEntropy`."""
+    """The mean of `-log softmax(predictions)[target]`; formula, smoothing and averages: `CrossEntropy`.
+
+    Args:
+        predictions: logits, [batch, ..., k].
+        targets: class numbers [batch, ...], integers 0..k-1; or probabilities [batch, ..., k].
+        weights: [batch], one per sample; 1 where they are left out.
+        label_smoothing: from 0 up to but not including 1.
+        class_weight: k numbers; 1 each where they are left out.
+
+    Returns:
+        A scalar: an Operation, or a number where all operands are values.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: if they do not fit.
+    """
     loss = CrossEntropy(label_smoothing, None if class_weight is None else tuple(class_weight))
     return loss(predictions, targets, weights)
 
 
 def binary_cross_entropy(predictions: Any, targets: Any, weights: Any = None) -> Any:
-    """See `BinaryCrossEntropy`."""
+    """`mean(t * softplus(-z) + (1 - t) * softplus(z))`: the log loss of sigmoid(z).
+
+    Args:
+        predictions: logits z, [batch, ...].
+        targets: t, 0 or 1, or probabilities, of the same shape; [batch] matches [batch, 1].
+        weights: [batch], one per sample; 1 where they are left out.
+
+    Raises:
+        ShapeError, DTypeError: if they do not fit.
+    """
     return BinaryCrossEntropy()(predictions, targets, weights)
 
 
 def hinge(predictions: Any, targets: Any, weights: Any = None) -> Any:
-    """See `Hinge`."""
+    """`mean(max(0, 1 - s z))` with s = 1 for targets above 0 and -1 otherwise.
+
+    Args:
+        predictions: z, [batch, ...].
+        targets: 0 and 1, or -1 and 1, of the same shape; [batch] matches [batch, 1].
+        weights: [batch], one per sample; 1 where they are left out.
+
+    Raises:
+        ShapeError, DTypeError: if they do not fit.
+    """
     return Hinge()(predictions, targets, weights)

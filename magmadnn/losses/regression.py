@@ -67,17 +67,45 @@ class Huber(Loss):
 
 
 def mean_squared_error(predictions: Any, targets: Any, weights: Any = None) -> Any:
-    """See `MeanSquaredError`."""
+    """`mean((predictions - targets)**2)`; also called `mse`.
+
+    Args:
+        predictions: [batch, ...].
+        targets: of the same shape; [batch] matches [batch, 1].
+        weights: [batch], one per sample; 1 where they are left out.
+
+    Raises:
+        ShapeError, DTypeError: if they do not fit.
+    """
     return MeanSquaredError()(predictions, targets, weights)
 
 
 def mean_absolute_error(predictions: Any, targets: Any, weights: Any = None) -> Any:
-    """See `MeanAbsoluteError`."""
+    """`mean(|predictions - targets|)`; also called `mae`.
+
+    Args:
+        predictions: [batch, ...].
+        targets: of the same shape; [batch] matches [batch, 1].
+        weights: [batch], one per sample; 1 where they are left out.
+
+    Raises:
+        ShapeError, DTypeError: if they do not fit.
+    """
     return MeanAbsoluteError()(predictions, targets, weights)
 
 
 def huber(predictions: Any, targets: Any, weights: Any = None, *, delta: float = 1.0) -> Any:
-    """See `Huber`."""
+    """Squared errors up to delta, absolute ones beyond; formula and source: `Huber`.
+
+    Args:
+        predictions: [batch, ...].
+        targets: of the same shape; [batch] matches [batch, 1].
+        weights: [batch], one per sample; 1 where they are left out.
+        delta: where a square becomes a line, above 0.
+
+    Raises:
+        ShapeError, DTypeError, ArgumentError: if they do not fit.
+    """
     return Huber(delta)(predictions, targets, weights)
 
 

@@ -151,7 +151,7 @@ transpose: Op = _movement(
 
 @public
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
-    """`x` with two axes exchanged."""
+    """`x` with the axes `axis1` and `axis2` exchanged."""
     order = list(range(ndim_of(x)))
     a, b = (axis_number(words_of("swapaxes"), axis, len(order)) for axis in (axis1, axis2))
     order[a], order[b] = order[b], order[a]
@@ -160,7 +160,7 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
 
 @public
 def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """`x` with one axis moved to another place, the others in their order."""
+    """`x` with the axis `source` at the place `destination` of the result, the others in their order."""
     ndim = ndim_of(x)
     a, b = (axis_number(words_of("moveaxis"), axis, ndim) for axis in (source, destination))
     order = [i for i in range(ndim) if i != a]
@@ -243,7 +243,11 @@ def expand(x: Any, shape: Any) -> Any:
 
 @public
 def tile(x: Any, repeats: Any) -> Any:
-    """`x` repeated `repeats[i]` times along axis i; one number for each axis."""
+    """`x` repeated `repeats[i]` times along axis i; one number for each axis.
+
+    Raises:
+        ShapeError: if there is not one number for each axis.
+    """
     shape = shape_of(x)
     counts = as_shape(words_of("tile"), repeats)
     if len(counts) != len(shape):
@@ -345,7 +349,12 @@ concat = _movement(
 
 @public
 def stack(xs: Sequence[Any], axis: int = 0) -> Any:
-    """The list xs, which all have one shape, along a new axis."""
+    """The list xs, which all have one shape, along a new axis: `axis` of the result.
+
+    Raises:
+        ArgumentError: if xs is no list, or empty.
+        ShapeError: if the shapes differ, naming two.
+    """
     if not isinstance(xs, (list, tuple)) or not xs:
         raise ArgumentError("stack: xs must be a list of one or more")
     first, *others = (shape_of(x) for x in xs)

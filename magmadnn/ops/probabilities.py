@@ -132,6 +132,11 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """log(sum(exp(x))) over axes, without overflow: the largest x is taken out first.
 
     float64 for integers.
+
+    Args:
+        x: [...], numbers.
+        axis: one axis or several; None: all.
+        keepdims: whether the axes stay, with size 1.
     """
     axes = axes_of(words_of("logsumexp"), axis, ndim_of(x))
     x, back = with_digits(x if is_floating(dtype_of(x)) else cast(x, "float64"))

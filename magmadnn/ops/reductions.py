@@ -437,7 +437,13 @@ def with_digits(x: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 @public
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The arithmetic mean over axes; float64 for integers."""
+    """The arithmetic mean over axes; float64 for integers, NaN over nothing.
+
+    Args:
+        x: [...], numbers.
+        axis: one axis or several; None: all.
+        keepdims: whether the axes stay, with size 1.
+    """
     x, back = with_digits(x)
     count = _count("mean", x, axis)
     return back(divide(sum(x, axis, keepdims), count))
@@ -445,7 +451,14 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 @public
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
-    """The variance over axes: the mean of `(x - mean)**2`, over n - ddof elements."""
+    """The variance over axes: `sum((x - mean)**2) / (n - ddof)` of n elements.
+
+    Args:
+        x: [...], numbers.
+        axis: one axis or several; None: all.
+        keepdims: whether the axes stay, with size 1.
+        ddof: 1 for the estimate from a sample.
+    """
     x, back = with_digits(x)
     count = _count("var", x, axis) - float(ddof)
     centred = subtract(x, mean(x, axis, keepdims=True))
@@ -454,7 +467,10 @@ def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
 
 @public
 def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
-    """The standard deviation over axes: the square root of `var`; its gradient at 0 is NaN."""
+    """The standard deviation over axes: the square root of `var`; its gradient at 0 is NaN.
+
+    x, axis, keepdims and ddof are as for `var`.
+    """
     axes_of(words_of("std"), axis, ndim_of(x))
     x, back = with_digits(x)
     return back(sqrt(var(x, axis, keepdims, ddof)))
@@ -462,7 +478,10 @@ def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
 
 @public
 def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN."""
+    """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN.
+
+    x, axis and keepdims are as for `mean`.
+    """
     axes_of(words_of("norm"), axis, ndim_of(x))
     x, back = with_digits(x)
     return back(sqrt(sum(square(x), axis, keepdims)))

@@ -159,6 +159,10 @@ class Momentum(Part):
     Polyak, USSR Comp. Math. 4 (1964); Sutskever, Martens, Dahl, Hinton, ICML 2013, eq. (1)-(4),
     in PyTorch's form: the learning rate is outside of the velocity, and Nesterov's look-ahead is expressed
     in the parameters that are kept.
+
+    Attributes:
+        momentum: from 0 up to but not including 1.
+        nesterov: whether the gradient is taken ahead.
     """
 
     momentum: Setting = field(default=0.9, metadata=FRACTION)

@@ -37,6 +37,14 @@ class Step:
 
     A run computes the loss and the outputs with the parameters as they are, then gives parameters, slots
     and the count their new values. Settings (learning rate and the like) are inputs of each run.
+
+    Args:
+        optimizer: the rule.
+        loss: a scalar Operation.
+        parameters: the variables that are trained.
+        outputs: Operations whose values `run` gives after the loss.
+        executor, precision, device: as for `md.Model`.
+        kept: variables whose updates in the graph are left out, such as statistics of frozen layers.
     """
 
     def __init__(

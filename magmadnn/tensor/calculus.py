@@ -45,6 +45,11 @@ def grad(y: Operation, xs: Targets, seed: Any = None, *, training: bool = False)
 def jacobian(y: Operation, x: Operation, *, training: bool = False) -> Operation:
     """All dy_i/dx_j: y [p...], x [q...] -> [p..., q...]; one reverse sweep for each element of y.
 
+    Args:
+        y: of a shape that is known.
+        x: a variable, a placeholder, or a value on the way to y.
+        training: whether phases (dropout, batch statistics) are those of training.
+
     Raises:
         ShapeError: if y has a size that is not known yet.
     """
@@ -63,6 +68,12 @@ def hvp(y: Operation, x: Operation, vector: Any, *, training: bool = False) -> O
     """The Hessian of y with respect to x, times a vector of x's shape: the gradient of <dy/dx, vector>.
 
     Pearlmutter, "Fast exact multiplication by the Hessian", Neural Computation 6 (1994), eq. (5).
+
+    Args:
+        y: a scalar.
+        x: as for `jacobian`.
+        vector: of x's shape.
+        training: as for `jacobian`.
 
     Raises:
         ShapeError: if the vector has another shape than x.

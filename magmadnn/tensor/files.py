@@ -39,6 +39,11 @@ _TRUTH = {"0": False, "1": True, "false": False, "true": True}
 def save_csv(tensor: Any, path: PathLike, delimiter: str = ",") -> None:
     """Write a Tensor of one axis as a column, or of two axes as rows and columns.
 
+    Args:
+        tensor: the Tensor, or an array.
+        path: of the file, which is replaced.
+        delimiter: between the numbers of a row.
+
     Raises:
         ShapeError: if it has other axes, or no elements.
         FileError: if the file cannot be written.
@@ -59,6 +64,11 @@ def load_csv(path: PathLike, dtype: DTypeLike = "float32", delimiter: str = ",")
     """Read a file of numbers: one column gives one axis, more give rows and columns.
 
     Empty lines are left out. `md.data` reads tables with headers, text and missing values.
+
+    Args:
+        path: of the file.
+        dtype: of the Tensor.
+        delimiter: between the numbers of a row.
 
     Raises:
         FileError: if the file cannot be read.
