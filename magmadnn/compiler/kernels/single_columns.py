@@ -1,7 +1,8 @@
 """Formulas over a row that are true, or other than 0, in a single column.
 
-A formula that compares a class with the number of the column is true in one column only. Where a sum has
-such a formula, and is 0 in all other columns, no walk over the row is needed: it is a `Spike`.
+A formula that compares a class with the number of the column is true in one column only. What has such a
+formula, and is the same in all other columns, is a `Spike`; a sum of it that is 0 there needs no walk over
+the row.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _CASTS: dict[Any, Callable[[Any], Any]] = {"bool": bool, "float32": float, "floa
 
 @dataclass(frozen=True)
 class Spike:
-    """A sum over columns that are alike but for one.
+    """A formula over columns that are alike but for one.
 
     Attributes:
         place: the number of that column; outside of the matrix there is none.
-        here: what is added there,
+        here: what it is there,
         elsewhere: and in every other column; the same in all of them.
     """
 
@@ -71,11 +72,16 @@ def place_of(formula: Formula, operands: Sequence[Operand]) -> Formula | None:
 
 def spike_of(reduction: Reduction, operands: Sequence[Operand]) -> Spike | None:
     """A sum that needs no walk; None for others."""
-    tests = {p for p in parts(reduction.formula) if place_of(p, operands) is not None}
-    if reduction.kind != "add" or len(tests) != 1:
+    return spike(reduction.formula, operands) if reduction.kind == "add" else None
+
+
+def spike(formula: Formula, operands: Sequence[Operand]) -> Spike | None:
+    """A formula that is the same in all columns but one; None for others."""
+    tests = {p for p in parts(formula) if place_of(p, operands) is not None}
+    if len(tests) != 1:
         return None
     (test,) = tests
-    here, elsewhere = (_replaced(reduction.formula, test, truth) for truth in (True, False))
+    here, elsewhere = (_replaced(formula, test, truth) for truth in (True, False))
     place = place_of(test, operands)
     assert place is not None
     return Spike(place, here, elsewhere) if is_row_constant(elsewhere, operands) else None

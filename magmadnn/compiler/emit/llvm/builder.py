@@ -20,6 +20,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from .target import Target
 from .threads import Threads
 from .values import F32 as F32
 from .values import F64 as F64
@@ -47,11 +48,12 @@ class Code(Threads):
 
     Args:
         function: llvmlite's.
-        halves: whether the CPU converts float16 by instructions of its own (`Target.halves`).
+        target: the CPU, where it may have instructions of its own for what LLVM has no word for.
     """
 
-    def __init__(self, function: Any, halves: bool = False) -> None:
-        self.function, self.halves = function, halves
+    def __init__(self, function: Any, target: Target | None = None) -> None:
+        self.function, self.target = function, target
+        self.halves = bool(target and target.halves)
         self.ir = ir.IRBuilder(function.append_basic_block("entry"))
         # Variables go to the entry block, so what follows starts in one of its own.
         body = function.append_basic_block("body")
@@ -74,7 +76,8 @@ class Code(Threads):
     def looked_up(self, table: Sequence[int], places: Value) -> Value:
         """The entries of a table of 8 whose places are the low bits of 32-bit integers.
 
-        On vectors LLVM makes one permutation of a register of it, where the CPU has one.
+        On vectors it is one permutation of a register, where the CPU has one. LLVM finds those too, but x86's
+        need not be told which bits are the low ones.
         """
         if not isinstance(places.type, ir.VectorType):
             memory = self.constants(f"table_{'_'.join(map(str, table))}", I32, table)
@@ -82,6 +85,9 @@ class Code(Threads):
         lanes = places.type.count
         size = max(lanes, len(table))
         known = ir.Constant(ir.VectorType(I32, size), [table[k % len(table)] for k in range(size)])
+        if self.target is not None and lanes in self.target.permutations:
+            name = self.target.permutations[lanes]
+            return self.intrinsic(name, places.type, [known, places.ir])
         inside = places & (len(table) - 1)
         if lanes < size:
             inside = self.shuffle(inside, inside, [k % lanes for k in range(size)])
@@ -183,7 +189,7 @@ class Code(Threads):
             callee = ir.Function(module, ir.FunctionType(VOID, kinds), name)
             callee.linkage = "internal"
             callee.attributes.add("nounwind")
-            code, arguments = Code(callee, self.halves), iter(callee.args)
+            code, arguments = Code(callee, self.target), iter(callee.args)
             write(code, *(_renewed(operand, code, arguments) for operand in operands))
             code.give_back()
         self.ir.call(callee, values)

@@ -61,7 +61,7 @@ def add_function(module: Any, name: str, kernel: Kernel, target: Target) -> Any:
     """Write `kernel` into an llvmlite module as the function `name`, and give that."""
     function = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER, I64]), name)
     function.attributes.add("nounwind")
-    code = Code(function, target.halves)
+    code = Code(function, target)
     write_kernel(kernel, code, Frame(code, kernel.slots), target)
     code.give_back()
     return function

@@ -9,11 +9,13 @@ from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
 from magmadnn.compiler.kernels.operands import Operand
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 from magmadnn.compiler.kernels.single_columns import (
+    COLUMN_NUMBER,
     LEAVES,
     Spike,
     children,
     is_row_constant,
     parts,
+    spike,
     spike_of,
 )
 
@@ -76,6 +78,47 @@ class RowFormulas:
             return
         for part in children(formula):
             self._look(part, stage, seen)
+
+
+def with_choices(kernel: Rows) -> Rows:
+    """The kernel with a choice of two numbers where a part of what is stored has only two values in a row."""
+
+    def changed(formula: Formula) -> Formula:
+        if not children(formula):
+            return formula
+        two = spike(formula, kernel.operands) if _is_of(kernel, formula) else None
+        if two and is_row_constant(two.here, kernel.operands):
+            here, elsewhere = (
+                ("cast", number, kernel.dtype) for number in (two.here, two.elsewhere)
+            )
+            return ("where", ("equal", two.place, COLUMN_NUMBER), here, elsewhere)
+        return tuple(changed(a) if isinstance(a, tuple) else a for a in formula)
+
+    return replace(
+        kernel,
+        stages=tuple(
+            replace(one, store=tuple(replace(r, formula=changed(r.formula)) for r in one.store))
+            for one in kernel.stages
+        ),
+    )
+
+
+def _is_of(kernel: Rows, formula: Formula) -> bool:
+    """Whether a formula is known to be a number of the kernel's dtype."""
+    wider = kernel.dtype != "float64" and any(
+        p == ("cast", *p[1:2], "float64")
+        or (p[0] == "argument" and kernel.operands[p[1]].dtype == "float64")
+        for p in parts(formula)
+    )
+    return not wider and _has_cast(formula, kernel.dtype)
+
+
+def _has_cast(formula: Formula, dtype: str) -> bool:
+    """Whether a cast to the dtype makes the formula one of it, unless another part is wider."""
+    if formula[0] == "cast":
+        return bool(formula[2] == dtype)
+    passed = formula[2:] if formula[0] == "where" else children(formula)
+    return formula[0] in (*_FOLLOW, "where") and any(_has_cast(part, dtype) for part in passed)
 
 
 def with_signs(kernel: Rows) -> Rows:

@@ -3,9 +3,9 @@
 A sum adds element c to partial sum c mod 32 (float64: mod 16), in the order of the columns, and then
 halves the partial sums until one is left. So neither vector width nor threads change a bit of it.
 
-Where formulas are short, as many vectors as hold all partial results are worked on side by side, and these
-stay in registers. Where they are long, registers are needed otherwise, and one vector at a time is
-combined with partial results in memory, which is in the first cache.
+As many vectors as hold all partial results are written out one after the other. Where formulas are short,
+partial results stay in registers. Where they are long, registers are needed otherwise: vectors are combined
+with partial results in memory, which is in the first cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from .formulas import ITEMS, PRIMITIVES
 
 PARTIAL_BYTES = 128  # of the partial sums: 32 float32, 16 float64
 _NARROWEST = 4  # lanes of a vector that is halved
-_SIDE_BY_SIDE = 64  # instructions of a loop that is written out for several vectors, at most
+_STORES = 4  # vectors of a loop that only stores
+_IN_REGISTERS = 48  # instructions of a loop that leave registers for partial results, at most
+_WRITTEN_OUT = 200  # instructions of a loop for several vectors, at most
 
 _NEUTRAL = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
 
@@ -44,30 +46,32 @@ class Walk:
         """
         code, lanes = self.code, self.lanes
         parts = [_Parts(code, reduction, lanes) for reduction in reduce]
-        most = max((part.count for part in parts), default=1)
-        side_by_side = most if most * work <= _SIDE_BY_SIDE else 1
+        most = max((part.count for part in parts), default=_STORES)
+        together = most if most * work <= (_WRITTEN_OUT if parts else _IN_REGISTERS) else 1
+        in_registers = together * work <= _IN_REGISTERS
         count = self.column1 - self.column0
         whole = self.column0 + (count - count % lanes)
         wide = self.column0
-        if side_by_side > 1:
-            wide = wide + (count - count % (side_by_side * lanes))
-        if side_by_side > 1:
-            with code.loop(self.column0, wide, side_by_side * lanes) as column:
-                steps = [self.step(column + n * lanes, None, n) for n in range(side_by_side)]
+        if together > 1:
+            wide = wide + (count - count % (together * lanes))
+        if together > 1 and in_registers:
+            with code.loop(self.column0, wide, together * lanes) as column:
+                steps = [self.step(column + n * lanes, None, n) for n in range(together)]
                 for part, values in zip(parts, zip(*steps, strict=True), strict=True):
                     part.add(values)
         for part in parts:
             part.spill()
+        if together > 1 and not in_registers:
+            with code.loop(self.column0, wide, together * lanes) as column:
+                for n in range(together):
+                    at = code.integer(n * lanes)
+                    _add_to_memory(parts, at, self.step(column + n * lanes, None, n), None)
         with code.loop(wide, whole, lanes) as column:
-            self._add_to_memory(parts, column, None)
+            _add_to_memory(parts, column - self.column0, self.step(column, None, 0), None)
         with code.when(whole < self.column1):
-            self._add_to_memory(parts, whole, code.first(self.column1 - whole, lanes))
+            mask = code.first(self.column1 - whole, lanes)
+            _add_to_memory(parts, whole - self.column0, self.step(whole, mask, 0), mask)
         return [part.total() for part in parts]
-
-    def _add_to_memory(self, parts: Sequence[_Parts], column: Value, mask: Value | None) -> None:
-        values = self.step(column, mask, 0)
-        for part, value in zip(parts, values, strict=True):
-            part.add_to_memory(column - self.column0, value, mask)
 
 
 class _Parts:
@@ -142,6 +146,14 @@ class _Parts:
             high = code.shuffle(values, values, [(count + k) % (2 * count) for k in range(width)])
             values = self._joined(high, low)
         return code.lane(values, 0)
+
+
+def _add_to_memory(
+    parts: Sequence[_Parts], at: Value, values: Sequence[Value], mask: Value | None
+) -> None:
+    """Combine the values of a step with the partial results from place `at` on."""
+    for part, value in zip(parts, values, strict=True):
+        part.add_to_memory(at, value, mask)
 
 
 def neutral(reduction: Reduction) -> float | int:

@@ -20,7 +20,7 @@ from .builder import I32, I64, Array, Code, Value, item_type, vector
 from .formulas import ITEMS, PRIMITIVES, Writer, cast
 from .frame import Frame
 from .operands import Matrix, MatrixRow, lanes_for
-from .row_formulas import RowFormulas, cost, row_parts, with_signs
+from .row_formulas import RowFormulas, cost, row_parts, with_choices, with_signs
 from .row_walk import Walk
 from .target import Target
 
@@ -36,7 +36,7 @@ def rows_scratch_bytes(kernel: Rows) -> int:
 def write_rows(kernel: Rows, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
     lanes = lanes_for(target.vector_bytes, kernel.parts)
-    writer = _RowWriter(with_signs(kernel), code, frame, lanes)
+    writer = _RowWriter(with_choices(with_signs(kernel)), code, frame, lanes)
     with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
         writer.write(row)
     if kernel.streamed:
@@ -116,7 +116,7 @@ class _RowWriter:
                     matrix.prefetch(column)
             elements = self._elements(column, mask, known)
             for test, place in places.items():
-                elements.know(test, self._is_here(place, column))
+                elements.know(test, self._is_here(place, column, number))
             for formula in self.formulas.uses[stage]:
                 elements.know(formula, self._kept(formula).vector(column, self.lanes))
             values = [elements.write(r.formula) for r in reduce]
@@ -187,12 +187,13 @@ class _RowWriter:
         inside = (wide < self.column1) & (wide >= 0)
         return self.code.select(inside, self.code.narrowed(wide, I32), self.code.lift(-1, I32))
 
-    def _is_here(self, place: Value, column: Value) -> Value:
-        """Which of the columns from `column` on is the place."""
-        code, item = self.code, place.type
-        first = column if item == I64 else code.narrowed(column, I32)
+    def _is_here(self, place: Value, column: Value, number: int) -> Value:
+        """Which of the columns from `column` on is the place; vectors of a loop share the difference."""
+        code, item, offset = self.code, place.type, number * self.lanes
+        start = column - offset
+        first = start if item == I64 else code.narrowed(start, I32)
         difference: Value = place - first
-        return code.compare("==", code.lane_numbers(self.lanes, item), difference)
+        return code.compare("==", code.lane_numbers(self.lanes, item) + offset, difference)
 
     def _spiked(self, stage: int, reduction: Reduction, spike: Spike, writer: Writer) -> Value:
         """A sum whose terms are 0 but for one; the walk over all, should they turn out not to be."""

@@ -58,6 +58,21 @@ class Target:
         """Elements of `item_bytes` bytes in one vector register."""
         return self.vector_bytes // item_bytes
 
+    @property
+    def permutations(self) -> dict[int, str]:
+        """Intrinsics that look up 32-bit numbers in a register by the low bits of others, by their lanes."""
+        names = {
+            8: ("avx2", "llvm.x86.avx2.permd"),
+            16: ("avx512f", "llvm.x86.avx512.permvar.si.512"),
+        }
+        return {
+            lanes: name
+            for lanes, (feature, name) in names.items()
+            if self.triple.startswith("x86_64")
+            and 4 * lanes <= self.vector_bytes
+            and f"-{feature}" not in self.features
+        }
+
 
 _X86, _MAC, _ARM = "x86_64-unknown-linux-gnu", "arm64-apple-darwin", "aarch64-unknown-linux-gnu"
 _NAMED = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.frame import Frame
-from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, with_signs
+from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, with_choices, with_signs
 from magmadnn.compiler.emit.llvm.rows import rows_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.values import FLOATS
@@ -185,6 +185,29 @@ def test_sums_of_small_terms(dtype: str, columns: int) -> None:
         ran(exact, x, target, wanted, **more)
         np.testing.assert_allclose(found, wanted, 4 * np.finfo(F4).eps if dtype == F4 else 0)
     assert np.isfinite(wanted).sum() >= len(x) - 4
+
+
+@pytest.mark.parametrize("other", [F4, F8])
+@pytest.mark.parametrize("columns", [1, 8, 31, 100, 1024])
+def test_two_values_in_a_row_are_chosen_from(columns: int, other: str) -> None:
+    """What a class makes of a row is worked out once; not where a wider operand makes it wider."""
+    one = ("cast", HERE, F4)
+    hot = ("multiply", ("where", ("argument", 2), NAN, one), ("argument", 3))
+    made = Rows(
+        (Operand("x", F4), Operand("t", I8, COLUMN), Operand("b", "bool", COLUMN),
+         Operand("g", other, COLUMN)),
+        (Stage(store=(Result("y", F4, ("subtract", hot, X)),)),),
+    )  # fmt: skip
+    formula = with_choices(made).stages[0].store[0].formula
+    assert formula[1][0] == ("where" if other == F4 else "multiply")
+    x = drawn(5, columns)
+    t, b = np.array([0, columns - 1, columns, -1, columns // 2]), np.arange(5) == 1
+    g = np.array([-0.3, 2, 3, np.inf, 0.1], other)
+    wanted = np.where(b[:, None], np.nan, t[:, None] == np.arange(columns)).astype(F4)
+    with np.errstate(invalid="ignore"):
+        wanted = (wanted * g[:, None] - x).astype(F4)
+    for target in WIDTHS:
+        np.testing.assert_array_equal(ran(made, x, target, t=t, b=b, g=g), wanted)
 
 
 def dtype_of(dtype: str, value: object) -> np.floating:
