@@ -206,6 +206,7 @@ class Nest:
         self.copy_of_b = scratch["panel"].viewed(self.reader_b.copied)
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
         self.copies_of_b = scratch["kept"].viewed(self.reader_b.copied)
+        self.room = code.integer(blocking.kept_bytes // item_bytes(self.reader_b.copied))
         self.one, self.cut = code.integer(1), frame.integer("cuts")
         self.by_rule = self.cut.equals(0)
 
@@ -219,8 +220,7 @@ class Nest:
         self.steps = steps
         reach = self.ldb if self.shared == "b" else k * self.ldb
         far = reach * item_bytes(self.reader_b.item) > _FAR_BYTES
-        room = self.blocking.kept_bytes // item_bytes(self.reader_b.copied)
-        kept = (rows < row1 - row0) & (k * columns <= room)
+        kept = (rows < row1 - row0) & (k * columns <= self.room)
         with code.loop(column0, column1, columns) as j0, code.loop(row0, row1, rows) as i0:
             i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
             with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
@@ -242,9 +242,17 @@ class Nest:
             steps = (steps + 1) // 2 * 2  # a block ends where a pair does
         most = code.select(self.by_rule, self._most_rows(columns, steps), (self.cut >> 16) & 0xFFFF)
         part = _even_part(code, rows, (rows + most - 1) // most)
-        most = code.select(k > steps, self.blocking.columns, code.larger(columns, 1))
+        waiting = code.select(rows > most, self._most_columns(k), self.blocking.columns)
+        most = code.select(k > steps, waiting, code.larger(columns, 1))
         wide = _even_part(code, columns, (columns + most - 1) // most)
         return _whole(part, high), _whole(wide, self.tile.columns), steps
+
+    def _most_columns(self, k: Value) -> Value:
+        """Columns in a block whose rows are cut: so few that copies of B, if that pays, serve all rows."""
+        code, cut, wide = self.code, self.blocking, self.tile.columns
+        fit = self.room // code.larger(k, 1) // wide * wide
+        fewer = (fit >= min(cut.pack_a_rows, cut.columns)) & (fit < cut.columns)
+        return code.select(fewer, fit, cut.columns)
 
     def _most_rows(self, columns: Value, steps: Value) -> Value:
         """Rows in a block at most, by rule: fewer where they stay where they lie and crowd caches."""

@@ -30,6 +30,7 @@ KINDS = list(itertools.product(DTYPES, (False, True), (False, True), (False, Tru
 SMALL = Blocking(
     7, 12, 64, pack_a_rows=1, pack_a_columns=1, pack_b_rows=1, group=2, far_group=3, unroll=3
 )
+FEW = replace(SMALL, kept_bytes=5000)  # copies of B serve all rows in blocks of few columns only
 PLAIN = Blocking(
     10**4, 12, 64, pack_a_rows=10**6, pack_a_columns=10**6, pack_b_rows=10**6, kept_bytes=0
 )
@@ -144,7 +145,7 @@ def test_cuts_do_not_change_bits(ta, tb, scaled):
     for rows, columns in itertools.product(*cuts):
         tiles = [(*i, *j) for i in itertools.pairwise(rows) for j in itertools.pairwise(columns)]
         np.testing.assert_array_equal(result(plain, tiles=tiles), first)
-    for blocking in (SMALL, PLAIN):
+    for blocking in (SMALL, FEW, PLAIN):
         np.testing.assert_array_equal(result(replace(plain, blocking=blocking)), first)
     for target in WIDTHS:
         np.testing.assert_array_equal(result(plain, target), first)
