@@ -23,6 +23,7 @@ from .kernels.formula import DTYPES, HALVES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS,
 _SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
 _FLOATS = ("float32", "float64")
 _COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
+_CONVERSIONS = {*(("float32", h) for h in HALVES), *((h, f) for h in HALVES for f in _FLOATS)}
 
 
 def compilable(node: Node) -> bool:
@@ -50,11 +51,12 @@ def compilable(node: Node) -> bool:
 def converts_half(node: Node) -> bool:
     """Whether a node rounds float32 to half precision, or widens halves; more is not compiled of them."""
     op = node.op
-    if not isinstance(op, Op) or op.kind is not OpKind.POINTWISE or op.scalar is None:
+    if len(node.inputs) != 1 or not isinstance(op, Op) or op.scalar is None:
         return False
-    ends = (*(i.dtype.name for i in node.inputs), node.dtype.name)
-    pairs = [*(("float32", h) for h in HALVES), *((h, f) for h in HALVES for f in _FLOATS)]
-    return ends in pairs and _raw(node) == ("cast", ("argument", 0), ends[1])
+    if op.kind is not OpKind.POINTWISE:
+        return False
+    ends = (node.inputs[0].dtype.name, node.dtype.name)
+    return ends in _CONVERSIONS and _raw(node) == ("cast", ("argument", 0), ends[1])
 
 
 def converts(node: Node) -> bool:

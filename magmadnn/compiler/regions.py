@@ -64,4 +64,5 @@ def matrix_of(shape: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
 
 def is_same_matrix(one: tuple[tuple[Any, ...], Any], other: tuple[tuple[Any, ...], Any]) -> bool:
     """Whether two matrices have as many rows and columns, however their leading axes are divided."""
-    return bool(one[1] == other[1] and product(one[0]) == product(other[0]))
+    alike = one[0] == other[0] or product(one[0]) == product(other[0])
+    return bool(alike and one[1] == other[1])

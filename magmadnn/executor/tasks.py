@@ -139,8 +139,8 @@ class Tasks:
     def _sharing(self) -> dict[Work, SharedFactor]:
         """The products whose parts, more than one for each thread, share a copy of a factor."""
         found = {}
-        for work in self._products:
-            if product_of(work.region).ndim > 2 or len(self._parts(work)) <= self.threads:
+        for work, product in self._products.items():
+            if product_of(work.region).ndim > 2 or len(product.parts) <= self.threads:
                 continue
             values = self._values[work]
             by_row = _cut_along(work, values) == "row"

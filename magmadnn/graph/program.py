@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from .node import Node, Updated, resolve_phase, topological
 from .text import describe
@@ -42,6 +43,10 @@ class Program:
 
     def nodes(self) -> list[Node]:
         """Everything that is computed, inputs before users."""
+        return list(self._nodes)
+
+    @cached_property
+    def _nodes(self) -> list[Node]:
         return topological(self.roots)
 
     def with_roots(self, roots: Sequence[Node]) -> Program:
