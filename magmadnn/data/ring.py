@@ -172,15 +172,14 @@ class Ring:
         self._thread.start()
         return self
 
-    def take(self, most: int, least: int = 1, held: int = 0) -> Ready | Any | None:
+    def take(self, most: int, least: int = 1) -> Ready | Any | None:
         """Up to `most` batches that are ready, or what was passed on; None at the end. Waits for the reader.
 
-        What was taken before is given back, but for the last `held` batches: at most half of the places, so
-        that the reader can go on. Fewer than `least` are only given out where the reader cannot add to them.
-        An error of the reader is raised when all that it had filled is used up.
+        What was taken before is given back. Fewer than `least` are only given out where the reader cannot add
+        to them. An error of the reader is raised when all that it had filled is used up.
         """
         with self._changed:
-            self._free_from = self._taken - held
+            self._free_from = self._taken
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ended or self._has(min(least, most)))
             if not self._ready:

@@ -18,41 +18,56 @@ from magmadnn.graph.op import Array
 _AHEAD_BYTES = 3 << 10  # how far ahead rows are announced
 _SHARES = 4  # parts for each thread, so that one that is held up leaves its to others
 _LEAST_BYTES = 1 << 16  # of a part
-_FIRST, _LAST, _ROWS, _ORDER, _RESULT, _ROW_BYTES = (
-    CopyRows.slots.index(name) for name in ("row0", "row1", "rows", "order", "result", "row_bytes")
-)
+_FIRST, _LAST, _ROWS, _ORDER, _RESULT, _RESULT_ROW, _SOURCE, _SOURCE_ROW = (
+    CopyRows.slots.index(name)
+    for name in (
+        "row0", "row1", "rows", "order", "result", "result_row", "source", "source_row",
+    )
+)  # fmt: skip
 
 
 class RowCopies:
     """Copies rows of arrays, in an order, into arrays of the same dtype.
 
     Args:
-        pairs: arrays that rows are copied from, and those in C order that they are copied to, as `can` says.
+        pairs: arrays that rows are copied from, and those with rows in C order that they are copied to, as
+            `can` says.
         rows: how many are copied in one go.
         threads: that copy, the caller's included.
     """
 
     def __init__(self, pairs: Sequence[tuple[Array, Array]], rows: int, threads: int) -> None:
-        self._rows = rows
+        self._rows, goals = rows, [goal for _, goal in pairs]
         kernel, loaded = CopyRows(), _kernel()
-        blocks = []
-        for source, goal in sorted(pairs, key=lambda pair: pair[1][:1].nbytes):  # long parts last
-            nbytes = goal[:1].nbytes
-            parts = max(min(threads * _SHARES, rows * nbytes // _LEAST_BYTES), 1)
+        blocks, parts = [np.empty((0, len(kernel.slots)), np.int64)], []
+        # long parts last
+        for number in sorted(range(len(goals)), key=lambda number: goals[number][:1].nbytes):
+            nbytes = goals[number][:1].nbytes
+            count = max(min(threads * _SHARES, rows * nbytes // _LEAST_BYTES), 1)
             one = block(
                 kernel, row0=0, row1=0, batch_rows=rows, rows=0,
-                ahead=-(-_AHEAD_BYTES // max(nbytes, 1)), order=0, source=source,
-                source_row=source.strides[0], result=goal, row_bytes=nbytes,
+                ahead=-(-_AHEAD_BYTES // max(nbytes, 1)), order=0, source=0, source_row=0,
+                result=goals[number], result_row=goals[number].strides[0], row_bytes=nbytes,
             )  # fmt: skip
-            ends = np.arange(parts + 1) * rows // parts
-            blocks.append(np.tile(one, (parts, 1)))
-            blocks[-1][:, _FIRST], blocks[-1][:, _LAST] = ends[:-1], ends[1:]
-        self._blocks = np.concatenate([np.empty((0, len(kernel.slots)), np.int64), *blocks])
+            blocks.append(np.tile(one, (count, 1)))
+            parts += [(number, part, count) for part in range(count)]
+        self._blocks = np.concatenate(blocks)
+        # of each task: which pair, and which part of how many
+        self._pair, self._part, self._parts = np.array(parts, np.int64).reshape(-1, 3).T
         self._starts = self._blocks[:, _RESULT].copy()
-        tasks = [Task(loaded, arguments, (pairs,)) for arguments in self._blocks]
+        tasks = [Task(loaded, arguments, (goals,)) for arguments in self._blocks]
         count = threads if len(tasks) > 1 else 1
         _held(count, os.getpid())
         self._driver = Driver([tasks], count, cache=kernel_cache())
+        self.bind([source for source, _ in pairs])
+
+    def bind(self, sources: Sequence[Array]) -> None:
+        """Copy from these arrays from now on, which look like those before; those are let go of."""
+        self._sources = list(sources)
+        for number, source in enumerate(sources):
+            own = self._pair == number
+            self._blocks[own, _SOURCE] = source.ctypes.data
+            self._blocks[own, _SOURCE_ROW] = source.strides[0]
 
     @staticmethod
     def can(source: Array, goal: Array) -> bool:
@@ -68,8 +83,11 @@ class RowCopies:
             done: called for each stretch of the goals' rows that is done, while no more is copied.
         """
         order = np.ascontiguousarray(order, np.int64)
+        together = min(len(order), self._rows)  # all threads have a share of few rows, too
+        self._blocks[:, _FIRST] = self._part * together // self._parts
+        self._blocks[:, _LAST] = (self._part + 1) * together // self._parts
         self._blocks[:, _ROWS], self._blocks[:, _ORDER] = len(order), order.ctypes.data
-        self._blocks[:, _RESULT] = self._starts + at * self._blocks[:, _ROW_BYTES]
+        self._blocks[:, _RESULT] = self._starts + at * self._blocks[:, _RESULT_ROW]
         for number in range(-(-len(order) // self._rows)):
             self._driver.run(number, 1)
             first = number * self._rows

@@ -242,21 +242,23 @@ class Fit:
             self._seconds = time.perf_counter() - started
             self._call("on_batch_end")
 
-    def _taken(self, slices: StepSlices, take: Take, held: int = 0) -> Flying | None:
-        """The next batches; None at the end of the epoch. The last `held` batches are still in use."""
+    def _taken(self, slices: StepSlices, take: Take) -> Flying | None:
+        """The next batches; None at the end of the epoch."""
         seconds = self.step.batch_seconds.get(self.current_batch_size, _SLICE_SECONDS / 8)
         limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
         wanted = max(int(_SLICE_SECONDS / seconds), 1)
-        piece = take(min(wanted, slices.longest, *limits), held)
+        piece = take(min(wanted, slices.longest, *limits))
         return None if piece is None else Flying(slices, piece)
 
     def _behind(self, now: Flying, slices: StepSlices, take: Take) -> Flying | None:
-        """What comes next, on its way already; None where somebody may look at what these batches leave."""
-        if not all(vars(type(c)).get("stands_aside", False) for c in self.callbacks):
+        """What comes next, on its way already; None where somebody may look at what these batches leave.
+
+        Nor in a ring, which fills the places of batches that are done.
+        """
+        may_look = any(not vars(type(c)).get("stands_aside", False) for c in self.callbacks)
+        if may_look or self.source.streams or not now.launch():
             return None
-        if not now.launch():
-            return None
-        behind = self._taken(slices, take, now.piece.count) or self._taken_of_next_epoch(slices)
+        behind = self._taken(slices, take) or self._taken_of_next_epoch(slices)
         if behind is not None:
             behind.launch()
         return behind

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +55,7 @@ class Piece:
     each: Callable[[], Iterator[Batch]]
 
 
-class Take(Protocol):
-    """Gives the batches of an epoch in order."""
-
-    def __call__(self, most: int, held: int = 0) -> Piece | None:
-        """Up to `most` batches; None at the end of the epoch. The last `held` batches are still in use."""
-        ...
+Take = Callable[[int], Piece | None]  # up to so many batches; None at the end of the epoch
 
 
 class InMemory:
@@ -71,7 +66,7 @@ class InMemory:
     ) -> None:
         self._arrays, self._order, self._size, self._next = arrays, order, batch_size, start
 
-    def __call__(self, most: int, held: int = 0) -> Piece | None:
+    def __call__(self, most: int) -> Piece | None:
         """Up to `most` batches; None at the end."""
         size, left = self._size, len(self._order) - self._next * self._size
         if left <= 0:
@@ -185,15 +180,14 @@ class FromRing:
         self._ring, self._parts = ring, parts_like(like, ring.arrays)
         self._growing, self._least = growing, 1
 
-    def __call__(self, most: int, held: int = 0) -> Piece | None:
-        """Up to `most` batches; None at the end. The last `held` batches are still in use."""
+    def __call__(self, most: int) -> Piece | None:
+        """Up to `most` batches; None at the end."""
         ring = self._ring
-        found = ring.take(min(most, max(ring.places // 2, 1)), self._least, held)
+        found = ring.take(most, self._least)
         if not isinstance(found, Ready):
             return None if found is None else Piece(1, None, lambda: iter([found]))
         if self._growing:
-            # a quarter is used while others are, a quarter comes after that, and half is being filled
-            self._least = max(min(2 * found.count, ring.places // (4 if held else 2)), 1)
+            self._least = max(min(2 * found.count, ring.places // 2), 1)
         rows = ring.order[found.first * ring.rows : (found.first + found.count) * ring.rows]
         return Piece(found.count, rows, partial(each_of, self._parts, rows, ring.rows))
 

@@ -18,6 +18,8 @@ from magmadnn.memory.room import Room
 from magmadnn.memory.unchanging import Unchanging
 
 if TYPE_CHECKING:
+    from magmadnn.executor.cuda.data import Block
+
     from .model import Model
 
 
@@ -33,6 +35,11 @@ class Kept(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
+        ...
+
+    @property
+    def block(self) -> Block:
+        """Its memory, which another copy may take once this one is not used any more."""
         ...
 
     def is_like(self, array: Array) -> bool:
@@ -70,9 +77,10 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
     # To ask what is free takes a while; what takes the place of others needs no more than these.
     if (new > held - stays or room.is_limited) and new + stays > room.nbytes:
         return list(arrays)
+    blocks = [kept.block for kept in before if kept not in known.values()]
     del before
     try:
-        taken = [_taken(a, known.get(id(a)), device, what == "fit") for a in arrays]
+        taken = [_taken(a, known.get(id(a)), blocks, device, what == "fit") for a in arrays]
     except OutOfMemoryError:  # somebody else took what was free
         return list(arrays)
     _kept[model][what] = [kept for _, kept in taken if kept is not None]
@@ -87,19 +95,25 @@ def place_of(model: Model, what: str, array: Array) -> int | None:
     return None
 
 
-def _taken(array: Array, known: Kept | None, device: int, watched: bool) -> tuple[Any, Kept | None]:
-    """An array on the device, and what may serve again."""
+def _taken(
+    array: Array, known: Kept | None, blocks: list[Block], device: int, watched: bool
+) -> tuple[Any, Kept | None]:
+    """An array on the device, and what may serve again; a new copy may take one of the blocks."""
     from magmadnn.executor.cuda.arrays import copied
+    from magmadnn.executor.cuda.data import Block
     from magmadnn.executor.cuda.watched import Fixed, Watched
 
     if not isinstance(array, np.ndarray):
         return array, None
-    kept: Kept | None = known
-    if kept is None and (note := Unchanging.of(array)) is not None:
-        kept = Fixed(array, note, device)
-    elif kept is None and watched and Watched.can(array):
-        kept = Watched(array, device)
-    return (copied(array, device), None) if kept is None else (kept.take(array), kept)
+    if known is not None:
+        return known.take(array), known
+    note = Unchanging.of(array)
+    if note is None and not (watched and Watched.can(array)):
+        return copied(array, device), None
+    fitting = [number for number, block in enumerate(blocks) if block.nbytes == array.nbytes]
+    block = blocks.pop(fitting[0]) if fitting else Block(array.nbytes, device)
+    kept: Kept = Watched(array, block) if note is None else Fixed(array, note, block)
+    return kept.take(array), kept
 
 
 def settle_all(arrays: Iterable[object]) -> None:

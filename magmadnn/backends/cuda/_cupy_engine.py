@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
@@ -81,16 +82,44 @@ class Here:
         self._lock.release()
 
 
-class CudaEngine:
+class CudaLane:
+    """A stream of a device."""
+
+    def __init__(self, device: int, stream: int, here: Here) -> None:
+        self._device, self.stream, self._here = device, stream, here
+
+    def here(self) -> Here:
+        """With this device's context, and alone."""
+        return self._here
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        with self._here:
+            driver.copy(to, source, nbytes, self.stream)
+
+    def launch(self, node: KernelNode) -> None:
+        with self._here:
+            driver.allow_shared_bytes(node.function, node.shared_bytes)
+            driver.launch_kernel(
+                self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
+            )
+
+    def mark(self) -> CudaMark:
+        return CudaMark(self._device, self.stream)
+
+    def follow(self, mark: Any) -> None:  # a CudaMark
+        with self._here:
+            runtime.streamWaitEvent(self.stream, mark.event.ptr)
+
+
+class CudaEngine(CudaLane):
     """`Engine` of CUDA device number `device`."""
 
     def __init__(self, device: int) -> None:
-        self._device = device
         with cupy.cuda.Device(device):
             runtime.free(0)  # makes the context
             context = driver.current_context()
             facts = runtime.getDeviceProperties(device)
-            self.stream = driver.new_stream()
+            super().__init__(device, driver.new_stream(), Here(context))
             self._side = driver.new_stream(apart=True)
         self.capability = facts["major"] * 10 + facts["minor"]
         self._name = facts["name"].decode()
@@ -98,11 +127,7 @@ class CudaEngine:
         self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
         compiler = ".".join(map(str, nvrtc.getVersion()))
         self.versions: tuple[str, ...] = (f"sm_{self.capability}", f"nvrtc {compiler}")
-        self._here, self._wait = Here(context), driver.wait_for(self.stream)
-
-    def here(self) -> Here:
-        """With this device's context, and alone."""
-        return self._here
+        self._wait = driver.wait_for(self.stream)
 
     def compile(self, text: str, options: Sequence[str]) -> bytes:
         program = nvrtc.createProgram(text, "magmadnn.cu", (), ())
@@ -127,19 +152,9 @@ class CudaEngine:
         with self._here:
             self._wait()
 
-    def mark(self) -> CudaMark:
-        return CudaMark(self._device, self.stream)
-
-    def launch(self, node: KernelNode) -> None:
+    def lane(self) -> CudaLane:
         with self.here():
-            driver.allow_shared_bytes(node.function, node.shared_bytes)
-            driver.launch_kernel(
-                self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
-            )
-
-    def copy(self, to: int, source: int, nbytes: int) -> None:
-        with self.here():
-            driver.copy(to, source, nbytes, self.stream)
+            return CudaLane(self._device, driver.new_stream(apart=True), self._here)
 
     def argsort(self, keys: int, count: int, order: int) -> None:
         with self.here(), cupy.cuda.Stream.null:  # which is in one order with ours

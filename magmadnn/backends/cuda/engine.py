@@ -118,6 +118,26 @@ class Mark(Protocol):
         ...
 
 
+class Lane(Protocol):
+    """A stream beside the engine's own: only `follow` orders what it is given with anything else."""
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Begin to copy between addresses of the device, or of pinned memory of the host."""
+        ...
+
+    def launch(self, node: KernelNode) -> None:
+        """Begin to run one kernel."""
+        ...
+
+    def mark(self) -> Mark:
+        """A mark behind all that the lane was given."""
+        ...
+
+    def follow(self, mark: Mark) -> None:
+        """What the lane is given from now on comes after a mark."""
+        ...
+
+
 class Engine(Protocol):
     """Computing on one device.
 
@@ -195,4 +215,12 @@ class Engine(Protocol):
 
     def mark(self) -> Mark:
         """A mark behind all that was launched."""
+        ...
+
+    def follow(self, mark: Mark) -> None:
+        """What is launched from now on comes after a mark of a lane."""
+        ...
+
+    def lane(self) -> Lane:
+        """A stream beside what is launched."""
         ...

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cuda import device_engine, device_memory
-from magmadnn.backends.cuda.engine import KernelNode
+from magmadnn.backends.cuda.engine import Engine, KernelNode
 from magmadnn.compiler.emit.cuda.draw import DrawKeys, draw_keys
 from magmadnn.compiler.emit.cuda.finite import LookFinite, LookWithin, look_finite, look_within
 from magmadnn.compiler.emit.cuda.put_rows import PutRows
@@ -26,7 +26,7 @@ from .data import Block
 from .upload import upload
 
 # Compiled together with the first that is wanted: each module takes its time.
-USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"), PutRows(16))
+USUAL = (DrawKeys(), LookFinite(("float32",)), LookWithin("int64"), PutRows((16, 8)))
 
 
 def copied(values: Array, device: int) -> OnDevice:
@@ -148,6 +148,10 @@ def _holding(numbers: NDArray[np.generic], device: int) -> Block:
 def begin(device: int, launch: Launch) -> None:
     """Begin to run one kernel, after all that was launched."""
     engine = device_engine(device)
+    engine.launch(node_of(engine, launch))
+
+
+def node_of(engine: Engine, launch: Launch) -> KernelNode:
+    """A launch with its function."""
     function = functions_of(engine, [launch.variant, *USUAL])[launch.variant]
-    one = KernelNode(function, launch.grid, launch.block, launch.shared_bytes, launch.arguments)
-    engine.launch(one)
+    return KernelNode(function, launch.grid, launch.block, launch.shared_bytes, launch.arguments)

@@ -21,7 +21,7 @@ class Block:
     """Memory on the device, of at least one byte."""
 
     def __init__(self, nbytes: int, device: int) -> None:
-        self.nbytes = nbytes
+        self.nbytes, self.device = nbytes, device
         self._memory = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
         self.address = self._memory.device_pointer(write=True)
         self.span: Span = (self.address, self.address + max(nbytes, 1))

@@ -1,23 +1,27 @@
-"""Whether an array of the host is still what it was: its digest, by a few threads while a device computes."""
+"""Whether an array of the host is still what it was: its digest, by threads while a device computes."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import secrets
-from concurrent.futures import Future
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.digest import BLOCK_WORDS, KEYS, SUMS, Digest
-from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load, scratch
+from magmadnn.compiler.emit.llvm.driver import Driver, Task
+from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
 from magmadnn.graph.op import Array
+from magmadnn.memory.room import Room
 
-from .upload import THREADS, threads
+from .upload import threads
 
 _BLOCK_BYTES = 4 * BLOCK_WORDS
 _DIGEST_BYTES = 16
+_SHARES = 2  # parts for each thread, so that one that is held up leaves its to others
 
 
 class Fingerprint:
@@ -30,33 +34,33 @@ class Fingerprint:
     """
 
     def __init__(self, array: Array) -> None:
-        self._run, self._keys = _kernel()
         self._bytes = array.ravel(order="K").view(np.uint8)
-        blocks = self._bytes.size // _BLOCK_BYTES
-        self._sums = np.empty((blocks, SUMS), np.uint64)
-        step = max(-(-blocks // THREADS), 1)
-        parts = [
-            threads().submit(self._look, first, min(first + step, blocks))
-            for first in range(0, blocks, step)
-        ]
-        # after the parts, so it never waits for one that has no thread
-        self._whole = threads().submit(self._joined, parts)
-
-    def _look(self, first: int, last: int) -> None:
-        data = self._bytes[first * _BLOCK_BYTES : last * _BLOCK_BYTES]
-        sums = self._sums[first:last]
-        arguments = block(Digest(), blocks=last - first, data=data, keys=self._keys, sums=sums)
-        self._run(arguments, scratch(0))
+        self._sums = np.empty((self._bytes.size // _BLOCK_BYTES, SUMS), np.uint64)
+        self._whole = threads().submit(self._made)
 
     def result(self) -> bytes:
         """Wait for it."""
         return self._whole.result()
 
-    def _joined(self, parts: list[Future[None]]) -> bytes:
-        for part in parts:
-            part.result()
+    def _made(self) -> bytes:
+        """Sums of blocks by native threads, then the digest of those and of the bytes behind them."""
+        kernel, keys = _kernel()
+        blocks, count = len(self._sums), Room.threads
+        ends = np.unique(np.arange(_SHARES * count + 1) * blocks // (_SHARES * count)).tolist()
+        tasks = [
+            Task(
+                kernel,
+                block(
+                    Digest(), blocks=last - first, data=self._bytes[first * _BLOCK_BYTES :],
+                    keys=keys, sums=self._sums[first:],
+                ),
+            )
+            for first, last in itertools.pairwise(ends)
+        ]  # fmt: skip
+        if tasks:
+            Driver([tasks], count if len(tasks) > 1 else 1, cache=kernel_cache()).run(0, 1)
         found = hashlib.blake2b(self._sums.data, digest_size=_DIGEST_BYTES)
-        found.update(self._bytes[len(self._sums) * _BLOCK_BYTES :].data)
+        found.update(self._bytes[blocks * _BLOCK_BYTES :].data)
         return found.digest()
 
 

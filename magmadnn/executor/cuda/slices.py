@@ -29,6 +29,7 @@ from magmadnn.memory.foreign import OnDevice
 
 from .arrays import USUAL, look_at
 from .coming import Coming
+from .cuts import LONGEST, ahead, cut, short_first
 from .data import Block, Data
 from .flights import Flight, Side
 from .graphs import graphs_of
@@ -39,14 +40,10 @@ from .runner import CudaRunner, workspaces_of
 from .sliced_plans import can_slice, fetched_rounded
 from .whole import whole
 
-LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
-_STEPS = (1, 8, 64)  # of a graph
 _SIDES = 2
 # graphs that are no steps: of what variables were before the slice of a side, and of what they are
 _REMEMBER, _LOOK = tuple(f"remember {number}" for number in range(_SIDES)), "look"
-_MOST = 1024  # steps of one kernel
 _HEAD = 16  # bytes, of two integers
-_AHEAD_SECONDS = 5e-4  # of steps at least that begin before all is known
 
 _kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
 
@@ -322,7 +319,7 @@ class CudaSlices:
         count, (last, seconds) = len(order) // self._size, self._last
         if self._small and count != last:  # its kernel counts to the end of the slice
             return
-        graphs = _ahead(self._cut(min(count, last)), seconds)
+        graphs = ahead(cut(min(count, last), self._small), seconds)
         steps = min(sum(graphs), count)
         known = all(len(self._sent.get(node, b"")) >= 8 * steps for node in self._settings)
         if not (known and self._is_as_known() and all(s in self._graphs for s in graphs)):
@@ -366,8 +363,10 @@ class CudaSlices:
         """All of a slice, with data as it lies there, but for fetching what it gives."""
         count, staging = len(order) // self._size, side.staging
         done = self._goes_on(order, settings)
-        cut = self._cut(count - done)
-        coming = Coming(self.data.there, order, self._order)
+        coming = Coming(self.data.there, order)
+        graphs = cut(count - done, self._small)
+        if coming.is_needed and not self._small:
+            graphs = short_first(graphs)
         if not done:
             self._check_addresses()
             staging.begin()
@@ -377,14 +376,14 @@ class CudaSlices:
                 staging.send(block.address, values)
             self._sent[node] = text
         if not done:
-            self._graph(_REMEMBER[side.number], cut[0], _LOOK).launch()
-            done = cut.pop(0)
+            self._graph(_REMEMBER[side.number], graphs[0], _LOOK).launch()
+            done = graphs.pop(0)
             staging.send(self._first.address, np.array([0, count]), order[: done * self._size])
             coming.bring(done * self._size)
             self._graph(done).launch()
         rows = done * self._size  # that are there; others follow while the first steps run
         staging.send(self._order + 8 * rows, order[rows:])
-        for steps in cut:
+        for steps in graphs:
             rows += steps * self._size
             coming.bring(rows)
             self._graph(steps).launch()
@@ -396,15 +395,6 @@ class CudaSlices:
             if array.copy is not None:
                 array.copy.begin()
         return coming
-
-    def _cut(self, count: int) -> list[int]:
-        """Graphs of so many steps each that make a slice; short ones first, that the device begins early."""
-        if self._small:
-            return [_MOST] * -(-count // _MOST)
-        found = []
-        for steps, longer in zip(_STEPS, (*_STEPS[1:], LONGEST + 1), strict=True):
-            found += [steps] * (count % longer // steps)
-        return found
 
     def _go_back(self, side: Side) -> None:
         """Give variables what they held before the slice of a side; it and what is behind it are dropped."""
@@ -438,16 +428,6 @@ class CudaSlices:
         if addresses != self._addresses:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
-
-
-def _ahead(graphs: Sequence[int], seconds: float) -> list[int]:
-    """The first of a slice's graphs, of steps of so many seconds: they run while Python checks arguments."""
-    found: list[int] = []
-    for steps in graphs:
-        if sum(found) * seconds >= _AHEAD_SECONDS:
-            break
-        found.append(steps)
-    return found
 
 
 def copying(dtype: str) -> Rows:

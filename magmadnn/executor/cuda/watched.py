@@ -28,10 +28,14 @@ class Copied:
     """The copy of an array, made by `settle` or by whoever brings it.
 
     Nothing here keeps an array alive but what `take` gives.
+
+    Attributes:
+        block: its memory.
+        version: another number for each copy that was ever made.
     """
 
-    def __init__(self, array: Array, device: int) -> None:
-        self._device, self._block = device, Block(array.nbytes, device)
+    def __init__(self, array: Array, block: Block) -> None:
+        self.block = block
         self._found = Looks()
         self._array: weakref.ref[Array] | None = None  # what has to be copied yet
         self._is_there = False
@@ -40,12 +44,12 @@ class Copied:
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
-        return self._block.nbytes
+        return self.block.nbytes
 
     @property
     def place(self) -> int | None:
         """Its address; None where it is made anew before it is used."""
-        return self._block.address if self._is_there else None
+        return self.block.address if self._is_there else None
 
     @property
     def missing(self) -> Array | None:
@@ -57,8 +61,8 @@ class Copied:
         if not self._is_there:
             self._want(array)
         return OnDevice(
-            array.shape, array.dtype.newbyteorder("="), self._block.address, self._device,
-            (self._block, array), self._found, self,
+            array.shape, array.dtype.newbyteorder("="), self.block.address, self.block.device,
+            (self.block, array), self._found, self,
         )  # fmt: skip
 
     def _want(self, array: Array) -> None:
@@ -72,7 +76,7 @@ class Copied:
     def make(self) -> None:
         """Make the copy, if it has to be made yet."""
         if (array := self.missing) is not None:
-            upload(device_memory(self._device), self._block.address, array)
+            upload(device_memory(self.block.device), self.block.address, array)
             self.brought()
 
     def begin(self) -> None:
@@ -87,8 +91,8 @@ class Copied:
 class Fixed(Copied):
     """The copy of an array that nobody may write."""
 
-    def __init__(self, array: Array, note: Unchanging, device: int) -> None:
-        super().__init__(array, device)
+    def __init__(self, array: Array, note: Unchanging, block: Block) -> None:
+        super().__init__(array, block)
         self._note = note
 
     def is_like(self, array: Array) -> bool:
@@ -103,8 +107,8 @@ class Watched(Copied):
     turns out to be another; from then on it is made in each call.
     """
 
-    def __init__(self, array: Array, device: int) -> None:
-        super().__init__(array, device)
+    def __init__(self, array: Array, block: Block) -> None:
+        super().__init__(array, block)
         self._looks = looks_of(array)
         self._digest: bytes | None = None  # of what lies there
         self._unsure: weakref.ref[Array] | None = None  # of which the digest is to be taken
@@ -119,7 +123,7 @@ class Watched(Copied):
     @property
     def place(self) -> int | None:
         """Its address; None where it is made anew before it is used."""
-        return None if self._digest is None else self._block.address
+        return None if self._digest is None else self.block.address
 
     def is_like(self, array: Array) -> bool:
         """Whether the copy may be this array's."""

@@ -72,7 +72,7 @@ class HostMemory:
     allocate_managed = allocate
 
     def free(self, address: int) -> None:
-        self._engine.wait()  # as the driver does
+        self._engine.wait_for_all()  # as the driver does
         block = self._blocks.pop(address)
         block.fill(_FREED)
         self._freed[address] = block
@@ -151,7 +151,7 @@ class HostMemory:
         """Nothing moves."""
 
     def wait(self) -> None:
-        self._engine.wait()
+        self._engine.wait_for_all()
         begun, self._begun = self._begun, []
         for to, source, nbytes, _ in begun:
             ctypes.memmove(to, source, nbytes)
@@ -255,6 +255,7 @@ class Emulator:
         self.marks: list[str] = []
         self.memory: HostMemory | None = None
         self.queue: list[Callable[[], None]] = []
+        self.lanes: list[EmulatedLane] = []
         self.lock = threading.RLock()  # threads copy while others launch
 
     def begin(self, seed: int) -> None:
@@ -262,6 +263,8 @@ class Emulator:
         self._draw.seed(seed)
         self.graphs.clear()
         self.queue.clear()
+        for lane in self.lanes:
+            lane.queue.clear()
 
     def later(self, what: Callable[[], None]) -> None:
         """Have something done after all that was launched before."""
@@ -344,26 +347,64 @@ class Emulator:
             while self.queue:
                 self.queue.pop(0)()
 
+    def wait_for_all(self) -> None:
+        """Do all that was launched, also in lanes."""
+        self.wait()
+        for lane in self.lanes:
+            EmulatedMark(lane).wait()
+
     def mark(self) -> EmulatedMark:
         """A mark behind all that was launched."""
         return EmulatedMark(self)
+
+    def follow(self, mark: EmulatedMark) -> None:
+        """What is launched from now on comes after a mark."""
+        self.later(mark.wait)
+
+    def lane(self) -> EmulatedLane:
+        """A queue of its own, in which nothing is done before it is waited for."""
+        self.lanes.append(EmulatedLane(self))
+        return self.lanes[-1]
 
 
 class EmulatedMark:
     """A place in a queue of what was launched; no more than that is done when it is waited for."""
 
-    def __init__(self, engine: Emulator) -> None:
-        self._engine, self._is_past = engine, False
-        engine.later(self._pass)
+    def __init__(self, lane: Emulator | EmulatedLane) -> None:
+        self._lane, self._is_past = lane, False
+        lane.later(self._pass)
 
     def _pass(self) -> None:
         self._is_past = True
 
     def wait(self) -> None:
         """Do all that was launched before."""
-        with self._engine.lock:
-            while self._engine.queue and not self._is_past:
-                self._engine.queue.pop(0)()
+        with self._lane.lock:
+            while self._lane.queue and not self._is_past:
+                self._lane.queue.pop(0)()
+
+
+class EmulatedLane:
+    """`Lane` of this process: copies are made, and kernels run, once somebody waits for them."""
+
+    def __init__(self, engine: Emulator) -> None:
+        self._engine, self.lock = engine, engine.lock
+        self.queue: list[Callable[[], None]] = []
+
+    def later(self, what: Callable[[], None]) -> None:
+        self.queue.append(what)
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        self.later(lambda: ctypes.memmove(to, source, nbytes) and None)
+
+    def launch(self, node: KernelNode) -> None:
+        self.later(lambda: self._engine.run(node))
+
+    def mark(self) -> EmulatedMark:
+        return EmulatedMark(self)
+
+    def follow(self, mark: EmulatedMark) -> None:
+        self.later(mark.wait)
 
 
 @cache

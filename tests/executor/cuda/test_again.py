@@ -11,7 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import DataError, DTypeError
-from magmadnn.executor.cuda import slices, small, watched
+from magmadnn.executor.cuda import cuts, small, watched
 from magmadnn.executor.cuda.slices import CudaSlices
 from magmadnn.training import again
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
@@ -199,10 +199,10 @@ def test_what_is_begun_in_vain_leaves_nothing(
 
 
 def test_steps_that_begin_are_few() -> None:
-    assert slices._ahead([8, 8, 8, 64, 64], 22e-6) == [8, 8, 8]
-    assert slices._ahead([64, 64], 22e-6) == [64]
-    assert slices._ahead([1, 8], 1e-2) == [1]
-    assert slices._ahead([], 1.0) == []
+    assert cuts.ahead([8, 8, 8, 64, 64], 22e-6) == [8, 8, 8]
+    assert cuts.ahead([64, 64], 22e-6) == [64]
+    assert cuts.ahead([1, 8], 1e-2) == [1]
+    assert cuts.ahead([], 1.0) == []
 
 
 @needs_compiler

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.backends.cuda import device_engine, device_memory
-from magmadnn.compiler.emit.cuda.put_rows import put_rows
 from magmadnn.errors import DataError, OutOfMemoryError
-from magmadnn.executor.cuda import coming, small, watched
-from magmadnn.executor.cuda.arrays import begin
-from magmadnn.executor.cuda.data import Block
+from magmadnn.executor.cuda import coming, relay, small, watched
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import needs_compiler
+from tests.executor.cuda.sanitized_rows import put
 
 SIZES = (61, 7, 5)
 ROWS = 203
@@ -27,15 +24,15 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows that come while steps run, in pieces of a few; all arrays are worth it."""
     monkeypatch.setattr(watched, "LEAST_BYTES", 1)
     monkeypatch.setattr(coming, "LEAST_BYTES", 1)
-    monkeypatch.setattr(coming, "_PIECE_BYTES", 4000)
+    monkeypatch.setattr(relay, "_PART_BYTES", 5000)
     found: list[int] = []
-    kept = coming._Rows.__init__
+    kept = relay.Relay.send
 
-    def made(self: Any, arrays: Any, order: Any) -> None:
-        found.append(len(order))
-        kept(self, arrays, order)
+    def sent(self: Any, numbers: Any) -> None:
+        found.append(len(numbers))
+        kept(self, numbers)
 
-    monkeypatch.setattr(coming._Rows, "__init__", made)
+    monkeypatch.setattr(relay.Relay, "send", sent)
     return found
 
 
@@ -93,7 +90,8 @@ def full(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Any, *_: Any) -> None:
         raise OutOfMemoryError("full")
 
-    monkeypatch.setattr(coming._Rows, "__init__", refuse)
+    monkeypatch.setattr(relay, "_spare", [])
+    monkeypatch.setattr(relay.Relay, "__init__", refuse)
 
 
 def columns_first(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +117,7 @@ def test_what_cannot_come_is_copied_before(
 
 
 @needs_compiler
-def test_an_error_of_a_thread_is_raised_and_the_next_call_copies_again(
+def test_an_error_is_raised_and_the_next_call_copies_again(
     brought: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = samples(ROWS, *SIZES[::2])
@@ -130,7 +128,7 @@ def test_an_error_of_a_thread_is_raised_and_the_next_call_copies_again(
         a, b = x[::-1].copy(), y[::-1].copy()
         before = model.values()
         with monkeypatch.context() as patch:
-            patch.setattr(coming._Rows, "_gathered", lambda *_: 1 / 0)
+            patch.setattr(relay.RowCopies, "run", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 fitted(model, a, b)
         model.assign(before)
@@ -157,20 +155,7 @@ def test_what_is_wrong_is_told_and_nothing_is_changed(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("nbytes", [1, 2, 6, 12, 24, 3136])
-def test_rows_are_put_where_they_belong(device: str, nbytes: int) -> None:
-    rng = np.random.default_rng(3)
-    rows, order = rng.integers(0, 256, (501, nbytes), np.uint8), rng.permutation(701)[:501]
+@pytest.mark.parametrize("nbytes", [(1,), (2, 12), (6, 24, 1), (3136, 8)])
+def test_rows_are_put_where_they_belong(device: str, nbytes: tuple[int, ...]) -> None:
     with on(device):
-        memory = device_memory(0)
-        blocks = [Block(n, 0) for n in (rows.nbytes, 8 * 501, 701 * nbytes)]
-        result = np.full((701, nbytes), 7, np.uint8)
-        for block, values in zip(blocks, (rows, order, result), strict=True):
-            memory.copy_to_device(block.address, values.reshape(-1).view(np.uint8))
-        places = [block.address for block in blocks]
-        begin(0, put_rows(501, nbytes, *places))
-        device_engine(0).wait()
-        memory.copy_to_host(result.reshape(-1), places[2])
-    wanted = np.full((701, nbytes), 7, np.uint8)
-    wanted[order] = rows
-    np.testing.assert_array_equal(result, wanted)
+        put(nbytes)

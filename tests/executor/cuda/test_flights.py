@@ -65,7 +65,7 @@ def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
         {"shuffle": False},
         {"class_weight": {k: 1.0 + k for k in range(5)}},
         {"batch_size": lambda epoch: 8 + epoch},
-        {"streams": 2000},
+        {"streams": 2000},  # one after the other
     ],
 )
 def test_bits_are_those_of_one_after_the_other(

@@ -21,25 +21,26 @@ class CopyRows:
     """result[i] = source[order[i]] for rows `batch_rows * batch + row0` to `... + row1`, below `rows`.
 
     Slots: `row0, row1, batch_rows, rows, ahead`, numbers of rows; `order`, int64; `source, result`,
-    addresses; `source_row, row_bytes`, bytes from row to row of the source, and of a row.
+    addresses; `source_row, result_row, row_bytes`, bytes from row to row of both, and of a row.
     """
 
     slots = (
         "row0", "row1", "batch_rows", "rows", "ahead", "order", "source", "source_row", "result",
-        "row_bytes",
+        "result_row", "row_bytes",
     )  # fmt: skip
 
     def write(self, code: Code, frame: Frame, target: Target) -> None:
         """Write the body of the kernel."""
         order, nbytes = frame.array("order", I64), frame.integer("row_bytes")
         source, step = frame.array("source", I8), frame.integer("source_row")
-        result, end = frame.array("result", I8), frame.integer("rows")
+        result, distance = frame.array("result", I8), frame.integer("result_row")
+        end = frame.integer("rows")
         first = frame.batch * frame.integer("batch_rows")
         last = code.smaller(first + frame.integer("row1"), end)
         with code.loop(first + frame.integer("row0"), last) as row:
             later = code.smaller(row + frame.integer("ahead"), end - 1)
             following = source.at(order[later] * step)
-            origin, goal = source.at(order[row] * step), result.at(row * nbytes)
+            origin, goal = source.at(order[row] * step), result.at(row * distance)
             with code.choose(nbytes >= _LINE) as (wide, narrow):
                 with wide:
                     _write_lines(code, following, origin, goal, nbytes)
