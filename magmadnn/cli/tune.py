@@ -20,9 +20,9 @@ from .arguments import RATE, Parser, one_of
 _ABOUT = """\
 Matrix products can run in several ways, which differ in speed and not in any bit of the result: the register
 tile and the width of its vectors, the depth and height of blocks, what is copied and how much at a time. A
-program that runs for longer than a second tries some of them between its steps, for 3 % of its time, and keeps
-what it finds. On a GPU the library's algorithms for large products are measured too, each once; these do differ
-in the last bits, so that results are equal as long as the file is there.
+program that runs for longer than a second tries some of them between its steps, for 3 % of its time, and
+keeps what it finds. On a GPU the library's algorithms for large products are measured too, each once; these
+do differ in the last bits, so that results are equal as long as the file is there.
 
   show    print the file, and for each product the way that was chosen and its gain over the rule
   run     try all ways of each product that a program has had on this machine's processor, and keep the best

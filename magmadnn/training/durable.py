@@ -330,7 +330,8 @@ def _find(target: Path) -> Path:
                     calls.sync_folder(target.parent)
                 return target if target.is_dir() else aside[0].path
             # Nothing aside: it is missing, or another process has just put the new one in place.
-    raise FileError(f"cannot read {target}: there is no such folder; check the path")
+    there = "it is a file, expected a folder" if target.is_file() else "there is no such folder"
+    raise FileError(f"cannot read {target}: {there}; check the path")
 
 
 def _identity(folder: Path) -> tuple[Path, int, int]:

@@ -325,7 +325,7 @@ def test_folder_that_is_not_there_or_not_ours(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="does not exist"):
         remove_folder(tmp_path / "box")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FileError, match="there is no such folder"):
+    with pytest.raises(FileError, match="it is a file, expected a folder"):
         read_folder(tmp_path / "file")
     with pytest.raises(CheckpointError, match=r"has no manifest\.json.*foreign or only partly"):
         read_folder(tmp_path)
