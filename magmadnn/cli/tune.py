@@ -20,7 +20,7 @@ from .arguments import RATE, Parser, one_of
 _ABOUT = """\
 Matrix products can run in several ways, which differ in speed and not in any bit of the result: the register
 tile and the width of its vectors, the depth and height of blocks, what is copied and how much at a time. A
-program that runs for longer than a second tries some of them between its steps, for 3 % of its time, and
+program tries some of them between its steps, from a second after the first ones on, for 3 % of its time, and
 keeps what it finds. On a GPU the library's algorithms for large products are measured too, each once; these
 do differ in the last bits, so that results are equal as long as the file is there.
 

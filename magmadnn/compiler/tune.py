@@ -4,13 +4,13 @@ All ways have one order of summation (`emit/llvm/gemm.py`), so the choice change
 are equal over an empty file of measurements and a full one. Whatever changes the order is no matter of
 measurement (`select.py`).
 
-It is searched (`tune_search.py`) in two steps. While a program trains or predicts, from its second second on,
-runs of its products take 3 % of its time: that finds what a kernel is told when it runs (depth and height of
-blocks, copies), and the program goes on with it. They are runs of its own kernels on other memory, so nothing
-is compiled for them, and first steps do not wait. `magmadnn tune run` searches all products that programs
-had, with those ways for which other code must be compiled: tiles, vectors of another width. Programs that
-start later run what it chose. `MAGMADNN_TUNE_SECONDS` limits what a process spends; 0 turns measuring off,
-and the rule decides everything.
+It is searched (`tune_search.py`) in two steps. While a program trains or predicts, from a second after its
+first steps on, runs of its products take 3 % of its time: that finds what a kernel is told when it runs
+(depth and height of blocks, copies), and the program goes on with it. They are runs of its own kernels on
+other memory, so nothing is compiled for them, and first steps do not wait. `magmadnn tune run` searches all
+products that programs had, with those ways for which other code must be compiled: tiles, vectors of another
+width. Programs that start later run what it chose. `MAGMADNN_TUNE_SECONDS` limits what a process spends; 0
+turns measuring off, and the rule decides everything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .tune_search import Run, Search
 
 SECONDS = 10.0  # for all products of a process
 SHARE = 0.03  # of its time
-AFTER = 1.0  # seconds from its first program on
+AFTER = 1.0  # seconds from its first steps on
 _VARIABLE = "MAGMADNN_TUNE_SECONDS"
 _LEAST_PRODUCTS = 1_000_000  # smaller ones take some 20 microseconds, whatever is done
 _LEAST_NOTED = 100_000  # those are left to the patient search
@@ -82,7 +82,7 @@ class Tuner:
         target: the machine.
         seconds: what measuring may take in all,
         share: and as a share of the time that passes,
-        after: so many seconds.
+        after: so many seconds from the first steps on.
         clock: seconds, from any start.
 
     Attributes:
@@ -100,7 +100,8 @@ class Tuner:
     ) -> None:
         self.records, self.target, self.seconds = records, target, seconds
         self.spent = 0.0
-        self._clock, self._share, self._next = clock, share, clock() + after
+        self._clock, self._share, self._after = clock, share, after
+        self._next: float | None = None  # when a run may be timed again
         self._turn = threading.Lock()  # two that measure at once would disturb each other
         self._known = records.read() if seconds > 0 else {}
 
@@ -149,6 +150,8 @@ class Tuner:
     def _is_known(self, product: Untried) -> bool:
         """Whether a product has been measured, if it is time to ask; a run of it is timed if not."""
         now = self._clock()
+        if self._next is None:
+            self._next = now + self._after
         if now < self._next or self.spent >= self.seconds:
             return False
         if not self.wants(product):
