@@ -90,9 +90,9 @@ class MatrixRow:
         """Store a vector from `column` on."""
         self._elements.put(column, self._matrix.kept(value), mask)
 
-    def stream(self, column: Value, value: Value) -> None:
-        """Store a vector from `column` on, past the caches."""
-        self._elements.stream(column, self._matrix.kept(value))
+    def stream(self, column: Value, value: Value, align: int) -> None:
+        """Store a vector from `column` on, past the caches; registers lie at multiples of `align`."""
+        self._elements.stream(column, self._matrix.kept(value), align)
 
     def prefetch(self, column: Value) -> None:
         """A hint that the element at `column` will be read soon."""

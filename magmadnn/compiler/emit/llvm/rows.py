@@ -25,6 +25,7 @@ from .row_walk import Walk
 from .target import Target
 
 _BUFFER_BYTES = 8 * SHORT_ROW
+_LONG = 20  # instructions; exp, tanh and the like
 _AHEAD = 1024  # elements from what is worked on to what is fetched, at least
 
 
@@ -36,18 +37,27 @@ def rows_scratch_bytes(kernel: Rows) -> int:
 def write_rows(kernel: Rows, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
     lanes = lanes_for(target.vector_bytes, kernel.parts)
-    writer = _RowWriter(with_choices(with_signs(kernel)), code, frame, lanes)
+    if _is_long(kernel):
+        lanes *= 2
+    writer = _RowWriter(with_choices(with_signs(kernel)), code, frame, lanes, target.vector_bytes)
     with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
         writer.write(row)
     if kernel.streamed:
         code.settle()
 
 
+def _is_long(kernel: Rows) -> bool:
+    """Whether each operation takes two registers: so two long chains of operations run beside each other."""
+    stored = [result.formula for stage in kernel.stages for result in stage.store]
+    reduces = any(stage.reduce for stage in kernel.stages)
+    return not reduces and any(cost(formula) >= _LONG for formula in stored)
+
+
 class _RowWriter:
     """Writes the stages for one row."""
 
-    def __init__(self, kernel: Rows, code: Code, frame: Frame, lanes: int) -> None:
-        self.kernel, self.code, self.lanes = kernel, code, lanes
+    def __init__(self, kernel: Rows, code: Code, frame: Frame, lanes: int, align: int) -> None:
+        self.kernel, self.code, self.lanes, self.align = kernel, code, lanes, align
         self.item = ITEMS[kernel.dtype]
         self.formulas = RowFormulas(kernel)
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
@@ -154,7 +164,7 @@ class _RowWriter:
         if item_type(value.type) == value.type:
             value = self.code.splat(value, self.lanes)
         if result.name in self.kernel.streamed and mask is None:
-            self.at[result].stream(column, value)
+            self.at[result].stream(column, value, self.align)
         else:
             self.at[result].store(column, value, mask)
 

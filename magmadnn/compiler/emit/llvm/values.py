@@ -226,12 +226,13 @@ class Array:
             [self.address(index), ir.Constant(I32, align), mask.ir, ir.Constant(kind, None)],
         )
 
-    def stream(self, index: Number, value: Value) -> None:
-        """Store the vector `value` from `index` on, past the caches; its address is a multiple of its size.
+    def stream(self, index: Number, value: Value, align: int | None = None) -> None:
+        """Store the vector `value` from `index` on, past the caches.
 
-        Other threads see it after `Code.settle`.
+        Its address is a multiple of its size, or of `align`, the size of a register. Other threads see it after
+        `Code.settle`.
         """
-        align = item_bytes(self.item) * value.type.count
+        align = align or item_bytes(self.item) * value.type.count
         store = self.code.ir.store(value.ir, self.address(index), align=align)
         module = self.code.function.module
         store.set_metadata("nontemporal", module.add_metadata([ir.Constant(I32, 1)]))

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.frame import Frame
+from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, with_choices, with_signs
 from magmadnn.compiler.emit.llvm.rows import rows_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.values import FLOATS
 from magmadnn.compiler.emit.llvm.vmath import MAX_ULP, SPECIAL
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, Operand, Result
-from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows, Stage
+from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows, Stage, pointwise
 from magmadnn.compiler.kernels.single_columns import place_of
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
 
@@ -208,6 +209,22 @@ def test_two_values_in_a_row_are_chosen_from(columns: int, other: str) -> None:
         wanted = (wanted * g[:, None] - x).astype(F4)
     for target in WIDTHS:
         np.testing.assert_array_equal(ran(made, x, target, t=t, b=b, g=g), wanted)
+
+
+@pytest.mark.parametrize("columns", [1, 8, 15, 16, 17, 40])
+def test_long_formulas_take_two_registers(columns: int) -> None:
+    """Where nothing is reduced; each element as in a vector of one register."""
+    x = drawn(3, columns)
+    for formula, together in (("exp", X), 2), (("add", X, X), 1):
+        made = pointwise((Operand("x", F4),), Result("y", F4, formula))
+        found = [ran(made, x, target) for target in WIDTHS]
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(found[0], found[2])
+        np.testing.assert_allclose(found[0], np.exp(x) if together == 2 else x + x, 1e-6)
+        for target in WIDTHS:
+            text = llvm_text([made], target)
+            assert f"<{together * target.lanes(4)} x float>" in text
+            assert f"<{2 * together * target.lanes(4)} x float>" not in text
 
 
 def dtype_of(dtype: str, value: object) -> np.floating:
