@@ -229,8 +229,8 @@ class Array:
     def stream(self, index: Number, value: Value, align: int | None = None) -> None:
         """Store the vector `value` from `index` on, past the caches.
 
-        Its address is a multiple of its size, or of `align`, the size of a register. Other threads see it after
-        `Code.settle`.
+        Its address is a multiple of its size, or of `align`, the size of a register. Other threads see it
+        after `Code.settle`.
         """
         align = align or item_bytes(self.item) * value.type.count
         store = self.code.ir.store(value.ir, self.address(index), align=align)
