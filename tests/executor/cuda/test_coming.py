@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +11,12 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cuda import device_engine, device_memory
 from magmadnn.errors import DataError, OutOfMemoryError
 from magmadnn.executor.cuda import coming, relay, small, watched
+from magmadnn.executor.cuda.data import Block
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
-from tests.executor.cuda.emulator import needs_compiler
+from tests.executor.cuda.emulator import EmulatedLane, needs_compiler
 from tests.executor.cuda.sanitized_rows import put
 
 SIZES = (61, 7, 5)
@@ -82,6 +86,59 @@ def test_bits_are_those_of_copies_made_before(
             assert bool(brought) == (least == 1)
         assert found[0] == found[1]
         assert distance(*models) == 0
+
+
+@needs_compiler
+def test_a_piece_is_one_copy_and_one_launch_and_what_sends_is_kept(
+    brought: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for owner, name in (
+        (EmulatedLane, "copy"),
+        (EmulatedLane, "launch"),
+        (relay.Relay, "__init__"),
+    ):
+        kept = getattr(owner, name)
+
+        def told(self: Any, *given: Any, name: str = name, kept: Any = kept) -> Any:
+            done.append(name)
+            return kept(self, *given)
+
+        monkeypatch.setattr(owner, name, told)
+    monkeypatch.setattr(relay, "_spare", [])
+    x, y = samples(ROWS, *SIZES[::2])
+    with on("emulated"):
+        model = network(SIZES, md.optim.SGD(0.3), device="cuda")
+        learned(model, x, y)
+        given = [(x[::-1].copy(), y[::-1].copy()) for _ in range(2)]
+        known = [weakref.ref(a) for a, _ in given]
+        for call, (a, b) in enumerate(given):
+            done.clear()
+            brought.clear()
+            model._step[2].batch_seconds = {8: 1e-5}
+            fitted(model, a, b)
+            assert done == ["__init__"][call:] + ["copy", "launch"] * len(brought)
+            assert sum(brought) == ROWS
+        del given, a, b
+        gc.collect()
+        assert [one() for one in known] == [None, None]
+
+
+@needs_compiler
+def test_rows_come_after_all_that_was_launched_before() -> None:
+    x, _ = samples(ROWS, *SIZES[::2])
+    with on("emulated"):
+        memory, engine = device_memory(0), device_engine(0)
+        place, old = Block(x.nbytes, 0), Block(x.nbytes, 0)
+        sending = relay.Relay([x], 0)
+        engine.copy(place.address, old.address, x.nbytes)
+        sending.bind([x], [place.address])
+        sending.send(np.arange(ROWS)[::-1])
+        sending.wait()
+        engine.wait()
+        found = np.empty_like(x)
+        memory.copy_to_host(found.reshape(-1).view(np.uint8), place.address)
+    np.testing.assert_array_equal(found, x)
 
 
 def full(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
