@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.contenders.ours import model_of, open_gpu
 from benchmarks.networks import Array, loaded
 from magmadnn.executor.cuda import slices as device_slices
+from magmadnn.executor.cuda.cuts import cut
 
 Arrays = Literal["fixed", "given before", "on the device", "new"]
 _SETS = 3  # of arrays that are given in turns: of the last call only, copies are there
@@ -60,6 +61,6 @@ class BareGraphs(Fit):
         slices = self._slices
         # the number of the first batch
         slices._layouts[0].copy_in(slices._first.address, np.zeros(1, np.int64))
-        for steps in slices._cut(self._batches):
+        for steps in cut(self._batches, slices._small):
             slices._graph(steps).launch()
         slices._engine.wait()

@@ -137,14 +137,21 @@ def test_a_whole_step_is_compiled(network: Any) -> None:
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Batches of each slice that runs."""
-    found = []
-    run = StepSlices.run
+    found: list[int] = []
+    run, launch = StepSlices.run, StepSlices.launch
 
     def counted(self: StepSlices, order: Any, count: int) -> Any:
         found.append(count)
         return run(self, order, count)
 
+    def launched(self: StepSlices, order: Any, count: int) -> Any:
+        flight = launch(self, order, count)
+        if flight is not None:  # else `run` follows
+            found.append(count)
+        return flight
+
     monkeypatch.setattr(StepSlices, "run", counted)
+    monkeypatch.setattr(StepSlices, "launch", launched)
     return found
 
 
