@@ -5,13 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 
-from benchmarks.networks import Array
-from magmadnn.compiler.emit.llvm.driver import Driver
 from magmadnn.compiler.emit.llvm.kernel import scratch
-from magmadnn.compiler.emit.llvm.saving import Save
-from magmadnn.executor.tasks import task_of
-
-_PART_BYTES = 1 << 18
+from magmadnn.executor.saved import Saved
 
 
 class Copy:
@@ -26,18 +21,13 @@ class Copy:
         self._copies = itertools.cycle([_copy(nbytes // 2) for _ in range(pairs)])
 
     def run(self) -> None:
-        driver, _ = next(self._copies)
-        driver.run(0, 1)
+        next(self._copies).save()
 
 
-def _copy(nbytes: int) -> tuple[Driver, tuple[Array, Array]]:
-    """What copies an array to another, and both."""
-    source, target = scratch(nbytes), scratch(nbytes)
-    source[:], target[:] = 1, 2
-    tasks = [
-        task_of(
-            Save(), start=start, end=min(start + _PART_BYTES, nbytes), source=source, result=target
-        )
-        for start in range(0, nbytes, _PART_BYTES)
-    ]
-    return Driver([tasks], int(os.environ["OMP_NUM_THREADS"])), (source, target)
+def _copy(nbytes: int) -> Saved:
+    """What copies an array to another, both of them written before."""
+    source = scratch(nbytes)
+    source[:] = 1
+    saved = Saved([source], int(os.environ["OMP_NUM_THREADS"]))
+    saved.save()
+    return saved

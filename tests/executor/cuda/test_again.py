@@ -28,14 +28,6 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "LEAST_BYTES", 1)
 
 
-@pytest.fixture(params=["graphs", "one kernel"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How steps run."""
-    if request.param == "graphs":
-        monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
-    return str(request.param)
-
-
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What slices do."""

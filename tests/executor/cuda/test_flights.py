@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import DataError, NumericError, OutOfMemoryError
-from magmadnn.executor.cuda import slices, small, watched
+from magmadnn.executor.cuda import slices, watched
 from magmadnn.executor.cuda.slices import CudaSlices
 from magmadnn.training import fit as training
 from magmadnn.training import flying
@@ -26,14 +26,6 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(md.optim.StepSlices, "longest", 3)
     monkeypatch.setattr(training, "_SLICE_SECONDS", 1e6)
     monkeypatch.setattr(watched, "LEAST_BYTES", 1)
-
-
-@pytest.fixture(params=["graphs", "one kernel"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How steps run."""
-    if request.param == "graphs":
-        monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
-    return str(request.param)
 
 
 @pytest.fixture

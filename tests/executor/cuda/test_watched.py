@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.errors import DataError
 from magmadnn.executor.cuda import watched
 from magmadnn.executor.cuda.fingerprint import Fingerprint
+from magmadnn.memory.room import Room
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import needs_compiler
 from tests.executor.cuda.test_foreign import counted
@@ -166,3 +168,13 @@ def test_one_bit_is_seen_anywhere(shape: tuple[int, ...], order: Any) -> None:
             assert Fingerprint(x).result() != before
             words[place] ^= np.uint64(1 << bit)
     assert Fingerprint(x).result() == before
+
+
+def test_threads_that_look_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Room, "threads", 3)
+    x = np.random.default_rng(5).standard_normal((16, BLOCK_WORDS))
+    before = Fingerprint(x).result()
+    started, start = [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda t: (started.append(t), start(t))[1])
+    assert Fingerprint(x).result() == before
+    assert not started
