@@ -56,8 +56,7 @@ class RowCopies:
         self._pair, self._part, self._parts = np.array(parts, np.int64).reshape(-1, 3).T
         self._starts = self._blocks[:, _RESULT].copy()
         tasks = [Task(loaded, arguments, (goals,)) for arguments in self._blocks]
-        count = threads if len(tasks) > 1 else 1
-        _held(count, os.getpid())
+        count = keep_threads(threads if len(tasks) > 1 else 1)
         self._driver = Driver([tasks], count, cache=kernel_cache())
         self.bind([source for source, _ in pairs])
 
@@ -103,7 +102,13 @@ def _kernel() -> Loaded:
     return load([CopyRows()], cache=kernel_cache())[0]
 
 
+def keep_threads(count: int) -> int:
+    """Let so many threads stay for the next driver that wants them, as it takes a while to start them."""
+    _held(count, os.getpid())
+    return count
+
+
 @cache
 def _held(threads: int, process: int) -> Driver:
-    """A driver that does nothing: threads stay for the next copies, as it takes a while to start them."""
+    """A driver that does nothing."""
     return Driver([], threads, cache=kernel_cache())

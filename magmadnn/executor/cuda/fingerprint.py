@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import secrets
 from functools import cache
 
@@ -14,6 +13,7 @@ from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.digest import BLOCK_WORDS, KEYS, SUMS, Digest
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
+from magmadnn.executor.row_copies import keep_threads
 from magmadnn.graph.op import Array
 from magmadnn.memory.room import Room
 
@@ -21,6 +21,7 @@ from .upload import threads
 
 _BLOCK_BYTES = 4 * BLOCK_WORDS
 _DIGEST_BYTES = 16
+_BLOCKS, _DATA, _SUMS = (Digest.slots.index(name) for name in ("blocks", "data", "sums"))
 _SHARES = 2  # parts for each thread, so that one that is held up leaves its to others
 
 
@@ -45,20 +46,18 @@ class Fingerprint:
     def _made(self) -> bytes:
         """Sums of blocks by native threads, then the digest of those and of the bytes behind them."""
         kernel, keys = _kernel()
-        blocks, count = len(self._sums), Room.threads
-        ends = np.unique(np.arange(_SHARES * count + 1) * blocks // (_SHARES * count)).tolist()
-        tasks = [
-            Task(
-                kernel,
-                block(
-                    Digest(), blocks=last - first, data=self._bytes[first * _BLOCK_BYTES :],
-                    keys=keys, sums=self._sums[first:],
-                ),
-            )
-            for first, last in itertools.pairwise(ends)
-        ]  # fmt: skip
-        if tasks:
-            Driver([tasks], count if len(tasks) > 1 else 1, cache=kernel_cache()).run(0, 1)
+        blocks, parts = len(self._sums), _SHARES * Room.threads
+        ends = np.unique(np.arange(parts + 1) * blocks // parts)
+        first = ends[:-1]
+        one = block(Digest(), blocks=0, data=self._bytes, keys=keys, sums=self._sums)
+        arguments = np.tile(one, (len(first), 1))
+        arguments[:, _BLOCKS] = np.diff(ends)
+        arguments[:, _DATA] += first * _BLOCK_BYTES
+        arguments[:, _SUMS] += first * self._sums.itemsize * SUMS
+        if blocks:
+            count = keep_threads(Room.threads if len(first) > 1 else 1)
+            tasks = [Task(kernel, of_part) for of_part in arguments]
+            Driver([tasks], count, cache=kernel_cache()).run(0, 1)
         found = hashlib.blake2b(self._sums.data, digest_size=_DIGEST_BYTES)
         found.update(self._bytes[blocks * _BLOCK_BYTES :].data)
         return found.digest()
@@ -68,4 +67,4 @@ class Fingerprint:
 def _kernel() -> tuple[Loaded, NDArray[np.uint32]]:
     """The kernel, and keys that nobody can know."""
     keys = np.frombuffer(secrets.token_bytes(4 * KEYS), np.uint32)
-    return load([Digest()])[0], keys
+    return load([Digest()], cache=kernel_cache())[0], keys
