@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,6 +201,17 @@ def test_folders_have_a_readme() -> None:
     if "magmadnn" in missing:
         missing.remove("magmadnn")  # the repository's README.md is about this folder
     assert not missing, f"folders without a README.md: {', '.join(missing)}"
+
+
+def test_a_readme_names_every_file_of_its_folder() -> None:
+    readmes = {path.parent: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("README.md")}
+    missing = [
+        str(path.relative_to(ROOT))
+        for path in FILES
+        if path.stem != "__init__" and path.parent in readmes
+        if not re.search(rf"[`/]{re.escape(path.name)}`", readmes[path.parent])
+    ]
+    assert not missing, f"not named in the README.md of their folder: {', '.join(missing)}"
 
 
 def test_files_can_be_read_in_one_go() -> None:

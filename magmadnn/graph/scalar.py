@@ -136,7 +136,6 @@ def trace(formula: Callable[..., Any], arguments: int, **attributes: Any) -> Exp
 # erf in float64, from rational approximations on four ranges: W. J. Cody, "Rational Chebyshev
 # approximations for the error function", Math. Comp. 23 (1969), in the coefficients of Sun's fdlibm.
 _ERF_X = 8.45062911510467529297e-01
-_EFX = 1.28379167095512586316e-01
 _PP = (
     1.28379167095512558561e-01, -3.25042107247001499370e-01, -2.84817495755985104766e-02,
     -5.77027029648944159157e-03, -2.37630166566501626084e-05,
