@@ -6,16 +6,22 @@ import os
 import sys
 from collections.abc import Iterator
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from magmadnn.backends.cuda.simulated import SimulatedDevice
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # curves are drawn to files
 
 
 @pytest.fixture(autouse=True)
 def names_of_this_test_only() -> Iterator[None]:
-    """Optimisers, losses and metrics that a test defines are forgotten after it: texts list known names."""
+    """Ops, optimisers, losses and metrics of a test are forgotten after it: texts list known names."""
     places = (
+        ("magmadnn.graph.op", "REGISTRY"),
+        ("magmadnn.graph.op", "FUNCTIONS"),
         ("magmadnn.optim.records", "_RECORDS"),
         ("magmadnn.losses.loss", "Loss.known"),
         ("magmadnn.metrics.metric", "Metric.known"),
@@ -28,6 +34,17 @@ def names_of_this_test_only() -> Iterator[None]:
     for registry, kept in zip(registries, before, strict=True):
         registry.clear()
         registry.update(kept)
+
+
+@pytest.fixture
+def devices() -> Iterator[list[SimulatedDevice]]:
+    """Two devices made of host memory."""
+    from magmadnn import memory
+    from magmadnn.backends.cuda.simulated import simulated_devices
+
+    with simulated_devices(2) as machine:
+        yield machine
+        memory.trim()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

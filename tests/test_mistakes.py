@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from magmadnn.errors import (
 )
 from magmadnn.training import disk
 from magmadnn.training.run_folder import create_run
+from tests.data.mistakes import idx_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 X = np.random.default_rng(4).normal(size=(23, 5)).astype(np.float32)
@@ -87,11 +87,6 @@ def table(text: str = "") -> str:
     return text or "\n".join(["wind,rain,storm", *rows])
 
 
-def idx(array: np.ndarray) -> bytes:
-    magic = {3: 2051, 1: 2049}[array.ndim]
-    return struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.tobytes()
-
-
 def make_files(p: Path) -> None:
     """All the files that the mistakes are about."""
     (p / "good.csv").write_text(table())
@@ -109,8 +104,8 @@ def make_files(p: Path) -> None:
     images, labels = np.zeros((9, 4, 4), np.uint8), np.arange(9, dtype=np.uint8) % 3
     images[:, 1, 2] = np.arange(9)
     files = {
-        "train-images-idx3-ubyte": idx(images), "train-labels-idx1-ubyte": idx(labels),
-        "t10k-images-idx3-ubyte": idx(images), "t10k-labels-idx1-ubyte": idx(labels),
+        "train-images-idx3-ubyte": idx_bytes(images), "train-labels-idx1-ubyte": idx_bytes(labels),
+        "t10k-images-idx3-ubyte": idx_bytes(images), "t10k-labels-idx1-ubyte": idx_bytes(labels),
     }  # fmt: skip
     for folder in ("idx", "idx_cut", "idx_swapped", "idx_missing"):
         (p / folder).mkdir()

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn import ops
-from magmadnn.graph import Dim, Node, Spec, scope
+from magmadnn.graph import Dim, scope
 from magmadnn.graph import node as nodes
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.program import Program
+from tests.graph.bare_nodes import F32, placed, variable
 
-F32 = np.dtype(np.float32)
 BATCH = Dim.symbol("batch")
-
-
-class Cell:
-    """Storage of a variable."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = np.array(value)
-
-    def read(self) -> NDArray[Any]:
-        return self.value
-
-    def write(self, value: NDArray[Any]) -> None:
-        self.value = value
-
-
-def placed(name: str, *shape: Any, dtype: Any = F32) -> Node:
-    return nodes.placeholder(name, Spec(shape, np.dtype(dtype)))
-
-
-def variable(name: str, value: Any) -> Node:
-    cell = Cell(value)
-    return nodes.variable(name, Spec(cell.value.shape, cell.value.dtype), cell)
 
 
 def ramp(*shape: int) -> NDArray[np.float32]:

@@ -17,7 +17,8 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph import to_svg
 from magmadnn.graph.program import Program
 from tests.compiler.native_programs import PROGRAMS
-from tests.compiler.sample_programs import BATCH, placed, ramp
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import placed
 from tests.graph.test_drawing import SVG
 from tests.graph.test_drawing import test_drawings as check_drawing
 

@@ -12,7 +12,8 @@ from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.native import PASSES
 from magmadnn.errors import FileError
 from magmadnn.executor import Executable
-from tests.compiler.sample_programs import BATCH, placed, ramp
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import placed
 
 
 def run(executor: str = "native") -> None:

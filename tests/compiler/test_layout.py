@@ -11,7 +11,8 @@ from magmadnn import ops
 from magmadnn.compiler.layout import COLUMN, FULL, ROW, SCALAR, Layouts, spread_of
 from magmadnn.graph import Node
 from magmadnn.graph.node import topological
-from tests.compiler.sample_programs import BATCH, placed
+from tests.compiler.sample_programs import BATCH
+from tests.graph.bare_nodes import placed
 
 LONG = np.arange(5 * 7 * 3 * 2, dtype=np.float32)
 

@@ -22,7 +22,8 @@ from magmadnn.graph import Node
 from magmadnn.graph.program import Program
 from tests.compiler.native_draw import draw
 from tests.compiler.native_programs import PROGRAMS
-from tests.compiler.sample_programs import BATCH, placed, ramp, variable
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import placed, variable
 
 Updates = Sequence[tuple[Node, Node]]
 EPS = 2.0**-23

@@ -22,7 +22,8 @@ from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from magmadnn.memory import as_dtype
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
-from tests.compiler.sample_programs import BATCH, ramp, variable
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import variable
 
 RNG = np.random.default_rng(3)
 SHAPES = {"x": (5, 7, 11), "z": (5, 3, 11), "i": (4, 3)}

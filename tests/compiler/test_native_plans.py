@@ -17,7 +17,8 @@ from magmadnn.compiler.native import native_plan
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.program import Program
 from tests.compiler.native_programs import PROGRAMS
-from tests.compiler.sample_programs import BATCH, placed, ramp, variable
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import placed, variable
 
 PLANS = Path(__file__).parent.parent / "plans"
 X = np.random.default_rng(5).normal(size=(11, 7)).astype(np.float32)

@@ -22,7 +22,8 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph import node as nodes
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
-from tests.compiler.sample_programs import BATCH, F32, PROGRAMS, placed, ramp, variable
+from tests.compiler.sample_programs import BATCH, PROGRAMS, ramp
+from tests.graph.bare_nodes import F32, placed, variable
 from tests.graph.random_graphs import random_graph
 
 PLANS = Path(__file__).parent.parent / "plans"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import lzma
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import MagmaDNNError
 from magmadnn.ops import philox
+from tests.data.mistakes import idx_bytes
 
 PACK = {"": bytes, ".gz": lambda data: gzip.compress(data, 6, mtime=0), ".xz": lzma.compress}
 
@@ -21,11 +21,6 @@ PACK = {"": bytes, ".gz": lambda data: gzip.compress(data, 6, mtime=0), ".xz": l
 def random_bytes(count: int, stream: str) -> NDArray[np.uint8]:
     bits = philox.random_bits(11, philox.stream_of(stream), count)
     return (bits & np.uint32(0xFF)).astype(np.uint8)
-
-
-def idx_bytes(array: NDArray[np.uint8]) -> bytes:
-    magic = {3: 2051, 1: 2049}[array.ndim]
-    return struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.tobytes()
 
 
 @pytest.fixture

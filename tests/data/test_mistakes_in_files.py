@@ -6,12 +6,11 @@ In the messages `{p}` stands for the folder of the test.
 from __future__ import annotations
 
 import gzip
-import io
 import lzma
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,17 +19,11 @@ import magmadnn.data as data
 from magmadnn.errors import (
     DataError,
     FileError,
-    MagmaDNNError,
     ShapeError,
 )
+from tests.data.mistakes import Mistake, bytes_of
 
 KEYS = "x and y, or x_train and y_train (and x_test and y_test)"
-
-
-class Mistake(NamedTuple):
-    act: Callable[[Path], Any]
-    error: type[MagmaDNNError]
-    message: str
 
 
 def images(rows: int, height: int = 2, width: int = 3) -> bytes:
@@ -247,12 +240,6 @@ def npz(content: bytes | None = None, **arrays: Any) -> Callable[[Path], Any]:
         return data.read_npz(p / "a.npz")
 
     return read
-
-
-def bytes_of(save: Callable[..., Any], *arrays: Any, **named: Any) -> bytes:
-    buffer = io.BytesIO()
-    save(buffer, *arrays, **named)
-    return buffer.getvalue()
 
 
 X, Y = np.arange(6.0).reshape(3, 2) + 0.5, np.array([0, 1, 1])

@@ -5,10 +5,9 @@ In the messages `{p}` stands for the folder of the test.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +18,10 @@ from magmadnn.errors import (
     DataError,
     DTypeError,
     FileError,
-    MagmaDNNError,
     ShapeError,
     UnknownNameError,
 )
+from tests.data.mistakes import Mistake, bytes_of
 
 KINDS = (
     "mnist, a folder with IDX files or CIFAR-10 batches, a table (.csv, .tsv, .data, .dat, .txt) "
@@ -30,18 +29,6 @@ KINDS = (
 )
 NAMED = "age,height,score\n1,2,3\n4,5,6\n7,8,9\n"
 X, Y = np.arange(6.0).reshape(3, 2) + 0.5, np.array([0, 1, 1])
-
-
-class Mistake(NamedTuple):
-    act: Callable[[Path], Any]
-    error: type[MagmaDNNError]
-    message: str
-
-
-def bytes_of(save: Callable[..., Any], *arrays: Any, **named: Any) -> bytes:
-    buffer = io.BytesIO()
-    save(buffer, *arrays, **named)
-    return buffer.getvalue()
 
 
 def load(name: str, content: str | bytes, **arguments: Any) -> Callable[[Path], Any]:

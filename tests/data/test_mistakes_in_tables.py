@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -16,17 +16,11 @@ from magmadnn.errors import (
     ArgumentError,
     DataError,
     FileError,
-    MagmaDNNError,
     UnknownNameError,
 )
+from tests.data.mistakes import Mistake
 
 MEND = ": correct it, or write ? where the value is missing"
-
-
-class Mistake(NamedTuple):
-    act: Callable[[Path], Any]
-    error: type[MagmaDNNError]
-    message: str
 
 
 def table(content: str | bytes, name: str = "t.csv", **arguments: Any) -> Callable[[Path], Any]:

@@ -10,7 +10,8 @@ from magmadnn.compiler import Plan, compile_program
 from magmadnn.errors import DTypeError, GraphError, ShapeError
 from magmadnn.executor.binding import Bindings
 from magmadnn.graph.program import Program
-from tests.compiler.sample_programs import BATCH, placed, ramp
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import placed
 
 X, Y = placed("x", BATCH, 7), placed("y", BATCH, 1)
 

@@ -16,11 +16,12 @@ from magmadnn.executor import Executable
 from magmadnn.executor.run import run
 from magmadnn.graph import Dim, Node, NoGradient, Op, OpKind, Sample, Spec, scope
 from magmadnn.graph import node as nodes
-from magmadnn.graph.op import FUNCTIONS, REGISTRY, promote
+from magmadnn.graph.op import promote
 from magmadnn.graph.program import Program
 from magmadnn.graph.signature import elementwise
 from magmadnn.graph.spec import BFLOAT16
-from tests.compiler.sample_programs import BATCH, F32, Cell, placed, ramp, variable
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import F32, Cell, placed, variable
 
 Array = NDArray[Any]
 
@@ -226,14 +227,6 @@ def test_everything_in_float64() -> None:
     np.testing.assert_allclose(real.astype(float), expected, rtol=4 * 2.0**-11)
 
 
-@pytest.fixture
-def forget() -> Any:
-    before = {*REGISTRY}
-    yield
-    for name in {*REGISTRY} - before:
-        del REGISTRY[name], FUNCTIONS[name]
-
-
 def user_op(name: str, numpy: Callable[..., Any]) -> Op:
     return Op(
         name=name, args=("x",), formula="x", kind=OpKind.OTHER, shapes=elementwise, dtypes=promote,
@@ -242,7 +235,6 @@ def user_op(name: str, numpy: Callable[..., Any]) -> Op:
     )  # fmt: skip
 
 
-@pytest.mark.usefixtures("forget")
 def test_an_op_that_lies_about_its_shape_is_found() -> None:
     liar = user_op("user_liar", lambda x: x[:2])
     x = placed("x", 3)

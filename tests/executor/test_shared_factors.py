@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.executor import Executable, shared_factors, tasks, threads
+from magmadnn.executor import Executable, shared_factors, tasks
 
 RANDOM = np.random.default_rng(3)
-
-
-@pytest.fixture(autouse=True)
-def own_number() -> Iterator[None]:
-    """What a test chooses is forgotten after it."""
-    before = list(threads._chosen)
-    yield
-    threads._chosen[:] = before
 
 
 @pytest.fixture

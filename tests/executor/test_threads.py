@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,6 @@ from magmadnn.executor.threads import thread_count
 RANDOM = np.random.default_rng(17)
 X = RANDOM.normal(size=(211, 97)).astype(np.float32)
 Y = RANDOM.integers(0, 7, 211)
-
-
-@pytest.fixture(autouse=True)
-def own_number() -> Iterator[None]:
-    """What a test chooses is forgotten after it."""
-    before = list(threads._chosen)
-    yield
-    threads._chosen[:] = before
 
 
 def network(optimizer: Any = "adam") -> md.Model:

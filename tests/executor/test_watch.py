@@ -13,7 +13,7 @@ from magmadnn.executor import Executable, FiniteWatch
 from magmadnn.graph import Node, scope
 from magmadnn.graph import node as nodes
 from magmadnn.graph.spec import BFLOAT16
-from tests.compiler.sample_programs import F32, placed, variable
+from tests.graph.bare_nodes import F32, placed, variable
 
 X = placed("x", 3)
 ADVICE = "lower the learning rate, clip gradients, or look for bad data"

@@ -16,15 +16,11 @@ from magmadnn.errors import GraphError
 from magmadnn.graph import Dim, Node, Spec, scope, show, to_svg
 from magmadnn.graph import node as nodes
 from magmadnn.graph.gradient import gradient
+from tests.graph.bare_nodes import F32, placed
 from tests.graph.random_graphs import random_graph
 
-F32 = np.dtype(np.float32)
 B = Dim.symbol("batch")
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def placed(name: object, *shape: Any, dtype: Any = F32) -> Node:
-    return nodes.placeholder(name, Spec(shape, np.dtype(dtype)))
 
 
 def variable(name: object, *shape: Any) -> Node:

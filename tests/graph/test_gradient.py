@@ -15,7 +15,7 @@ from magmadnn.executor import Executable
 from magmadnn.graph import Dim, Node, NoGradient, Op, OpKind, Sample, Spec, scope
 from magmadnn.graph import node as nodes
 from magmadnn.graph.gradient import gradient
-from magmadnn.graph.op import FUNCTIONS, REGISTRY, promote
+from magmadnn.graph.op import promote
 from magmadnn.graph.signature import elementwise
 
 Array = NDArray[Any]
@@ -371,15 +371,6 @@ def strange(name: str, vjp: Any) -> Op:
         name=name, args=("x",), formula="x", kind=OpKind.OTHER, shapes=elementwise, dtypes=promote,
         numpy=lambda x: x + 0, vjp=vjp, reference=lambda x: x, samples=lambda draw: [Sample((draw(3),))],
     )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Any:
-    """Ops that a test makes are gone afterwards."""
-    before = {*REGISTRY}
-    yield
-    for name in {*REGISTRY} - before:
-        del REGISTRY[name], FUNCTIONS[name]
 
 
 def test_an_op_without_gradient_says_why() -> None:

@@ -6,41 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from magmadnn.executor import Executable
-from magmadnn.graph import Dim, Node, Op, OpKind, Sample, Spec, scope, show
+from magmadnn.graph import Dim, Node, Op, OpKind, Sample, scope, show
 from magmadnn.graph import node as nodes
-from magmadnn.graph.op import FUNCTIONS, REGISTRY, promote
+from magmadnn.graph.op import REGISTRY, promote
 from magmadnn.graph.signature import elementwise
 from magmadnn.graph.spec import BFLOAT16, DTYPES
+from tests.graph.bare_nodes import F32, placed, variable
 
-F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
+F64 = np.dtype(np.float64)
 B = Dim.symbol("batch")
-
-
-class Cell:
-    """Storage of a variable."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = np.array(value)
-
-    def read(self) -> NDArray[Any]:
-        return self.value
-
-    def write(self, value: NDArray[Any]) -> None:
-        self.value = value
-
-
-def placed(name: str, *shape: Any, dtype: Any = F32) -> Node:
-    return nodes.placeholder(name, Spec(shape, np.dtype(dtype)))
-
-
-def variable(name: str, value: Any) -> Node:
-    cell = Cell(value)
-    return nodes.variable(name, Spec(cell.value.shape, cell.value.dtype), cell)
 
 
 # --- promotion ------------------------------------------------------------------------------------
@@ -322,14 +300,6 @@ def record(name: str, numpy: Any = lambda x, scale: x * scale) -> Op:
     )  # fmt: skip
 
 
-@pytest.fixture
-def forget() -> Any:
-    before = {*REGISTRY}
-    yield
-    for name in {*REGISTRY} - before:
-        del REGISTRY[name], FUNCTIONS[name]
-
-
 def test_a_forgotten_field_is_an_error_at_once() -> None:
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'vjp'"):
         Op(  # type: ignore[call-arg]
@@ -339,7 +309,6 @@ def test_a_forgotten_field_is_an_error_at_once() -> None:
     assert "user_forgotten" not in REGISTRY
 
 
-@pytest.mark.usefixtures("forget")
 def test_names_are_taken_once() -> None:
     for taken in ("add", "mean"):  # an op, and a function made of ops
         with pytest.raises(ArgumentError) as info:
@@ -354,7 +323,6 @@ def test_names_are_taken_once() -> None:
         record("user_twice", foreign)
 
 
-@pytest.mark.usefixtures("forget")
 def test_lists_as_attributes_become_tuples() -> None:
     op = record("user_listed", lambda x, scale: x * np.asarray(scale))
     assert op(placed("x", 2), scale=[1, [2, 3]]).attributes == {"scale": (1, (2, 3))}

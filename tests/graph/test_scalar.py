@@ -13,7 +13,7 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import OpKind
 from magmadnn.graph import scalar as s
-from magmadnn.graph.op import FUNCTIONS, REGISTRY, Op
+from magmadnn.graph.op import REGISTRY, Op
 from magmadnn.graph.scalar import PRIMITIVES, Expr, trace
 from tests.ops.contract_cases import BUILT_IN, bits, cases
 
@@ -88,14 +88,6 @@ def test_erf_against_the_library() -> None:
 
 
 # --- ops of a user's own --------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Any:
-    before = {*REGISTRY}
-    yield
-    for name in {*REGISTRY} - before:
-        del REGISTRY[name], FUNCTIONS[name]
 
 
 def test_a_user_writes_an_op() -> None:

@@ -24,6 +24,7 @@ from magmadnn.errors import (
 )
 from magmadnn.tensor import grad, placeholder
 from magmadnn.training.codec import Custom, decode, encode
+from tests.mistakes import error_of
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-23}  # float16 computes in float32
 
@@ -281,12 +282,6 @@ def test_class_numbers_may_be_a_column_or_booleans() -> None:
     assert float(losses.cross_entropy(z, t.reshape(5, 1))) == same
     assert float(losses.cross_entropy(z, t.astype(bool))) == same
     assert float(losses.cross_entropy(z, np.eye(2, dtype=int)[t])) == pytest.approx(same)
-
-
-def error_of(call: Callable[[], Any]) -> tuple[type[MagmaDNNError], str]:
-    with pytest.raises(MagmaDNNError) as caught:
-        call()
-    return caught.type, str(caught.value)
 
 
 ones = np.ones

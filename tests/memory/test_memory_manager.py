@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,6 @@ from magmadnn.backends.cuda.simulated import SimulatedDevice, simulated_devices
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, Kind, MemoryManager
 
 KINDS = list(Kind)
-
-
-@pytest.fixture
-def devices() -> Iterator[list[SimulatedDevice]]:
-    with simulated_devices(2) as machine:
-        yield machine
-        memory.trim()
 
 
 def values(count: int, dtype: Any = "float32", seed: int = 0) -> np.ndarray:

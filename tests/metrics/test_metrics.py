@@ -24,6 +24,7 @@ from magmadnn.errors import (
 )
 from magmadnn.tensor import placeholder
 from magmadnn.training.codec import Custom, decode, encode
+from tests.mistakes import error_of
 
 EPS = 2.0**-52
 BATCHES = (1, 7, 5, 11)  # uneven, added up to one problem of 24 samples
@@ -364,12 +365,6 @@ def test_columns_match_vectors() -> None:
     assert metrics.Accuracy()(SCORES, LABELS, WEIGHTS[:, None]) == metrics.Accuracy()(
         SCORES, LABELS, WEIGHTS
     )
-
-
-def error_of(call: Callable[[], Any]) -> tuple[type[MagmaDNNError], str]:
-    with pytest.raises(MagmaDNNError) as caught:
-        call()
-    return caught.type, str(caught.value)
 
 
 MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [

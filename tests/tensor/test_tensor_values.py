@@ -5,26 +5,18 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from magmadnn import errors, memory, ops
-from magmadnn.backends.cuda.simulated import SimulatedDevice, simulated_devices
+from magmadnn.backends.cuda.simulated import SimulatedDevice
 from magmadnn.memory import CUDA_MANAGED, DEVICE, DTYPES, HOST, MANAGED, Kind
 from magmadnn.tensor import Tensor, init
 from magmadnn.tensor.conversion import asarray
 
 KINDS = list(Kind)
-
-
-@pytest.fixture
-def devices() -> Iterator[list[SimulatedDevice]]:
-    with simulated_devices(2) as machine:
-        yield machine
-        memory.trim()
 
 
 def numbers(*shape: int, dtype: Any = "float32", seed: int = 0) -> np.ndarray:

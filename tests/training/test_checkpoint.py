@@ -22,15 +22,10 @@ from magmadnn.training.checkpoint import (
     parameters_sha256,
     save_state,
 )
-from magmadnn.training.disk import calls
 from magmadnn.training.durable import read_folder, write_folder
 from magmadnn.training.tensor_file import tensors_to_bytes
 
-
-@pytest.fixture(autouse=True)
-def quick_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the calls is tested elsewhere; here only time would be lost."""
-    monkeypatch.setattr(calls, "sync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("quick_sync")
 
 
 def state(step: int = 7) -> State:

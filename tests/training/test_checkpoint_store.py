@@ -17,11 +17,7 @@ from magmadnn.training.disk import calls
 from magmadnn.training.durable import read_folder, write_folder
 from magmadnn.training.plain_json import seal
 
-
-@pytest.fixture(autouse=True)
-def quick_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the calls is tested elsewhere; here only time would be lost."""
-    monkeypatch.setattr(calls, "sync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("quick_sync")
 
 
 def state(step: int) -> State:

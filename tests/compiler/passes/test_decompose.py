@@ -17,7 +17,8 @@ from magmadnn.graph import Node
 from magmadnn.graph.node import scope
 from magmadnn.graph.op import REGISTRY, Op
 from magmadnn.graph.program import Program
-from tests.compiler.sample_programs import BATCH, PROGRAMS, placed
+from tests.compiler.sample_programs import BATCH, PROGRAMS
+from tests.graph.bare_nodes import placed
 
 
 def names(program: Program) -> list[str]:

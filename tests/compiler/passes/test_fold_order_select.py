@@ -13,7 +13,8 @@ from magmadnn.compiler.draft import Draft
 from magmadnn.compiler.native import PASSES
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
-from tests.compiler.sample_programs import BATCH, placed, ramp
+from tests.compiler.sample_programs import BATCH, ramp
+from tests.graph.bare_nodes import placed
 
 
 def drafts(program: Program) -> dict[str, Draft]:

@@ -12,7 +12,8 @@ from magmadnn.compiler.native import native_plan
 from magmadnn.compiler.passes.plan_memory import Arena, arena_of
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
-from tests.compiler.sample_programs import BATCH, placed
+from tests.compiler.sample_programs import BATCH
+from tests.graph.bare_nodes import placed
 
 
 def arena(result: Any, batch: int = 32) -> Arena:

@@ -17,7 +17,8 @@ from magmadnn.graph import Node, scope, show
 from magmadnn.graph import node as nodes
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
-from tests.compiler.sample_programs import BATCH, F32, placed, variable
+from tests.compiler.sample_programs import BATCH
+from tests.graph.bare_nodes import F32, placed, variable
 
 ZERO, ONE = np.float32(0), np.float32(1)
 

@@ -18,7 +18,8 @@ from magmadnn.executor import Executable
 from magmadnn.graph import Node, show
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.program import Program
-from tests.compiler.sample_programs import BATCH, placed
+from tests.compiler.sample_programs import BATCH
+from tests.graph.bare_nodes import placed
 
 X, ONE = placed("x", BATCH, 5), np.float32(1)
 Y = placed("y", BATCH, 5)

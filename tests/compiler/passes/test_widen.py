@@ -16,7 +16,8 @@ from magmadnn.graph import Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import DTYPES
-from tests.compiler.sample_programs import BATCH, PROGRAMS, placed
+from tests.compiler.sample_programs import BATCH, PROGRAMS
+from tests.graph.bare_nodes import placed
 
 HALVES = ("float16", "bfloat16")
 
