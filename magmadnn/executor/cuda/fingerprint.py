@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.digest import BLOCK_WORDS, KEYS, SUMS, Digest
 from magmadnn.compiler.emit.llvm.driver import Driver, Task
-from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load
+from magmadnn.compiler.emit.llvm.kernel import block, load
 from magmadnn.executor.row_copies import keep_threads
 from magmadnn.graph.op import Array
 from magmadnn.memory.room import Room
@@ -22,6 +20,8 @@ from .upload import threads
 _BLOCK_BYTES = 4 * BLOCK_WORDS
 _DIGEST_BYTES = 16
 _BLOCKS, _DATA, _SUMS = (Digest.slots.index(name) for name in ("blocks", "data", "sums"))
+# That nobody can know; drawn once, before there are threads: digests are equal for equal keys only.
+_KEYS = np.frombuffer(secrets.token_bytes(4 * KEYS), np.uint32)
 _SHARES = 2  # parts for each thread, so that one that is held up leaves its to others
 
 
@@ -45,11 +45,11 @@ class Fingerprint:
 
     def _made(self) -> bytes:
         """Sums of blocks by native threads, then the digest of those and of the bytes behind them."""
-        kernel, keys = _kernel()
+        kernel = load([Digest()], cache=kernel_cache())[0]
         blocks, parts = len(self._sums), _SHARES * Room.threads
         ends = np.unique(np.arange(parts + 1) * blocks // parts)
         first = ends[:-1]
-        one = block(Digest(), blocks=0, data=self._bytes, keys=keys, sums=self._sums)
+        one = block(Digest(), blocks=0, data=self._bytes, keys=_KEYS, sums=self._sums)
         arguments = np.tile(one, (len(first), 1))
         arguments[:, _BLOCKS] = np.diff(ends)
         arguments[:, _DATA] += first * _BLOCK_BYTES
@@ -61,10 +61,3 @@ class Fingerprint:
         found = hashlib.blake2b(self._sums.data, digest_size=_DIGEST_BYTES)
         found.update(self._bytes[blocks * _BLOCK_BYTES :].data)
         return found.digest()
-
-
-@cache
-def _kernel() -> tuple[Loaded, NDArray[np.uint32]]:
-    """The kernel, and keys that nobody can know."""
-    keys = np.frombuffer(secrets.token_bytes(4 * KEYS), np.uint32)
-    return load([Digest()], cache=kernel_cache())[0], keys

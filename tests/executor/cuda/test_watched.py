@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -178,3 +180,27 @@ def test_threads_that_look_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda t: (started.append(t), start(t))[1])
     assert Fingerprint(x).result() == before
     assert not started
+
+
+def test_the_first_digests_by_two_threads_at_once_are_those_of_later_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = importlib.util.find_spec(Fingerprint.__module__)
+    assert spec is not None
+    assert spec.loader is not None
+    fresh: Any = importlib.util.module_from_spec(spec)  # as in a process that has no digest yet
+    spec.loader.exec_module(fresh)
+    both, kept = threading.Barrier(2), fresh.load
+
+    def together(*given: Any, **named: Any) -> Any:
+        both.wait(10)
+        return kept(*given, **named)
+
+    x, _ = samples(5 * BLOCK_WORDS // SIZES[0], *SIZES[::2])
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(fresh, "threads", lambda: pool)
+        monkeypatch.setattr(fresh, "load", together)
+        first = [fresh.Fingerprint(x) for _ in range(2)]
+        known = [one.result() for one in first]
+        monkeypatch.setattr(fresh, "load", kept)
+        assert known == [fresh.Fingerprint(x).result()] * 2
