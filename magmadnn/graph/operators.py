@@ -7,10 +7,21 @@ module knows no mathematics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
+
+from magmadnn.errors import GraphError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
+
+# what has another name in NumPy
+OF_NUMPY = {"absolute": "abs", "concatenate": "concat"}
+_OF_BITS = {
+    "bitwise_and": "__and__",
+    "bitwise_or": "__or__",
+    "bitwise_xor": "__xor__",
+    "invert": "__invert__",
+}
 
 
 def public(function: F) -> F:
@@ -28,8 +39,21 @@ class Operators:
 
     __slots__ = ()
 
-    # NumPy's arrays and numbers on the left leave the operation to us
-    __array_ufunc__: ClassVar[None] = None
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions of elements, and its arrays and numbers on an operator's left: by our ops."""
+        name = OF_NUMPY.get(ufunc.__name__, ufunc.__name__)
+        if method == "__call__" and not options:
+            if name in FUNCTIONS:
+                return _call(name, *inputs)
+            if hasattr(self, operator := _OF_BITS.get(name, "")):
+                others = inputs[1:] if inputs[0] is self else inputs[:1]
+                return getattr(self, operator)(*others)
+        call = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        given = f" with {' and '.join(options)}" if options else ""
+        raise GraphError(
+            f"np.{call}{given} does not take {type(self).__name__}s: "
+            "use md.ops, or np.asarray(x) for the values"
+        )
 
     def __add__(self, other: Any) -> Any:
         return _call("add", self, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import unwrap
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from magmadnn.executor import Executable
 from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
-from magmadnn.graph.operators import Operators
+from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import Spec, as_dtype
 from magmadnn.memory import MANAGED, Kind
@@ -82,6 +83,17 @@ class Operation(Operators):
     def numpy(self, feeds: Feeds | None = None) -> Array:
         """The value as an array."""
         return np.asarray(self.eval(feeds))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """Functions of NumPy that are in `md.ops` too would lose the graph here; others get the values."""
+        name = OF_NUMPY.get(function.__name__, function.__name__)
+        if name in FUNCTIONS:
+            full_name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
+            raise GraphError(
+                f"{full_name} does not take {type(self).__name__}s: "
+                f"use md.ops.{name}, or np.asarray(x) for the values"
+            )
+        return unwrap(function)(*args, **options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.eval(), dtype=dtype)

@@ -49,8 +49,6 @@ class Tensor(ValueOperators):
     __slots__ = ("__weakref__", "_frame", "_memory")
 
     __magmadnn_priority__: ClassVar[int] = 10
-    # NumPy's scalars and arrays leave operators to us, so that `np.float32(2) * t` is a Tensor too.
-    __array_ufunc__: ClassVar[None] = None
 
     def __init__(
         self,
@@ -377,6 +375,12 @@ class Tensor(ValueOperators):
 
     # --- exchange with other libraries -------------------------------------------------------
 
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """Other functions of NumPy, such as `np.mean`, get the values and give arrays."""
+        return function(
+            *(_as_arrays(a) for a in args), **{k: _as_arrays(v) for k, v in options.items()}
+        )
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         converts = dtype is not None and np.dtype(dtype) != self.dtype
         if copy is False and (converts or self.kind is Kind.DEVICE):
@@ -423,3 +427,12 @@ def _restored(data: bytes, shape: tuple[int, ...], dtype: str, kind: str, device
     """A Tensor from its pickle."""
     values = np.frombuffer(bytearray(data), as_dtype(dtype)).reshape(shape)
     return Tensor.wrap(values, kind, device)
+
+
+def _as_arrays(argument: Any) -> Any:
+    """An argument of a NumPy function with arrays in place of Tensors, in lists and tuples too."""
+    if isinstance(argument, Tensor):
+        return np.asarray(argument)
+    if type(argument) in (list, tuple):
+        return type(argument)(_as_arrays(part) for part in argument)
+    return argument
