@@ -51,7 +51,8 @@ class UnknownNameError(ArgumentError):
     def of(cls, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
         """The error for `name`, which should be one of `known`, the names of a `what`."""
         names = sorted(known)
-        near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+        begun = [n for n in names if len(str(name)) > 1 and n.startswith(str(name))]
+        near = begun or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return cls(f"{what} {name!r} is not known: {hint}known are {', '.join(names)}")
 

@@ -153,7 +153,7 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
         lambda p: fit(X[:, :4]),
         ShapeError,
         (
-            "fit: input input expects samples of shape (5,), got (4,) (x has shape (23, "
+            "fit: input 'input' expects samples of shape (5,), got (4,) (x has shape (23, "
             "4)); reshape x, or change Input"
         ),
     ),
@@ -179,7 +179,7 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
         lambda p: network().predict(X[:, :4]),
         ShapeError,
         (
-            "predict: input input expects samples of shape (5,), got (4,) (x has shape "
+            "predict: input 'input' expects samples of shape (5,), got (4,) (x has shape "
             "(23, 4)); reshape x, or change Input"
         ),
     ),
@@ -187,7 +187,7 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
         lambda p: network().evaluate(X[:, :4], Y),
         ShapeError,
         (
-            "evaluate: input input expects samples of shape (5,), got (4,) (x has shape "
+            "evaluate: input 'input' expects samples of shape (5,), got (4,) (x has shape "
             "(23, 4)); reshape x, or change Input"
         ),
     ),
@@ -258,13 +258,13 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
     "shape: nothing": (
         lambda p: fit(None),
         GraphError,
-        "fit: the model has 1 inputs, got 0 arrays",
+        "fit: the model has one input, got 0 arrays",
     ),
     "shape: validation": (
         lambda p: fit(validation_data=(X[:, :3], Y), callbacks=[NoEpoch()]),
         ShapeError,
         (
-            "fit: validation_data: input input expects samples of shape (5,), got (3,) (x has shape "
+            "fit: validation_data: input 'input' expects samples of shape (5,), got (3,) (x has shape "
             "(23, 3)); reshape x, or change Input"
         ),
     ),
@@ -372,7 +372,7 @@ PYTHON: dict[str, tuple[Act, type[MagmaDNNError], str]] = {
     "data: no batches": (
         lambda p: network().fit([], verbose=False),
         DataError,
-        "fit: the iterable of batches is empty",
+        "the iterable of batches is empty",
     ),
     "data: NaN in the loss": (
         lambda p: fit(X * 1e30, X[:, :3] * 1e30, network(loss="mse", metrics=[])),

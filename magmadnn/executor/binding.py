@@ -93,7 +93,7 @@ def _converted(node: Node, value: Any, device: int | None) -> Any:
     floats = is_floating(array.dtype) and is_floating(node.dtype)
     if not floats and not np.can_cast(array.dtype, node.dtype, "same_kind"):
         raise DTypeError(
-            f"placeholder {node.name}: expected {node.dtype.name}, got {array.dtype.name}; cast it"
+            f"placeholder {node.name}: expected {node.dtype.name}, got {array.dtype}; cast it"
         )
     with np.errstate(over="ignore"):
         converted = array.astype(node.dtype)

@@ -41,6 +41,9 @@ def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operati
         x = ops.cast(x, "float64")
     for layer in following:
         x = layer(x)
+        if not isinstance(x, Operation):
+            got = type(x).__name__
+            raise ArgumentError(f"Model: {layer!r} must give an Operation, got {got}; use md.ops")
     return layers[0], x
 
 

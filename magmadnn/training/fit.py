@@ -20,7 +20,7 @@ from .checks import at_least
 from .flying import Flying
 from .history import History, Row
 from .objective import Objective
-from .pieces import Batch, Take
+from .pieces import Batch, Take, numbered
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -203,7 +203,9 @@ class Fit:
         """Run batches one by one, until something asks to stop."""
         self.source.look()
         for batch in batches:
-            loss, *sums = self.step.run(feeds_for(self.model, self.objective, batch), guard=True)
+            with numbered(self.batch, self.epoch):
+                feeds = feeds_for(self.model, self.objective, batch)
+                loss, *sums = self.step.run(feeds, guard=True)
             self.totals.add(batch, loss, sums)
             self.last_loss = float(loss)
             self.batch += 1

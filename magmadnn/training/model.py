@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -264,7 +264,7 @@ class Model:
         validation_split: float = 0.0,
         shuffle: bool = True,
         sample_weight: Any = None,
-        class_weight: Mapping[int, float] | None = None,
+        class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
         callbacks: Sequence[Callback] = (),
         initial_epoch: int = 0,
         verbose: Any = "auto",
@@ -281,7 +281,8 @@ class Model:
             validation_split: or the part of x and y, chosen by seed, that is kept back for that.
             shuffle: a new order for each epoch, which depends on seed and epoch only.
             sample_weight: weight of each sample in the loss.
-            class_weight: weight of the samples of each class: {class: weight}.
+            class_weight: weight of the samples of each class: {class: weight}, or "balanced", which gives
+                all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.
             initial_epoch: number of the first epoch.
             verbose: whether to print progress.

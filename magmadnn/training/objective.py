@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, DataError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
 from magmadnn.graph.spec import is_floating
 from magmadnn.losses import Loss, as_loss
 from magmadnn.memory.foreign import as_array
@@ -100,7 +100,9 @@ def _scalar(
 
 
 def sample_weights(
-    targets: Sequence[Array], given: Any, class_weight: Mapping[int, float] | None
+    targets: Sequence[Array],
+    given: Any,
+    class_weight: Mapping[int, float] | Literal["balanced"] | None,
 ) -> Array | None:
     """The weight of each sample from weights and classes' weights; None where there are none.
 
@@ -116,18 +118,40 @@ def sample_weights(
         raise DataError("fit: sample_weight must be finite and not negative")
     if class_weight is None:
         return weights
-    numbers = _class_numbers(as_array(targets[0]))
-    if missing := set(np.unique(numbers).tolist()) - set(class_weight):
-        raise ArgumentError(f"fit: class_weight has no weight for class {min(missing)}")
-    table = np.zeros(int(numbers.max()) + 1, np.float32)
-    for number in np.unique(numbers).tolist():
-        table[number] = class_weight[number]
-    by_class: Array = table[numbers]
+    by_class = _by_class(_class_numbers(as_array(targets[0])), class_weight)
     return by_class if weights is None else weights * by_class
+
+
+def _by_class(numbers: Array, weights: Mapping[int, float] | Literal["balanced"]) -> Array:
+    """The weight of each sample, from the number of its class."""
+    classes, counts = np.unique(numbers, return_counts=True)
+    if isinstance(weights, str) and weights == "balanced":
+        by_number = dict(zip(classes.tolist(), len(numbers) / (len(classes) * counts), strict=True))
+    elif isinstance(weights, Mapping):
+        by_number = dict(weights)
+    else:
+        raise ArgumentError(
+            f'fit: class_weight must be a dict {{class: weight}} or "balanced", got {weights!r}'
+        )
+    if missing := set(classes.tolist()) - set(by_number):
+        raise ArgumentError(f"fit: class_weight has no weight for class {min(missing)}")
+    for number, weight in by_number.items():
+        if not (
+            isinstance(weight, (int, float, np.number)) and np.isfinite(weight) and weight >= 0
+        ):
+            raise ArgumentError(
+                f"fit: class_weight of class {number} must be finite and not negative, got {weight!r}"
+            )
+    table = np.array([by_number[number] for number in classes.tolist()], np.float32)
+    return table[np.searchsorted(classes, numbers)]
 
 
 def _class_numbers(labels: Array) -> Array:
     """The class of each sample: labels [rows] or [rows, 1], or a column for each class."""
+    if is_floating(labels.dtype) and (labels != np.floor(labels)).any():
+        raise DTypeError(
+            "fit: class_weight needs class numbers in y, got fractions; see sample_weight"
+        )
     if labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1 and labels.max() > 1):
         raise ShapeError(
             f"fit: class_weight needs one class for each row of y, got shape {labels.shape}; give the loss "

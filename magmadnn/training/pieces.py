@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -203,15 +203,22 @@ def part_of_ring(
 
 def told(items: Iterator[Any], epoch: int, start: int) -> Iterator[Any]:
     """The same items; an error says which batch it was."""
-    for number in itertools.count(start + 1):
-        try:
-            item = next(items)
-        except StopIteration:
+    for number in itertools.count(start):
+        with numbered(number, epoch):
+            item = next(items, None)
+        if item is None:
             return
-        except Exception as error:
-            error.add_note(f"fit: in batch {number} of epoch {epoch + 1}")
-            raise
         yield item
+
+
+@contextmanager
+def numbered(batch: int, epoch: int) -> Iterator[None]:
+    """An error says in which batch it came about; both count from 0."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in batch {batch + 1} of epoch {epoch + 1}")
+        raise
 
 
 # --- arrays of a batch ---

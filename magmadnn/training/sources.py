@@ -34,6 +34,7 @@ from .pieces import (
     batch_of,
     fill,
     flat,
+    numbered,
     part_of_ring,
     parts_like,
     parts_of,
@@ -247,11 +248,11 @@ class IterableSource:
     ) -> None:
         self.source, self._device = source, device
         self._first: Iterator[Any] | None = iter(self._fresh())
-        try:
-            head = next(self._first)
-        except StopIteration:
-            raise DataError("fit: the iterable of batches is empty") from None
-        self.sample = as_batch(head, device)
+        with numbered(0, 0):
+            head = next(self._first, self)
+            if head is self:
+                raise DataError("the iterable of batches is empty")
+            self.sample = as_batch(head, device)
         self._first = _chain(head, self._first)
         self._ring: Ring | None = None
 
@@ -278,12 +279,13 @@ class IterableSource:
         items = self._first if self._first is not None else iter(self._fresh())
         self._first = None
         found = False
-        for item in told(islice(items, start, None), number, start):
+        read = map(partial(as_batch, device=self._device), islice(items, start, None))
+        for batch in told(read, number, start):
             found = True
-            yield as_batch(item, self._device)
+            yield batch
         if not found and not start:
             raise DataError(
-                f"fit: the iterator of batches is used up in epoch {number + 1}; hand over a function "
+                f"the iterator of batches is used up in epoch {number + 1}; hand over a function "
                 "that makes one for each epoch"
             )
 
@@ -369,15 +371,16 @@ def as_batch(item: Any, device: int | None = None) -> Batch:
         DataError: if it is something else.
     """
     if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
-        raise DataError(
-            f"fit: an iterable must give (x, y) or (x, y, weights), got {type(item).__name__}"
-        )
+        got = type(item).__name__
+        if isinstance(item, (tuple, list)):
+            got += f" of {len(item)}"
+        raise DataError(f"an iterable must give (x, y) or (x, y, weights), got {got}")
     x, y, *weights = item
     given = as_array(weights[0]) if weights else None
     batch = Batch(as_arrays(x, device, True), as_arrays(y, device, True), given)
-    if {len(a) for a in [*batch.inputs, *batch.targets]} != {batch.rows} or not batch.rows:
-        sizes = [len(a) for a in [*batch.inputs, *batch.targets]]
-        raise DataError(f"fit: the arrays of a batch need one number of rows above 0, got {sizes}")
+    sizes = [len(a) if a.ndim else 0 for a in [*batch.inputs, *batch.targets]]
+    if not all(sizes) or len(set(sizes)) > 1:
+        raise DataError(f"the arrays of a batch need one number of rows above 0, got {sizes}")
     return batch
 
 
@@ -424,7 +427,8 @@ def inputs_for(
     else:
         arrays = [] if value is None else as_arrays(value, device)
     if len(arrays) != len(inputs):
-        raise GraphError(f"{what}: the model has {len(inputs)} inputs, got {len(arrays)} arrays")
+        many = f"{len(inputs)} inputs" if len(inputs) > 1 else "one input"
+        raise GraphError(f"{what}: the model has {many}, got {len(arrays)} arrays")
     for fed, array in zip(inputs, arrays, strict=True):
         expected = fed.shape[1:]
         fits = len(expected) == array.ndim - 1 and all(
@@ -432,9 +436,18 @@ def inputs_for(
             for e, got in zip(expected, array.shape[1:], strict=True)
         )
         if not fits:
-            raise ShapeError(
-                f"{what}: input {fed.name} expects samples of shape {shape_text(expected)}, got "
-                f"{shape_text(array.shape[1:])} (x has shape {shape_text(array.shape)}); reshape x, "
-                "or change Input"
-            )
+            raise ShapeError(f"{what}: {_misfit(fed, array)}")
     return arrays
+
+
+def _misfit(fed: Placeholder, array: Array) -> str:
+    """Why an array is none of samples for an input, and what to do."""
+    if array.dtype == object and not array.ndim:
+        return f"expected an array for input {fed.name!r}, got {type(array.item()).__name__}"
+    expected, got = fed.shape[1:], shape_text(array.shape)
+    if array.shape == expected:
+        return f"x of shape {got} is one sample of input {fed.name!r}; a batch of one is x[None]"
+    return (
+        f"input {fed.name!r} expects samples of shape {shape_text(expected)}, got "
+        f"{shape_text(array.shape[1:])} (x has shape {got}); reshape x, or change Input"
+    )

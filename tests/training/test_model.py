@@ -120,6 +120,17 @@ def test_sample_weights_are_repeats():
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
+def test_balanced_class_weights_make_the_classes_equal():
+    rows = np.concatenate([np.flatnonzero(Y == k)[: 3 * k + 2] for k in range(3)])
+    x, y = X[rows], Y[rows]
+    weights = {k: len(y) / (3 * np.sum(y == k)) for k in range(3)}
+    losses = [
+        network().fit(x, y, class_weight=given, verbose=False)["loss"]
+        for given in ("balanced", weights, None)
+    ]
+    assert losses[0] == losses[1] != losses[2]
+
+
 def test_class_weight_is_the_weight_of_each_sample():
     weights = {0: 0.5, 1: 2.0, 2: 3.0}
     model, other = network(), network()
@@ -283,7 +294,7 @@ def test_summary_counts_parameters(capsys):
         (lambda: md.Model([md.layers.Dense(3)]), ArgumentError, "Model: the first of the layers must be"),
         (lambda: md.Model(), ArgumentError, "Model: give a list of layers, or inputs="),
         (lambda: network().fit(X[:, :5], Y), ShapeError,
-         r"fit: input input expects samples of shape \(7,\), got \(5,\)"),
+         r"fit: input 'input' expects samples of shape \(7,\), got \(5,\)"),
         (lambda: network().fit(X, Y[:50]), ShapeError, "x.* has 103 rows but y has 50"),
         (lambda: network().fit(X, Y + 1), DataError, r"has the label 3, outside the classes 0\.\.2"),
         (lambda: network().fit(X, Y, epochs=-1), ArgumentError, "fit: epochs must be an integer"),
@@ -292,12 +303,18 @@ def test_summary_counts_parameters(capsys):
         (lambda: network().fit(X.astype(complex), Y), DTypeError, "complex"),
         (lambda: network().fit(X), ArgumentError, "y is missing"),
         (lambda: network().layer("dens_1"), UnknownNameError, "did you mean 'dense_1'"),
+        (lambda: network(metrics=["acc"]), UnknownNameError, "did you mean 'accuracy'"),
         (lambda: network(metrics=["acuracy"]).fit(X, Y), UnknownNameError, "did you mean 'accuracy'"),
         (lambda: network(loss="crossentropy").fit(X, Y), UnknownNameError, "did you mean 'cross_entropy'"),
         (lambda: md.Model([md.layers.Input((7,))], optimizer="adm"), UnknownNameError, "mean 'Adam'"),
         (lambda: network().fit(X, Y, verbose="loud"), UnknownNameError, "verbose"),
         (lambda: network().fit(X, Y, sample_weight=-np.ones(103)), DataError, "not negative"),
         (lambda: network().fit(X, Y, class_weight={0: 1.0}), ArgumentError, "no weight for class 1"),
+        (lambda: network().fit(X, Y, class_weight=[1, 1, 2]), ArgumentError, 'or "balanced", got'),
+        (lambda: network().fit(X, Y, class_weight={0: -1, 1: 1, 2: 1}), ArgumentError, "class 0 must"),
+        (lambda: network().predict(X[0]), ShapeError, r"is one sample of input 'input'; .* x\[None\]"),
+        (lambda: network().predict(X[k:] for k in (1, 2)), ShapeError, "expected an array .* got generator"),
+        (lambda: network().predict(np.full((2, 7), "a")), DTypeError, "expected float32, got <U1"),
         (lambda: md.Model(inputs=[md.layers.Input((7,))], outputs=md.layers.Input((2,), name="other")),
          GraphError, "an output needs other, which is not among inputs"),
     ],

@@ -17,7 +17,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.data.ring import Ready, Ring
-from magmadnn.errors import DataError
+from magmadnn.errors import DataError, NumericError, ShapeError
 from magmadnn.training import pieces
 from magmadnn.training.pieces import Reader, flat
 from magmadnn.training.sources import ArraySource, IterableSource
@@ -230,8 +230,24 @@ def test_an_error_in_a_generator_says_where() -> None:
     calls = Calls()
     with pytest.raises(LookupError, match="no such shard") as error:
         network().fit(broken, callbacks=[calls], verbose=False)
-    assert error.value.__notes__ == ["fit: in batch 5 of epoch 1"]
+    assert error.value.__notes__ == ["in batch 5 of epoch 1"]
     assert calls.steps[-1] == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "wrong", "error", "text"),
+    [
+        (0, X[:3], DataError, r"an iterable must give"),
+        (2, X[:3], DataError, r"an iterable must give \(x, y\) or \(x, y, weights\), got ndarray"),
+        (2, (X[0], Y[0]), DataError, r"one number of rows above 0, got \[7, 0\]"),
+        (2, (X[:3, :5], Y[:3]), ShapeError, "axis 1 must be 7, got 5"),
+        (2, (X[:3] * np.nan, Y[:3]), NumericError, "placeholder input: it has NaN"),
+    ],
+)
+def test_a_wrong_batch_is_numbered(before: int, wrong: Any, error: type, text: str) -> None:
+    with pytest.raises(error, match=text) as raised:
+        network().fit([(X[:3], Y[:3])] * before + [wrong], verbose=False)
+    assert f"in batch {before + 1} of epoch 1" in raised.value.__notes__
 
 
 # --- stopping and going on ------------------------------------------------------------------------
