@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
 from magmadnn.compiler.kernels.operands import Operand
@@ -25,7 +26,6 @@ from .vmath import SPECIAL
 _REAL = REAL_FUNCTIONS | set(SPECIAL)
 _COSTS = {
     **dict.fromkeys(_REAL, 20),
-    "exp_beside_one": 12,
     "divide": 5,
     "sqrt": 5,
     "floor_divide": 20,
@@ -80,6 +80,38 @@ class RowFormulas:
             self._look(part, stage, seen)
 
 
+@dataclass(frozen=True)
+class Exponentials:
+    """A stage for the largest element of a row, and the next one for the sum of exp(element - largest).
+
+    Attributes:
+        stage: the number of the first.
+        largest, total: what they reduce.
+        scaled: the sum of exp(element) that may take the place of both.
+    """
+
+    stage: int
+    largest: Reduction
+    total: Reduction
+    scaled: Reduction
+
+
+def exponentials_of(kernel: Rows, formulas: RowFormulas) -> Exponentials | None:
+    """Two such stages that walk for nothing else, of a kernel `with_signs`; None if there are none."""
+    for number, pair in enumerate(itertools.pairwise(kernel.stages)):
+        walked = [r for stage in pair for r in stage.reduce if r not in formulas.spikes]
+        if len(walked) != 2 or any(stage.store for stage in pair):
+            continue
+        first, second = walked
+        terms = ("exp_below_zero", ("subtract", first.formula, ("value", first.name)))
+        kept = {f for f, stage in formulas.kept.items() if stage in (number, number + 1)}
+        if (second.kind, second.formula, second.dtype) == ("add", terms, first.dtype):
+            if kept <= {terms}:
+                scaled = replace(second, formula=("exp_scaled", first.formula))
+                return Exponentials(number, first, second, scaled)
+    return None
+
+
 def with_choices(kernel: Rows) -> Rows:
     """The kernel with a choice of two numbers where a part of what is stored has only two values in a row."""
 
@@ -122,11 +154,7 @@ def _has_cast(formula: Formula, dtype: str) -> bool:
 
 
 def with_signs(kernel: Rows) -> Rows:
-    """The kernel with a faster exp where the argument is an element minus the largest of its row.
-
-    One of these arguments is 0. So a sum of such terms has a term 1, and where nothing else reads the terms
-    they need not be told from 0 when they are very small.
-    """
+    """The kernel with a faster exp where the argument is an element minus the largest of its row."""
     maxima = {
         ("value", r.name): r.formula
         for stage in kernel.stages
@@ -154,27 +182,7 @@ def with_signs(kernel: Rows) -> Rows:
 
     if not maxima:
         return kernel
-    stages = [stage(one) for one in kernel.stages]
-    read = [f for one in stages for whole in _formulas(one) for f in parts(whole)]
-    return replace(kernel, stages=tuple(_with_sums(one, read) for one in stages))
-
-
-def _with_sums(stage: Stage, read: Sequence[Formula]) -> Stage:
-    """The stage with a faster exp in sums of nothing else, if `read` has these terms only once."""
-
-    def changed(reduction: Reduction) -> Reduction:
-        formula = reduction.formula
-        if reduction.kind != "add" or formula[0] != "exp_below_zero" or read.count(formula) > 1:
-            return reduction
-        return replace(reduction, formula=("exp_beside_one", *formula[1:]))
-
-    return replace(stage, reduce=tuple(map(changed, stage.reduce)))
-
-
-def _formulas(stage: Stage) -> list[Formula]:
-    """All formulas of a stage."""
-    stored = [result.formula for result in (*stage.store, *stage.store_row)]
-    return [*(r.formula for r in stage.reduce), *stored, *(formula for _, formula in stage.then)]
+    return replace(kernel, stages=tuple(map(stage, kernel.stages)))
 
 
 def cost(formula: Formula, known: Container[Formula] = ()) -> int:

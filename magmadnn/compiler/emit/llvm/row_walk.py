@@ -5,7 +5,7 @@ halves the partial sums until one is left. So neither vector width nor threads c
 
 As many vectors as hold all partial results are written out one after the other. Where formulas are short,
 partial results stay in registers. Where they are long, registers are needed otherwise: vectors are combined
-with partial results in memory, which is in the first cache.
+with partial results in memory, which is in the first cache. An extreme, of any order, stays in one register.
 """
 
 from __future__ import annotations
@@ -33,8 +33,17 @@ Step = Callable[[Value, Value | None, int], list[Value]]
 class Walk:
     """Writes a walk over the columns `column0` to `column1`."""
 
-    def __init__(self, code: Code, lanes: int, column0: Value, column1: Value, step: Step) -> None:
-        self.code, self.lanes, self.step = code, lanes, step
+    def __init__(
+        self,
+        code: Code,
+        lanes: int,
+        column0: Value,
+        column1: Value,
+        step: Step,
+        watch: bool = True,
+    ) -> None:
+        """`watch`: an extreme of elements of which one is NaN is NaN; else NaN counts for nothing."""
+        self.code, self.lanes, self.step, self.watch = code, lanes, step, watch
         self.column0, self.column1 = column0, column1
 
     def write(self, reduce: Sequence[Reduction], work: int) -> list[Value]:
@@ -45,7 +54,7 @@ class Walk:
             work: instructions of a step, roughly.
         """
         code, lanes = self.code, self.lanes
-        parts = [_Parts(code, reduction, lanes) for reduction in reduce]
+        parts = [_Parts(code, reduction, lanes, self.watch) for reduction in reduce]
         most = max((part.count for part in parts), default=_STORES)
         together = most if most * work <= (_WRITTEN_OUT if parts else _IN_REGISTERS) else 1
         in_registers = together * work <= _IN_REGISTERS
@@ -77,7 +86,7 @@ class Walk:
 class _Parts:
     """The partial results of a reduction: in registers, later in memory."""
 
-    def __init__(self, code: Code, reduction: Reduction, lanes: int) -> None:
+    def __init__(self, code: Code, reduction: Reduction, lanes: int, watch: bool) -> None:
         self.code, self.reduction, self.lanes = code, reduction, lanes
         self.item = ITEMS[reduction.dtype]
         self.elements = PARTIAL_BYTES // item_bytes(self.item)
@@ -87,9 +96,9 @@ class _Parts:
         start = code.lift(neutral(reduction), self.kind)
         self.registers: list[Variable] = [code.variable(start) for _ in range(self.count)]
         # Extremes combine faster if NaN is looked for beside them.
-        extreme = reduction.kind in ("maximum", "minimum") and is_float(self.item)
+        self.extreme = reduction.kind in ("maximum", "minimum") and is_float(self.item)
         self.none = code.zero(vector(I32 if self.item == F32 else I64, lanes))
-        self.nans = code.variable(self.none) if extreme else None
+        self.nans = code.variable(self.none) if self.extreme and watch else None
 
     def add(self, values: Sequence[Value]) -> None:
         """Combine vectors with the registers of their numbers."""
@@ -108,7 +117,7 @@ class _Parts:
 
     def _joined(self, old: Value, value: Value) -> Value:
         """The two combined; NaN is looked for beside that."""
-        if self.nans is None:
+        if not self.extreme:
             return PRIMITIVES[self.reduction.kind](self.code, value, old)
         better = value > old if self.reduction.kind == "maximum" else value < old
         return self.code.select(better, value, old)
@@ -125,11 +134,16 @@ class _Parts:
             none = self.code.lift(neutral(self.reduction), self.kind)
             value = self.code.select(mask, value, none)
         self._look_for_nan(value, value)
+        if self.extreme:  # of any order
+            self.registers[0].value = self._joined(self.registers[0].value, value)
+            return
         at = offset & (self.elements - 1)
         self.memory.put(at, self._joined(self.memory.vector(at, self.lanes), value))
 
     def total(self) -> Value:
         """The partial results halved until one is left."""
+        if self.extreme:
+            self.spill()
         total = self._halved()
         if self.nans is None:
             return total

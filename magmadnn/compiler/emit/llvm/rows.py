@@ -8,6 +8,7 @@ beside the row, in the first or second cache; while a row is worked on, the next
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,24 @@ from magmadnn.compiler.kernels.operands import FULL, Result, row_constant
 from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows
 from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
 
-from .builder import I32, I64, Array, Code, Value, item_type, vector
+from .builder import I1, I32, I64, Array, Code, Value, Variable, item_type, vector
 from .formulas import ITEMS, PRIMITIVES, Writer, cast
 from .frame import Frame
 from .operands import Matrix, MatrixRow, lanes_for
-from .row_formulas import RowFormulas, cost, row_parts, with_choices, with_signs
+from .row_formulas import (
+    Exponentials,
+    RowFormulas,
+    cost,
+    exponentials_of,
+    row_parts,
+    with_choices,
+    with_signs,
+)
 from .row_walk import Walk
 from .target import Target
+from .vmath.exponential import exp_scaled, is_central
 
+_WORTH_ONE_WALK = 64  # columns
 _BUFFER_BYTES = 8 * SHORT_ROW
 _LONG = 20  # instructions; exp, tanh and the like
 _AHEAD = 1024  # elements from what is worked on to what is fetched, at least
@@ -65,6 +76,8 @@ class _RowWriter:
         bytes_at = {f: k * _BUFFER_BYTES for k, f in enumerate(self.formulas.kept)}
         self.buffers = {f: frame.scratch.at(at) for f, at in bytes_at.items()}
         self.kept_items: dict[Formula, Any] = {}
+        self.exponentials = exponentials_of(kernel, self.formulas)
+        self.scale: Variable  # what makes exponentials that are kept those of the difference
         self.fetching = self._costliest() if kernel.short and len(kernel.stages) > 1 else -1
         if self.fetching >= 0:
             count = code.larger(self.column1, 1)
@@ -92,17 +105,56 @@ class _RowWriter:
                 if reduction in self.formulas.spikes:
                     spike = self.formulas.spikes[reduction]
                     self.numbers[reduction.name] = self._spiked(number, reduction, spike, writer)
-            walked = [r for r in stage.reduce if r not in self.formulas.spikes]
+            if self.exponentials and self.exponentials.stage == number:
+                self._write_exponentials(self.exponentials, writer)
+            walked = [
+                r
+                for r in stage.reduce
+                if r not in self.formulas.spikes and r.name not in self.numbers
+            ]
             self.numbers.update(self._walked(number, walked, stage.store, writer))
             for name, formula in stage.then:
                 self.numbers[name] = writer.write(formula)
             for result in stage.store_row:
                 self.matrices[result].store_one(row, writer.write(result.formula))
 
+    # ------------------------------------------------------------------ exponentials
+
+    def _write_exponentials(self, pair: Exponentials, writer: Writer) -> None:
+        """The largest element of a row and the sum of exponentials beside it, by one walk where that can be.
+
+        Exponentials of the elements themselves do not wait for the largest. They serve unless it is far from
+        0; then, and where one is NaN, two walks do it again. Which way is taken depends on the row alone.
+        """
+        code, item = self.code, ITEMS[pair.total.dtype]
+        largest, total, self.scale = (code.variable(code.lift(1.0, item)) for _ in range(3))
+        done = code.variable(code.lift(0, I1))
+        with code.when(self.column1 - self.column0 >= _WORTH_ONE_WALK):
+            first = self._element(self.column0).write(pair.largest.formula)
+            with code.when(is_central(code, first)):
+                both = [pair.largest, pair.scaled]
+                found = self._walked(pair.stage + 1, both, (), writer.copy(), pair)
+                largest.value = found[pair.largest.name]
+                unit = exp_scaled(code, largest.value)
+                total.value = found[pair.scaled.name] / unit
+                self.scale.value = 1.0 / unit
+                done.value = is_central(code, largest.value) & (total.value < math.inf)
+        with code.when(~done.value):
+            largest.value = self._reduced(pair.stage, pair.largest, writer)
+            self.numbers[pair.largest.name] = largest.value
+            total.value = self._reduced(pair.stage + 1, pair.total, writer)
+            self.scale.value = 1.0
+        self.numbers |= {pair.largest.name: largest.value, pair.total.name: total.value}
+
     # ------------------------------------------------------------------ walks
 
     def _walked(
-        self, stage: int, reduce: Sequence[Reduction], store: Sequence[Result], writer: Writer
+        self,
+        stage: int,
+        reduce: Sequence[Reduction],
+        store: Sequence[Result],
+        writer: Writer,
+        pair: Exponentials | None = None,
     ) -> dict[str, Value]:
         """One walk over the columns; the numbers that it gives."""
         if not reduce and not store:
@@ -128,7 +180,12 @@ class _RowWriter:
             for test, place in places.items():
                 elements.know(test, self._is_here(place, column, number))
             for formula in self.formulas.uses[stage]:
-                elements.know(formula, self._kept(formula).vector(column, self.lanes))
+                kept = self._kept(formula).vector(column, self.lanes)
+                if self.exponentials and formula == self.exponentials.total.formula:
+                    kept = kept * self.scale.value
+                elements.know(formula, kept)
+            if pair is not None:
+                elements.know(pair.total.formula, elements.write(pair.scaled.formula))
             values = [elements.write(r.formula) for r in reduce]
             stored = [(result, elements.write(result.formula)) for result in store]
             for formula, first in self.formulas.kept.items():
@@ -139,9 +196,13 @@ class _RowWriter:
             return values
 
         work = sum(cost(formula, self.formulas.uses[stage]) for formula in formulas)
-        walk = Walk(code, self.lanes, self.column0, self.column1, step)
+        walk = Walk(code, self.lanes, self.column0, self.column1, step, watch=pair is None)
         totals = walk.write(list(reduce), work)
         return {r.name: total for r, total in zip(reduce, totals, strict=True)}
+
+    def _reduced(self, stage: int, reduction: Reduction, writer: Writer) -> Value:
+        """The same for one reduction, where a walk is not always made."""
+        return self._walked(stage, [reduction], (), writer.copy())[reduction.name]
 
     def _row_parts(self, formula: Formula) -> list[Formula]:
         return list(row_parts(formula, self.kernel.operands))
@@ -224,8 +285,7 @@ class _RowWriter:
             with yes:
                 pick()
             with no:
-                found: Value = self._walked(stage, [reduction], [], writer.copy())[reduction.name]
-                total.value = found
+                total.value = self._reduced(stage, reduction, writer)
         result: Value = total.value
         return result
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
 
 from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
-from magmadnn.compiler.emit.llvm.row_formulas import RowFormulas, with_choices, with_signs
+from magmadnn.compiler.emit.llvm.row_formulas import (
+    RowFormulas,
+    exponentials_of,
+    with_choices,
+    with_signs,
+)
 from magmadnn.compiler.emit.llvm.rows import rows_scratch_bytes
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.values import FLOATS
@@ -39,6 +46,11 @@ def softmax(dtype: str, short: bool) -> Rows:
     )
 
 
+def exponentials(kernel: Rows) -> object:
+    signed = with_signs(kernel)
+    return exponentials_of(signed, RowFormulas(signed))
+
+
 def ran(
     made: Rows, x: np.ndarray, target: Target, y: np.ndarray | None = None, **more
 ) -> np.ndarray:
@@ -58,16 +70,18 @@ def drawn(rows: int, columns: int, dtype: str = F4) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [F4, F8])
 @pytest.mark.parametrize("columns", [1, 7, 31, 32, 33, 127, 8192])
-def test_what_is_kept_changes_no_bit(dtype: str, columns: int) -> None:
+def test_kept_and_computed_anew(dtype: str, columns: int) -> None:
+    """Both accurate, and the same bits in vectors of any width."""
     x = drawn(3, columns, dtype)
-    results = [ran(softmax(dtype, short), x, t) for short in (True, False) for t in WIDTHS]
-    for other in results[1:]:
-        np.testing.assert_array_equal(other, results[0])
     wide = np.exp(x.astype(F8) - x.max(1, keepdims=True))
     true = wide / wide.sum(1, keepdims=True)
     # exp of 1 ulp and its argument rounded once, 32 chains of sums, a division
     allowed = np.finfo(dtype).eps * true * (4 + columns / 16 + abs(x - x.max(1, keepdims=True)))
-    assert (abs(results[0] - true) <= allowed).all()
+    for short in (True, False):
+        results = [ran(softmax(dtype, short), x, target) for target in WIDTHS]
+        for other in results[1:]:
+            np.testing.assert_array_equal(other, results[0])
+        assert (abs(results[0] - true) <= allowed).all()
 
 
 def test_exponentials_are_computed_once() -> None:
@@ -138,31 +152,34 @@ def test_exp_below_zero(dtype: str) -> None:
     np.testing.assert_array_equal(y[800:805], np.array([1, 1, 0, np.nan, 0], dtype))
 
 
-def test_exp_beside_one() -> None:
-    """Units in the last place against mpmath."""
+@pytest.mark.parametrize("dtype", [F4, F8])
+def test_exp_scaled(dtype: str) -> None:
+    """Units in the last place against mpmath, for all arguments that are told from each other."""
     rng = np.random.default_rng(7)
+    low, high, power = (-131, 27, 64) if dtype == F4 else (-1063, 300, 512)
     x = np.concatenate(
-        [rng.uniform(-87, 0, 500), rng.uniform(-5, 0, 500), -(10.0 ** rng.uniform(-30, 0, 150))]
+        [rng.uniform(low, high, 500), rng.uniform(-5, 5, 500), -(10.0 ** rng.uniform(-30, 0, 150))]
     )
-    x = np.resize(np.concatenate([x, [0.0, -0.0, np.nan]]).astype(F4), 1168)
+    x = np.concatenate([x, [0.0, -0.0, np.nan, np.inf, -np.inf, low]]).astype(dtype)
+    x = np.resize(x, 1168)
     for lanes in (1, 4, 8, 16):
         y = np.empty_like(x)
-        call(_Known("exp_beside_one", F4, lanes), host(), n=x.size, x=x, y=y)
-        np.testing.assert_array_equal(y[1150:1153], np.array([1, 1, np.nan], F4))
+        call(_Known("exp_scaled", dtype, lanes), host(), n=x.size, x=x, y=y)
+        one = 2.0**power
+        np.testing.assert_array_equal(y[1150:1154], np.array([one, one, np.nan, np.nan], dtype))
+        assert y[1154] == y[1155] > np.finfo(dtype).smallest_normal
         with mpmath.workprec(120):
             for argument, found in zip(x[:1150], y[:1150], strict=True):
-                true = mpmath.exp(mpmath.mpf(float(argument)))
-                unit = mpmath.mpf(float(np.spacing(dtype_of(F4, true))))
-                assert abs(mpmath.mpf(float(found)) - true) <= MAX_ULP["exp_beside_one"][0] * unit
+                true = mpmath.exp(mpmath.mpf(float(argument))) * mpmath.mpf(2) ** power
+                unit = mpmath.mpf(float(np.spacing(dtype_of(dtype, true))))
+                error = abs(mpmath.mpf(float(found)) - true)
+                assert error <= MAX_ULP["exp_scaled"][dtype == F8] * unit
 
 
 @pytest.mark.parametrize("dtype", [F4, F8])
 @pytest.mark.parametrize("columns", [1, 7, 33, 100, 8192])
 def test_sums_of_small_terms(dtype: str, columns: int) -> None:
-    """Beside a kernel that stores the terms too, and therefore computes them to the last digit.
-
-    In float64 the sums have the same bits; in float32 terms have other errors, which mostly cancel.
-    """
+    """By one walk, beside a kernel that stores the terms as well, for which it takes two."""
     e = ("exp", ("subtract", X, TOP))
     top = Stage(reduce=(Reduction("top", "maximum", X, dtype),))
     total = Reduction("total", "add", e, dtype)
@@ -170,8 +187,7 @@ def test_sums_of_small_terms(dtype: str, columns: int) -> None:
     alone = Rows((Operand("x", dtype),), (top, Stage(reduce=(total,), store_row=sums)), dtype, True)
     kept = Stage(reduce=(total,), store=(Result("e", dtype, e),), store_row=sums)
     exact = Rows(alone.operands, (top, kept), dtype, True)
-    assert with_signs(alone).stages[1].reduce[0].formula[0] == "exp_beside_one"
-    assert with_signs(exact).stages[1].reduce[0].formula[0] == "exp_below_zero"
+    assert [exponentials(one) is not None for one in (alone, exact)] == [True, False]
     rng = np.random.default_rng(6)
     low = 1.05 * float(np.log(np.finfo(dtype).smallest_subnormal))
     x = np.concatenate([
@@ -184,8 +200,45 @@ def test_sums_of_small_terms(dtype: str, columns: int) -> None:
     for target in WIDTHS:
         ran(alone, x, target, found)
         ran(exact, x, target, wanted, **more)
-        np.testing.assert_allclose(found, wanted, 4 * np.finfo(F4).eps if dtype == F4 else 0)
+        np.testing.assert_allclose(found, wanted, 4 * np.finfo(dtype).eps)
     assert np.isfinite(wanted).sum() >= len(x) - 4
+
+
+@pytest.mark.parametrize("dtype", [F4, F8])
+@pytest.mark.parametrize("columns", [64, 100, 1024])
+def test_softmax_wherever_the_largest_of_a_row_is(dtype: str, columns: int) -> None:
+    """Near 0, where one walk serves; far from it, unlike the first or not; beside -inf, NaN and inf."""
+    bound, small = (27, 50) if dtype == F4 else (300, 400)
+    tops = [0, 1, -1, bound - 1, 1 - bound, bound + 1, -1 - bound, 3 * bound, -9 * bound, 3e4, -3e4]
+    x = drawn(2 * len(tops) + 6, columns, dtype)
+    x -= x.max(1, keepdims=True)
+    for row, top in enumerate(tops):
+        x[row] += dtype_of(dtype, top)
+        x[row, 1::2] -= small
+        x[row + len(tops)] -= small
+        x[row + len(tops), [0, -1]] = min(top, 0), top
+    x[-6, 1:], x[-5], x[-4, ::2] = -np.inf, -np.inf, -np.inf
+    x[-3, columns // 2], x[-2, -1], x[-1, 0] = np.nan, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        below = x.astype(np.longdouble) - x.max(1, keepdims=True)
+        true = np.exp(below)
+        largest = x.max(1)
+        true /= true.sum(1, keepdims=True)
+        far = np.where(true > 0, abs(below), 0)
+        allowed = np.finfo(dtype).eps * true * (8 + columns / 16 + far)
+    for short in (True, False):
+        made = softmax(dtype, short)
+        last = replace(made.stages[-1], store_row=(Result("t", dtype, TOP, COLUMN),))
+        made, t = replace(made, stages=(*made.stages[:-1], last)), np.zeros(len(x), dtype)
+        found = [ran(made, x, target, t=t) for target in WIDTHS]
+        np.testing.assert_array_equal(t, largest)
+        np.testing.assert_array_equal(found[1], found[0])
+        np.testing.assert_array_equal(found[2], found[0])
+        y, finite = found[0], np.isfinite(true).all(1)
+        smallest = 2 * np.finfo(dtype).smallest_subnormal
+        assert (abs(y - true)[finite] <= allowed[finite] + smallest).all()
+        np.testing.assert_array_equal(np.isnan(y).any(1), ~finite)
+        assert (y[np.isneginf(x)][: columns // 2] == 0).all()
 
 
 @pytest.mark.parametrize("other", [F4, F8])

@@ -62,20 +62,32 @@ def exp_below_zero(code: Code, x: Value) -> Value:
     low, spare = by_layout(x, (-104.0, 64), (-746.0, 512))
     x = code.select(code.lift(low, x.type) > x, low, x)
     scale: float = 2.0**-spare
-    return _below_zero(code, x, spare) * scale
+    return _normal(code, x, spare) * scale
 
 
-def exp_beside_one(code: Code, x: Value) -> Value:
-    """e**x for x <= 0 as a term of a sum that has the term 1: no less than e**-87 (e**-708 in float64).
+def exp_scaled(code: Code, x: Value) -> Value:
+    """2**64 e**x, in float64 2**512 e**x, for sums whose largest x `is_central`.
 
-    What is smaller is lost in such a sum anyway.
+    Small results are not rounded to subnormal numbers. No less than the result for x = -131 (float64: -1063).
+    NaN for NaN and inf; other x that are too large give any number.
     """
-    low = by_layout(x, -87.0, -708.0)
+    low, spare = by_layout(x, (-131.0, 64), (-1063.0, 512))
     x = code.select(code.lift(low, x.type) > x, low, x)
-    return _by_table(code, x) if layout_of(x).mantissa < 30 else _below_zero(code, x, 0)
+    write = _by_table if layout_of(x).mantissa < 30 else _normal
+    return write(code, x, spare)
 
 
-def _below_zero(code: Code, x: Value, spare: int) -> Value:
+def is_central(code: Code, x: Value) -> Value:
+    """Whether `exp_scaled` serves for a row whose largest element is x.
+
+    Sums of 2**24 terms are finite then, and the least result is 0 beside that for x: e**(-131 + 27) is in
+    float32.
+    """
+    bound: float = by_layout(x, 27.0, 300.0)
+    return (x >= -bound) & (x <= bound)
+
+
+def _normal(code: Code, x: Value, spare: int) -> Value:
     """e**x 2**spare, for results that are normal numbers."""
     layout = layout_of(x)
     shifted, rest = _shifted(code, x, layout.bias + spare)
@@ -83,8 +95,8 @@ def _below_zero(code: Code, x: Value, spare: int) -> Value:
     return _times_exp(code, power, rest)
 
 
-def _by_table(code: Code, x: Value) -> Value:
-    """e**x in float32, for results that are normal numbers: x = n log(2) / 8 + r.
+def _by_table(code: Code, x: Value, spare: int) -> Value:
+    """e**x 2**spare in float32, for results that are normal numbers: x = n log(2) / 8 + r.
 
     A table in a register has the eight 2**(k / 8). The higher bits of n belong to the exponent: one addition
     of integers makes 2**(n / 8), as the table lacks what its places add to the last bits of the exponent.
@@ -95,7 +107,8 @@ def _by_table(code: Code, x: Value) -> Value:
     near = code.fma(whole, -_LN2_WHOLE[0] / 8, x)
     r = code.fma(whole, -_LN2_WHOLE[1] / 8, near)
     n = code.bits(shifted, I32)
-    power = code.bits(code.looked_up(_POWERS, n) + (n << 20), F32)
+    powers = [bits + (spare << 23) for bits in _POWERS]
+    power = code.bits(code.looked_up(powers, n) + (n << 20), F32)
     small = code.fma(near * near, polynomial(code, near, _EXP_TABLE), r)
     return code.fma(small, power, power)
 
