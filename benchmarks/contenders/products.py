@@ -1,4 +1,4 @@
-"""Products by magmadnn, as a kernel alone and in an Executable, and by NumPy."""
+"""Products by magmadnn, as a kernel or tasks alone and in an Executable, and by NumPy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import numpy as np
 import magmadnn as md
 from benchmarks.contenders.blas import operands
 from magmadnn.compiler.emit.llvm import kernel
+from magmadnn.compiler.emit.llvm.driver import Driver
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.select import selected
 from magmadnn.executor import Executable
+from magmadnn.executor.native import Instance
+from magmadnn.executor.tasks import Tasks
+from magmadnn.executor.threads import thread_count
 
 
 class BareKernel:
@@ -48,13 +52,32 @@ class InExecutable:
     def __init__(self, m: int, k: int, n: int, ta: bool, tb: bool, dtype: str) -> None:
         a, b = operands(m, k, n, ta, tb, dtype)
         x, y = md.placeholder("a", a.shape, dtype), md.placeholder("b", b.shape, dtype)
-        self._c = md.variable("c", np.zeros((m, n), dtype))
+        self.result = md.variable("c", np.zeros((m, n), dtype))
         product = (x.T if ta else x) @ (y.T if tb else y)
-        self._program = Executable([], [(self._c.node, product.node)], executor="native")
-        self._feeds = {x.node: a, y.node: b}
+        self.program = Executable([], [(self.result.node, product.node)], executor="native")
+        self.feeds = {x.node: a, y.node: b}
 
     def run(self) -> None:
-        self._program.run(self._feeds)
+        self.program.run(self.feeds)
+
+    def check(self) -> dict[str, Any]:
+        self.run()
+        return {"product": np.array(self.result.value.read())}
+
+
+class OnThreads:
+    """The tasks of that program on all threads, called like the kernel on one core."""
+
+    def __init__(self, m: int, k: int, n: int, ta: bool, tb: bool, dtype: str) -> None:
+        whole = InExecutable(m, k, n, ta, tb, dtype)
+        plan, threads = whole.program.native.plan, thread_count()
+        instance = Instance(plan, {}, threads, prepared=False)
+        for node, value in whole.feeds.items():
+            instance.arrays[node][...] = value
+        tasks = Tasks(plan, instance.arrays, {}, threads)
+        driver = Driver(tasks.phases(plan.work), tasks.useful_threads, tasks.scratch_bytes)
+        self._c, self._kept = whole.result, instance
+        self.run = partial(driver.run, 0, 1)
 
     def check(self) -> dict[str, Any]:
         self.run()

@@ -1,8 +1,9 @@
 """Matrix products of many shapes in all transposes, against OpenBLAS and NumPy.
 
 `gemm.py` looks closer at single kernels on one core, in alternation within one process; this compares what a
-program gets. On one core "magmadnn" is the kernel; on several it is an `Executable`, whose share of
-Python is shown as a row of its own on one core.
+program gets. On one core "magmadnn" is the kernel, on several the tasks of a program on the driver's threads,
+as a step runs them: calls without Python, like those of the others. An `Executable`, whose share of Python
+counts beside little work, is a row of its own.
 """
 
 from __future__ import annotations
@@ -33,23 +34,20 @@ def shapes(quick: bool) -> list[tuple[int, int, int]]:
 
 def case(m: int, k: int, n: int, ta: bool, tb: bool, dtype: str, settings: Settings) -> Case:
     arguments = {"m": m, "k": k, "n": n, "ta": ta, "tb": tb, "dtype": dtype}
-    executable = "benchmarks.contenders.products:InExecutable"
-    if settings.threads == 1:
-        ours = [
-            Entry(OURS, "benchmarks.contenders.products:BareKernel", arguments),
-            Entry(EXECUTABLE, executable, arguments),
-        ]
-    else:
-        ours = [Entry(OURS, executable, arguments)]
-    entries = [
-        *ours,
-        Entry(BLAS, "benchmarks.contenders.blas:Gemm", arguments),
-        Entry(NUMPY, "benchmarks.contenders.products:InNumPy", arguments),
-    ]
+    alone = "BareKernel" if settings.threads == 1 else "OnThreads"
+    ours, *peers = with_single(
+        [
+            Entry(OURS, f"benchmarks.contenders.products:{alone}", arguments),
+            Entry(BLAS, "benchmarks.contenders.blas:Gemm", arguments),
+            Entry(NUMPY, "benchmarks.contenders.products:InNumPy", arguments),
+        ],
+        settings,
+    )
+    executable = Entry(EXECUTABLE, "benchmarks.contenders.products:InExecutable", arguments)
     limit = 1.0 if min(m, n) in SKINNY else 1 / 0.95
     return Case(
         f"{m} x {k} x {n} {'T' if ta else 'N'}{'T' if tb else 'N'} {dtype}",
-        with_single(entries, settings),
+        (ours, executable, *peers),
         (Goal("ratio", limit, either(settings, BLAS, NUMPY)),),
         checks=(Check(TOLERANCE),),
         flops=2.0 * m * k * n,

@@ -16,7 +16,7 @@ from magmadnn.compiler.kernels.rows import Rows
 
 from .batch_rows import write_gather
 from .builder import Code
-from .columns import write_columns
+from .columns import columns_scratch_bytes, write_columns
 from .draw import write_draw
 from .frame import Frame
 from .gemm import gemm_scratch_bytes, write_gemm
@@ -68,4 +68,6 @@ def scratch_bytes(kernel: Kernel, target: Target) -> int:
         return gemv_scratch_bytes(target)
     if isinstance(kernel, Rows):
         return rows_scratch_bytes(kernel)
+    if isinstance(kernel, Columns):
+        return columns_scratch_bytes(kernel)
     return gemm_scratch_bytes(kernel, target) if isinstance(kernel, Gemm) else 0

@@ -20,10 +20,10 @@ WIDTHS = [
 ]
 
 
-def call(made: Any, target: Target, scratch_bytes: int = 64, batch: int = 0, **slots: Any) -> None:
+def call(made: Any, target: Target, batch: int = 0, **slots: Any) -> None:
     """Run a kernel with `slots` as its argument block."""
     loaded = kernel.load([made], target)[0]
-    loaded(kernel.block(made, **slots), kernel.scratch(scratch_bytes), batch)
+    loaded(kernel.block(made, **slots), kernel.scratch(scratch_bytes(made, target)), batch)
 
 
 def gemm(
@@ -41,7 +41,6 @@ def gemm(
         call(
             made,
             target,
-            scratch_bytes(made, target),
             row0=row0,
             row1=row1,
             column0=column0,

@@ -60,7 +60,7 @@ def ran(
         "row0": 0, "row1": rows, "column0": 0, "column1": columns, "x": x, "x_row": columns,
         "y": y, "y_row": columns, **more,
     }  # fmt: skip
-    call(made, target, rows_scratch_bytes(made), **{s: slots[s] for s in made.slots})
+    call(made, target, **{s: slots[s] for s in made.slots})
     return y
 
 
