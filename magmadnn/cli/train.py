@@ -91,7 +91,12 @@ _RUN: tuple[Option, ...] = (
     ),
     ("--seed", whole(0), "N", "of initial values, order, dropout and splits (default: 0)"),
     ("--out", str, "DIR", "new folder for the run (default: runs/<time>-<model>)"),
-    ("--checkpoint-every", whole(1), "N", "steps (default: each epoch and each minute)"),
+    (
+        "--checkpoint-every",
+        whole(1),
+        "N",
+        "steps (default: each epoch that is not short, and each minute)",
+    ),
     ("--resume", str, "DIR", "go on with the run in DIR; nothing else is needed"),
     ("--json", str, "FILE", "write the result to FILE too"),
 )

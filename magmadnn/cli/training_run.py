@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import re
 import signal
 import time
@@ -223,15 +224,22 @@ def _build(settings: Settings, data: Dataset) -> Model:
 
 
 class _HistoryFiles(Callback):
-    """Keeps history.csv and history.json up to date."""
+    """Keeps history.csv and history.json up to date, to a second."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self._written = folder, -math.inf
 
     def on_epoch_end(self, fit: Fit) -> None:
+        """Write both anew, if it is time."""
+        if time.monotonic() - self._written >= 1:
+            self.on_train_end(fit)
+            self._written = time.monotonic()
+
+    def on_train_end(self, fit: Fit) -> None:
         """Write both anew."""
-        fit.history.to_csv(self.folder / "history.csv")
-        fit.history.to_json(self.folder / "history.json")
+        if len(fit.history):
+            fit.history.to_csv(self.folder / "history.csv")
+            fit.history.to_json(self.folder / "history.json")
 
 
 def _train(run: Run) -> int:
@@ -239,7 +247,9 @@ def _train(run: Run) -> int:
     settings, say = run.settings, run.say
     network = by_name(settings.model)
     preset = network.preset(settings.preset)
-    say(f"\n{settings.model}, preset {settings.preset}, seed {settings.seed}, on the cpu\n")
+    say(
+        f"\n{settings.model}, preset {settings.preset}, seed {settings.seed}, on {run.model.device}\n"
+    )
     say(summary_text(run.model) + "\n")
     if preset.note:
         say(f"note: {preset.note}")

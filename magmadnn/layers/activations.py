@@ -92,7 +92,7 @@ class PReLU(Layer):
         slope_regularizer: adds to the loss; the paper advises against one, for it makes slopes 0.
     """
 
-    slope_init: Initializer = init.constant(0.25)
+    slope_init: Initializer | str = init.constant(0.25)
     slope_regularizer: Regularizer | None = None
 
     def build(self, x: Operation) -> None:

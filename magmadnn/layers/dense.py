@@ -28,8 +28,8 @@ class Dense(Layer):
     units: int
     activation: ActivationLike = None
     use_bias: bool = True
-    kernel_init: Initializer = init.glorot_uniform()
-    bias_init: Initializer = init.zeros()
+    kernel_init: Initializer | str = init.glorot_uniform()
+    bias_init: Initializer | str = init.zeros()
     kernel_regularizer: Regularizer | None = None
     bias_regularizer: Regularizer | None = None
 

@@ -32,7 +32,7 @@ from magmadnn.graph.node import Node, with_origin
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import as_dtype
 from magmadnn.tensor import Operation, Variable
-from magmadnn.tensor.init import Initializer
+from magmadnn.tensor.init import Initializer, by_name
 from magmadnn.tensor.lazy import LazyTensor
 
 Regularizer = Callable[[Operation], Operation]
@@ -114,6 +114,11 @@ class Layer:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "__init__" in vars(cls):
+            raise ArgumentError(
+                f"{cls.__name__}: a layer has no __init__; list its settings as fields, "
+                "such as `factor: float = 1.0`, and make its parameters in build(self, x)"
+            )
         dataclass(eq=False, repr=False)(cls)
 
     # --- for subclasses ---------------------------------------------------------------------------
@@ -129,7 +134,7 @@ class Layer:
         self,
         name: str,
         shape: Any,
-        init: Initializer,
+        init: Initializer | str,
         dtype: Any = "float32",
         *,
         regularizer: Regularizer | None = None,
@@ -137,11 +142,21 @@ class Layer:
     ) -> Parameter:
         """A new trained variable of this layer.
 
+        Args:
+            name: the name of the field that it is kept in.
+            shape: its sizes.
+            init: an initialiser of `md.init`, or its name.
+            dtype: element type.
+            regularizer: a penalty on its values.
+            trained: whether optimisers change it.
+
         Raises:
             ShapeError: if a size is not known.
+            UnknownNameError: if there is no initialiser of that name.
             ArgumentError: if init is no initialiser, or the regulariser no function.
         """
         sizes = tuple(shape)
+        init = by_name(init) if isinstance(init, str) else init
         for what, rule, example in (
             ("init", init, "md.init.normal()"),
             ("regularizer", regularizer, "md.layers.L2(1e-4)"),
@@ -160,7 +175,9 @@ class Layer:
         self._own.append(made)
         return made
 
-    def state(self, name: str, shape: Any, init: Initializer, dtype: Any = "float32") -> Parameter:
+    def state(
+        self, name: str, shape: Any, init: Initializer | str, dtype: Any = "float32"
+    ) -> Parameter:
         """A new variable that is kept and saved, but not trained."""
         return self.parameter(name, shape, init, dtype, trained=False)
 
@@ -183,7 +200,11 @@ class Layer:
                 if not self._built:
                     self.build(*inputs)
                     self._built = True
-                result = self.forward(*inputs).node
+                output = self.forward(*inputs)
+                if not isinstance(output, Operation):
+                    got = type(output).__name__
+                    raise ArgumentError(f"{self}: forward must return an Operation, got {got}")
+                result = output.node
                 if not result.inputs:  # a leaf stays what it is; the layer's output is a copy of it
                     result = ops.cast(Operation(result), result.dtype).node
         except MagmaDNNError as error:

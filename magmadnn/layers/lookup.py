@@ -25,7 +25,7 @@ class Embedding(Layer):
 
     count: int
     units: int
-    table_init: Initializer = init.uniform(-0.05, 0.05)
+    table_init: Initializer | str = init.uniform(-0.05, 0.05)
     table_regularizer: Regularizer | None = None
     dtype: str = "float32"
 

@@ -44,8 +44,8 @@ class LayerNorm(Layer):
 
     axis: int | tuple[int, ...] = -1
     epsilon: float = 1e-5
-    gamma_init: Initializer = init.ones()
-    beta_init: Initializer = init.zeros()
+    gamma_init: Initializer | str = init.ones()
+    beta_init: Initializer | str = init.zeros()
     gamma_regularizer: Regularizer | None = None
     beta_regularizer: Regularizer | None = None
 
@@ -111,8 +111,8 @@ class BatchNorm(Layer):
 
     momentum: float = 0.9
     epsilon: float = 1e-5
-    gamma_init: Initializer = init.ones()
-    beta_init: Initializer = init.zeros()
+    gamma_init: Initializer | str = init.ones()
+    beta_init: Initializer | str = init.zeros()
     gamma_regularizer: Regularizer | None = None
     beta_regularizer: Regularizer | None = None
 

@@ -173,7 +173,7 @@ def as_feeds(feeds: Feeds | None) -> dict[nodes.Node, Any]:
 def variable(
     name: str,
     value: Any,
-    init: Initializer | None = None,
+    init: Initializer | str | None = None,
     dtype: Any = None,
     *,
     kind: Kind = MANAGED,

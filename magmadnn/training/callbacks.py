@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
 from magmadnn.graph.op import Array
 
-from .checkpoint import CheckpointStore
+from .checkpoint import CheckpointStore, State
 from .checks import at_least
 from .fit import Fit
 from .signals import StopRequest
+
+_REST = 9  # times what a save took, until the next one at the end of an epoch
 
 
 class Callback:
@@ -167,7 +169,8 @@ class Checkpoint(Callback):
 
     Args:
         folder: where `checkpoints/` is kept: the last two and the best.
-        every_steps: save after so many steps; None: at the end of each epoch, and
+        every_steps: save after so many steps; None: at the end of each epoch (of short ones not each, so that
+            saving takes a tenth of the time at most), and
         every_seconds: as soon as so much time has passed since the last save.
         monitor: column that says which epoch is best; as in EarlyStopping.
         mode: as in EarlyStopping.
@@ -199,8 +202,9 @@ class Checkpoint(Callback):
         self.every_steps, self.every_seconds, self.resume = every_steps, every_seconds, resume
         self._signals = StopRequest() if signals else None
         self._monitor = _Monitor("Checkpoint", monitor, mode)
-        self._saved_at = time.monotonic()
+        self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._saved_step = -1
+        self._best: tuple[int, State] | None = None  # not written yet
 
     @property
     def interrupted_by(self) -> int | None:
@@ -233,19 +237,30 @@ class Checkpoint(Callback):
                 self._save(fit)
 
     def on_epoch_end(self, fit: Fit) -> None:
-        """Save each epoch; the best one is marked."""
-        best = self._monitor.improves(self._monitor.value(fit))
-        if best or self.every_steps is None or fit.epoch == fit.epochs:
-            self._save(fit, best=best)
+        """Save, if it is time; the best epoch is marked, and kept in memory until then."""
+        if self._monitor.improves(self._monitor.value(fit)):
+            self._best = fit.steps, fit.state()
+        is_last = fit.epoch == fit.epochs or fit.is_stopping
+        rested = time.monotonic() - self._saved_at >= _REST * self._save_seconds
+        if is_last or (rested and (self._best is not None or self.every_steps is None)):
+            self._save(fit)
 
-    def _save(self, fit: Fit, best: bool = False) -> None:
-        if fit.steps == self._saved_step and not best:
-            return
-        self.store.save(fit.steps, fit.state(), best=best)
+    def _save(self, fit: Fit) -> None:
+        started, best = time.monotonic(), self._best
+        self._write_best()
+        if fit.steps != self._saved_step and (best is None or best[0] != fit.steps):
+            self.store.save(fit.steps, fit.state())
         self._saved_step, self._saved_at = fit.steps, time.monotonic()
+        self._save_seconds = self._saved_at - started
+
+    def _write_best(self) -> None:
+        if self._best is not None:
+            (step, state), self._best = self._best, None
+            self.store.save(step, state, best=True)
 
     def on_train_end(self, fit: Fit) -> None:
-        """Give signals back to the program."""
+        """Write what is kept in memory, and give signals back to the program."""
+        self._write_best()
         if self._signals is not None:
             self._signals.__exit__(None, None, None)
 

@@ -24,6 +24,8 @@ class Custom:
     """What a caller hands over for loading: own layers, ops, functions, each under its name."""
 
     def __init__(self, items: Iterable[Any] = ()) -> None:
+        if not isinstance(items, Iterable):
+            raise ArgumentError(f"custom must be a list such as [MyLayer], got {items!r}")
         self.items: dict[str, Any] = {}
         for item in items:
             name = item.name if isinstance(item, Op) else getattr(item, "__name__", None)

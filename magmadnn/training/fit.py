@@ -152,6 +152,11 @@ class Fit:
         self._stop = self._stop or reason
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether something has asked to stop."""
+        return self._stop is not None
+
+    @property
     def batches(self) -> int | None:
         """Batches of the current epoch, if known."""
         return self.source.count(self.current_batch_size)
@@ -355,7 +360,7 @@ class Fit:
                 # At the end of an epoch training stops for good; within one it is interrupted.
                 "stopped": None if self.batch else self._stop,
                 "totals": self.totals.state(),
-                "history": self.history.rows,
+                "history": list(self.history.rows),
                 "callbacks": {key: c.state() for key, c in self._named_callbacks()},
                 "algorithms": self._algorithms(),
             },

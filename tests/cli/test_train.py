@@ -64,7 +64,7 @@ def test_what_is_printed(command, images) -> None:
     lines = command("train", "--data", images, *SMALL, "--out", "run").out.splitlines()
     assert "307 training and 61 test rows of 5 x 7 x 1 inputs" in lines[0]
     assert lines[1] == "classification, since such data has classes (--task chooses)"
-    assert "mlp, preset image, seed 0, on the cpu" in lines
+    assert "mlp, preset image, seed 0, on cpu" in lines
     assert any(line.startswith("dense_1") and "(batch, 7)" in line for line in lines)
     header = next(line for line in lines if line.split()[:1] == ["epoch"])
     assert header.split()[1:] == [

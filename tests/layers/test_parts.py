@@ -83,6 +83,13 @@ def test_a_layer_of_ones_own() -> None:
     assert str(layer.gain.node.name) == "scale/gain"
 
 
+def test_an_initialiser_by_its_name() -> None:
+    by_name, itself = (layers.Dense(3, kernel_init=given) for given in ("ones", init.ones()))
+    for layer in (by_name, itself):
+        layer(placeholder("x", (None, 5)))
+        assert np.array_equal(layer.kernel.eval(), np.ones((5, 3)))
+
+
 def test_a_function_or_a_layer_as_activation() -> None:
     x = placeholder("x", (None, 3))
     fed = np.random.default_rng(2).normal(size=(5, 3)).astype(np.float32)
@@ -183,6 +190,12 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
      ShapeError, "skip: projection gives (batch, 2), expected (batch, 3) as parts give"),
     ("factor", lambda: layers.L2(-1.0), ArgumentError,
      "L2: factor must be a finite number of at least 0, got -1.0"),
+    ("initialiser", lambda: on(layers.Dense(3, kernel_init="he_norml", name="d"), 5), UnknownNameError,
+     "initialiser 'he_norml' is not known: did you mean 'he_normal'? known are "),
+    ("own __init__", lambda: type("Own", (Layer,), {"__init__": lambda self: None}), ArgumentError,
+     "Own: a layer has no __init__; list its settings as fields, "),
+    ("no return", lambda: on(type("Own", (Layer,), {"forward": lambda self, x: None})(), 5), ArgumentError,
+     "own: forward must return an Operation, got NoneType"),
     ("an array", lambda: layers.Dense(3)(np.ones((5, 3))), GraphError,
      ("dense: expected an Operation, got ndarray; start from md.layers.Input, or wrap data with "
       "md.variable")),

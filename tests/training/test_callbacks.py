@@ -85,6 +85,42 @@ def test_resuming_in_mid_epoch_is_bit_identical(tmp_path, steps):
     assert history["loss"] == expected["loss"] and history["accuracy"] == expected["accuracy"]
 
 
+def test_saving_rests_between_short_epochs_and_loses_no_best_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("magmadnn.training.callbacks._REST", 1e9)
+    saves, kept = [], {}
+    checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss")
+    save = checkpoint.store.save
+
+    def noted(step, state, best=False):
+        saves.append((step, best))
+        save(step, state, best)
+
+    def keep(fit):
+        kept[fit.epoch] = values(fit.model)
+
+    monkeypatch.setattr(checkpoint.store, "save", noted)
+    scripted = Scripted(9.0, 8.0, 7.0, 1.0, 5.0, 2.0)
+    keeping = md.callbacks.LambdaCallback(on_epoch_end=keep)
+    model = network()
+    callbacks = [scripted, keeping, checkpoint]
+    model.fit(X, Y, batch_size=len(X), epochs=6, verbose=False, callbacks=callbacks)
+    assert saves == [(1, True), (4, True), (6, False)]
+    best = checkpoint.store.best()
+    assert best.record["steps"] == 4 and len(best.record["history"]) == 4
+    found = [best.tensors[f"model/{name}"] for name in model.values()]
+    assert all(np.array_equal(a, b) for a, b in zip(found, kept[4], strict=True))
+    assert checkpoint.store.latest().record["steps"] == 6
+
+
+def test_stopping_early_saves_the_last_epoch(tmp_path, monkeypatch):
+    monkeypatch.setattr("magmadnn.training.callbacks._REST", 1e9)
+    checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss")
+    stop = md.callbacks.EarlyStopping("scripted_loss", patience=2)
+    callbacks = [Scripted(1.0, *[2.0] * 8), stop, checkpoint]
+    history = network().fit(X, Y, epochs=9, verbose=False, callbacks=callbacks)
+    assert len(checkpoint.store.latest().record["history"]) == len(history) < 9
+
+
 def test_a_checkpoint_of_another_model_changes_nothing(tmp_path):
     network().fit(X, Y, epochs=1, verbose=False, callbacks=[md.callbacks.Checkpoint(tmp_path)])
     other = md.Model(
