@@ -19,7 +19,7 @@ from .kernels.gemm import Finish, Gemm, Loading
 from .kernels.kernel import Kernel
 from .kernels.moves import AddPicked, Move, Pick
 from .kernels.operands import Operand, Result
-from .kernels.rows import SHORT_ROW, Reduction, Rows, Stage
+from .kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
 from .layout import COLUMN, FULL, ROW, SCALAR, Layouts
 from .regions import Region, RegionKind, matrix_of
 
@@ -191,8 +191,8 @@ def walks_of(region: Region, layouts: Layouts) -> dict[Node, int]:
     return _Walks(region, layouts).stage
 
 
-def _is_short(columns: Size) -> bool:
-    return isinstance(columns, int) and columns <= SHORT_ROW
+def _is_known(columns: Size, below: int) -> bool:
+    return isinstance(columns, int) and columns < below
 
 
 def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
@@ -229,7 +229,8 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
             for r, s, t, w in zip(reduce, store, then, store_row, strict=True)
         ),
         _dtype(region),
-        short=stages.count > 1 and _is_short(region.columns),
+        short=stages.count > 1 and _is_known(region.columns, SHORT_ROW + 1),
+        narrow=stages.count > 1 and _is_known(region.columns, NARROW_ROW),
     )
     return Lowered(kernel, tuple(formulas.reads), tuple(writes))
 

@@ -17,6 +17,7 @@ from .formula import Formula
 from .operands import Operand, Result, all_slots
 
 SHORT_ROW = 8192  # columns
+NARROW_ROW = 32  # columns; fewer are not worth several vectors after each other
 COMBINED = ("add", "multiply", "maximum", "minimum")  # how reductions combine elements
 CHOOSING = ("maximum", "minimum")  # which is one of them, so that there must be one
 
@@ -67,6 +68,7 @@ class Rows:
         dtype: of numbers that only constants and reductions make.
         short: rows have at most `SHORT_ROW` columns, and begin at column 0: what costs much is computed
             once, and kept for later stages beside the row.
+        narrow: rows have fewer than `NARROW_ROW` columns: what serves longer ones only is not written.
         streamed: names of results that are stored past the caches; they, their rows and what is stored of a
             row begin and end with whole vectors.
     """
@@ -75,6 +77,7 @@ class Rows:
     stages: tuple[Stage, ...]
     dtype: str = "float32"
     short: bool = False
+    narrow: bool = False
     streamed: tuple[str, ...] = ()
 
     @property

@@ -151,14 +151,15 @@ def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
 
 @dataclass(frozen=True)
 class _Block:
-    """The part in work: rows i0 to i1 and columns j0 to j1 of C, `depth` steps of k from p0 on.
+    """The part in work: `rows` from i0 on and columns j0 to j1 of C, `depth` steps of k from p0 on.
 
-    After it come `following` steps of k, in the next block. B is `far` if it is too large for nearby caches.
+    After it come `following` steps of k, in the next block. B is `far` if it is too large for nearby caches,
+    its rows may be `crowded` in them, and it is `copied` where that pays (if it is not stored transposed).
     Copies of B are `kept` for further rows, and there if the rows are not the `first` ones.
     """
 
     i0: Value
-    i1: Value
+    rows: Value
     j0: Value
     j1: Value
     p0: Value
@@ -169,6 +170,8 @@ class _Block:
     last: Value
     kept: Value
     first: Value
+    crowded: Value
+    copied: Value
 
 
 def _even_part(code: Code, total: Value, parts: Value) -> Value:
@@ -209,6 +212,7 @@ class Nest:
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
         self.copies_of_b = scratch["kept"].viewed(self.reader_b.copied)
         self.room = code.integer(blocking.kept_bytes // item_bytes(self.reader_b.copied))
+        self.every_a, self.every_b = self._every(self.lda), self._every(self.ldb)
         self.one, self.cut = code.integer(1), frame.integer("cuts")
         self.by_rule = self.cut.equals(0)
 
@@ -219,17 +223,20 @@ class Nest:
             self.frame.integer(x) for x in ("row0", "row1", "column0", "column1", "k")
         )
         rows, columns, steps = self._block_sizes(row1 - row0, column1 - column0, k)
-        self.steps = steps
+        self.steps, self.wide = steps, columns
         reach = self.ldb if self.shared == "b" else k * self.ldb
         far = reach * item_bytes(self.reader_b.item) > _FAR_BYTES
         kept = (rows < row1 - row0) & (k * columns <= self.room)
         with code.loop(column0, column1, columns) as j0, code.loop(row0, row1, rows) as i0:
-            i1, j1 = code.smaller(i0 + rows, row1), code.smaller(j0 + columns, column1)
+            count, j1 = code.smaller(row1 - i0, rows), code.smaller(j0 + columns, column1)
             with code.loop(0, code.larger(k, 1), steps) as p0:  # k = 0 runs once, and stores
                 depth, last = code.smaller(k - p0, steps), p0 + steps >= k
                 following = code.larger(code.smaller(k - p0 - steps, steps), 0)
-                first = i0 <= row0
-                block = _Block(i0, i1, j0, j1, p0, depth, following, far, p0 > 0, last, kept, first)
+                crowded = self._collide(self.every_b, depth)
+                block = _Block(
+                    i0, count, j0, j1, p0, depth, following, far, p0 > 0, last, kept, i0 <= row0,
+                    crowded, self._copies_b(count, crowded, kept),
+                )  # fmt: skip
                 self._block(block)
 
     def _block_sizes(self, rows: Value, columns: Value, k: Value) -> tuple[Value, Value, Value]:
@@ -262,7 +269,7 @@ class Nest:
         if self.transpose_a or self.shared == "a" or self.reader_a.loading is not None:
             return most
         fewer = max(cut.rows // _CROWDED_SHARE, min(cut.rows, cut.pack_b_rows))
-        crowded = self._collide(self.lda, steps) & ~self._copies_a(columns, steps)
+        crowded = self._collide(self.every_a, steps) & ~self._copies_a(columns, steps)
         return self.code.select(crowded, fewer, most)
 
     def _block(self, block: _Block) -> None:
@@ -291,7 +298,7 @@ class Nest:
             start = self.a.at(block.p0 // self.steps * self.lda + block.i0 // rows * size)
             return PanelOfA(start, size, self.one, code.integer(rows))
         row, step = (self.one, self.lda) if self.transpose_a else (self.lda, self.one)
-        source, count = self.a.at(block.i0 * row + block.p0 * step), block.i1 - block.i0
+        source, count = self.a.at(block.i0 * row + block.p0 * step), block.rows
         if self.reader_a.loading is not None and not self.transpose_a:
             return self._converted_rows(source, block.depth, count)
         stride = self.reader_a.steps(block.depth) * rows + self.tile.lanes
@@ -316,7 +323,7 @@ class Nest:
             least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
         else:
             least, crowded = cut.pack_a_rows, cut.pack_a_rows // 2
-        collide = self._collide(self.lda, depth)
+        collide = self._collide(self.every_a, depth)
         return self._chosen(32, wide >= self.code.select(collide, crowded, least))
 
     def _copy_a(self, source: Array, depth: Value, stride: Value, count: Value) -> None:
@@ -356,12 +363,13 @@ class Nest:
             with code.when(fresh):
                 pack(source.at(first), self.ldb, block.depth, copy, panels)
             return lambda j: Side(copy.at((j - first) * steps), copied_row, self.one)
-        pays = self._copies_b(block)
-        with code.when(pays & fresh):
+        with code.when(block.copied & fresh):
             pack(source.at(first), self.ldb, block.depth, copy, panels)
-        row = code.select(pays, copied_row, self.ldb)
+        row = code.select(block.copied, copied_row, self.ldb)
         return lambda j: Side(
-            code.select_array(pays, copy.at((j - first) * steps), source.at(j)), row, self.one
+            code.select_array(block.copied, copy.at((j - first) * steps), source.at(j)),
+            row,
+            self.one,
         )
 
     def _shared_b(self, p: Value, depth: Value, j: Value) -> Array:
@@ -371,8 +379,7 @@ class Nest:
 
     def _kept(self, block: _Block, p: Value, j: Value) -> Array:
         """Where the copy of the panel of B in column `j`, from step `p` on, is kept."""
-        wide = _whole(block.j1 - block.j0, self.tile.columns)
-        return self.copies_of_b.at(p * wide + (j - block.j0) * block.depth)
+        return self.copies_of_b.at(p * self.wide + (j - block.j0) * block.depth)
 
     def _group(self, block: _Block) -> Value:
         """How many panels of B are copied, or announced, at a time."""
@@ -384,7 +391,7 @@ class Nest:
         group = self.code.select(chosen > 0, chosen, group)
         if self.reader_b.loading is not None:
             return group
-        return self.code.select(self._copies_b(block), group, 1)
+        return self.code.select(block.copied, group, 1)
 
     def _ahead(self, block: _Block, j: Value, whole: Value) -> Ahead:
         """The panel of B in column `j`; beyond the last one the first ones of the next block of k."""
@@ -396,7 +403,7 @@ class Nest:
         if self.shared == "b":
             return Ahead(self._shared_b(p, depth, j), wide, depth, wide)
         at = j * self.ldb + p if self.transpose_b else p * self.ldb + j
-        start, row, crowded = self.b.at(at), self.ldb, self._collide(self.ldb, block.depth)
+        start, row, crowded = self.b.at(at), self.ldb, block.crowded
         if self.reader_b.loading is None:
             there = self._are_kept(block) & ~block.first
             start = code.select_array(there, self._kept(block, p, j), start)
@@ -410,21 +417,21 @@ class Nest:
     def _are_kept(self, block: _Block) -> Value:
         """Whether there are copies of B for all blocks of rows."""
         always = self.transpose_b or self.reader_b.loading is not None
-        return block.kept if always else block.kept & self._copies_b(block)
+        return block.kept if always else block.kept & block.copied
 
-    def _copies_b(self, block: _Block) -> Value:
-        """Whether panels of B, not stored transposed, are copied."""
-        collide = self._collide(self.ldb, block.depth)
-        least = self.code.select(
-            collide, self.blocking.pack_b_colliding_rows, self.blocking.pack_b_rows
-        )
-        return self._chosen(33, block.kept | (block.i1 - block.i0 >= least))
+    def _copies_b(self, rows: Value, crowded: Value, kept: Value) -> Value:
+        """Whether panels of B, not stored transposed, are copied for so many rows of C."""
+        cut = self.blocking
+        least = self.code.select(crowded, cut.pack_b_colliding_rows, cut.pack_b_rows)
+        return self._chosen(33, kept | (rows >= least))
 
-    def _collide(self, apart: Value, rows: Value) -> Value:
-        """Whether so many rows that lie `apart` elements apart crowd sets of the first-level cache."""
+    def _every(self, apart: Value) -> Value:
+        """Every so many bytes of the first-level cache's sets lies one of rows `apart` elements apart."""
         stride = apart * item_bytes(self.c.item)  # but for converted ones, where it hardly matters
-        # An odd multiple of some power of two: every so many bytes of the cache one row.
-        every = self.code.smaller(stride & -stride, _SETS_BYTES)
+        return self.code.smaller(stride & -stride, _SETS_BYTES)  # its largest power of two
+
+    def _collide(self, every: Value, rows: Value) -> Value:
+        """Whether so many rows crowd sets of the first-level cache."""
         return (every > LINE_BYTES) & (rows * every > _CROWDED_WAYS * _SETS_BYTES)
 
     def _chosen(self, bit: int, rule: Value) -> Value:
@@ -457,7 +464,7 @@ class Nest:
     def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value, ahead: Ahead) -> None:
         """All tiles of one panel, and beside them hints about another."""
         code, tile = self.code, self.tile
-        rows, steps = block.i1 - block.i0, self.reader_a.steps(block.depth)
+        rows, steps = block.rows, self.reader_a.steps(block.depth)
         one = block.last & ~block.resume  # block of k: no other panel's sums wait
         kept = self.scratch["sums"].at(code.select(one, 0, (j - block.j0) * self.blocking.rows))
         sums = Side(kept, code.integer(tile.columns), self.one)
@@ -471,7 +478,7 @@ class Nest:
     def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
         code, largest = self.code, self.tile
-        rows, columns = block.i1 - block.i0, block.j1 - j
+        rows, columns = block.rows, block.j1 - j
         steps = self.reader_a.steps(block.depth)
         widths = (*(w for w in _WIDTHS if w < largest.width), largest.width)
         wide = code.integer(largest.width)
@@ -489,5 +496,5 @@ class Nest:
             self.finishing.write_edge(code, largest.lanes, rows, ending, wide)
 
     def _ending(self, block: _Block, j: Value, columns: Value, sums: Array) -> Ending:
-        far = (block.i1 - block.i0) * self.ldc > _NEAR_ELEMENTS
+        far = block.rows * self.ldc > _NEAR_ELEMENTS
         return Ending(sums, self.frame.block, block.i0, j, columns, far)

@@ -182,4 +182,5 @@ def _begun(group: Sequence[Kernel], target: Target, pool: Executor) -> Pieces:
     for number, kernel in enumerate(group):
         add_function(pieces.module, symbol(number), kernel, target)
         pieces.hand_over()
+    pieces.hand_over(is_all=True)
     return pieces

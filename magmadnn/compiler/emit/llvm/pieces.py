@@ -1,7 +1,7 @@
 """One module compiled in pieces, side by side, while the rest of it is still being written.
 
 LLVM takes two thirds of the time of a first step and needs no interpreter; writing the text takes most of the
-rest. So functions go to LLVM as soon as a kernel is written, a few at a time, each piece as a module of its
+rest. So functions go to LLVM as soon as enough of them are written for a piece, each piece as a module of its
 own with what it calls declared. No pass looks beyond one function: the code is that of one module.
 """
 
@@ -19,7 +19,8 @@ from llvmlite import ir
 
 from .target import Target, object_code
 
-_PIECE = 40_000  # characters of text at least, but for the last ones of a kernel
+# Characters of text at least, but for the last piece: LLVM takes 4 ms for a module with hardly any code.
+_PIECE = 40_000
 _TURN = 2e-4  # seconds that a thread keeps the interpreter while others, back from LLVM, want it
 _LENGTH = 8  # bytes of a number
 _NAME = re.compile(r'@"([^"]+)"')
@@ -40,32 +41,38 @@ class Pieces:
         self.module = ir.Module(name)
         self.module.triple = target.triple
         self._target, self._pool = target, pool
-        self._declared: dict[str, str] = {}  # functions that were handed over
+        self._waiting: dict[str, str] = {}  # functions that make no piece yet
         self._begun: list[Future[bytes]] = []
 
-    def hand_over(self) -> None:
-        """Begin to compile the functions that were written since the last call, large ones first."""
-        texts = {}
-        for function in self.module.functions:
-            if function.blocks and function.name not in self._declared:
-                text = str(function).replace(" internal ", " ", 1)
-                head, _, _ = text.partition("\n")
-                self._declared[function.name] = head.replace("define", "declare", 1)
-                texts[function.name] = text
-        piece: list[str] = []
-        for name in sorted(texts, key=lambda name: -len(texts[name])):
-            piece.append(name)
-            if sum(len(texts[x]) for x in piece) >= _PIECE:
-                self._begin({x: texts[x] for x in piece})
-                piece = []
-        if piece:
-            self._begin({x: texts[x] for x in piece})
+    def hand_over(self, is_all: bool = False) -> None:
+        """Begin to compile what was written, large functions first; what makes no piece waits for more.
+
+        In the module declarations stay of it.
+        """
+        written = {f: f.blocks for f in self.module.functions if f.blocks}
+        for function in written:
+            function.blocks, function.linkage = [], ""  # other pieces call it
+        for function in sorted(written, key=lambda f: -_instructions(written[f])):
+            text = _taken(function, written.pop(function))
+            if len(text) >= _PIECE:
+                self._begin({function.name: text})
+            else:
+                self._waiting[function.name] = text
+                self._begin_waiting(_PIECE)
+        if is_all:
+            self._begin_waiting(1)
+
+    def _begin_waiting(self, least: int) -> None:
+        """Compile what waits, if there is so much."""
+        if sum(map(len, self._waiting.values())) >= least:
+            self._begin(self._waiting)
+            self._waiting = {}
 
     def _begin(self, texts: dict[str, str]) -> None:
         """Compile these functions as a module of their own."""
         body = "\n".join(texts.values())
         others = (x for x in dict.fromkeys(_NAME.findall(body)) if x not in texts)
-        used = [self._declared.get(x) or str(self.module.globals[x]) for x in others]
+        used = [str(self.module.globals[x]) for x in others]
         notes = map(str, self.module.metadata)  # what instructions are marked with
         text = "\n".join([f'target triple = "{self._target.triple}"', *used, body, *notes])
         self._begun.append(self._pool.submit(object_code, text, self._target))
@@ -73,6 +80,28 @@ class Pieces:
     def code(self) -> bytes:
         """The object code of all pieces, joined; see `parts_of`."""
         return joined([one.result() for one in self._begun])
+
+
+def _instructions(blocks: Sequence[Any]) -> int:
+    return sum(len(block.instructions) for block in blocks)
+
+
+def _taken(function: Any, blocks: list[Any]) -> str:
+    """The text of a function, a declaration, that has these blocks.
+
+    Blocks and what is in them refer to each other. They are given up by hand here, since to look for them
+    as garbage later took 60 ms of a first step of the papers' network.
+    """
+    function.blocks = blocks
+    text = str(function)
+    function.blocks = []
+    for block in blocks:
+        for instruction in block.instructions:
+            if isinstance(instruction, ir.PhiInstr):
+                instruction.incomings.clear()
+        block.instructions.clear()
+        block.terminator = None
+    return text
 
 
 def joined(codes: Sequence[bytes]) -> bytes:

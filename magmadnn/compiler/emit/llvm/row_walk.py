@@ -46,17 +46,19 @@ class Walk:
         self.code, self.lanes, self.step, self.watch = code, lanes, step, watch
         self.column0, self.column1 = column0, column1
 
-    def write(self, reduce: Sequence[Reduction], work: int) -> list[Value]:
+    def write(self, reduce: Sequence[Reduction], work: int, narrow: bool) -> list[Value]:
         """Write it; the totals of what is reduced.
 
         Args:
             reduce: how the values of a step are combined.
             work: instructions of a step, roughly.
+            narrow: whether there are too few columns for several vectors one after the other.
         """
         code, lanes = self.code, self.lanes
         parts = [_Parts(code, reduction, lanes, self.watch) for reduction in reduce]
         most = max((part.count for part in parts), default=_STORES)
-        together = most if most * work <= (_WRITTEN_OUT if parts else _IN_REGISTERS) else 1
+        fits = most * work <= (_WRITTEN_OUT if parts else _IN_REGISTERS)
+        together = most if fits and not narrow else 1
         in_registers = together * work <= _IN_REGISTERS
         count = self.column1 - self.column0
         whole = self.column0 + (count - count % lanes)

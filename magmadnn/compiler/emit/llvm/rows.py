@@ -76,7 +76,7 @@ class _RowWriter:
         bytes_at = {f: k * _BUFFER_BYTES for k, f in enumerate(self.formulas.kept)}
         self.buffers = {f: frame.scratch.at(at) for f, at in bytes_at.items()}
         self.kept_items: dict[Formula, Any] = {}
-        self.exponentials = exponentials_of(kernel, self.formulas)
+        self.exponentials = None if kernel.narrow else exponentials_of(kernel, self.formulas)
         self.scale: Variable  # what makes exponentials that are kept those of the difference
         self.fetching = self._costliest() if kernel.short and len(kernel.stages) > 1 else -1
         if self.fetching >= 0:
@@ -197,7 +197,7 @@ class _RowWriter:
 
         work = sum(cost(formula, self.formulas.uses[stage]) for formula in formulas)
         walk = Walk(code, self.lanes, self.column0, self.column1, step, watch=pair is None)
-        totals = walk.write(list(reduce), work)
+        totals = walk.write(list(reduce), work, self.kernel.narrow)
         return {r.name: total for r, total in zip(reduce, totals, strict=True)}
 
     def _reduced(self, stage: int, reduction: Reduction, writer: Writer) -> Value:

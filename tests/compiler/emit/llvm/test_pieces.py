@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +14,12 @@ from magmadnn.compiler.emit.llvm.kernel import add_function, symbol
 from magmadnn.compiler.emit.llvm.pieces import Pieces, joined, parts_of, quick_turns
 from magmadnn.compiler.emit.llvm.target import Library, host
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import pointwise
 from magmadnn.errors import DeviceError
+
+X = ("argument", 0)
+DTYPES = ("float32", "float64")
 
 
 @pytest.mark.parametrize("codes", [[], [b""], [b"a"], [b"first", b"", b"third" * 1000]])
@@ -29,9 +36,38 @@ def test_pieces_call_each_other(monkeypatch):
             add_function(made.module, symbol(number), gemm, host())
             made.hand_over()
         codes = parts_of(made.code())
-    assert len(codes) == sum(bool(function.blocks) for function in made.module.functions)
+    written = [f for f in made.module.functions if not f.name.startswith("llvm.")]
+    assert len(codes) == len(written) > 20
     library = Library(*codes)
     assert library.address(symbol(0)) != library.address(symbol(1))
+
+
+def test_small_functions_of_several_kernels_make_one_piece():
+    kernels = [pointwise((Operand("x", d),), Result("y", d, ("negative", X))) for d in DTYPES]
+    with ThreadPoolExecutor(1) as pool:
+        made = Pieces("kernel", host(), pool)
+        for number, kernel in enumerate(kernels):
+            add_function(made.module, symbol(number), kernel, host())
+            made.hand_over()
+        made.hand_over(is_all=True)
+        (code,) = parts_of(made.code())
+    library = Library(code)
+    assert len({library.address(symbol(number)) for number in range(len(kernels))}) == len(kernels)
+
+
+def test_what_was_handed_over_leaves_declarations_and_no_garbage():
+    with ThreadPoolExecutor(1) as pool:
+        made = Pieces("kernel", host(), pool)
+        add_function(made.module, symbol(0), Gemm("float32"), host())
+        blocks = [weakref.ref(b) for f in made.module.functions for b in f.blocks]
+        gc.collect()
+        gc.disable()
+        try:
+            made.hand_over()
+            assert len(blocks) > 100 and not any(block() for block in blocks)
+        finally:
+            gc.enable()
+    assert "define" not in str(made.module)
 
 
 def test_a_fault_in_a_piece_is_told(monkeypatch):
@@ -42,7 +78,7 @@ def test_a_fault_in_a_piece_is_told(monkeypatch):
     with ThreadPoolExecutor(1) as pool:
         made = Pieces("kernel", host(), pool)
         add_function(made.module, symbol(0), Gemm("float32"), host())
-        made.hand_over()
+        made.hand_over(is_all=True)
         with pytest.raises(DeviceError, match="no code"):
             made.code()
 

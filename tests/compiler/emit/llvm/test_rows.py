@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from magmadnn import ops
 from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.row_formulas import (
@@ -21,9 +22,12 @@ from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.emit.llvm.values import FLOATS
 from magmadnn.compiler.emit.llvm.vmath import MAX_ULP, SPECIAL
 from magmadnn.compiler.kernels.operands import COLUMN, ROW, Operand, Result
-from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows, Stage, pointwise
+from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage, pointwise
 from magmadnn.compiler.kernels.single_columns import place_of
+from magmadnn.compiler.native import native_plan
+from magmadnn.graph.program import Program
 from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
+from tests.compiler.sample_programs import BATCH, placed
 
 F4, F8, I8 = "float32", "float64", "int64"
 X, Y = ("argument", 0), ("argument", 1)
@@ -82,6 +86,24 @@ def test_kept_and_computed_anew(dtype: str, columns: int) -> None:
         for other in results[1:]:
             np.testing.assert_array_equal(other, results[0])
         assert (abs(results[0] - true) <= allowed).all()
+
+
+@pytest.mark.parametrize("dtype", [F4, F8])
+def test_loops_that_narrow_rows_lack_change_no_bit(dtype: str) -> None:
+    for target in WIDTHS:
+        for columns in (1, 2, 5, 8, 10, 17, NARROW_ROW - 1):
+            x, kernel = drawn(3, columns, dtype), softmax(dtype, True)
+            found = ran(replace(kernel, narrow=True), x, target)
+            np.testing.assert_array_equal(found, ran(kernel, x, target))
+
+
+def test_narrow_rows_have_less_code() -> None:
+    def size(columns: int) -> int:
+        (work,) = native_plan(Program.of([ops.softmax(placed("x", BATCH, columns))])).work
+        assert work.lowered is not None
+        return len(llvm_text([work.lowered.kernel], host()))
+
+    assert size(NARROW_ROW - 1) < 0.8 * size(NARROW_ROW)
 
 
 def test_exponentials_are_computed_once() -> None:
