@@ -34,8 +34,9 @@ from magmadnn.compiler.kernels.gemm import Gemm
 
 from .builder import FLOATS, Code, item_bytes
 from .frame import ALIGNMENT, Frame
+from .gemm_blocking import Blocking, block_elements, default_blocking
 from .gemm_finish import Finishing
-from .gemm_loops import Blocking, Nest, block_elements, default_blocking
+from .gemm_loops import Nest
 from .gemm_read import readers_of
 from .gemm_tile import Tile, largest_tile
 from .target import Target

@@ -13,7 +13,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 
 from .builder import FLOATS, item_bytes
 from .gemm import blocking_for, tile_for
-from .gemm_loops import Cut, default_blocking
+from .gemm_blocking import Cut, default_blocking
 from .gemm_tile import Tile
 from .target import Target
 

@@ -15,7 +15,7 @@ from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
 from magmadnn.compiler.emit.llvm.frame import Slots
 from magmadnn.compiler.emit.llvm.gemm import blocking_for
-from magmadnn.compiler.emit.llvm.gemm_loops import Blocking, Cut
+from magmadnn.compiler.emit.llvm.gemm_blocking import Blocking, Cut
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.place import Place
 from magmadnn.compiler.emit.llvm.target import assembly, host, named

@@ -11,7 +11,7 @@ import pytest
 
 from magmadnn.compiler.emit.llvm import gemm_tile
 from magmadnn.compiler.emit.llvm.builder import F32, Code, Value
-from magmadnn.compiler.emit.llvm.gemm_loops import Blocking
+from magmadnn.compiler.emit.llvm.gemm_blocking import Blocking
 from magmadnn.compiler.emit.llvm.gemm_read import readers_of
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.target import Target, assembly, host, named, object_code

@@ -10,7 +10,7 @@ import pytest
 
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.gemm import blocking_for, gemm_scratch_bytes, tile_for
-from magmadnn.compiler.emit.llvm.gemm_loops import Blocking
+from magmadnn.compiler.emit.llvm.gemm_blocking import Blocking
 from magmadnn.compiler.emit.llvm.gemm_shared import Panels, shared_layout
 from magmadnn.compiler.emit.llvm.target import Target, host
 from magmadnn.compiler.kernels.gemm import Gemm
