@@ -167,20 +167,31 @@ def _at(cells: Cells, row: int, index: int) -> str:
     return f"{cells.source}: line {cells.lines[row]}, column {cells.names[index]!r}: the cell "
 
 
+def refuse_decimal_commas(cells: Cells, index: int) -> None:
+    """Refuses a column of numbers some of which have decimal commas: it would pass for text.
+
+    Raises:
+        DataError: it is one.
+    """
+    known = {cell for cell in cells.columns[index] if cell not in MISSING}
+    commas = sorted(filter(_DECIMAL_COMMA.fullmatch, known))
+    if commas and all(map(is_number, known.difference(commas))):
+        raise DataError(
+            f"{cells.source}: column {cells.names[index]!r} holds numbers with decimal commas, "
+            f"{commas[0]} for instance: write decimal points"
+        )
+
+
 def categories_of(cells: Cells, index: int) -> tuple[str, ...]:
     """The texts of a column, sorted.
 
     Raises:
         DataError: numbers with decimal commas, or more texts than can be one input each.
     """
+    refuse_decimal_commas(cells, index)
     known = [cell for cell in cells.columns[index] if cell not in MISSING]
     found = tuple(sorted(set(known)))
     name = cells.names[index]
-    if all(map(_DECIMAL_COMMA.fullmatch, found)):
-        raise DataError(
-            f"{cells.source}: column {name!r} holds numbers with decimal commas, {known[0]} for "
-            "instance: write decimal points"
-        )
     if len(found) > MOST_CATEGORIES:
         raise DataError(
             f"{cells.source}: column {name!r} holds {len(found)} different texts in {len(known)} "

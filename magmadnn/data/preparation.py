@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from magmadnn.data._columns import Schema
+from magmadnn.data._structure import as_array
 from magmadnn.data.table import Missing, check_missing
 from magmadnn.data.targets import (
     TASKS,
@@ -84,8 +85,8 @@ class Preparation:
     @classmethod
     def fit(
         cls,
-        x: NDArray[Any],
-        target: NDArray[Any],
+        x: ArrayLike,
+        target: ArrayLike,
         *,
         task: Task | None = None,
         classes: tuple[str, ...] | None = None,
@@ -107,6 +108,7 @@ class Preparation:
             ShapeError: no axis beside the rows, or not one target for each row.
             DTypeError: elements that are no numbers.
         """
+        x, target = as_array(x, "x"), as_array(target, "target")
         check_dtype("x", x)
         if x.ndim < 2 or x.size == 0 or len(x) != len(target):
             raise ShapeError(
@@ -135,7 +137,7 @@ class Preparation:
             schema=schema,
         )
 
-    def apply_inputs(self, x: NDArray[Any], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    def apply_inputs(self, x: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Scaled inputs in a new array of `dtype`.
 
         Raises:
@@ -143,6 +145,7 @@ class Preparation:
             DataError: infinity, or NaN that is not to be filled; names row and column.
             DTypeError: elements that are no numbers.
         """
+        x = as_array(x, "x")
         check_dtype("x", x)
         if x.shape[1:] != self.input_shape or x.ndim == 0:
             raise ShapeError(
@@ -184,7 +187,7 @@ class Preparation:
         scaled: Floats = (numbers - np.array(self.target_mean)) / np.array(self.target_std)
         return scaled.astype(np.float32)
 
-    def restore_target(self, predicted: NDArray[Any]) -> NDArray[Any]:
+    def restore_target(self, predicted: ArrayLike) -> NDArray[Any]:
         """Predictions in the target's own units (float64), or the names of class numbers.
 
         Raises:
@@ -192,6 +195,7 @@ class Preparation:
             DTypeError: class numbers that are no integers.
             ShapeError: the last axis is not one prediction for each target.
         """
+        predicted = as_array(predicted, "predictions")
         if self.task == "regression":
             last = predicted.shape[-1:] if self.target_shape else ()
             if last != self.target_shape:

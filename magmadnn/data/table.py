@@ -19,6 +19,7 @@ from magmadnn.data._columns import (
     indicators,
     is_text_column,
     numbers_of,
+    refuse_decimal_commas,
 )
 from magmadnn.data._delimited import MISSING, Cells, read_cells
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError
@@ -113,6 +114,8 @@ def read_table(
             f"{cells.source}: has {len(cells.names)} column and no inputs beside the target: "
             "expected fields separated by tabs, semicolons, bars, commas or blanks"
         )
+    if target_index is not None:
+        refuse_decimal_commas(cells, target_index)
     schema = Schema(
         columns=columns,
         target=None if target_index is None else cells.names[target_index],

@@ -70,7 +70,7 @@ def check_arrays(
 
 
 def check_dtype(name: str, array: Array) -> None:
-    """Refuses elements that are no real numbers (text, objects, complex, dates)."""
+    """Refuses elements that are no real numbers (text, objects, complex, dates), and masked ones."""
     # bfloat16 and the float8 types of ml_dtypes are of kind "V" for NumPy, as records are.
     small_float = array.dtype.kind == "V" and "float" in array.dtype.name
     if array.dtype.kind not in "biuf" and not small_float:
@@ -78,6 +78,8 @@ def check_dtype(name: str, array: Array) -> None:
             f"{name}: elements are of type {array.dtype}, expected numbers: "
             "convert text to numbers or class numbers first"
         )
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise DataError(f"{name}: elements are masked: fill them, or leave out their rows")
 
 
 def check_finite(

@@ -16,7 +16,7 @@ from magmadnn.executor.places import device_of
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
-from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, as_loss
+from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Loss, as_loss
 from magmadnn.metrics import as_metric
 from magmadnn.tensor import Operation, Placeholder
 
@@ -102,10 +102,23 @@ def check_model(model: Model) -> None:
                 f'Model: precision="float64", but output {output.name} is {output.dtype.name}; '
                 'give Inputs of float64: md.layers.Input(shape, "float64")'
             )
-    for loss in model.losses():
-        as_loss(loss)  # an unknown name is told now
+    losses = [as_loss(loss) for loss in model.losses()]  # an unknown name is told now
+    for loss, output in zip(
+        losses * (1 if len(losses) > 1 else len(model.outputs)), model.outputs, strict=False
+    ):
+        _check_logits(loss, output)
     for metric in model.metrics:
         as_metric(metric)
+
+
+def _check_logits(loss: Loss, output: Operation) -> None:
+    """Refuse probabilities where a loss takes logits: training would go on, badly."""
+    for kind, activation in ((CrossEntropy, "softmax"), (BinaryCrossEntropy, "sigmoid")):
+        if isinstance(loss, kind) and getattr(output.node.op, "name", "") == activation:
+            raise ArgumentError(
+                f"Model: {loss.name} takes logits, but an output is a {activation}: leave that activation "
+                "out; predict_probability applies it"
+            )
 
 
 def gpu_of(model: Model) -> int | None:

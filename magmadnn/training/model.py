@@ -308,7 +308,7 @@ class Model:
                 if validation_split or sample_weight is not None or class_weight is not None:
                     what = "validation_split, sample_weight and class_weight"
                     raise ArgumentError(f"fit: {what} need x and y as arrays")
-                source: Source = IterableSource(as_iterable(x), gpu_of(self))
+                source: Source = self._stream(x)
             else:
                 later = not (class_weight or callbacks)
                 inputs, targets = checked_arrays(self, "fit", x, y, later)
@@ -363,6 +363,10 @@ class Model:
         chosen = (*map(id, self.losses()), *map(id, self.metrics))
         return (*looks(sample.targets), sample.weights is not None, chosen)
 
+    def _stream(self, x: Any) -> IterableSource:
+        names = [placeholder.name for placeholder in self.inputs]
+        return IterableSource(as_iterable(x), gpu_of(self), names)
+
     def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
         x, y = check_validation(self, data)
         return lambda: self.evaluate(x, y, batch_size=batch_size)
@@ -380,7 +384,7 @@ class Model:
         """
         at_least("evaluate: batch_size", batch_size, 1)
         if y is None:
-            source: Source = IterableSource(as_iterable(x), gpu_of(self))
+            source: Source = self._stream(x)
         else:
             inputs, targets = checked_arrays(self, "evaluate", x, y)
             weights = sample_weights(targets, sample_weight, None)

@@ -17,7 +17,7 @@ from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.ring import Follower, Ring
-from magmadnn.errors import DataError, GraphError, OutOfMemoryError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, GraphError, OutOfMemoryError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
@@ -238,21 +238,26 @@ class IterableSource:
     Args:
         source: the iterable, or the function.
         device: number of the GPU that they are for.
+        names: of the inputs, for dicts.
     """
 
     rows: int | None = None
     streams = True
 
     def __init__(
-        self, source: Iterable[Any] | Callable[[], Iterable[Any]], device: int | None = None
+        self,
+        source: Iterable[Any] | Callable[[], Iterable[Any]],
+        device: int | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        self.source, self._device = source, device
+        self.source = source
+        self._batch = partial(as_batch, device=device, names=names)
         self._first: Iterator[Any] | None = iter(self._fresh())
         with numbered(0, 0):
             head = next(self._first, self)
             if head is self:
                 raise DataError("the iterable of batches is empty")
-            self.sample = as_batch(head, device)
+            self.sample = self._batch(head)
         self._first = _chain(head, self._first)
         self._ring: Ring | None = None
 
@@ -279,7 +284,7 @@ class IterableSource:
         items = self._first if self._first is not None else iter(self._fresh())
         self._first = None
         found = False
-        read = map(partial(as_batch, device=self._device), islice(items, start, None))
+        read = map(self._batch, islice(items, start, None))
         for batch in told(read, number, start):
             found = True
             yield batch
@@ -362,7 +367,7 @@ def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def as_batch(item: Any, device: int | None = None) -> Batch:
+def as_batch(item: Any, device: int | None = None, names: Sequence[str] = ()) -> Batch:
     """A batch from what an iterable gives: (x, y) or (x, y, weights), which always come to the host.
 
     Arrays that lie on the device, if one is given, stay there; copies on the device may read them.
@@ -376,6 +381,8 @@ def as_batch(item: Any, device: int | None = None) -> Batch:
             got += f" of {len(item)}"
         raise DataError(f"an iterable must give (x, y) or (x, y, weights), got {got}")
     x, y, *weights = item
+    if isinstance(x, Mapping):
+        x = _in_order(x, list(names))
     given = as_array(weights[0]) if weights else None
     batch = Batch(as_arrays(x, device, True), as_arrays(y, device, True), given)
     sizes = [len(a) if a.ndim else 0 for a in [*batch.inputs, *batch.targets]]
@@ -388,9 +395,12 @@ def as_arrays(value: Any, device: int | None = None, in_order: bool = False) -> 
     """A list of arrays from one array, a Tensor, or a tuple or list of arrays.
 
     Those that lie on the device, if one is given, stay there (see `on_device`).
+
+    Raises:
+        ArgumentError: for a dict of targets, whose order says nothing.
     """
     if isinstance(value, Mapping):
-        return [placed(v, device, in_order) for v in value.values()]
+        raise ArgumentError("y must be a list in the order of the outputs, got a dict")
     if isinstance(value, tuple) or (
         isinstance(value, list) and value and len(getattr(value[0], "shape", ()))
     ):
@@ -420,12 +430,8 @@ def inputs_for(
         if value.shape[1:] == inputs[0].shape[1:]:
             return [value]  # the usual case, as fast as can be: a prediction may take microseconds
     if isinstance(value, Mapping):
-        names = [p.name for p in inputs]
-        if set(value) != set(names):
-            raise GraphError(f"{what}: the model's inputs are {names}, got {sorted(value)}")
-        arrays = [placed(value[name], device) for name in names]
-    else:
-        arrays = [] if value is None else as_arrays(value, device)
+        value = _in_order(value, [p.name for p in inputs], f"{what}: ")
+    arrays = [] if value is None else as_arrays(value, device)
     if len(arrays) != len(inputs):
         many = f"{len(inputs)} inputs" if len(inputs) > 1 else "one input"
         raise GraphError(f"{what}: the model has {many}, got {len(arrays)} arrays")
@@ -438,6 +444,13 @@ def inputs_for(
         if not fits:
             raise ShapeError(f"{what}: {_misfit(fed, array)}")
     return arrays
+
+
+def _in_order(value: Mapping[str, Any], names: list[str], what: str = "") -> tuple[Any, ...]:
+    """What a dict has for inputs of these names."""
+    if set(value) != set(names):
+        raise GraphError(f"{what}the model's inputs are {names}, got {sorted(value)}")
+    return tuple(value[name] for name in names)
 
 
 def _misfit(fed: Placeholder, array: Array) -> str:

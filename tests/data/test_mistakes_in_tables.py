@@ -208,6 +208,18 @@ TABLE: dict[str, Mistake] = {
         DataError,
         "{p}/t.csv: line 3, column 'b': the cell is 1e999, expected a finite number" + MEND,
     ),
+    "decimal commas beside whole numbers": Mistake(
+        table("a;b;y\n1,5;2;3\n7;5;6\n", target="y"),
+        DataError,
+        "{p}/t.csv: column 'a' holds numbers with decimal commas, 1,5 for instance: "
+        "write decimal points",
+    ),
+    "decimal commas in the target": Mistake(
+        table("a;b;y\n1;2;3,25\n7;5;6\n", target="y"),
+        DataError,
+        "{p}/t.csv: column 'y' holds numbers with decimal commas, 3,25 for instance: "
+        "write decimal points",
+    ),
     "decimal commas": Mistake(
         table("a;b\n1,5;2\n2,5;3\n"),
         DataError,

@@ -219,3 +219,11 @@ def test_a_memory_map_is_fitted_without_being_loaded(tmp_path):
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     labels = np.arange(97) % 2
     assert data.Preparation.fit(mapped, labels) == data.Preparation.fit(x, labels)
+
+
+def test_lists_are_taken_as_arrays() -> None:
+    rows, target = [[1.0, 2.0], [3.0, 5.0], [5.0, 4.0]], [0.5, 1.5, 4.0]
+    made = data.Preparation.fit(rows, target)
+    assert made == data.Preparation.fit(np.array(rows), np.array(target))
+    assert np.array_equal(made.apply_inputs(rows), made.apply_inputs(np.array(rows)))
+    assert made.restore_target([0.0]) == pytest.approx(2.0)

@@ -17,7 +17,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.data.ring import Ready, Ring
-from magmadnn.errors import DataError, NumericError, ShapeError
+from magmadnn.errors import DataError, GraphError, NumericError, ShapeError
 from magmadnn.training import pieces
 from magmadnn.training.pieces import Reader, flat
 from magmadnn.training.sources import ArraySource, IterableSource
@@ -232,6 +232,20 @@ def test_an_error_in_a_generator_says_where() -> None:
         network().fit(broken, callbacks=[calls], verbose=False)
     assert error.value.__notes__ == ["in batch 5 of epoch 1"]
     assert calls.steps[-1] == 4
+
+
+def test_dicts_of_an_iterable_go_by_the_names_of_inputs() -> None:
+    first, second = (md.layers.Input((7,), name=name) for name in ("first", "second"))
+    out = md.layers.Dense(3)(first) + 2 * md.layers.Dense(3)(second)
+
+    def loss(batch: Any) -> float:
+        made = md.Model(inputs=[first, second], outputs=[out], loss="cross_entropy", seed=0)
+        return float(made.evaluate([(batch, Y[:9])])["loss"])
+
+    x, z = X[:9], X[9:18]
+    assert loss({"second": z, "first": x}) == loss([x, z]) != loss([z, x])
+    with pytest.raises(GraphError, match=r"inputs are \['first', 'second'\], got \['first'\]"):
+        loss({"first": x})
 
 
 @pytest.mark.parametrize(
