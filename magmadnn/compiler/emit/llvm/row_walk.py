@@ -52,7 +52,7 @@ class Walk:
         Args:
             reduce: how the values of a step are combined.
             work: instructions of a step, roughly.
-            narrow: whether there are too few columns for several vectors one after the other.
+            narrow: whether code for several vectors one after the other is not worth it.
         """
         code, lanes = self.code, self.lanes
         parts = [_Parts(code, reduction, lanes, self.watch) for reduction in reduce]

@@ -14,7 +14,7 @@ from typing import Any
 
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import FULL, Result, row_constant
-from magmadnn.compiler.kernels.rows import SHORT_ROW, Reduction, Rows
+from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows
 from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
 
 from .builder import I1, I32, I64, Array, Code, Value, Variable, item_type, vector
@@ -34,7 +34,6 @@ from .row_walk import Walk
 from .target import Target
 from .vmath.exponential import exp_scaled, is_central
 
-_WORTH_ONE_WALK = 64  # columns
 _BUFFER_BYTES = 8 * SHORT_ROW
 _LONG = 20  # instructions; exp, tanh and the like
 _AHEAD = 1024  # elements from what is worked on to what is fetched, at least
@@ -129,7 +128,7 @@ class _RowWriter:
         code, item = self.code, ITEMS[pair.total.dtype]
         largest, total, self.scale = (code.variable(code.lift(1.0, item)) for _ in range(3))
         done = code.variable(code.lift(0, I1))
-        with code.when(self.column1 - self.column0 >= _WORTH_ONE_WALK):
+        with code.when(self.column1 - self.column0 >= NARROW_ROW):
             first = self._element(self.column0).write(pair.largest.formula)
             with code.when(is_central(code, first)):
                 both = [pair.largest, pair.scaled]
@@ -155,8 +154,9 @@ class _RowWriter:
         store: Sequence[Result],
         writer: Writer,
         pair: Exponentials | None = None,
+        rare: bool = False,
     ) -> dict[str, Value]:
-        """One walk over the columns; the numbers that it gives."""
+        """One walk over the columns; the numbers that it gives. What is `rare` takes less code."""
         if not reduce and not store:
             return {}
         code = self.code
@@ -195,14 +195,15 @@ class _RowWriter:
                 self._store(result, column, value, mask)
             return values
 
-        work = sum(cost(formula, self.formulas.uses[stage]) for formula in formulas)
+        done = {*self.formulas.uses[stage], *known}
+        work = sum(cost(formula, done) for formula in formulas)
         walk = Walk(code, self.lanes, self.column0, self.column1, step, watch=pair is None)
-        totals = walk.write(list(reduce), work, self.kernel.narrow)
+        totals = walk.write(list(reduce), work, self.kernel.narrow or rare)
         return {r.name: total for r, total in zip(reduce, totals, strict=True)}
 
     def _reduced(self, stage: int, reduction: Reduction, writer: Writer) -> Value:
-        """The same for one reduction, where a walk is not always made."""
-        return self._walked(stage, [reduction], (), writer.copy())[reduction.name]
+        """The same for one reduction, in code that seldom runs."""
+        return self._walked(stage, [reduction], (), writer.copy(), rare=True)[reduction.name]
 
     def _row_parts(self, formula: Formula) -> list[Formula]:
         return list(row_parts(formula, self.kernel.operands))
