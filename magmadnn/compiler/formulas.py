@@ -70,6 +70,11 @@ def is_pointwise(node: Node) -> bool:
     return isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
 
 
+def is_contraction(node: Node) -> bool:
+    """Whether a node sums products over axes of its operands."""
+    return isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION
+
+
 def is_sum(node: Node) -> bool:
     """Whether a node adds two values."""
     if not is_pointwise(node) or len(node.inputs) != 2:

@@ -12,7 +12,7 @@ from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.text import constant_text
 
-from .formulas import operations
+from .formulas import is_contraction, operations
 from .passes.plan_memory import arena_of
 from .rates import Rates
 
@@ -60,13 +60,9 @@ def title_of(work: Work, sizes: Mapping[str, int]) -> str:
 
 def layer_of(work: Work) -> str:
     """The layer that a step belongs to, or the optimiser; that of a product where there is one."""
-    nodes = sorted(work.region.nodes, key=lambda n: not _is_contraction(n))
+    nodes = sorted(work.region.nodes, key=lambda n: not is_contraction(n))
     scopes = (n.scope.removesuffix("/gradient") for n in nodes)
     return next((scope for scope in scopes if scope and scope != "gradient"), "")
-
-
-def _is_contraction(node: Node) -> bool:
-    return isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION
 
 
 def _work_text(work: Work, sizes: Mapping[str, int]) -> str:

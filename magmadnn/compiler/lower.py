@@ -11,7 +11,7 @@ from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 
-from .formulas import constant, formula_of
+from .formulas import constant, formula_of, is_contraction
 from .kernels.columns import Columns
 from .kernels.draws import Draw
 from .kernels.formula import Formula
@@ -328,7 +328,7 @@ _ALONE = {
 
 def product_of(region: Region) -> Node:
     """The contraction of a region of a matrix product."""
-    return next(n for n in region.nodes if isinstance(n.op, Op) and n.op.kind is OpKind.CONTRACTION)
+    return next(n for n in region.nodes if is_contraction(n))
 
 
 def main_result(region: Region, needed: Iterable[Node], in_place: Container[Node]) -> Node:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.formulas import is_pointwise, is_sum
+from magmadnn.compiler.formulas import is_contraction, is_pointwise, is_sum
 from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import CONSTANT, Node, scoped
-from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
 
@@ -54,7 +54,9 @@ def precision(program: Program, mode: str) -> Program:
 
 def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
     layouts = Layouts(program.nodes())
-    read = {layouts.bases[i] for node in program.nodes() if _contracts(node) for i in node.inputs}
+    read = {
+        layouts.bases[i] for node in program.nodes() if is_contraction(node) for i in node.inputs
+    }
     wanted = {n for n in read if n.dtype == np.float32 and n.op is not CONSTANT}
     biases = _biases(program, wanted)
     new: dict[Node, Node] = {}
@@ -83,20 +85,16 @@ def _biases(program: Program, wanted: set[Node]) -> dict[Node, Node]:
     found = {}
     for node in program.nodes():
         activated = [n for n in readers.get(node, []) if n.inputs == (node,) and is_pointwise(n)]
-        if is_sum(node) and _contracts(node.inputs[0]) and wanted & {node, *activated}:
+        if is_sum(node) and is_contraction(node.inputs[0]) and wanted & {node, *activated}:
             bias = node.inputs[1]
             if bias.ndim == 1 and bias.dtype == np.float32 and bias.op is not CONSTANT:
                 found[node] = bias
     return found
 
 
-def _contracts(node: Node) -> bool:
-    return isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION
-
-
 def _reads_rounded(node: Node, operand: Node, layouts: Layouts) -> bool:
     """Whether a node reads an operand with the digits of `half`: all but variables and what is fed."""
-    return _contracts(node) or isinstance(layouts.bases[operand].op, Op)
+    return is_contraction(node) or isinstance(layouts.bases[operand].op, Op)
 
 
 def _rounded(operand: Node, half: np.dtype[Any]) -> Node:

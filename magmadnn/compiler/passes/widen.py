@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.formulas import compilable, converts, converts_half
+from magmadnn.compiler.formulas import compilable, converts, converts_half, is_contraction
 from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import Node, scoped
@@ -31,8 +31,8 @@ def widen(program: Program) -> Program:
 
 
 def _is_half_product(node: Node) -> bool:
-    contracts = isinstance(node.op, Op) and node.op.kind is OpKind.CONTRACTION
-    return contracts and not node.attributes and any(i.dtype.name in HALVES for i in node.inputs)
+    halves = any(i.dtype.name in HALVES for i in node.inputs)
+    return halves and is_contraction(node) and not node.attributes
 
 
 def _widened(node: Node) -> Node:

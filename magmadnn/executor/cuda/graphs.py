@@ -125,7 +125,7 @@ def _prompt(
 ) -> list[Launch]:
     """The launches, with products that read early what they may."""
     before = _before(levels.groups, levels.after)
-    return [_launched(item) for item in _hastened(items, before, chip, beside)]
+    return [item.launch for item in _hastened(items, before, chip, beside)]
 
 
 def _share(groups: Sequence[Sequence[Unit]], launches: Sequence[Launch], chip: Chip) -> bool:
@@ -212,10 +212,10 @@ def _hastened(
     }
     sets: dict[Variant, list[frozenset[str]]] = {}
     for number, early in found.items():
-        sets.setdefault(_launched(items[number]).variant, []).append(early)
+        sets.setdefault(items[number].launch.variant, []).append(early)
     made = list(items)
     for number, early in found.items():
-        launch = _launched(items[number])
+        launch = items[number].launch
         assert isinstance(launch.variant, GemmVariant)
         all_of_them = sets[launch.variant]
         most = Counter(all_of_them).most_common(1)[0][0]
@@ -223,11 +223,6 @@ def _hastened(
         others = None if beside is None else beside.get(number, ())
         made[number] = replace(items[number], what=hastened(launch, early, chip, others))
     return made
-
-
-def _launched(item: Item) -> Launch:
-    assert isinstance(item.what, Launch)
-    return item.what
 
 
 def _early(item: Item, fresh: Sequence[Span]) -> frozenset[str]:

@@ -27,6 +27,12 @@ class Item:
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
 
+    @property
+    def launch(self) -> Launch:
+        """The launch of a kernel, which it is."""
+        assert isinstance(self.what, Launch)
+        return self.what
+
 
 def touched_by(items: Iterable[Item]) -> Touched:
     """All that some launches read, and all that they write."""

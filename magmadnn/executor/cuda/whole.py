@@ -82,15 +82,10 @@ class _Places:
 
 def _far(item: Item) -> tuple[Span, ...]:
     """What a launch touches beside the values of its step."""
-    variant = _launch(item).variant
+    variant = item.launch.variant
     if isinstance(variant, Fetch):
         return item.reads
     return (*item.writes, item.reads[0]) if isinstance(variant, KeepAll) else ()
-
-
-def _launch(item: Item) -> Launch:
-    assert isinstance(item.what, Launch)
-    return item.what
 
 
 def whole(items: Sequence[Item], first: int = 0, most: int = 0) -> Launch:
@@ -105,7 +100,7 @@ def whole(items: Sequence[Item], first: int = 0, most: int = 0) -> Launch:
     feeds: tuple[Feed, ...] = ()
     levels: list[tuple[Piece, ...]] = []
     for level in levels_of(items):
-        fetching = [i for i in level if isinstance(_launch(i).variant, Fetch)]
+        fetching = [i for i in level if isinstance(i.launch.variant, Fetch)]
         feeds += tuple(feed for item in fetching for feed in _feeds(item, places))
         levels.append(tuple(_piece(item, places) for item in level if item not in fetching))
     copies = places.copies(items)
@@ -119,7 +114,7 @@ def whole(items: Sequence[Item], first: int = 0, most: int = 0) -> Launch:
 
 
 def _piece(item: Item, places: _Places) -> Piece:
-    launch = _launch(item)
+    launch = item.launch
     assert isinstance(launch.variant, Part)
     named = {"first": Named("&start"), "step": Named("step")}
     addresses = launch.variant.addresses
@@ -131,7 +126,7 @@ def _piece(item: Item, places: _Places) -> Piece:
 
 
 def _feeds(item: Item, places: _Places) -> list[Feed]:
-    launch = _launch(item)
+    launch = item.launch
     variant = launch.variant
     assert isinstance(variant, Fetch)
     values = dict(zip(variant.slots, launch.arguments, strict=True))
