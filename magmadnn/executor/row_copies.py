@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.copy_rows import CopyRows
@@ -18,12 +18,9 @@ from magmadnn.graph.op import Array
 _AHEAD_BYTES = 3 << 10  # how far ahead rows are announced
 _SHARES = 4  # parts for each thread, so that one that is held up leaves its to others
 _LEAST_BYTES = 1 << 16  # of a part
-_FIRST, _LAST, _ROWS, _ORDER, _RESULT, _RESULT_ROW, _SOURCE, _SOURCE_ROW = (
-    CopyRows.slots.index(name)
-    for name in (
-        "row0", "row1", "rows", "order", "result", "result_row", "source", "source_row",
-    )
-)  # fmt: skip
+_PIECES, _PART, _ORDER, _SOURCE, _SOURCE_ROW = (
+    CopyRows.slots.index(name) for name in ("pieces", "part", "order", "source", "source_row")
+)
 
 
 class RowCopies:
@@ -32,46 +29,56 @@ class RowCopies:
     Args:
         pairs: arrays that rows are copied from, and those with rows in C order that they are copied to, as
             `can` says.
-        rows: how many are copied in one go.
+        rows: how many are copied in one go, at most.
         threads: that copy, the caller's included.
+        beside: tasks that also run for each piece, and see its number as that of the batch.
     """
 
-    def __init__(self, pairs: Sequence[tuple[Array, Array]], rows: int, threads: int) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Array, Array]],
+        rows: int,
+        threads: int,
+        beside: Sequence[Task] = (),
+    ) -> None:
         self._rows, goals = rows, [goal for _, goal in pairs]
         kernel, loaded = CopyRows(), _kernel()
-        blocks, parts = [np.empty((0, len(kernel.slots)), np.int64)], []
+        blocks, end = [np.empty((0, len(kernel.slots)), np.int64)], 0
+        self._tasks: dict[int, slice] = {}  # of each pair
         # long parts last
         for number in sorted(range(len(goals)), key=lambda number: goals[number][:1].nbytes):
             nbytes = goals[number][:1].nbytes
             count = max(min(threads * _SHARES, rows * nbytes // _LEAST_BYTES), 1)
             one = block(
-                kernel, row0=0, row1=0, batch_rows=rows, rows=0,
+                kernel, pieces=0, part=0, parts=count,
                 ahead=-(-_AHEAD_BYTES // max(nbytes, 1)), order=0, source=0, source_row=0,
                 result=goals[number], result_row=goals[number].strides[0], row_bytes=nbytes,
             )  # fmt: skip
             blocks.append(np.tile(one, (count, 1)))
-            parts += [(number, part, count) for part in range(count)]
+            blocks[-1][:, _PART] = np.arange(count)
+            self._tasks[number], end = slice(end, end + count), end + count
         self._blocks = np.concatenate(blocks)
-        # of each task: which pair, and which part of how many
-        self._pair, self._part, self._parts = np.array(parts, np.int64).reshape(-1, 3).T
-        self._starts = self._blocks[:, _RESULT].copy()
         tasks = [Task(loaded, arguments, (goals,)) for arguments in self._blocks]
         count = keep_threads(threads if len(tasks) > 1 else 1)
-        self._driver = Driver([tasks], count, cache=kernel_cache())
+        self._driver = Driver([[*beside, *tasks]], count, cache=kernel_cache())
         self.bind([source for source, _ in pairs])
 
     def bind(self, sources: Sequence[Array]) -> None:
         """Copy from these arrays from now on, which look like those before; those are let go of."""
         self._sources = list(sources)
         for number, source in enumerate(sources):
-            own = self._pair == number
-            self._blocks[own, _SOURCE] = source.ctypes.data
-            self._blocks[own, _SOURCE_ROW] = source.strides[0]
+            own = self._blocks[self._tasks[number]]
+            own[:, _SOURCE], own[:, _SOURCE_ROW] = source.ctypes.data, source.strides[0]
 
     @staticmethod
     def can(source: Array, goal: Array) -> bool:
         """Whether rows of one are the bytes of rows of the other."""
         return source.dtype == goal.dtype and source[:1].flags.c_contiguous
+
+    @staticmethod
+    def can_send(source: Array) -> bool:
+        """Whether rows are bytes as any machine of this kind has them."""
+        return source.dtype.isnative and RowCopies.can(source, source)
 
     def run(self, order: NDArray[np.int64], at: int, done: Callable[[int, int], None]) -> None:
         """Copy the rows that `order` says to row `at` of the goals and on.
@@ -82,19 +89,37 @@ class RowCopies:
             done: called for each stretch of the goals' rows that is done, while no more is copied.
         """
         order = np.ascontiguousarray(order, np.int64)
-        together = min(len(order), self._rows)  # all threads have a share of few rows, too
-        self._blocks[:, _FIRST] = self._part * together // self._parts
-        self._blocks[:, _LAST] = (self._part + 1) * together // self._parts
-        self._blocks[:, _ROWS], self._blocks[:, _ORDER] = len(order), order.ctypes.data
-        self._blocks[:, _RESULT] = self._starts + at * self._blocks[:, _RESULT_ROW]
-        for number in range(-(-len(order) // self._rows)):
+        firsts = np.arange(0, len(order), self._rows)
+        pieces = pieces_of(np.minimum(self._rows, len(order) - firsts), at + firsts)
+        self._blocks[:, _PIECES], self._blocks[:, _ORDER] = pieces.ctypes.data, order.ctypes.data
+        for number, (_, count, first) in enumerate(pieces.tolist()):
             self._driver.run(number, 1)
-            first = number * self._rows
-            done(at + first, at + min(first + self._rows, len(order)))
+            done(first, first + count)
+
+    def run_pieces(self, orders: Sequence[NDArray[np.int64]], pieces: NDArray[np.int64]) -> None:
+        """Copy all pieces, one after the other, in one go of native code.
+
+        Args:
+            orders: for each pair, the numbers of its rows, that are there.
+            pieces: as `pieces_of` gives them; each has at most so many rows as are copied in one go.
+        """
+        self._blocks[:, _PIECES] = pieces.ctypes.data
+        held = [np.ascontiguousarray(order, np.int64) for order in orders]
+        rows = pieces[:, 1].sum()
+        for number, order in enumerate(held):
+            assert rows <= len(order)
+            self._blocks[self._tasks[number], _ORDER] = order.ctypes.data
+        self._driver.run(0, len(pieces))
 
     def close(self) -> None:
         """Let go of the threads."""
         self._driver.close()
+
+
+def pieces_of(counts: ArrayLike, goals: ArrayLike) -> NDArray[np.int64]:
+    """Rows that follow each other, as pieces of so many, to be copied to these rows of the goals and on."""
+    counts = np.asarray(counts, np.int64)
+    return np.stack([np.cumsum(counts) - counts, counts, np.asarray(goals, np.int64)], axis=1)
 
 
 @cache

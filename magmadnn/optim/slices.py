@@ -50,6 +50,7 @@ class StepSlices:
         data: Mapping[Any, Array],
         batch_size: int,
         streams: bool,
+        ring_bytes: int | None = None,
     ) -> StepSlices | None:
         """Slices over these arrays; None where a part of the step has to run in Python."""
         rows = as_feeds(data)
@@ -64,7 +65,9 @@ class StepSlices:
         if executable.device is not None:
             from magmadnn.executor.cuda.slices import slices_of as slices_on_device
 
-            made = slices_on_device(executable.cuda, rows, values, sizes, batch_size, streams)
+            made = slices_on_device(
+                executable.cuda, rows, values, sizes, batch_size, streams, ring_bytes
+            )
             return None if made is None else cls(step, settings, made, rows)
         slices = slices_of(executable.native, rows, values, sizes, batch_size)
         return None if slices is None else cls(step, settings, slices, rows)

@@ -111,7 +111,11 @@ class Step:
         return self._executable.run(fed, watch=watch, guard=guard)
 
     def slices(
-        self, data: Mapping[Any, Array], batch_size: int, streams: bool = False
+        self,
+        data: Mapping[Any, Array],
+        batch_size: int,
+        streams: bool = False,
+        ring_bytes: int | None = None,
     ) -> StepSlices | None:
         """This step for many batches in one call, over rows of arrays in memory.
 
@@ -119,13 +123,15 @@ class Step:
             data: an array of rows for each placeholder.
             batch_size: rows of a batch.
             streams: whether rows hold something only once `StepSlices.changed` was told of them.
+            ring_bytes: of a ring on the device that rows pass through, where there is no room for all.
 
         Returns:
             None where a part of the step has to run in Python.
         """
         if self._executable.executor != "native":
             return None
-        return StepSlices.made(self, self._executable, self._settings, data, batch_size, streams)
+        how = (batch_size, streams, ring_bytes)
+        return StepSlices.made(self, self._executable, self._settings, data, *how)
 
     @property
     def room(self) -> Room | None:

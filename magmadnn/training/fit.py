@@ -293,7 +293,8 @@ class Fit:
                 data |= dict(zip(self.objective.targets, targets, strict=True))
                 if self.objective.weights is not None:
                     data[self.objective.weights] = self._weights[size] = weights[0]
-                self._made_slices[size] = self.step.slices(data, rows, self.source.streams)
+                how = (rows, self.source.streams, self.source.ring_bytes)
+                self._made_slices[size] = self.step.slices(data, *how)
         return self._made_slices[size]
 
     def slices_on_device(self) -> CudaSlices | None:

@@ -18,6 +18,7 @@ from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.ring import Follower, Ring
 from magmadnn.errors import ArgumentError, DataError, GraphError, OutOfMemoryError, ShapeError
+from magmadnn.executor.row_copies import RowCopies
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
@@ -48,7 +49,7 @@ _LEAST_AHEAD = (
     4096  # rows whose order a thread draws ahead: to start it costs as much as to draw for less
 )
 _ORDERS = 8  # that are kept
-_PARTS = 8  # of a ring, that arrays in memory are read into one after the other
+_PARTS = 2  # of a ring, that are read into one after the other
 _AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
@@ -61,6 +62,7 @@ class Source(Protocol):
     sample: Batch  # for shapes and dtypes of targets
     rows: int | None  # samples of an epoch, if known
     streams: bool  # whether rows of `data` hold something only once that was told
+    ring_bytes: int | None  # of a ring on the device that rows of `data` pass through
 
     def count(self, batch_size: int) -> int | None:
         """Batches of an epoch, if known."""
@@ -104,9 +106,9 @@ class Source(Protocol):
 class ArraySource:
     """Batches of arrays, in an order that depends on seed and epoch only.
 
-    Arrays in memory are gathered from where they are. Arrays that are mapped from files, or larger than the
-    room on a device, are read by a thread into a part of a ring while batches of other parts run: files half
-    a ring at a time, in their own order.
+    Arrays in memory are gathered from where they are. Those that are mapped from files are read by a thread
+    into half of a ring, in their own order, while batches of the other half run; so are those that are larger
+    than the room on a device where rows are no bytes that follow each other.
 
     Args:
         inputs: one array for each input.
@@ -137,6 +139,7 @@ class ArraySource:
         self.sample = batch_of(self.arrays)
         self._rings: dict[int, tuple[Ring, Reader]] = {}
         self.streams = False
+        self.ring_bytes: int | None = None
         self._next: tuple[int, Future[NDArray[np.int64]]] | None = None
 
     @property
@@ -194,17 +197,20 @@ class ArraySource:
         """The arrays, or the ring that they are read into."""
         if (self.rows or 0) < batch_size:
             return None
+        self.ring_bytes = None
         arrays = flat(self.arrays)
         host = _host_bytes(arrays)
         if self.in_memory and (room is None or not host or host <= room.nbytes):
             return self.arrays, batch_size
+        arrays = [as_array(a) for a in arrays]
+        self.arrays = parts_like(self.arrays, arrays)
+        if room is not None and self.in_memory and all(map(RowCopies.can_send, arrays)):
+            self.ring_bytes = room.ring_bytes
+            return self.arrays, batch_size
         if batch_size not in self._rings:
-            arrays = [as_array(a) for a in arrays]
-            self.arrays = parts_like(self.arrays, arrays)
-            parts = _PARTS if self.in_memory else 2
-            count = part_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room, parts)
+            count = part_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room, _PARTS)
             memory = None if room is None else room.pinned
-            ring = Ring(arrays, batch_size, parts * count, memory)
+            ring = Ring(arrays, batch_size, _PARTS * count, memory)
             reader = Reader(self.arrays, ring, count, 1 if room is None else room.threads)
             self._rings[batch_size], self.streams = (ring, reader), True
         return parts_like(self.arrays, self._rings[batch_size][0].arrays), batch_size
@@ -243,6 +249,7 @@ class IterableSource:
 
     rows: int | None = None
     streams = True
+    ring_bytes: int | None = None
 
     def __init__(
         self,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from magmadnn.executor.row_copies import RowCopies
+from magmadnn.compiler.emit.llvm.calls import CALL_WORDS, MOST_ARGUMENTS, Calls
+from magmadnn.compiler.emit.llvm.driver import Task
+from magmadnn.compiler.emit.llvm.kernel import block, load
+from magmadnn.executor.row_copies import RowCopies, pieces_of
 
 ROWS = 211
 # bytes of a row: less than a word, words, a line of a cache, one more, and more
@@ -83,3 +87,41 @@ def test_other_bytes_are_refused() -> None:
     assert not RowCopies.can(source.astype("f8"), goal)
     assert not RowCopies.can(source[:, ::2], goal[:, :3].copy())
     assert not RowCopies.can(np.asfortranarray(source), goal)
+
+
+def test_pieces_of_any_size_go_where_each_is_to_go_and_pairs_have_their_own_order() -> None:
+    sources = [array((65,), "u1"), array((), "i8", 4)]
+    goals = [np.zeros((60, *s.shape[1:]), s.dtype) for s in sources]
+    copies = RowCopies(list(zip(sources, goals, strict=True)), 40, 3)
+    order = np.random.default_rng(5).permutation(ROWS)
+    counts, places = (1, 40, 7, 0, 5), (55, 10, 0, 3, 50)
+    copies.run_pieces([order[:53], order[100:153][::-1]], pieces_of(counts, places))
+    for goal, source, own in zip(goals, sources, (order, order[100:153][::-1]), strict=True):
+        wanted = np.zeros_like(goal)
+        first = 0
+        for count, place in zip(counts, places, strict=True):
+            wanted[place : place + count] = source[own[first : first + count]]
+            first += count
+        np.testing.assert_array_equal(goal, wanted)
+
+
+def test_functions_are_called_beside_pieces_until_one_fails() -> None:
+    told = list[tuple[int, ...]]()
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * MOST_ARGUMENTS)
+    def function(*given: int) -> int:
+        told.append(given)
+        return -7 if given[0] == 4 else 0
+
+    calls = np.zeros((6, CALL_WORDS), np.int64)
+    calls[:, 0] = ctypes.cast(function, ctypes.c_void_p).value
+    calls[:, 1:] = np.arange(6)[:, None] - np.arange(MOST_ARGUMENTS) * 2**40
+    firsts, failed = np.array([0, 1, 1, 3, 6]), np.zeros(2, np.int64)
+    arguments = block(Calls(), calls=calls, firsts=firsts, failed=failed)
+    source = array((), "i8")
+    goal = np.zeros_like(source)
+    copies = RowCopies([(source, goal)], 90, 2, [Task(load([Calls()])[0], arguments)])
+    copies.run_pieces([np.arange(ROWS)], pieces_of([90, 31, 90, 0], [0, 90, 121, 0]))
+    assert told == [tuple(row.tolist()) for row in calls[:5, 1:]]
+    assert failed.tolist() == [-7, 4]
+    np.testing.assert_array_equal(goal, source)

@@ -8,18 +8,19 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
 from cupy.cuda import cublas, nvrtc, runtime
+from numpy.typing import NDArray
 
 from magmadnn.errors import DeviceError
 
 from . import _driver as driver
 from ._cublaslt import Products
 from ._cupy import CudaMark
-from .engine import EventNode, GraphNode, KernelNode, ProductNode
+from .engine import EventNode, GraphNode, KernelNode, NativeCall, ProductNode
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
 nvtx = found if hasattr(found := getattr(cupy.cuda, "nvtx", None), "RangePush") else None
@@ -33,6 +34,7 @@ class CudaGraph:
     def __init__(self, engine: CudaEngine, made: int, held: object) -> None:
         self._held = held
         self._here, self._launch = engine.here(), driver.launch_graph(made, engine.stream)
+        self.call = driver.call_of("cuGraphLaunch", made, engine.stream)
         self._end = weakref.finalize(self, _destroy, engine, made)
 
     def launch(self) -> None:
@@ -59,6 +61,18 @@ class CudaEvent:
         self._end = weakref.finalize(self, _destroy_event, engine, made)
 
 
+class CudaFence(CudaEvent):
+    """A mark that is set again and again."""
+
+    def __init__(self, engine: CudaEngine, made: int) -> None:
+        super().__init__(engine, made)
+        self.call = driver.call_of("cuEventSynchronize", made)
+        self._wait = driver.wait_for_event(made)
+
+    def wait(self) -> None:
+        self._wait()
+
+
 def _destroy_event(engine: CudaEngine, made: int) -> None:
     with engine.here():
         driver.destroy_event(made)
@@ -82,11 +96,34 @@ class Here:
         self._lock.release()
 
 
+class CudaCalls:
+    """What a stream is given by native code."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def copy(self, to: int, source: int, nbytes: int) -> NativeCall:
+        return driver.call_of("cuMemcpyAsync", to, source, nbytes, self._stream)
+
+    def launch(self, node: KernelNode, arguments: NDArray[np.int64]) -> NativeCall:
+        driver.allow_shared_bytes(node.function, node.shared_bytes)
+        return driver.launch_call(
+            self._stream, node.function, node.grid, node.block, node.shared_bytes, arguments
+        )
+
+    def mark(self, fence: Any) -> NativeCall:  # a CudaFence
+        return driver.call_of("cuEventRecord", fence.made, self._stream, held=fence)
+
+    def follow(self, fence: Any) -> NativeCall:
+        return driver.call_of("cuStreamWaitEvent", self._stream, fence.made, 0, held=fence)
+
+
 class CudaLane:
     """A stream of a device."""
 
     def __init__(self, device: int, stream: int, here: Here) -> None:
         self._device, self.stream, self._here = device, stream, here
+        self.calls = CudaCalls(stream)
 
     def here(self) -> Here:
         """With this device's context, and alone."""
@@ -120,6 +157,7 @@ class CudaEngine(CudaLane):
             context = driver.current_context()
             facts = runtime.getDeviceProperties(device)
             super().__init__(device, driver.new_stream(), Here(context))
+            self.enter = driver.call_of("cuCtxSetCurrent", context)
             self._side = driver.new_stream(apart=True)
         self.capability = facts["major"] * 10 + facts["minor"]
         self._name = facts["name"].decode()
@@ -155,6 +193,13 @@ class CudaEngine(CudaLane):
     def lane(self) -> CudaLane:
         with self.here():
             return CudaLane(self._device, driver.new_stream(apart=True), self._here)
+
+    def fence(self) -> CudaFence:
+        with self.here():
+            return CudaFence(self, driver.new_event(timed=False))
+
+    def fail(self, call: NativeCall, status: int) -> NoReturn:
+        driver.fail(call.name, status)
 
     def argsort(self, keys: int, count: int, order: int) -> None:
         with self.here(), cupy.cuda.Stream.null:  # which is in one order with ours

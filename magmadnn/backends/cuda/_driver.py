@@ -13,13 +13,19 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_uint8, c_uint64, c
 from functools import cache
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from magmadnn.errors import DeviceError, OutOfMemoryError
+
+from .engine import NativeCall
 
 _OUT_OF_MEMORY = 2
 _DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PREFERRED_LOCATION = 3  # CU_MEM_ADVISE_SET_PREFERRED_LOCATION
 _HOST = -1  # CU_DEVICE_CPU
+_WITHOUT_TIME = 2  # CU_EVENT_DISABLE_TIMING
 _PROGRAMMATIC = 1  # edge type, and port of a kernel
 
 
@@ -64,12 +70,23 @@ def prepared(name: str, *arguments: object) -> Callable[[], None]:
 
     def again() -> None:
         if status := function(*arguments):
-            _fail(name, status)
+            fail(name, status)
 
     return again
 
 
-def _fail(name: str, status: int) -> NoReturn:
+def call_of(name: str, *arguments: int, held: object = None) -> NativeCall:
+    """The same for native code."""
+    return NativeCall(name, (_address(name), *arguments), held)
+
+
+@cache
+def _address(name: str) -> int:
+    return ctypes.cast(getattr(_library(), name), c_void_p).value or 0
+
+
+def fail(name: str, status: int) -> NoReturn:
+    """Raise the error that a function of the driver gave, with the driver's text."""
     text = c_char_p()
     _library().cuGetErrorString(c_int(status), byref(text))
     message = f"{name}: {(text.value or b'error').decode()} ({status})"
@@ -118,16 +135,21 @@ def move(address: int, nbytes: int, device: int | None, stream: int) -> None:
     )  # fmt: skip
 
 
-def new_event() -> int:
-    """An event that keeps the time."""
+def new_event(*, timed: bool = True) -> int:
+    """An event; it keeps the time where that is asked for."""
     event = c_void_p()
-    call("cuEventCreate", byref(event), c_uint(0))
+    call("cuEventCreate", byref(event), c_uint(0 if timed else _WITHOUT_TIME))
     return event.value or 0
 
 
 def destroy_event(event: int) -> None:
     """Give an event back."""
     call("cuEventDestroy_v2", c_void_p(event))
+
+
+def wait_for_event(event: int) -> Callable[[], None]:
+    """What returns once all is done that an event was recorded behind; in any context."""
+    return prepared("cuEventSynchronize", c_void_p(event))
 
 
 def milliseconds(first: int, last: int) -> float:
@@ -177,6 +199,24 @@ def launch_kernel(
         "cuLaunchKernel",
         c_void_p(function), *map(c_uint, grid), *map(c_uint, block), c_uint(shared_bytes),
         c_void_p(stream), places, None,
+    )  # fmt: skip
+
+
+def launch_call(
+    stream: int,
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared_bytes: int,
+    arguments: NDArray[np.int64],
+) -> NativeCall:
+    """The same for native code, with the arguments that stand there then."""
+    start, step = arguments.ctypes.data, arguments.strides[0]
+    places = (c_void_p * len(arguments))(*(start + step * k for k in range(len(arguments))))
+    return call_of(
+        "cuLaunchKernel",
+        function, *grid, *block, shared_bytes, stream, ctypes.addressof(places), 0,
+        held=(places, arguments),
     )  # fmt: skip
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,29 @@ GraphNode = KernelNode | ProductNode | EventNode
 PRODUCT_WORKSPACE = 32 << 20
 
 
+@dataclass(frozen=True)
+class NativeCall:
+    """A call of the device's library that native code can make too, in any thread.
+
+    Attributes:
+        name: of the function.
+        words: its address, and the integers and addresses that it is given; it gives 0 if all went well.
+        held: what of that nobody else keeps alive.
+    """
+
+    name: str
+    words: tuple[int, ...]
+    held: object = field(default=None, compare=False, repr=False)
+
+
 class Graph(Protocol):
-    """Nodes that were made one thing, to be launched again and again."""
+    """Nodes that were made one thing, to be launched again and again.
+
+    Attributes:
+        call: launches it, as long as it is there.
+    """
+
+    call: NativeCall
 
     def launch(self) -> None:
         """Begin to run all nodes; returns before they are done."""
@@ -118,8 +142,51 @@ class Mark(Protocol):
         ...
 
 
+class Fence(Protocol):
+    """A mark that is set again and again.
+
+    Attributes:
+        call: waits until what it was set behind last is done.
+    """
+
+    call: NativeCall
+
+    def wait(self) -> None:
+        """The same, at once."""
+        ...
+
+
+class NativeCalls(Protocol):
+    """What a stream is given by native code, once for each time that the call is made."""
+
+    def copy(self, to: int, source: int, nbytes: int) -> NativeCall:
+        """As of `Lane`."""
+        ...
+
+    def launch(self, node: KernelNode, arguments: NDArray[np.int64]) -> NativeCall:
+        """The same, with the arguments that stand there then."""
+        ...
+
+    def mark(self, fence: Fence) -> NativeCall:
+        """Set a fence behind all that the stream was given."""
+        ...
+
+    def follow(self, fence: Fence) -> NativeCall:
+        """What the stream is given from then on comes after what a fence was set behind last."""
+        ...
+
+
 class Lane(Protocol):
-    """A stream beside the engine's own: only `follow` orders what it is given with anything else."""
+    """A stream beside the engine's own: only `follow` orders what it is given with anything else.
+
+    Attributes:
+        calls: the same by native code.
+    """
+
+    @property
+    def calls(self) -> NativeCalls:
+        """See above."""
+        ...
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Begin to copy between addresses of the device, or of pinned memory of the host."""
@@ -223,4 +290,22 @@ class Engine(Protocol):
 
     def lane(self) -> Lane:
         """A stream beside what is launched."""
+        ...
+
+    def fence(self) -> Fence:
+        """A fence that was not set yet: nobody waits for it."""
+        ...
+
+    @property
+    def calls(self) -> NativeCalls:
+        """What is launched, by native code."""
+        ...
+
+    @property
+    def enter(self) -> NativeCall:
+        """What a thread of native code calls before others."""
+        ...
+
+    def fail(self, call: NativeCall, status: int) -> NoReturn:
+        """Raise the error of a call that gave another number than 0."""
         ...

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.backends.cuda.engine import Graph
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.executor.row_copies import RowCopies
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 
-from .relay import Relay, relay_for
+from .cuts import cut, short_first
+from .relay import Relay, Stop, relay_for
 
 LEAST_BYTES = 8 << 20  # of the largest array: less is copied before steps begin
 
@@ -26,12 +28,16 @@ class Coming:
     Args:
         arrays: on the device; the copies of some may have to be made yet.
         order: of rows, as steps want them.
+
+    Attributes:
+        numbers: of rows that the device has to be told.
     """
 
     def __init__(self, arrays: Sequence[OnDevice], order: NDArray[np.int64]) -> None:
-        self._order, self._sent = order, 0
+        self.numbers = order
         self._relay: Relay | None = None
         self._arrays: list[OnDevice] = []
+        self._sources: list[Array] = []
         missing = [a for a in arrays if a.copy is not None and a.copy.missing is not None]
         able = [a for a in missing if _can_come(a, len(order))]
         if any(a.nbytes >= LEAST_BYTES for a in able):
@@ -47,43 +53,39 @@ class Coming:
             self._relay = relay_for(sources, arrays[0].device)
         except OutOfMemoryError:
             return
-        self._arrays = arrays
-        self._relay.bind(sources, [a.place for a in arrays])
+        self._arrays, self._sources = arrays, sources
+        self._relay.places = [a.place for a in arrays]
 
     @property
     def is_needed(self) -> bool:
         """Whether rows come."""
         return self._relay is not None
 
-    def bring(self, rows: int) -> None:
-        """Have the first `rows` of the order in their places before what is launched from now on."""
-        if self._relay is not None and rows > self._sent:
-            self._send(self._relay, self._order[self._sent : rows])
-            self._sent = rows
+    def cut(self, count: int, is_one_kernel: bool) -> list[int]:
+        """Graphs of so many steps each that make a slice."""
+        graphs = cut(count, is_one_kernel)
+        return short_first(graphs) if self.is_needed and not is_one_kernel else graphs
 
-    def finish(self) -> None:
-        """The same for all rows, also those that are not in the order: copies are made then."""
-        if self._relay is None:
-            return
-        self.bring(len(self._order))
+    def launch(self, graphs: Sequence[Graph], rows: Sequence[int]) -> None:
+        """Launch graphs, each behind so many rows of the order; all other rows come behind the last."""
+        relay, self._relay, order = self._relay, None, self.numbers
+        assert relay is not None
         left = np.ones(len(self._arrays[0]), bool)
-        left[self._order] = False
-        self._send(self._relay, np.flatnonzero(left))
-        self._relay.give_back()
-        self._relay = None
-        for array in self._arrays:
-            if array.copy is not None:
-                array.copy.brought()
-
-    @staticmethod
-    def _send(relay: Relay, numbers: NDArray[np.int64]) -> None:
+        stops = [Stop(n, (), (graph.call,)) for n, graph in zip(rows, graphs, strict=True)]
+        stops[0] = stops[0]._replace(before=relay.behind)
         try:
-            for first in range(0, len(numbers), relay.rows):
-                relay.send(numbers[first : first + relay.rows])
-            relay.arrive()
+            relay.run(stops, self._sources, order, order)
+            left[order] = False
+            if len(others := np.flatnonzero(left)):
+                relay.run([Stop(len(others))], self._sources, others, others)
         except BaseException:
             relay.wait()  # before anybody else has the memory
             raise
+        relay.give_back()
+        self._sources = []
+        for array in self._arrays:
+            if array.copy is not None:
+                array.copy.brought()
 
 
 def _source(array: OnDevice) -> Array | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from magmadnn.memory.foreign import OnDevice
 
 from .edges import Span
 from .upload import upload
+
+if TYPE_CHECKING:
+    from .passing import DeviceRing
 
 
 class Block:
@@ -37,9 +41,11 @@ class Data:
     Args:
         nodes: the placeholders.
         device: number of the device.
+        ring: that rows of all arrays pass through, which are on the host then.
     """
 
-    def __init__(self, nodes: Sequence[Node], device: int) -> None:
+    def __init__(self, nodes: Sequence[Node], device: int, ring: DeviceRing | None = None) -> None:
+        self._ring, self._passing = ring, list[weakref.ref[Array]]()
         self._device, self._memory = device, device_memory(device)
         self._nodes = list(nodes)
         self._table = Block(8 * len(self._nodes), device)
@@ -59,7 +65,8 @@ class Data:
     @property
     def nbytes(self) -> int:
         """Bytes of all copies."""
-        return sum(block.nbytes for block in self._blocks.values())
+        ring = 0 if self._ring is None else self._ring.nbytes
+        return ring + sum(block.nbytes for block in self._blocks.values())
 
     def take(self, arrays: Mapping[Node, Array | OnDevice], streams: bool = False) -> None:
         """Take rows from these arrays from now on.
@@ -73,7 +80,12 @@ class Data:
         """
         found: list[object] = [arrays[n] for n in self._nodes]
         self._there = [weakref.ref(a) for a in found if isinstance(a, OnDevice)]
-        addresses = [self._placed(n, arrays[n], streams) for n in self._nodes]
+        if self._ring is None:
+            addresses = [self._placed(n, arrays[n], streams) for n in self._nodes]
+        else:
+            addresses = list(self._ring.addresses)
+            hosted: list[Any] = [arrays[n] for n in self._nodes]
+            self._passing = [weakref.ref(array) for array in hosted]
         if addresses != self._addresses:
             numbers = np.array(addresses, np.int64)
             self._memory.copy_to_device(self._table.address, numbers.view(np.uint8))
@@ -94,6 +106,11 @@ class Data:
     def there(self) -> list[OnDevice]:
         """The arrays that lie on the device."""
         return [array for known in self._there if (array := known()) is not None]
+
+    @property
+    def passing(self) -> list[Array]:
+        """The arrays whose rows pass through the ring."""
+        return [array for known in self._passing if (array := known()) is not None]
 
     def settle(self) -> bool:
         """See to it that copies are what their arrays are; whether they were."""

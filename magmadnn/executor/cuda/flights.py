@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from magmadnn.graph.op import Array
 
 from .coming import Coming
 from .data import Block
+from .passing import Passing
 from .staging import Staging
 
 
@@ -29,6 +31,22 @@ class Side:
     def __init__(self, number: int, targets: Sequence[Node], device: int) -> None:
         self.number, self.staging = number, Staging(device)
         self.before = [Block(tensor_of(v).nbytes, device) for v in targets]
+
+
+class Begun(NamedTuple):
+    """The first batches of a slice, on their way.
+
+    Attributes:
+        order: their rows.
+        steps: how many are launched.
+        batches: of the slice, as a small plan's kernel was told.
+        state: of the data (`Data.state`).
+    """
+
+    order: Array
+    steps: int
+    batches: int
+    state: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -49,7 +67,7 @@ class Flight:
     order: Array
     settings: Mapping[Node, Array]
     side: Side
-    coming: Coming
+    coming: Coming | Passing
     outputs: list[Array]
     faults: list[Array]
     mark: Mark

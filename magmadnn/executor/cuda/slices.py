@@ -8,6 +8,7 @@ step runs beside the end of the one before.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,15 +30,17 @@ from magmadnn.memory.foreign import OnDevice
 
 from .arrays import USUAL, look_at
 from .coming import Coming
-from .cuts import LONGEST, ahead, cut, short_first
+from .cuts import LONGEST, ahead, cut
 from .data import Block, Data
-from .flights import Flight, Side
+from .flights import Begun, Flight, Side
 from .graphs import graphs_of
 from .item import Item
 from .items import Items, finite_items
 from .layout import Layout, is_on_device
+from .passing import DeviceRing, Passing
 from .runner import CudaRunner, workspaces_of
 from .sliced_plans import can_slice, fetched_rounded
+from .staging import Staging
 from .whole import whole
 
 _SIDES = 2
@@ -62,22 +65,6 @@ class Known(NamedTuple):
     start: int
 
 
-class Begun(NamedTuple):
-    """The first batches of a slice, on their way.
-
-    Attributes:
-        order: their rows.
-        steps: how many are launched.
-        batches: of the slice, as a small plan's kernel was told.
-        state: of the data (`Data.state`).
-    """
-
-    order: Array
-    steps: int
-    batches: int
-    state: tuple[int, ...]
-
-
 class CudaSlices:
     """A plan that runs slices of batches of one size on a device.
 
@@ -87,6 +74,7 @@ class CudaSlices:
         settings: scalar placeholders whose value may change from batch to batch.
         sizes: of symbolic dimensions.
         batch_size: rows of a batch.
+        ring_bytes: of a ring that rows of all data pass through; None where they lie on the device.
     """
 
     def __init__(
@@ -96,6 +84,7 @@ class CudaSlices:
         settings: Sequence[Node],
         sizes: Mapping[str, int],
         batch_size: int,
+        ring_bytes: int | None = None,
     ) -> None:
         self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
         device = runner.device
@@ -106,13 +95,19 @@ class CudaSlices:
             self._layouts.append(Layout(runner.plan, sizes, device))
             self._items.append(self._items_of(self._layouts[1], runner))
         self._dtypes = {n: array.dtype.name for n, array in data.items() if n in first.frames}
-        self.data = Data(list(self._dtypes), device)
+        self._ring: DeviceRing | None = None
+        if ring_bytes is not None:
+            like: list[Any] = [data[node] for node in self._dtypes]  # all on the host
+            self._ring = DeviceRing(like, batch_size, ring_bytes, device)
+        self.data = Data(list(self._dtypes), device, self._ring)
         self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
         self._sent: dict[Node, bytes] = {}  # what settings are there
-        rows = len(next(iter(data.values())))
         # batches before, and in all; then the order of rows
-        self._first = Block(_HEAD + 8 * min(rows, LONGEST * batch_size), device)
+        rows = min(len(next(iter(data.values()))), LONGEST * batch_size)
+        self._first = Block(_HEAD + 8 * rows, device)
         self._order = self._first.address + _HEAD
+        if self._ring is not None:
+            first.copy_in(self._order, self._ring.goals(rows))
         places = [self._order, *(block.address for block in self._settings.values())]
         self._places = Block(8 * len(places), device)  # of the order and the settings
         first.copy_in(self._places.address, np.array(places, np.int64))
@@ -359,14 +354,16 @@ class CudaSlices:
         self.leave()
         return 0
 
-    def _launched(self, side: Side, order: Array, settings: Mapping[Node, Array]) -> Coming:
+    def _launched(
+        self, side: Side, order: Array, settings: Mapping[Node, Array]
+    ) -> Coming | Passing:
         """All of a slice, with data as it lies there, but for fetching what it gives."""
         count, staging = len(order) // self._size, side.staging
         done = self._goes_on(order, settings)
-        coming = Coming(self.data.there, order)
-        graphs = cut(count - done, self._small)
-        if coming.is_needed and not self._small:
-            graphs = short_first(graphs)
+        coming: Coming | Passing = Coming(self.data.there, order)
+        if self._ring is not None:
+            coming = Passing(self._ring, self.data.passing, order)
+        steps = coming.cut(count - done, self._small)
         if not done:
             self._check_addresses()
             staging.begin()
@@ -376,18 +373,12 @@ class CudaSlices:
                 staging.send(block.address, values)
             self._sent[node] = text
         if not done:
-            self._graph(_REMEMBER[side.number], graphs[0], _LOOK).launch()
-            done = graphs.pop(0)
-            staging.send(self._first.address, np.array([0, count]), order[: done * self._size])
-            coming.bring(done * self._size)
-            self._graph(done).launch()
-        rows = done * self._size  # that are there; others follow while the first steps run
-        staging.send(self._order + 8 * rows, order[rows:])
-        for steps in graphs:
-            rows += steps * self._size
-            coming.bring(rows)
-            self._graph(steps).launch()
-        coming.finish()
+            self._graph(_REMEMBER[side.number], steps[0], _LOOK).launch()
+        if coming.is_needed:
+            assert not done  # data is not as it was then
+            self._launch_behind_rows(coming, steps, order, staging)
+        else:
+            self._launch_steps(steps, done, order, staging)
         self._state = self.data.state
         self._graph(_LOOK).launch()
         for array in self.data.there:
@@ -395,6 +386,29 @@ class CudaSlices:
             if array.copy is not None:
                 array.copy.begin()
         return coming
+
+    def _launch_steps(self, steps: list[int], done: int, order: Array, staging: Staging) -> None:
+        """The graphs of a slice whose first steps may have been launched; the first begins at once."""
+        if not done:
+            done = steps.pop(0)
+            head = np.array([0, len(order) // self._size])
+            staging.send(self._first.address, head, order[: done * self._size])
+            self._graph(done).launch()
+        rows = done * self._size  # whose numbers are there; others follow while the first steps run
+        staging.send(self._order + 8 * rows, order[rows:])
+        for number in steps:
+            self._graph(number).launch()
+
+    def _launch_behind_rows(
+        self, coming: Coming | Passing, steps: list[int], order: Array, staging: Staging
+    ) -> None:
+        """The graphs of a slice, each once its rows are there."""
+        head = np.array([0, len(order) // self._size])
+        staging.send(self._first.address, head, coming.numbers)
+        self._graph(*dict.fromkeys(steps))
+        ends = [min(end * self._size, len(order)) for end in itertools.accumulate(steps)]
+        rows = [last - first for first, last in itertools.pairwise([0, *ends])]
+        coming.launch([self._graphs[number] for number in steps], rows)
 
     def _go_back(self, side: Side) -> None:
         """Give variables what they held before the slice of a side; it and what is behind it are dropped."""
@@ -442,21 +456,22 @@ def slices_of(
     sizes: Mapping[str, int],
     batch_size: int,
     streams: bool,
+    ring_bytes: int | None,
 ) -> CudaSlices | None:
     """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device.
 
     The last ones are kept with their graphs, and take new data of the same shapes. With `streams`, rows are
-    brought by `data.renew` before they are used.
+    brought by `data.renew` before they are used; with `ring_bytes` they pass through a ring of that size.
     """
     looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
-    key = (looks, tuple(settings), tuple(sorted(sizes.items())))
+    key = (looks, tuple(settings), tuple(sorted(sizes.items())), ring_bytes)
     kept = _kept.setdefault(runner, {})
     try:
         if key not in kept or not kept[key].is_there():
             kept.clear()
             if not can_slice(runner, data, settings):
                 return None
-            kept[key] = CudaSlices(runner, data, settings, sizes, batch_size)
+            kept[key] = CudaSlices(runner, data, settings, sizes, batch_size, ring_bytes)
         kept[key].data.take(data, streams)  # which may have changed
     except OutOfMemoryError:
         kept.clear()

@@ -28,15 +28,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import Provider, install
-from magmadnn.backends.cuda.engine import EventNode, GraphNode, KernelNode, ProductNode
+from magmadnn.backends.cuda.engine import EventNode, GraphNode, KernelNode, NativeCall, ProductNode
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
+from tests.executor.cuda.emulated_lanes import (
+    EmulatedCalls,
+    EmulatedFence,
+    EmulatedLane,
+    EmulatedMark,
+)
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -168,6 +174,7 @@ class EmulatedGraph:
 
     def __init__(self, nodes: Sequence[GraphNode], engine: Emulator, draw: random.Random) -> None:
         self.nodes, self._engine, self._draw = nodes, engine, draw
+        self.call = engine.called("graph", self.launch)
 
     def launch(self) -> None:
         self._engine.later(self._run)
@@ -257,6 +264,9 @@ class Emulator:
         self.queue: list[Callable[[], None]] = []
         self.lanes: list[EmulatedLane] = []
         self.lock = threading.RLock()  # threads copy while others launch
+        self.calls = EmulatedCalls(self, self)
+        self.enter = self.called("enter", lambda: None)
+        self.error: Exception | None = None  # of a call
 
     def begin(self, seed: int) -> None:
         """Forget graphs, and draw the order of nodes from this seed on."""
@@ -361,50 +371,33 @@ class Emulator:
         """What is launched from now on comes after a mark."""
         self.later(mark.wait)
 
+    def fence(self) -> EmulatedFence:
+        """A mark that is set again and again."""
+        return EmulatedFence(self)
+
+    def called(self, name: str, what: Callable[[], object]) -> NativeCall:
+        """What native code can call, which takes any integers and gives 1 after an error."""
+
+        def run() -> int:
+            try:
+                what()
+            except Exception as error:
+                self.error = error
+                return 1
+            return 0
+
+        made = ctypes.CFUNCTYPE(ctypes.c_int)(run)
+        return NativeCall(name, (ctypes.cast(made, ctypes.c_void_p).value or 0,), made)
+
+    def fail(self, call: NativeCall, status: int) -> NoReturn:
+        """Raise what happened."""
+        error, self.error = self.error, None
+        raise error or AssertionError(f"{call.name} gave {status}")
+
     def lane(self) -> EmulatedLane:
         """A queue of its own, in which nothing is done before it is waited for."""
         self.lanes.append(EmulatedLane(self))
         return self.lanes[-1]
-
-
-class EmulatedMark:
-    """A place in a queue of what was launched; no more than that is done when it is waited for."""
-
-    def __init__(self, lane: Emulator | EmulatedLane) -> None:
-        self._lane, self._is_past = lane, False
-        lane.later(self._pass)
-
-    def _pass(self) -> None:
-        self._is_past = True
-
-    def wait(self) -> None:
-        """Do all that was launched before."""
-        with self._lane.lock:
-            while self._lane.queue and not self._is_past:
-                self._lane.queue.pop(0)()
-
-
-class EmulatedLane:
-    """`Lane` of this process: copies are made, and kernels run, once somebody waits for them."""
-
-    def __init__(self, engine: Emulator) -> None:
-        self._engine, self.lock = engine, engine.lock
-        self.queue: list[Callable[[], None]] = []
-
-    def later(self, what: Callable[[], None]) -> None:
-        self.queue.append(what)
-
-    def copy(self, to: int, source: int, nbytes: int) -> None:
-        self.later(lambda: ctypes.memmove(to, source, nbytes) and None)
-
-    def launch(self, node: KernelNode) -> None:
-        self.later(lambda: self._engine.run(node))
-
-    def mark(self) -> EmulatedMark:
-        return EmulatedMark(self)
-
-    def follow(self, mark: EmulatedMark) -> None:
-        self.later(mark.wait)
 
 
 @cache

@@ -16,7 +16,8 @@ from magmadnn.errors import DataError, OutOfMemoryError
 from magmadnn.executor.cuda import coming, relay, small, watched
 from magmadnn.executor.cuda.data import Block
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
-from tests.executor.cuda.emulator import EmulatedLane, needs_compiler
+from tests.executor.cuda.emulated_lanes import EmulatedLane
+from tests.executor.cuda.emulator import needs_compiler
 from tests.executor.cuda.sanitized_rows import put
 
 SIZES = (61, 7, 5)
@@ -30,13 +31,13 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(coming, "LEAST_BYTES", 1)
     monkeypatch.setattr(relay, "_PART_BYTES", 5000)
     found: list[int] = []
-    kept = relay.Relay.send
+    kept = relay.RowCopies.run_pieces
 
-    def sent(self: Any, numbers: Any) -> None:
-        found.append(len(numbers))
-        kept(self, numbers)
+    def sent(self: Any, orders: Any, pieces: Any) -> None:
+        found.extend(pieces[:-1, 1].tolist())
+        kept(self, orders, pieces)
 
-    monkeypatch.setattr(relay.Relay, "send", sent)
+    monkeypatch.setattr(relay.RowCopies, "run_pieces", sent)
     return found
 
 
@@ -105,6 +106,13 @@ def test_a_piece_is_one_copy_and_one_launch_and_what_sends_is_kept(
             return kept(self, *given)
 
         monkeypatch.setattr(owner, name, told)
+    kept_run = relay.Relay.run
+
+    def run(self: Any, stops: Any, *given: Any) -> None:
+        assert stops[0].before == (self.behind if len(done) < 2 else ())  # not the rows left over
+        kept_run(self, stops, *given)
+
+    monkeypatch.setattr(relay.Relay, "run", run)
     monkeypatch.setattr(relay, "_spare", [])
     x, y = samples(ROWS, *SIZES[::2])
     with on("emulated"):
@@ -132,8 +140,10 @@ def test_rows_come_after_all_that_was_launched_before() -> None:
         place, old = Block(x.nbytes, 0), Block(x.nbytes, 0)
         sending = relay.Relay([x], 0)
         engine.copy(place.address, old.address, x.nbytes)
-        sending.bind([x], [place.address])
-        sending.send(np.arange(ROWS)[::-1])
+        sending.places = [place.address]
+        sending.run(
+            [relay.Stop(ROWS, sending.behind)], [x], np.arange(ROWS)[::-1], np.arange(ROWS)[::-1]
+        )
         sending.wait()
         engine.wait()
         found = np.empty_like(x)
@@ -185,7 +195,7 @@ def test_an_error_is_raised_and_the_next_call_copies_again(
         a, b = x[::-1].copy(), y[::-1].copy()
         before = model.values()
         with monkeypatch.context() as patch:
-            patch.setattr(relay.RowCopies, "run", lambda *_: 1 / 0)
+            patch.setattr(relay.RowCopies, "run_pieces", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 fitted(model, a, b)
         model.assign(before)

@@ -13,7 +13,8 @@ from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.executor.cuda import small
 from magmadnn.executor.cuda.slices import CudaSlices
 from tests.executor.cuda.devices import network, samples
-from tests.executor.cuda.emulator import EmulatedMark, addresses_of, emulated_device, needs_compiler
+from tests.executor.cuda.emulated_lanes import EmulatedMark
+from tests.executor.cuda.emulator import addresses_of, emulated_device, needs_compiler
 
 
 def product(a: int, b: int, c: int) -> ProductNode:

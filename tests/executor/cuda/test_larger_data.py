@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.executor.cuda import relay, small
 from magmadnn.executor.cuda import upload as uploading
 from magmadnn.executor.cuda.data import Data
 from magmadnn.executor.cuda.upload import upload
+from magmadnn.executor.row_copies import RowCopies
 from magmadnn.memory import Kind, room
 from magmadnn.memory.pool import POOLS
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
+from tests.executor.cuda.emulated_lanes import EmulatedLane
 from tests.executor.cuda.emulator import HostMemory, needs_compiler
 from tests.executor.cuda.test_foreign import counted
 
@@ -30,6 +33,19 @@ def little(monkeypatch: pytest.MonkeyPatch) -> Any:
     md.memory.limit_data(6000)
     yield
     md.memory.limit_data(None)
+
+
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each piece that native threads bring to a device while others are used."""
+    found: list[int] = []
+    kept = RowCopies.run_pieces
+
+    def run(self: RowCopies, orders: Any, pieces: Any) -> None:
+        found.extend(pieces[:-1, 1].tolist())
+        kept(self, orders, pieces)
+
+    monkeypatch.setattr(RowCopies, "run_pieces", run)
+    return found
 
 
 def renewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -55,7 +71,7 @@ def test_arrays_stream_with_the_same_bits(
     with on(device):
         whole, pieces = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2))
         md.memory.limit_data(None)
-        rows = renewed(monkeypatch)
+        rows = passed(monkeypatch)
         wanted = whole.fit(x, y, **settings).rows
         assert not rows
         md.memory.limit_data(6000)
@@ -67,6 +83,72 @@ def test_arrays_stream_with_the_same_bits(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("kernels", "part_bytes"), [("graphs", 20 << 20), ("one kernel", 500), ("one kernel", 20 << 20)]
+)
+def test_slices_of_any_length_pass_with_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, little: None, device: str, kernels: str, part_bytes: int
+) -> None:
+    if kernels == "graphs":
+        monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    monkeypatch.setattr(relay, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(relay, "_spare", [])
+    monkeypatch.setattr(room, "_RING_BYTES", 15_500)  # two graphs of 8 steps
+    x, y = samples(509, 13, 5)
+    settings = {"batch_size": 16, "epochs": 2, "verbose": 0}
+    with on(device):
+        models = [network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2)]
+        found: list[Any] = []
+        for model, limit in zip(models, (None, 15_500), strict=True):
+            md.memory.limit_data(limit)
+            rows = passed(monkeypatch)
+            for seconds in (None, 1e-5, 4e-3, 6e-3):  # of a step: slices are an epoch, 20 and 13
+                if seconds is not None:
+                    model._step[2].batch_seconds[16] = seconds
+                found.append([r["loss"] for r in model.fit(x, y, **settings).rows])
+            assert sum(rows) == (0 if limit is None else 8 * 31 * 16)
+        assert found[:4] == found[4:]
+        assert distance(*models) == 0
+
+
+@needs_compiler
+def test_what_fails_while_rows_pass_is_raised_and_the_next_call_is_right(
+    monkeypatch: pytest.MonkeyPatch, little: None
+) -> None:
+    x, y = samples(ROWS, 13, 5)
+    with on("emulated"):
+        model, other = (network(SIZES, md.optim.SGD(0.3), device="cuda") for _ in range(2))
+        before = model.values()
+        with monkeypatch.context() as patch:
+            patch.setattr(EmulatedLane, "copy", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                model.fit(x, y, batch_size=16, verbose=0)
+        model.assign(before)
+        for one in (model, other):
+            one.fit(x, y, batch_size=16, verbose=0)
+        assert distance(model, other) == 0
+
+
+@needs_compiler
+def test_numbers_that_become_infinite_are_told_as_of_data_that_lies_there(
+    monkeypatch: pytest.MonkeyPatch, little: None
+) -> None:
+    x, y = samples(ROWS, 13, 5)
+    with on("emulated"):
+        models = [
+            network(SIZES, md.optim.SGD(1e30), activation="relu", device="cuda") for _ in range(2)
+        ]
+        told = []
+        for model, limit in zip(models, (None, 6000), strict=True):
+            md.memory.limit_data(limit)
+            with pytest.raises(NumericError) as error:
+                model.fit(x, y, batch_size=16, epochs=3, verbose=0)
+            told.append(str(error.value))
+        assert told[0] == told[1]
+        assert distance(*models) == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_copies_that_are_kept_count(
     monkeypatch: pytest.MonkeyPatch, little: None, device: str
 ) -> None:
@@ -75,7 +157,7 @@ def test_copies_that_are_kept_count(
     with on(device):
         model = network(SIZES, md.optim.SGD(0.3), device="cuda")
         md.memory.limit_data(None)
-        rows = renewed(monkeypatch)
+        rows = passed(monkeypatch)
         for _ in range(2):
             model.fit(x, y, batch_size=16, verbose=0)
         assert not rows
@@ -154,8 +236,8 @@ def test_what_will_be_streamed_is_not_brought_before(
 ) -> None:
     x, y = samples(ROWS, 13, 5)
     with on("emulated"):
-        brought = counted(monkeypatch)
+        brought, sent = counted(monkeypatch), passed(monkeypatch)
         network(SIZES, md.optim.SGD(0.3), device="cuda").fit(x, y, batch_size=16, verbose=0)
         rows = (ROWS // 16) * 16
-        # the order of rows beside them, and a last, smaller batch
-        assert rows * (13 * 4 + 8) <= sum(brought) < 1.4 * rows * (13 * 4 + 8)
+        assert sum(sent) == rows
+        assert sum(brought) < 0.2 * rows * (13 * 4 + 8)  # where rows lie, and a last, smaller batch

@@ -14,19 +14,22 @@ from .target import Target
 
 _LINE = 64  # bytes, of a cache
 _WORD = 8
+PIECE_WORDS = 3
 
 
 @dataclass(frozen=True)
 class CopyRows:
-    """result[i] = source[order[i]] for rows `batch_rows * batch + row0` to `... + row1`, below `rows`.
+    """result[i + shift] = source[order[i]] for part of the rows of the piece of the number of the batch.
 
-    Slots: `row0, row1, batch_rows, rows, ahead`, numbers of rows; `order`, int64; `source, result`,
-    addresses; `source_row, result_row, row_bytes`, bytes from row to row of both, and of a row.
+    Slots: `pieces`, address of `PIECE_WORDS` for each: its first row i, how many rows, and the row of
+    the result for the first; `part, parts`, which part of how many; `ahead`, rows; `order`, int64;
+    `source, result`, addresses; `source_row, result_row, row_bytes`, bytes from row to row of both, and
+    of a row.
     """
 
     slots = (
-        "row0", "row1", "batch_rows", "rows", "ahead", "order", "source", "source_row", "result",
-        "result_row", "row_bytes",
+        "pieces", "part", "parts", "ahead", "order", "source", "source_row", "result", "result_row",
+        "row_bytes",
     )  # fmt: skip
 
     def write(self, code: Code, frame: Frame, target: Target) -> None:
@@ -34,13 +37,14 @@ class CopyRows:
         order, nbytes = frame.array("order", I64), frame.integer("row_bytes")
         source, step = frame.array("source", I8), frame.integer("source_row")
         result, distance = frame.array("result", I8), frame.integer("result_row")
-        end = frame.integer("rows")
-        first = frame.batch * frame.integer("batch_rows")
-        last = code.smaller(first + frame.integer("row1"), end)
-        with code.loop(first + frame.integer("row0"), last) as row:
-            later = code.smaller(row + frame.integer("ahead"), end - 1)
+        piece = frame.array("pieces", I64).at(frame.batch * PIECE_WORDS)
+        start, count, shift = piece[0], piece[1], piece[2] - piece[0]
+        part, parts = frame.integer("part"), frame.integer("parts")
+        last = start + count * (part + 1) // parts
+        with code.loop(start + count * part // parts, last) as row:
+            later = code.smaller(row + frame.integer("ahead"), last - 1)
             following = source.at(order[later] * step)
-            origin, goal = source.at(order[row] * step), result.at(row * distance)
+            origin, goal = source.at(order[row] * step), result.at((row + shift) * distance)
             with code.choose(nbytes >= _LINE) as (wide, narrow):
                 with wide:
                     _write_lines(code, following, origin, goal, nbytes)
