@@ -14,7 +14,7 @@ from magmadnn.compiler.lower import Lowered
 from magmadnn.graph.op import Array
 
 _SHARES = 4  # parts of a copy for each thread
-_LEAST_PRODUCTS = 200_000_000  # below, a phase more costs as much as copies save
+_LEAST_PRODUCTS = 100_000_000  # below, a phase more costs as much as copies save
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from magmadnn.compiler.emit.llvm.gemm import tile_for
 from magmadnn.compiler.emit.llvm.kernel import Loaded, block, load, scratch
 from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.emit.llvm.writers import scratch_bytes
+from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
@@ -268,7 +269,7 @@ class Tasks:
             tile = tile_for(kernel, host())
             step = tile.rows if by_row else tile.columns
             worth = _LEAST_TILES * step if by_row else step
-        if isinstance(kernel, Gemv):  # long parts, that the CPU sees coming
+        if isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
             ends = _even(length, step, min(self.threads, int(cost)))
         else:
             ends = _cut(length, step, self.threads, max(worth, length / cost))

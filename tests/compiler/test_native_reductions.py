@@ -74,7 +74,8 @@ def test_any_axes(name: str, shape: tuple[Any, ...], axis: Any) -> None:
         x = drawn(shape, np.float32)
         found, wanted, plan = both(node, made, x)
         bound = np.abs(x).astype(np.float64)
-        scale = bound.prod(axis) if name == "prod" else bound.sum(axis)
+        # A product of 131 numbers is rounded 130 times, in another order than NumPy's behind 64 of them.
+        scale = 8 * bound.prod(axis) if name == "prod" else bound.sum(axis)
         assert np.all(np.abs(found - wanted).ravel() <= TOLERANCE["float32"] * np.ravel(scale))
         assert "0 calls of NumPy" in plan, plan
         if axis == 1 and 1 not in shape and name != "mean":

@@ -26,9 +26,8 @@ from .row_walk import neutral
 from .target import Target
 
 _BLOCK = 64  # rows whose results are combined before they join the total
-_ROWS = 4  # that are combined at a time
-_WIDTH = 2  # vectors of columns side by side
-_PIECE = 1024  # columns
+_ROWS = 8  # that are combined at a time
+_PIECE = 2048  # columns
 _WIDEST = 8  # bytes of an element
 
 
@@ -117,12 +116,11 @@ class _Writer:
             for reduction, number in numbers.items():
                 self.parts[reduction].put(j, number)
 
-        whole = count - count % (_WIDTH * lanes)
-        with code.loop(0, whole, _WIDTH * lanes) as j:
-            for x in range(_WIDTH):
-                join(j + x * lanes, None)
-        with code.loop(whole, count, lanes) as j:
-            join(j, code.first(count - j, lanes))
+        whole = count - count % lanes
+        with code.loop(0, whole, lanes) as j:
+            join(j, None)
+        with code.when(whole < count):
+            join(whole, code.first(count - whole, lanes))
 
     def _store(self, j: Value, column: Value, mask: Value) -> None:
         """The results of a vector of columns."""

@@ -29,6 +29,7 @@ _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel
 _PAGE_BYTES = 4096
 _SETS_BYTES = 4096  # rows that lie so far apart share one set of a first-level cache
 _NEAR_ELEMENTS = 6144  # of C: most of a first-level cache
+_NEAR_BYTES = 64 << 10  # of A: a copy of so few elements has to serve twice as many columns
 _FAR_BYTES = 256 << 10  # of B: half of a second-level cache
 _CROWDED_SHARE = 4  # of a block's rows where A, uncopied, lies so: parts of a cache stay empty
 _CROWDED_WAYS = 4  # of its eight ways or more: what a panel may fill, with C and A beside it
@@ -154,7 +155,7 @@ class Nest:
         if self.transpose_a or self.shared == "a" or self.reader_a.loading is not None:
             return most
         fewer = max(cut.rows // _CROWDED_SHARE, min(cut.rows, cut.pack_b_rows))
-        crowded = self._collide(self.every_a, steps) & ~self._copies_a(columns, steps)
+        crowded = self._collide(self.every_a, steps) & ~self._copies_a(columns, most, steps)
         return self.code.select(crowded, fewer, most)
 
     def _block(self, block: _Block) -> None:
@@ -191,7 +192,7 @@ class Nest:
         if self.reader_a.loading is not None:
             self._copy_a(source, block.depth, stride, count)
             return copied
-        pays = self._copies_a(block.j1 - block.j0, block.depth)
+        pays = self._copies_a(block.j1 - block.j0, count, block.depth)
         with code.when(pays):
             self._copy_a(source, block.depth, stride, count)
         return PanelOfA(
@@ -201,15 +202,17 @@ class Nest:
             code.select(pays, copied.step, step),
         )
 
-    def _copies_a(self, wide: Value, depth: Value) -> Value:
+    def _copies_a(self, wide: Value, rows: Value, depth: Value) -> Value:
         """Whether a block of A, as it lies in memory, is copied for `wide` columns."""
-        cut = self.blocking
-        if self.transpose_a:
-            least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
-        else:
-            least, crowded = cut.pack_a_rows, cut.pack_a_rows // 2
+        code, cut = self.code, self.blocking
         collide = self._collide(self.every_a, depth)
-        return self._chosen(32, wide >= self.code.select(collide, crowded, least))
+        if not self.transpose_a:
+            many = code.select(collide, cut.pack_a_rows // 2, cut.pack_a_rows)
+            return self._chosen(32, wide >= many)
+        least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
+        near = rows * depth * item_bytes(self.c.item) <= _NEAR_BYTES
+        afar = code.select(collide, crowded, least)
+        return self._chosen(32, wide >= code.select(near, 2 * least, afar))
 
     def _copy_a(self, source: Array, depth: Value, stride: Value, count: Value) -> None:
         """Copy a block of A, panel by panel."""

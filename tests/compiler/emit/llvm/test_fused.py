@@ -277,7 +277,7 @@ def test_layer_normalisation():
 @pytest.mark.parametrize("rows", [1, 3, 64, 65, 300])
 def test_reductions_over_rows(rows, dtype):
     """Sums of columns, a mean and an update from them; equal bits for any tiles and widths."""
-    rng, columns = np.random.default_rng(rows), 1029  # more than a piece
+    rng, columns = np.random.default_rng(rows), 2053  # more than a piece
     x, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((rows, columns), columns))
     made = Columns(
         (Operand("x", dtype), Operand("bias", dtype, "row")),
