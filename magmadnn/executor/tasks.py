@@ -49,6 +49,7 @@ _LEAST_READ = (
     80_000  # elements of a matrix times a vector: it takes as long as it takes to read them
 )
 _LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all of the other factor
+_TURNED = 4  # times as many rows as columns, before a product with B transposed is cut by rows
 _COLUMN_STEP = 64  # of kernels other than products, in which rows may be cut anywhere
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
@@ -311,8 +312,10 @@ def _cut_along(work: Work, values: Mapping[str, int]) -> str:
     if work.region.kind is RegionKind.COLUMNS:
         many = work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
         return "outer" if many else "column"
-    by_row = values["row1"] >= values["column1"] or bool(work.region.numbers)
-    return "row" if by_row else "column"
+    # Parts of rows read all of B; where that is stored transposed, each would turn it for itself.
+    turned = work.lowered is not None and getattr(work.lowered.kernel, "transpose_b", False)
+    long = values["row1"] >= values["column1"] * (_TURNED if turned else 1)
+    return "row" if long or work.region.numbers else "column"
 
 
 def _even(length: int, step: int, parts: int) -> list[int]:

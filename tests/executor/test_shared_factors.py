@@ -52,6 +52,22 @@ def test_what_is_fed_is_copied_in_each_run(
     assert set(sides) == {side}
 
 
+def test_parts_do_not_turn_all_of_b(sides: list[str]) -> None:
+    """As many rows as columns: cut by columns, of which each part turns its own."""
+    m, n, k = 430, 421, 97
+    x = md.placeholder("x", (m, k), "float32")
+    w = md.placeholder("w", (n, k), "float32")
+    program = Executable([(x @ w.T).node], [], executor="native")
+    fed = {p.node: RANDOM.standard_normal(p.shape).astype(np.float32) for p in (x, w)}
+    found = []
+    for count in (1, 2, 3):
+        md.set_threads(count)
+        found.append(program.run(fed)[0])
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    assert set(sides) == {"a"}
+
+
 def test_a_training_has_the_bits_of_one_thread(sides: list[str]) -> None:
     x = RANDOM.standard_normal((300, 97)).astype(np.float32)
     y = RANDOM.integers(0, 7, 300)
