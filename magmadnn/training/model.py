@@ -338,6 +338,7 @@ class Model:
 
     def _training_step(self, sample: Batch, call: Call | None = None) -> tuple[Objective, Step]:
         """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
+        self.optimizer = self.optimizer and optim.of(self.optimizer)  # a name may have been set
         variables = self.variables()
         trained = tuple(p.node for p in trained_of(variables))
         way = {"executor": self.executor, "precision": self.precision, "device": self.device}

@@ -271,6 +271,13 @@ def test_custom_loss_and_metric_are_plain_functions():
     assert model.evaluate(X, Y)["confidence"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_another_optimizer_may_be_set_by_its_name():
+    model, other = network(), network(optimizer=md.optim.SGD())
+    model.optimizer = "sgd"
+    assert model.fit(X, Y, verbose=False)["loss"] == other.fit(X, Y, verbose=False)["loss"]
+    assert model.optimizer == md.optim.SGD()
+
+
 def test_growing_batch_size():
     sizes = []
     network().fit(
