@@ -299,9 +299,16 @@ class Schedule(Callback):
     Args:
         schedule: function of the epoch, counted from 0.
         setting: which setting.
+
+    Raises:
+        ArgumentError: if schedule is no function.
     """
 
     def __init__(self, schedule: Callable[[int], float], setting: str = "learning_rate") -> None:
+        if not callable(schedule):
+            raise ArgumentError(
+                f"Schedule: schedule must be a function of the epoch, got {schedule!r}"
+            )
         self.schedule, self.setting = schedule, setting
 
     def on_epoch_begin(self, fit: Fit) -> None:

@@ -249,6 +249,7 @@ def test_history_plot_draws_a_panel_for_each_measure(tmp_path):
     [
         (lambda: md.callbacks.EarlyStopping(patience=-1), ArgumentError, "patience must be an integer"),
         (lambda: md.callbacks.EarlyStopping(mode="mix"), UnknownNameError, "did you mean 'min'"),
+        (lambda: md.callbacks.Schedule("learning_rate", float), ArgumentError, "must be a function of the"),
         (lambda: md.callbacks.Checkpoint("x", every_steps=0), ArgumentError, "every_steps must be above 0"),
         (lambda: md.callbacks.LambdaCallback(on_epoch=print), UnknownNameError, "on_epoch_end"),
         (lambda: network().fit(X, Y, verbose=False, callbacks=[md.callbacks.EarlyStopping("val_los")]),
