@@ -15,6 +15,7 @@ from .kernels.rows import Rows
 
 _BYTES = {"float32": 4, "float64": 8}
 _SHARE = 0.25  # of the last cache: of larger results that nobody reads in the same plan little would be left
+_LARGE = 16 << 20  # bytes, too many for any: a last cache of hundreds of MiB serves many cores
 
 
 def streaming(
@@ -44,7 +45,9 @@ def streaming(
         item = _BYTES[result.dtype]
         starts = (values[result.name], item * values[f"{result.name}_row"])
         sizes = (item * values["column1"],)
-        least = last_cache_bytes * (1.0 if result.name in read_later else _SHARE)
+        least = min(_SHARE * last_cache_bytes, _LARGE)
+        if result.name in read_later:
+            least = last_cache_bytes
         whole = all(number % vector_bytes == 0 for number in (*starts, *sizes))
         return whole and item * values["row1"] * values["column1"] >= least
 

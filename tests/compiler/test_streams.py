@@ -45,6 +45,11 @@ def test_the_rule(changes: dict[str, int], again: tuple[str, ...], streamed: boo
     assert found == dataclasses.replace(KERNEL, streamed=("y",) * streamed)
 
 
+def test_no_cache_is_large_enough_for_any_result() -> None:
+    for rows, streamed in ((1 << 16, ("y",)), ((1 << 16) - 1, ())):  # 16 MiB and less
+        assert streaming(KERNEL, SLOTS | {"row1": rows}, (), 1 << 30, 32).streamed == streamed
+
+
 def test_bytes_and_numbers_of_rows_are_not_streamed() -> None:
     mask = pointwise(KERNEL.operands, Result("y", "bool", ("less", *DOUBLE[1:])))
     assert streaming(mask, SLOTS | {"row1": 4096}, (), CACHE, 32).streamed == ()
