@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[Mapping[Node, Any], type[Exception], str]] = {
     ),
     "text": (
         {X: np.array([["a"] * 3] * 2)}, errors.DTypeError,
-        "placeholder x: expected float32, got str32; cast it",
+        "placeholder x: expected float32, got <U1; cast it",
     ),
     "a large whole number": (
         {I: np.array([1, 2, 300])}, errors.DataError, "placeholder labels: 300 does not fit into int8",
