@@ -7,7 +7,6 @@ losses are built of the stable forms from the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,8 +14,6 @@ import numpy as np
 
 from magmadnn.graph.node import CONSTANT, Node, topological
 from magmadnn.graph.op import REGISTRY, Op
-
-Rule = Callable[[Node], Node | None]
 
 
 def _is(node: Node, name: str) -> bool:
