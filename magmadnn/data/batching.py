@@ -31,7 +31,10 @@ def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> N
         return philox.permutation(count, seed, stream)
     from magmadnn.executor.cuda import arrays
 
-    return arrays.permutation(count, seed, stream, device)
+    try:
+        return arrays.permutation(count, seed, stream, device)
+    except MemoryError:  # sorting needs room there that data may have taken
+        return philox.permutation(count, seed, stream)
 
 
 def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:

@@ -24,12 +24,12 @@ class DeviceRing:
     Args:
         like: an array like each of those whose rows pass.
         batch: rows of a step.
-        most: bytes, unless two batches need more.
+        most: bytes of all slots, unless two batches need more; rows on their way take up to a quarter more.
         device: its number.
 
     Attributes:
         addresses: where the slots begin, for each array.
-        nbytes: of all slots.
+        nbytes: of all slots, and of rows on their way.
 
     Raises:
         OutOfMemoryError: if there is no room for it.
@@ -37,7 +37,7 @@ class DeviceRing:
 
     def __init__(self, like: Sequence[Array], batch: int, most: int, device: int) -> None:
         sizes = [batch * a[:1].nbytes for a in like]  # of a step
-        self.relay, engine = Relay(like, device), device_engine(device)
+        self.relay, engine = Relay(like, device, most // 4), device_engine(device)
         longest = min(self.relay.rows // batch, most // max(_LEAST_SLOTS * sum(sizes), 1))
         self._steps = max((steps for steps in STEPS if steps <= longest), default=1)
         slots = max(most // max(self._steps * sum(sizes), 1), _LEAST_SLOTS)
@@ -45,7 +45,7 @@ class DeviceRing:
         self._places = slots * self.slot_rows
         self._blocks = [Block(slots * self._steps * size, device) for size in sizes]
         self.addresses = [block.address for block in self._blocks]
-        self.nbytes = sum(block.nbytes for block in self._blocks)
+        self.nbytes = self.relay.nbytes + sum(block.nbytes for block in self._blocks)
         self.relay.places = self.addresses
         self.relay.lane.follow(engine.mark())  # their memory may have been another's
         free = [engine.fence() for _ in range(slots)]  # behind the steps that used a slot last

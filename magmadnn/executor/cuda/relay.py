@@ -31,6 +31,7 @@ from .arrays import node_of
 from .data import Block
 
 _PART_BYTES = 20 << 20
+_LEAST_BYTES = 1 << 20  # of a part, where a device has little memory
 _PARTS = 4  # all of them stay in the processor's cache, from where they are copied
 _ROUTES = 2  # that are kept
 _MOST_SPARE = 2
@@ -77,10 +78,12 @@ class Relay:
     Args:
         like: an array like each of those whose rows are sent.
         device: number of the device.
+        most: bytes of memory there, unless that is very little; None: what is fastest.
 
     Attributes:
         key: equal where one can send rows of what another was made for.
         rows: that are sent at once at most.
+        nbytes: of memory on the device.
         lane: that copies them.
         behind: what is called before rows that come after all that was launched before.
         places: addresses that they are sent to.
@@ -89,15 +92,16 @@ class Relay:
         OutOfMemoryError: if there is no room for rows on their way.
     """
 
-    def __init__(self, like: Sequence[Array], device: int) -> None:
+    def __init__(self, like: Sequence[Array], device: int, most: int | None = None) -> None:
         self.key = _key(like, device)
         self._engine = device_engine(device)
         nbytes = [a[:1].nbytes for a in like]
         self._record, starts = record_of(nbytes)
-        self.rows = _rows_of_part(self._record)
+        self.rows = _rows_of_part(self._record, most)
         count = _PARTS * self.rows
-        self._pinned = device_memory(device).pinned(count * self._record)
-        self._block = Block(count * self._record, device)
+        self.nbytes = count * self._record
+        self._pinned = device_memory(device).pinned(self.nbytes)
+        self._block = Block(self.nbytes, device)
         number = np.empty(1, np.int64)
         pairs = [
             (source, self._field(start, source))
@@ -235,9 +239,10 @@ def _key(arrays: Sequence[Array], device: int) -> tuple[object, ...]:
     return (device_memory(device), _rows_of_part(record), *looks)
 
 
-def _rows_of_part(record: int) -> int:
-    """Rows of a part, by the bytes of a record."""
-    return max(_PART_BYTES // record, 1)
+def _rows_of_part(record: int, most: int | None = None) -> int:
+    """Rows of a part, by the bytes of a record and those of all parts."""
+    part = _PART_BYTES if most is None else min(_PART_BYTES, max(most // _PARTS, _LEAST_BYTES))
+    return max(part // record, 1)
 
 
 @cache

@@ -81,9 +81,9 @@ def main() -> None:
     fit._SLICE_SECONDS = 1e6  # slices are epochs, however slow
     watched.LEAST_BYTES = coming.LEAST_BYTES = 1
     relay._PART_BYTES = 5000
-    with patch.object(relay.Relay, "send", autospec=True, side_effect=relay.Relay.send) as send:
+    with patch.object(relay.Relay, "run", autospec=True, side_effect=relay.Relay.run) as run:
         trained("coming", None)
-    assert send.called
+    assert run.called
     trained("streamed", 40000)
     print("rows are right")
 

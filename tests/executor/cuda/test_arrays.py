@@ -27,6 +27,16 @@ def test_permutations_are_those_of_the_processor(device: str) -> None:
         np.testing.assert_array_equal(order(1000, 5, 2, 0), order(1000, 5, 2))
 
 
+def test_where_a_device_has_no_room_to_sort_the_processor_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(arrays, "permutation", full)
+    np.testing.assert_array_equal(order(1000, 5, 2, 0), order(1000, 5, 2))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float32", "float64"])
 def test_rows_and_conversions(device: str, dtype: str) -> None:
