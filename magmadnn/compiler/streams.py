@@ -45,9 +45,8 @@ def streaming(
         item = _BYTES[result.dtype]
         starts = (values[result.name], item * values[f"{result.name}_row"])
         sizes = (item * values["column1"],)
-        least = min(_SHARE * last_cache_bytes, _LARGE)
-        if result.name in read_later:
-            least = last_cache_bytes
+        few = min(_SHARE * last_cache_bytes, _LARGE)
+        least = last_cache_bytes if result.name in read_later else few
         whole = all(number % vector_bytes == 0 for number in (*starts, *sizes))
         return whole and item * values["row1"] * values["column1"] >= least
 

@@ -21,6 +21,7 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 
+PARTS = 2  # of a ring, that are read into one after the other
 _LONGEST = StepSlices.longest
 _RING_BYTES = 32 << 20  # of a ring, unless two batches need more
 _COPY_BYTES = 16 << 20  # that are copied before anything is done with them
@@ -192,13 +193,11 @@ class FromRing:
         return Piece(found.count, rows, partial(each_of, self._parts, rows, ring.rows))
 
 
-def part_of_ring(
-    arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None, parts: int = 2
-) -> int:
-    """Batches of one of so many parts of a ring for these arrays, on the host and in the room on a device."""
+def part_of_ring(arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None) -> int:
+    """Batches of one of the parts of a ring for these arrays, on the host and in the room on a device."""
     nbytes = _RING_BYTES if room is None else room.ring_bytes
     batch = sum(batch_size * a[:1].nbytes for a in arrays)
-    return max(1, min(nbytes // max(1, parts * batch), -(-batches // parts), _LONGEST // parts))
+    return max(1, min(nbytes // max(1, PARTS * batch), -(-batches // PARTS), _LONGEST // PARTS))
 
 
 def told(items: Iterator[Any], epoch: int, start: int) -> Iterator[Any]:

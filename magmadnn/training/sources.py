@@ -26,6 +26,7 @@ from magmadnn.memory.room import Room
 from magmadnn.tensor import Placeholder
 
 from .pieces import (
+    PARTS,
     Batch,
     FromRing,
     InMemory,
@@ -49,7 +50,6 @@ _LEAST_AHEAD = (
     4096  # rows whose order a thread draws ahead: to start it costs as much as to draw for less
 )
 _ORDERS = 8  # that are kept
-_PARTS = 2  # of a ring, that are read into one after the other
 _AHEAD = 64  # batches of an iterable that are prepared ahead at most
 
 
@@ -208,9 +208,9 @@ class ArraySource:
             self.ring_bytes = room.ring_bytes
             return self.arrays, batch_size
         if batch_size not in self._rings:
-            count = part_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room, _PARTS)
+            count = part_of_ring(arrays, batch_size, (self.rows or 0) // batch_size, room)
             memory = None if room is None else room.pinned
-            ring = Ring(arrays, batch_size, _PARTS * count, memory)
+            ring = Ring(arrays, batch_size, PARTS * count, memory)
             reader = Reader(self.arrays, ring, count, 1 if room is None else room.threads)
             self._rings[batch_size], self.streams = (ring, reader), True
         return parts_like(self.arrays, self._rings[batch_size][0].arrays), batch_size
@@ -305,7 +305,7 @@ class IterableSource:
         """A ring for batches like the first; the iterable decides how large they are."""
         parts, size = parts_of(self.sample), self.sample.rows
         if self._ring is None:
-            places = 2 * part_of_ring(flat(parts), size, _AHEAD // 2, room)
+            places = PARTS * part_of_ring(flat(parts), size, _AHEAD // PARTS, room)
             memory = None if room is None else room.pinned
             try:
                 self._ring = Ring(flat(parts), size, places, memory)

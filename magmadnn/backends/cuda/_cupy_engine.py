@@ -129,17 +129,6 @@ class CudaLane:
         """With this device's context, and alone."""
         return self._here
 
-    def copy(self, to: int, source: int, nbytes: int) -> None:
-        with self._here:
-            driver.copy(to, source, nbytes, self.stream)
-
-    def launch(self, node: KernelNode) -> None:
-        with self._here:
-            driver.allow_shared_bytes(node.function, node.shared_bytes)
-            driver.launch_kernel(
-                self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
-            )
-
     def mark(self) -> CudaMark:
         return CudaMark(self._device, self.stream)
 
@@ -189,6 +178,17 @@ class CudaEngine(CudaLane):
     def wait(self) -> None:
         with self._here:
             self._wait()
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        with self.here():
+            driver.copy(to, source, nbytes, self.stream)
+
+    def launch(self, node: KernelNode) -> None:
+        with self.here():
+            driver.allow_shared_bytes(node.function, node.shared_bytes)
+            driver.launch_kernel(
+                self.stream, node.function, node.grid, node.block, node.shared_bytes, node.arguments
+            )
 
     def lane(self) -> CudaLane:
         with self.here():

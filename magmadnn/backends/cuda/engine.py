@@ -160,11 +160,11 @@ class NativeCalls(Protocol):
     """What a stream is given by native code, once for each time that the call is made."""
 
     def copy(self, to: int, source: int, nbytes: int) -> NativeCall:
-        """As of `Lane`."""
+        """Begin to copy between addresses of the device, or of pinned memory of the host."""
         ...
 
     def launch(self, node: KernelNode, arguments: NDArray[np.int64]) -> NativeCall:
-        """The same, with the arguments that stand there then."""
+        """Begin to run one kernel, with the arguments that stand there then."""
         ...
 
     def mark(self, fence: Fence) -> NativeCall:
@@ -180,20 +180,12 @@ class Lane(Protocol):
     """A stream beside the engine's own: only `follow` orders what it is given with anything else.
 
     Attributes:
-        calls: the same by native code.
+        calls: what it is given by native code.
     """
 
     @property
     def calls(self) -> NativeCalls:
         """See above."""
-        ...
-
-    def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Begin to copy between addresses of the device, or of pinned memory of the host."""
-        ...
-
-    def launch(self, node: KernelNode) -> None:
-        """Begin to run one kernel."""
         ...
 
     def mark(self) -> Mark:
@@ -282,10 +274,6 @@ class Engine(Protocol):
 
     def mark(self) -> Mark:
         """A mark behind all that was launched."""
-        ...
-
-    def follow(self, mark: Mark) -> None:
-        """What is launched from now on comes after a mark of a lane."""
         ...
 
     def lane(self) -> Lane:

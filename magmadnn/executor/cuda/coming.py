@@ -100,5 +100,5 @@ def _can_come(array: OnDevice, wanted: int) -> bool:
         source is not None
         and 2 * wanted >= len(array)
         and source.dtype == array.dtype
-        and RowCopies.can(source, source)
+        and RowCopies.can_send(source)
     )

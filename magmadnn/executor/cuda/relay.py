@@ -93,7 +93,7 @@ class Relay:
     """
 
     def __init__(self, like: Sequence[Array], device: int, most: int | None = None) -> None:
-        self.key = _key(like, device)
+        self.key = _key(like, device, most)
         self._engine = device_engine(device)
         nbytes = [a[:1].nbytes for a in like]
         self._record, starts = record_of(nbytes)
@@ -117,7 +117,8 @@ class Relay:
         self.behind = (self._engine.calls.mark(before), self.lane.calls.follow(before))
         self._sent = [self._engine.fence() for _ in range(_PARTS)]  # behind the copy from each part
         fields = [(size, 0) for size in nbytes]
-        self._put = node_of(self._engine, put_rows(self.rows, self._block.address, fields))
+        put = put_rows(self.rows, self._block.address, fields)
+        self._put, self._slots = node_of(self._engine, put), put.variant.slots
         self._routes: list[Route] = []  # that were used last
         self.places: Sequence[int] = ()
         self._ascending = np.empty(0, np.int64)
@@ -147,7 +148,7 @@ class Relay:
         route = known[0] if known else self._routed(stops)
         self._routes = [route, *(r for r in self._routes if r is not route)][:_ROUTES]
         for number, place in enumerate(self.places):
-            route.arguments[:, 4 + 2 * number] = place
+            route.arguments[:, self._slots.index(f"result{number}")] = place
         for slot, words in (("calls", route.table), ("firsts", route.firsts)):
             self._calls[Calls.slots.index(slot)] = words.ctypes.data
         self._sent[0].wait()  # of a run before; for other parts the table waits
@@ -197,7 +198,8 @@ class Relay:
         part = number % _PARTS
         at = part * self.rows * self._record
         there, lane = self._block.address + at, self.lane.calls
-        arguments[0], arguments[2] = piece.rows, there
+        for slot, value in (("records", piece.rows), ("source", there)):
+            arguments[self._slots.index(slot)] = value
         return (
             *piece.before,
             lane.copy(there, self._pinned.ctypes.data + at, piece.rows * self._record),
@@ -232,11 +234,11 @@ def relay_for(arrays: Sequence[Array], device: int) -> Relay:
     return Relay(arrays, device)
 
 
-def _key(arrays: Sequence[Array], device: int) -> tuple[object, ...]:
+def _key(arrays: Sequence[Array], device: int, most: int | None = None) -> tuple[object, ...]:
     """Equal where one relay can send rows of either."""
     record, _ = record_of([a[:1].nbytes for a in arrays])
     looks = [(a.shape[1:], a.dtype) for a in arrays]
-    return (device_memory(device), _rows_of_part(record), *looks)
+    return (device_memory(device), _rows_of_part(record, most), *looks)
 
 
 def _rows_of_part(record: int, most: int | None = None) -> int:

@@ -360,8 +360,10 @@ class CudaSlices:
         """All of a slice, with data as it lies there, but for fetching what it gives."""
         count, staging = len(order) // self._size, side.staging
         done = self._goes_on(order, settings)
-        coming: Coming | Passing = Coming(self.data.there, order)
-        if self._ring is not None:
+        coming: Coming | Passing
+        if self._ring is None:
+            coming = Coming(self.data.there, order)
+        else:
             coming = Passing(self._ring, self.data.passing, order)
         steps = coming.cut(count - done, self._small)
         if not done:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .prelude import BEGIN
-from .variant import Launch
+from .variant import WARP, Launch
 
-_WARP, _WARPS = 32, 8  # threads, and warps of a block
+_WARPS = 8  # of a block
 _BLOCKS = 1024
 _AT_ONCE = 4  # loads of a thread that wait together
 _UNITS = {16: "Vec<u64, 2>", 8: "u64", 4: "u32", 2: "unsigned short", 1: "u8"}
@@ -40,9 +40,9 @@ class PutRows:
         for k in range(len(self.units)):
             kinds += [f"i64 bytes{k}", f"u8 *result{k}"]
         body = [
-            f"  const int lane = threadIdx.x % {_WARP};",
+            f"  const int lane = threadIdx.x % {WARP};",
             f"  const i64 warps = (i64)gridDim.x * {_WARPS};",
-            f"  i64 at = (i64)blockIdx.x * {_WARPS} + threadIdx.x / {_WARP};",
+            f"  i64 at = (i64)blockIdx.x * {_WARPS} + threadIdx.x / {WARP};",
             "  for (; at < records; at += warps) {",
             "    const u8 *from = source + at * record_bytes;",
             "    const i64 row = *(const i64 *)from;",
@@ -55,7 +55,7 @@ class PutRows:
                 f"      const {unit} *x = (const {unit} *)from;",
                 f"      {unit} *y = ({unit} *)(result{k} + row * bytes{k});",
                 f"      #pragma unroll {_AT_ONCE}",
-                f"      for (i64 i = lane; i < bytes{k} / {size}; i += {_WARP}) y[i] = x[i];",
+                f"      for (i64 i = lane; i < bytes{k} / {size}; i += {WARP}) y[i] = x[i];",
                 f"      from += (bytes{k} + {_ALIGNMENT - 1}) / {_ALIGNMENT} * {_ALIGNMENT};",
                 "    }",
             ]
@@ -81,4 +81,4 @@ def put_rows(records: int, source: int, fields: Sequence[tuple[int, int]]) -> La
     units = tuple(next(unit for unit in _UNITS if nbytes % unit == 0) for nbytes in sizes)
     blocks = min(max(-(-records // _WARPS), 1), _BLOCKS)
     arguments = (records, record_of(sizes)[0], source, *(n for field in fields for n in field))
-    return Launch(PutRows(units), (blocks, 1, 1), (_WARP * _WARPS, 1, 1), arguments)
+    return Launch(PutRows(units), (blocks, 1, 1), (WARP * _WARPS, 1, 1), arguments)

@@ -118,7 +118,7 @@ def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:
 
     Behind each row, where rows are `converted`.
     """
-    most = blocking.rows * (blocking.depth + blocking.depth // 2 + 1)
+    most = blocking.rows * blocking.max_depth
     if converted:
         return most + (blocking.rows + 1) * 2 * tile.lanes
     return most + (blocking.rows // tile.rows + 1) * tile.lanes

@@ -180,10 +180,7 @@ class _RowWriter:
             for test, place in places.items():
                 elements.know(test, self._is_here(place, column, number))
             for formula in self.formulas.uses[stage]:
-                kept = self._kept(formula).vector(column, self.lanes)
-                if self.exponentials and formula == self.exponentials.total.formula:
-                    kept = kept * self.scale.value
-                elements.know(formula, kept)
+                elements.know(formula, self._read(formula, column))
             if pair is not None:
                 elements.know(pair.total.formula, elements.write(pair.scaled.formula))
             values = [elements.write(r.formula) for r in reduce]
@@ -243,6 +240,13 @@ class _RowWriter:
 
     def _kept(self, formula: Formula) -> Array:
         return self.buffers[formula].viewed(self.kept_items[formula])
+
+    def _read(self, formula: Formula, column: Value) -> Value:
+        """A vector of what is kept, from a column on."""
+        kept = self._kept(formula).vector(column, self.lanes)
+        if self.exponentials and formula == self.exponentials.total.formula:
+            return kept * self.scale.value
+        return kept
 
     def _keep(self, formula: Formula, column: Value, value: Value) -> None:
         """Whole vectors: there is room behind the last column."""
