@@ -56,7 +56,7 @@ class Blocking:
         return self.depth + self.depth // 2 + 1
 
     def whole(self, tile: Tile) -> Blocking:
-        """The same with rows and columns of whole tiles."""
+        """The same with rows and columns of whole tiles: scratch memory has room for no more."""
         rows, columns = (
             -(-size // unit) * unit
             for size, unit in ((self.rows, tile.rows), (self.columns, tile.columns))
@@ -103,7 +103,7 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
     # so far up that registers run out.
     unroll = 4 if target.triple.startswith("x86_64") else 1
-    return Blocking(
+    blocking = Blocking(
         depth,
         rows,
         _WAITING_BYTES // item,
@@ -111,6 +111,7 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
         max(_COLUMNS_FOR_A, 4 * tile.columns),
         unroll=unroll,
     )
+    return blocking.whole(tile)
 
 
 def block_elements(tile: Tile, blocking: Blocking, converted: bool) -> int:

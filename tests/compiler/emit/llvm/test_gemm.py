@@ -14,7 +14,7 @@ import pytest
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
 from magmadnn.compiler.emit.llvm.frame import Slots
-from magmadnn.compiler.emit.llvm.gemm import blocking_for
+from magmadnn.compiler.emit.llvm.gemm import blocking_for, tile_for
 from magmadnn.compiler.emit.llvm.gemm_blocking import Blocking, Cut
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.place import Place
@@ -101,6 +101,22 @@ def test_many_blocks(ta, tb, scaled):
         made = Gemm("float32", ta, tb, scaled, blocking=blocking)
         check(made, 53, 151, 41, spare=1)
     check(Gemm("float32", ta, tb, scaled), 37, 83, 1301)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "k"), [("float32", 2041, 4093, 803), ("float64", 2041, 2041, 803)]
+)
+def test_sums_of_whole_tiles_wait_beside_copies_of_b(dtype, m, n, k):
+    """Half of the columns, made a whole number of tiles, is more than blocks have, unless that is one too."""
+    check(Gemm(dtype), m, n, k)
+
+
+@pytest.mark.parametrize("cpu", [None, "x86-64-v3", "x86-64-v4", "apple-m1"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_are_whole_tiles(cpu, dtype):
+    made, target = Gemm(dtype), host() if cpu is None else named(cpu)
+    tile, blocking = tile_for(made, target), blocking_for(made, target)
+    assert (blocking.rows % tile.rows, blocking.columns % tile.columns) == (0, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
