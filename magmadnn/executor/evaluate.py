@@ -102,7 +102,7 @@ class Executable:
             self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
         return self._cuda
 
-    @property
+    @cached_property
     def _runner(self) -> NativeRunner | CudaRunner:
         return self.native if self.device is None else self.cuda
 
@@ -185,15 +185,19 @@ class Executable:
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
             runner = self._runner
-            look = None if self.device is None else self.cuda.are_within
-            guarded = guard or self._indices.may_be_wrong(fed, sizes, look)
-            outputs = runner.run(fed, sizes, guard=guarded)
+            guarded = guard or (self._indices.some and self._may_be_wrong(fed, sizes))
+            outputs = runner.run(fed, sizes, guarded)
             if outputs is not None:
                 return outputs
             if not guard:
                 compute(self.plan, feeds)  # raises where kernels gave NaN
                 return runner.run(fed, sizes) or []
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
+
+    def _may_be_wrong(self, fed: Mapping[Node, Any], sizes: Mapping[str, int]) -> bool:
+        """Whether an index may be out of range."""
+        look = None if self.device is None else self.cuda.are_within
+        return self._indices.may_be_wrong(fed, sizes, look)
 
     @cached_property
     def _bindings(self) -> Bindings:

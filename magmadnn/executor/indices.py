@@ -22,13 +22,18 @@ from .places import tensor_of
 
 
 class Indices:
-    """The operands of a program that number places, and how many places each may number."""
+    """The operands of a program that number places, and how many places each may number.
+
+    Attributes:
+        some: whether there are any.
+    """
 
     def __init__(self, program: Program) -> None:
         self._limits = sorted(
             {pair for node in program.nodes() for pair in _limits_of(node)},
             key=lambda pair: (pair[0].name or "", pair[1]),
         )
+        self.some = bool(self._limits)
         self._sources = [_variable_of(node) for node, _ in self._limits]
         # of variables, constants among whose elements are in range: nothing else has to be looked at
         self._plain: dict[tuple[int, tuple[tuple[str, int], ...]], bool] = {}

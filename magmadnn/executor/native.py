@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -154,7 +154,7 @@ class Instance:
         )
         if self._timed:
             self._drivers.append((driver, [tasks.work_of[id(t)] for p in phases for t in p]))
-        return [(last, lambda: driver.run(0, 1))]
+        return [(last, partial(driver.run, 0, 1))]
 
     def ticks(self) -> dict[Work, int]:
         """Of a timed instance: ticks of each step so far, on all threads together; see `ticks_per_second`."""
@@ -237,14 +237,19 @@ class Instance:
 
     def _take(self, fed: Mapping[Node, Array]) -> None:
         """Copy what is small to where kernels expect it; tell them where the rest lies."""
+        arrays = self.arrays
         for node, array in fed.items():
             if node not in self._in_place:
-                if node in self.arrays:
-                    self.arrays[node][...] = array
-                continue
-            self.arrays[node] = _contiguous(array)  # kept until the next run
-            patches = self._patches.get(node, ())
-            address = self.arrays[node].ctypes.data if patches else 0
+                if node in arrays:
+                    arrays[node][...] = array
+            elif array is not arrays[node]:  # to ask for an address takes a microsecond
+                self._point(node, _contiguous(array))
+
+    def _point(self, node: Node, array: Array) -> None:
+        """Let kernels read what is fed where it lies; it is kept until something else is fed."""
+        self.arrays[node] = array
+        if patches := self._patches.get(node):
+            address = array.ctypes.data
             for patch in patches:
                 patch.block[patch.slot] = address + patch.offset
 
@@ -353,9 +358,9 @@ class NativeRunner:
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The layout for these sizes, on as many threads as are wanted now."""
-        threads = thread_count()
-        if self._last and self._last[0] is sizes and self._last[1] == threads:
-            return self._last[2]  # the same sizes as at the last run, and nothing in between
+        threads, last = thread_count(), self._last
+        if last and last[0] is sizes and last[1] == threads:
+            return last[2]  # the same sizes as at the last run, and nothing in between
         key = (threads, *sorted(sizes.items()))
         found = self.kept(key, lambda: Instance(self.plan, sizes, threads))
         self._last = (sizes, threads, found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from .signature import Attributes, OpWords, ShapeRule
 from .spec import Spec, as_dtype
 
 Array = NDArray[Any]
+_REMEMBERED = 64  # shapes and dtypes of operands, for each op
 DTypeRule = Callable[[OpWords, Sequence["np.dtype[Any]"], Attributes], "np.dtype[Any]"]
 
 
@@ -130,6 +132,10 @@ class Op:
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None
     notes: str = ""
+    # settled attributes and dtype of the result, by shapes and dtypes of operands
+    _known: dict[tuple[Any, ...], tuple[Attributes, np.dtype[Any]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         known = FUNCTIONS.get(self.name)
@@ -139,10 +145,15 @@ class Op:
         FUNCTIONS[self.name] = self
         object.__setattr__(self, "__doc__", f"{self.formula}\n\n{self.notes}".rstrip())
 
-    @property
+    @cached_property
     def words(self) -> OpWords:
         """What error messages say of this op; a leading underscore is nothing that users wrote."""
         return OpWords(self.name.lstrip("_"), self.args, self.formula, self.integers)
+
+    @cached_property
+    def _has_more(self) -> bool:
+        """Whether a call has more than one argument for each operand."""
+        return bool(self.attributes) or self.args[-1].startswith("*")
 
     def __call__(self, *args: Any, **attributes: Any) -> Any:
         """Compute now (arrays, numbers, Tensors), or make an Operation where an operand is one."""
@@ -158,8 +169,10 @@ class Op:
         self, args: Sequence[Any], attributes: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
         """Operands and attributes from a call's arguments: operands first, attributes in order."""
-        name, named = self.words.name, dict(attributes)
         count = len(self.args)
+        if len(args) == count and not attributes and not self._has_more:
+            return list(args), {}
+        name, named = self.words.name, dict(attributes)
         if len(args) > count + len(self.attributes):
             raise ArgumentError(
                 f"{name}: takes {count} operands and {len(self.attributes)} attributes, "
@@ -218,11 +231,18 @@ class Op:
         return Spec(shape, self.dtypes(self.words, [s.dtype for s in specs], attributes))
 
     def compute(self, arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-        """Check and compute with NumPy."""
-        specs = [Spec(a.shape, a.dtype) for a in arrays]
-        settled = self.settle(specs, attributes)
-        spec = self.infer(specs, settled)
-        return self.forward(arrays, settled, spec.dtype)
+        """Check and compute with NumPy; operands like some that were checked before are not checked again."""
+        looks = tuple((a.shape, a.dtype) for a in arrays)
+        known = None if attributes else self._known.get(looks)
+        if known is None:
+            specs = [Spec(*look) for look in looks]
+            settled = self.settle(specs, attributes)
+            known = settled, self.infer(specs, settled).dtype
+            if not attributes:  # those that are equal, as 1 and True, may not mean the same
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[looks] = known
+        return self.forward(arrays, *known)
 
     def forward(self, arrays: Sequence[Array], settled: Attributes, dtype: np.dtype[Any]) -> Array:
         """The NumPy forward; special values come out as values, not as warnings."""
@@ -272,6 +292,9 @@ def is_number(value: object) -> bool:
 def as_arrays(words: OpWords, operands: Sequence[Any]) -> list[Array]:
     """Operands as ndarrays; Python numbers take the dtype that NumPy's promotion gives them."""
     arrays = [None if is_number(x) else as_array(words, i, x) for i, x in enumerate(operands)]
+    whole = [a for a in arrays if a is not None]
+    if len(whole) == len(arrays):
+        return whole
     dtypes = number_dtypes(words, operands, [None if a is None else a.dtype for a in arrays])
     with np.errstate(over="ignore"):  # a number beyond float16 becomes infinity, as in NumPy
         return [
@@ -288,7 +311,8 @@ def as_array(words: OpWords, number: int, value: Any) -> Array:
     """
     try:
         array = np.asarray(value)
-        return array.astype(as_dtype(array.dtype), copy=False)
+        dtype = as_dtype(array.dtype)
+        return array if array.dtype is dtype else array.astype(dtype, copy=False)
     except (DTypeError, ValueError) as error:  # ValueError: a list of lists of unequal lengths
         what = type(value).__name__
         why = error if isinstance(error, DTypeError) and hasattr(value, "dtype") else f"got {what}"

@@ -21,6 +21,8 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     Raises:
         DTypeError: if it is not one of `DTYPES`; names the nearest.
     """
+    if isinstance(dtype, np.dtype) and dtype in _KNOWN:  # most often; another byte order is not
+        return dtype
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
     result: np.dtype[Any] | None = None

@@ -17,6 +17,7 @@ from .kinds import Kind
 from .sides import ForeignBlock, Side, Sides
 
 Array = NDArray[Any]
+_BYTES = np.dtype(np.uint8)
 
 
 class MemoryManager:
@@ -75,7 +76,8 @@ class MemoryManager:
                 "MemoryManager.adopt: expected a contiguous, aligned array in native byte order, got "
                 f"shape {array.shape} with strides {array.strides}; use np.ascontiguousarray"
             )
-        data = array.reshape(-1, order="A").view(np.uint8)
+        line = array if array.ndim == 1 else array.reshape(-1, order="A")
+        data = line.view(_BYTES)
         self._sides = Sides(kind, _count("device", device), array.nbytes, data)
         return self
 
@@ -166,6 +168,14 @@ class MemoryManager:
         elements = self._sides.host(write).view(self._dtype)
         elements.flags.writeable = write
         return elements
+
+    def update_host(self) -> None:
+        """Bring the host side up to date.
+
+        Raises:
+            DeviceError: for DEVICE, which the host cannot see.
+        """
+        self._sides.host()
 
     def host_pointer(self, write: bool = False) -> int:
         """The address of the host side, brought up to date; arguments and errors as for `host`."""
@@ -346,6 +356,8 @@ def _count(name: str, value: Any) -> int:
     Raises:
         ArgumentError: if it is no integer of at least 0.
     """
+    if type(value) is int and value >= 0:
+        return value
     try:
         number = -1 if isinstance(value, (bool, np.bool)) else operator.index(value)
     except TypeError:

@@ -25,6 +25,8 @@ from .arithmetic import add
 from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes, transpose
 from .reductions import sum
 
+_HALF = frozenset((BFLOAT16, np.dtype(np.float16)))
+
 # --- matmul ---------------------------------------------------------------------------------------
 
 
@@ -43,9 +45,10 @@ def _matmul_numpy(x: Array, w: Array) -> Array:
 
 def _wide(*xs: Array) -> tuple[Array, ...]:
     """The operands in float32 or wider where one is of half precision: products are summed there."""
-    if not any(x.dtype in (BFLOAT16, np.float16) for x in xs):
+    dtypes = [x.dtype for x in xs]
+    if _HALF.isdisjoint(dtypes):
         return xs
-    wide = np.result_type(*(x.dtype for x in xs), np.float32)
+    wide = np.result_type(*dtypes, np.float32)
     return tuple(x.astype(wide) for x in xs)
 
 

@@ -175,7 +175,7 @@ class Tensor(ValueOperators):
         if self.kind is Kind.DEVICE:
             values = fetched(self._memory, self._frame)[0]
         else:
-            self._memory.host()
+            self._memory.update_host()
             values = self._frame.view()
         values.flags.writeable = False
         return values

@@ -60,3 +60,14 @@ def test_running_statistics_are_updated_once_where_the_result_is_nan() -> None:
     y = md.tensor.operation.with_update(ops.take_class(x, i), count, count + 1.0)
     y.eval({x: np.full((5, 7), np.nan), i: np.arange(5)}, training=True)
     assert float(count.value) == 1
+
+
+def test_large_arrays_are_read_where_they_lie_now() -> None:
+    """One is fed again after it has changed, then others: one that is not contiguous, its copy, a view."""
+    x = md.placeholder("x", (97, 101))
+    y = x * 2.0
+    a = np.random.default_rng(3).standard_normal((97, 101)).astype(np.float32)
+    turned = np.asfortranarray(a + 1)
+    for fed in (a, a, turned, turned, turned.copy(), np.concatenate([a, a])[50:147], a):
+        fed += 1
+        np.testing.assert_array_equal(y.eval({x: fed}).read(), fed * 2)

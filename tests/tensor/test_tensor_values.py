@@ -12,6 +12,7 @@ import pytest
 
 from magmadnn import errors, memory, ops
 from magmadnn.backends.cuda.simulated import SimulatedDevice
+from magmadnn.graph.op import Op
 from magmadnn.memory import CUDA_MANAGED, DEVICE, DTYPES, HOST, MANAGED, Kind
 from magmadnn.tensor import Tensor, init
 from magmadnn.tensor.conversion import asarray
@@ -128,6 +129,30 @@ def test_results_do_not_change_with_their_operands() -> None:
     copies = [r.tolist() for r in results]
     t[...] = -1
     assert [r.tolist() for r in results] == copies
+
+
+def test_operands_like_some_before_are_not_checked_again_and_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(5)
+    a, b, c = (Tensor.wrap(rng.standard_normal(s)) for s in ((61, 7), (7, 13), (7, 13)))
+    asked, infer = [], Op.infer
+
+    def counted(op: Op, specs: Any, attributes: Any) -> Any:
+        asked.append(op.name)
+        return infer(op, specs, attributes)
+
+    monkeypatch.setattr(Op, "infer", counted)
+    for other in (b, c, b):
+        np.testing.assert_array_equal((a @ other).read(), a.read() @ other.read())
+    assert asked == ["matmul"]
+    for _ in range(2):
+        with pytest.raises(errors.ShapeError, match=r"^matmul: axis k is 13 in x but 7 in w"):
+            b @ c
+    assert (a @ b.astype("float32")).dtype == np.float64
+    assert ops.sum(a, 1).shape == (61,)  # attributes that compare equal may mean something else
+    with pytest.raises(errors.ShapeError, match="axis must be an integer"):
+        ops.sum(a, True)
 
 
 def test_truth_values() -> None:
