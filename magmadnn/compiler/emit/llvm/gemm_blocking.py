@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .gemm_ahead import LINE_BYTES
 from .gemm_tile import Tile
 from .target import Target
 
 _MOST_TILES = 128  # one below the other in a block
 _PANELS_FOR_A = 24  # that make a copy of A worth its time
 _COLUMNS_FOR_A = 64  # the same where A is stored transposed, or four panels if those are wider
+# The same with vectors of whole lines, where rows crowd caches: panels for A, stored transposed; rows for B.
+_CROWDED_PANELS, _CROWDED_ROWS = 8, 128
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
 
 
@@ -26,8 +29,8 @@ class Blocking:
         columns: columns of C in a block where sums wait in scratch memory for a further block of k.
         pack_a_rows: copy blocks of A for so many columns of C, and for half of them where rows of A lie in
             few sets of the first-level cache.
-        pack_a_columns: copy them for so many where A is stored transposed, and where its rows lie so for
-            more than one panel.
+        pack_a_columns: copy them for so many where A is stored transposed.
+        crowded_panels: where its rows lie so, copy them for more than so many panels.
         pack_b_rows: copy panels of B for so many rows of C. (Where B is stored transposed: always.)
         pack_b_colliding_rows: the same where rows of B lie in few sets of the first-level cache.
         group: panels of B copied at a time, so that rows of B are read in longer pieces.
@@ -42,6 +45,7 @@ class Blocking:
     columns: int = 2048
     pack_a_rows: int = 384
     pack_a_columns: int = 64
+    crowded_panels: int = 1
     pack_b_rows: int = 160
     pack_b_colliding_rows: int = 8
     group: int = 4
@@ -111,6 +115,10 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
         max(_COLUMNS_FOR_A, 4 * tile.columns),
         unroll=unroll,
     )
+    if target.vector_bytes >= LINE_BYTES:
+        blocking = replace(
+            blocking, crowded_panels=_CROWDED_PANELS, pack_b_colliding_rows=_CROWDED_ROWS
+        )
     return blocking.whole(tile)
 
 

@@ -209,7 +209,8 @@ class Nest:
         if not self.transpose_a:
             many = code.select(collide, cut.pack_a_rows // 2, cut.pack_a_rows)
             return self._chosen(32, wide >= many)
-        least, crowded = cut.pack_a_columns, min(cut.pack_a_columns, self.tile.columns + 1)
+        least = cut.pack_a_columns
+        crowded = min(2 * least, cut.crowded_panels * self.tile.columns + 1)
         near = rows * depth * item_bytes(self.c.item) <= _NEAR_BYTES
         afar = code.select(collide, crowded, least)
         return self._chosen(32, wide >= code.select(near, 2 * least, afar))
@@ -378,10 +379,17 @@ class Nest:
             with code.when(wide.equals(width)):
                 sums = Side(self.scratch["edge"], code.integer(tile.columns), self.one)
                 panel = Panel(steps, a, b, sums, sums, block.resume, block.last, None)
-                write_panel(code, tile, 1, None, False, rows, panel)
+                write_panel(code, tile, 1, None, False, rows, panel, below=self._far_below())
         with code.when(block.last):
             ending = self._ending(block, j, columns, self.scratch["edge"])
             self.finishing.write_edge(code, largest.lanes, rows, ending, wide)
+
+    def _far_below(self) -> bool:
+        """Whether a tile's rows of A come in lines that no step before has read, and hints fit beside it.
+
+        Narrower vectors are through with a step sooner, and lose by hints what these gain.
+        """
+        return self.transpose_a and self.tile.lanes * item_bytes(self.c.item) == LINE_BYTES
 
     def _ending(self, block: _Block, j: Value, columns: Value, sums: Array) -> Ending:
         far = block.rows * self.ldc > _NEAR_ELEMENTS

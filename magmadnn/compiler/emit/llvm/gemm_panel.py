@@ -25,6 +25,7 @@ def write_panel(
     panel: Panel,
     ahead: Ahead | None = None,
     turned: bool = False,
+    below: bool = False,
 ) -> None:
     """Cover `rows` rows with tiles, the highest first: a subroutine.
 
@@ -38,9 +39,10 @@ def write_panel(
         panel: what is multiplied, and what becomes of sums.
         ahead: what of B is announced to the caches meanwhile.
         turned: whether B is stored transposed.
+        below: whether tiles that are no strip announce the rows of A below them.
     """
     key = _key(tile, panel.b, unroll) + (f"_{finishing.name}" if finishing else "")
-    key += ("_strip" + "_turned" * turned) if whole else ""
+    key += ("_strip" + "_turned" * turned) if whole else "_below" * below
     key += "" if ahead is None else f"_{ahead.start.item}"
 
     def write(code: Code, rows: Value, ahead: Ahead | None, panel: Panel) -> None:
@@ -49,7 +51,7 @@ def write_panel(
             strip = Strip(tile, unroll, finishing, turned)
             finished = strip.write(code, rows, ahead, panel)
             done.value = rows // tile.rows * tile.rows
-        rest = _Rest(tile, finishing, whole)
+        rest = _Rest(tile, finishing, whole, below)
         with code.repeat() as leave:
             leave.when(done.value >= rows)
             done.value = rest.write(code, done.value, rows - done.value, panel)
@@ -65,6 +67,7 @@ class _Rest:
     tile: Tile  # the largest
     finishing: Finishing | None
     whole: bool
+    below: bool  # whether the rows of A below a tile are announced
 
     def write(self, code: Code, i: Value, left: Value, panel: Panel) -> Value:
         """The tile at row `i`, of which and below which `left` are left; gives the row behind it."""
@@ -97,9 +100,10 @@ class _Rest:
             if self.whole and rows == self.tile.rows:
                 continue  # its strip has done them
             tile = Tile(rows, self.tile.width, self.tile.lanes)
-            body = functools.partial(write_tile, tile, 1)
+            body = functools.partial(write_tile, tile, 1, self.below)
+            name = f"tile_{_key(tile, b, 1)}{'_below' * self.below}"
             with code.when(height.equals(rows)):
-                code.subroutine(f"tile_{_key(tile, b, 1)}", body, depth, a, b, *others)
+                code.subroutine(name, body, depth, a, b, *others)
         return height
 
 

@@ -107,6 +107,7 @@ class Strip:
             here, goal = panel.waiting(i), panel.goal
             there = Side(goal.start.at(i * goal.row), goal.row, goal.step)
             now = hints.of_tile() if hints else None
+            self.announce_sums(code, i, panel)
             self._announce(code, i, there, panel, ready)
             totals = zeros(code, tile, panel.sums.start.item)
             with code.when(panel.resume):
@@ -116,6 +117,14 @@ class Strip:
             self._end(code, i, totals, here, there, panel, ready, finished)
             at.value = at.value + a.panel
         return finished.value
+
+    def announce_sums(self, code: Code, i: Value, panel: Panel) -> None:
+        """Hints that the sums of the next tile will be taken up again."""
+        tile, item = self.tile, item_bytes(panel.sums.start.item)
+        with code.when(panel.resume):
+            following = panel.waiting(i + tile.rows).start
+            for x in range(0, tile.rows * tile.columns, LINE_BYTES // item):
+                code.prefetch(following, x)
 
     def _announce(
         self, code: Code, i: Value, goal: Side, panel: Panel, ready: ReadyFinish | None

@@ -81,6 +81,7 @@ class Hints:
 def write_tile(
     tile: Tile,
     unroll: int,
+    below: bool,
     code: Code,
     depth: Value,
     a: Side,
@@ -91,12 +92,15 @@ def write_tile(
 ) -> None:
     """One tile: sums of `depth` products, from zero or with `resume` from `sums`, stored in `goal`.
 
-    B's step is 1, and so are those of the sums and the goal.
+    B's step is 1, and so are those of the sums and the goal. With `below`, hints about the rows of A
+    that the tile below needs go beside the products.
     """
     totals = zeros(code, tile, sums.start.item)
     with code.when(resume):
         load_totals(tile, sums, totals)
-    write_products(code, tile, unroll, depth, a, b, totals)
+    last = a.start.at(a.row * (2 * tile.rows - 1))  # of the rows below: lines may begin amid rows
+    hints = Hints(last, a.step * unroll, (0,)) if below else None
+    write_products(code, tile, unroll, depth, a, b, totals, hints)
     store_totals(tile, totals, goal)
 
 

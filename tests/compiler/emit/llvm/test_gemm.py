@@ -14,7 +14,7 @@ import pytest
 from magmadnn.compiler.emit.llvm import kernel
 from magmadnn.compiler.emit.llvm.builder import I64, Code, Value
 from magmadnn.compiler.emit.llvm.frame import Slots
-from magmadnn.compiler.emit.llvm.gemm import blocking_for, tile_for
+from magmadnn.compiler.emit.llvm.gemm import blocking_for, gemm_scratch_bytes, layout, tile_for
 from magmadnn.compiler.emit.llvm.gemm_blocking import Blocking, Cut
 from magmadnn.compiler.emit.llvm.kernel import llvm_text
 from magmadnn.compiler.emit.llvm.place import Place
@@ -338,3 +338,47 @@ def test_nothing_is_read_beyond_the_matrices(ta, tb, blocking):
         expected, bound = truth(made, a, b, c)
         gemm(made, a, b, c, host())
         assert (abs(c - expected) <= bound).all()
+
+
+def used(made: Gemm, m: int, n: int, k: int, ld: int) -> set[str]:
+    """Which parts of scratch memory a product of matrices with rows `ld` elements apart writes first in."""
+    rng = np.random.default_rng(7)
+    a, b = (
+        rng.standard_normal((rows, ld)).astype(made.dtype)
+        for rows in (k if made.transpose_a else m, k)
+    )
+    c, scratch = np.zeros((m, n), made.dtype), kernel.scratch(gemm_scratch_bytes(made, host()))
+    scratch[:] = 0xA5
+    sizes = {"row0": 0, "row1": m, "column0": 0, "column1": n, "k": k, "cuts": 0}
+    (loaded,) = kernel.load([made])
+    loaded(kernel.block(made, **sizes, a=a, lda=ld, b=b, ldb=ld, c=c, ldc=n), scratch)
+    left = a[:, :m].T if made.transpose_a else a[:, :k]
+    sums, unit = (abs(left).astype("f8") @ abs(b[:, :n])).max(), np.finfo(made.dtype).eps / 2
+    np.testing.assert_allclose(
+        c, left.astype("f8") @ b[:, :n].astype("f8"), rtol=0, atol=2 * (k + 3) * unit * sums
+    )
+    starts = layout(made, host())
+    return {x for x in ("panel", "block") if (scratch[starts[x] :][:64] != 0xA5).any()}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_crowds_caches_is_copied_where_vectors_are_narrow_or_much_is_multiplied(dtype, turned):
+    """Rows of 4096 bytes: B for 16 and 200 rows; A, stored transposed, for 96 and 480 columns."""
+    made, ld, side = (
+        Gemm(dtype, turned),
+        4096 // np.dtype(dtype).itemsize,
+        "block" if turned else "panel",
+    )
+    few, many = ((256, 96), (256, 480)) if turned else ((16, 96), (200, 96))
+    wide = host().vector_bytes >= 64
+    assert (side in used(made, *few, 256, ld)) == (not wide)
+    assert side in used(made, *many, 256, ld)
+
+
+@pytest.mark.parametrize(("cpu", "announced"), [("x86-64-v3", False), ("x86-64-v4", True)])
+def test_rows_of_a_below_a_tile_are_announced_beside_vectors_of_a_line(cpu, announced):
+    for turned in (False, True):
+        assert ("_below" in llvm_text([Gemm("float32", turned)], named(cpu))) == (
+            announced and turned
+        )

@@ -10,8 +10,8 @@ import pytest
 from magmadnn.compiler.emit.llvm.builder import F32, Code
 from magmadnn.compiler.emit.llvm.frame import Frame
 from magmadnn.compiler.emit.llvm.gemm_ahead import LINE_BYTES, Ahead, Announcing
-from magmadnn.compiler.emit.llvm.gemm_strip import Beside
-from magmadnn.compiler.emit.llvm.gemm_tile import Tile
+from magmadnn.compiler.emit.llvm.gemm_strip import Beside, Panel, PanelOfA, Strip
+from magmadnn.compiler.emit.llvm.gemm_tile import Side, Tile
 from magmadnn.compiler.emit.llvm.kernel import block, load, scratch
 from magmadnn.compiler.emit.llvm.target import Target
 
@@ -89,3 +89,34 @@ def test_all_lines_are_announced_beside_steps(turned, rows, length, tiles, monke
     assert (lines[:rows, : -(-length // PER_LINE)] > 0).all()
     assert not seen[:rows, length + PER_LINE :].any()
     assert not seen[rows + times :].any()
+
+
+@dataclass(frozen=True)
+class HintsOfSums:
+    """Nothing but the hints about waiting sums, before each of `tiles` tiles."""
+
+    tile: Tile
+    slots = ("x", "tiles", "resume")
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        x, one, high = frame.array("x", F32), code.integer(1), self.tile.rows
+        sums = Side(x, code.integer(self.tile.columns), one)
+        resume, last = frame.integer("resume") > 0, one.equals(0)
+        panel = Panel(one, PanelOfA(x, one, one, one), sums, sums, sums, resume, last, None)
+        with code.loop(0, frame.integer("tiles") * high, high) as i:
+            Strip(self.tile, 1, None, False).announce_sums(code, i, panel)
+
+
+@pytest.mark.parametrize("resume", [0, 1])
+def test_each_tile_announces_the_sums_of_the_next_one(resume, monkeypatch):
+    def count(self, array, index, written=True):
+        array[index] = array[index] + 1.0
+
+    monkeypatch.setattr(Code, "prefetch", count)
+    made, tiles = HintsOfSums(Tile(3, 2, 8)), 5
+    (kernel,) = load([made])
+    seen = np.zeros((tiles + 2, 3 * PER_LINE), np.float32)
+    kernel(block(made, x=seen, tiles=tiles, resume=resume), scratch(64))
+    expected = np.zeros_like(seen)
+    expected[1 : tiles + 1, ::PER_LINE] = resume
+    assert np.array_equal(seen, expected)
