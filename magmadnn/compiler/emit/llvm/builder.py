@@ -88,6 +88,8 @@ class Code(Threads):
         if self.target is not None and lanes in self.target.permutations:
             name = self.target.permutations[lanes]
             return self.intrinsic(name, places.type, [known, places.ir])
+        if self.target is not None and self.target.is_arm and lanes == 4:
+            return self._looked_up_bytes(Value(self, known), places)
         inside = places & (len(table) - 1)
         if lanes < size:
             inside = self.shuffle(inside, inside, [k % lanes for k in range(size)])
@@ -98,6 +100,14 @@ class Code(Threads):
             found = self.ir.insert_element(found, entry, ir.Constant(I32, k))
         made = Value(self, found)
         return self.shuffle(made, made, range(lanes)) if lanes < size else made
+
+    def _looked_up_bytes(self, table: Value, places: Value) -> Value:
+        """The same with NEON, which looks up bytes: those of entry i begin at 4 i, the low one first."""
+        first = self.joined((places & 7) * 0x04040404 + 0x03020100, I8)
+        halves = (self.shuffle(table, table, range(k, k + 4)) for k in (0, 4))
+        operands = [*(self.joined(half, I8).ir for half in halves), first.ir]
+        found = self.intrinsic("llvm.aarch64.neon.tbl2.v16i8", first.type, operands)
+        return self.joined(found, I32)
 
     def array(self, pointer: Any, item: Any) -> Array:
         """The memory at `pointer` (a Value or an LLVM value) as elements of type `item`."""
@@ -113,8 +123,22 @@ class Code(Threads):
 
     def opaque(self, number: Value) -> Value:
         """The same 64-bit integer, but nothing is known of it: no other number is computed in its place."""
-        kind = ir.FunctionType(I64, [I64])
-        return Value(self, self.ir.asm(kind, "", "=r,0", [number.ir], side_effect=False))
+        return self._unknown(number, "r")
+
+    def _unknown(self, number: Value, register: str) -> Value:
+        kind = ir.FunctionType(number.type, [number.type])
+        return Value(self, self.ir.asm(kind, "", f"={register},0", [number.ir], side_effect=False))
+
+    def spread(self, array: Array, lanes: int) -> Value:
+        """A vector with the element that memory begins with in every lane, as a factor of multiply-adds.
+
+        Those of NEON take it from one lane of a register. LLVM must not know that it was loaded: it would
+        spread it while loading, which takes a vector unit as long as a multiply-add does.
+        """
+        number = array[0]
+        if self.target is not None and self.target.is_arm and is_float(number.type):
+            number = self._unknown(number, "w")
+        return self.splat(number, lanes)
 
     def stack(self, item: Any, count: int, align: int = 64) -> Array:
         """Memory of this call, `count` elements."""

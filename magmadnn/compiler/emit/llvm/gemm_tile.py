@@ -153,7 +153,7 @@ def write_products(
         vectors = [row_of_b.vector(j * tile.lanes, tile.lanes) for j in range(tile.width)]
         numbers = [number for walk in walks for number in walk.step()]
         for across, number in zip(totals, numbers, strict=True):
-            spread = code.splat(number[0], tile.lanes)
+            spread = code.spread(number, tile.lanes)
             for total, elements in zip(across, vectors, strict=True):
                 total.value = multiplied(code, spread, elements, total.value)
 

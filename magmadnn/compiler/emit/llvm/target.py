@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,11 @@ class Target:
         return self.vector_bytes // item_bytes
 
     @property
+    def is_arm(self) -> bool:
+        """Whether it is a 64-bit ARM, with NEON."""
+        return _is_arm(self.triple)
+
+    @property
     def permutations(self) -> dict[int, str]:
         """Intrinsics that look up 32-bit numbers in a register by the low bits of others, by their lanes."""
         names = {
@@ -84,6 +88,7 @@ _NAMED = {
         Target(_X86, "znver5", "", 64, 32, 48 << 10, 1 << 20, dots=True),
         Target(_X86, "sapphirerapids", "", 64, 32, 48 << 10, 2 << 20, dots=True),
         Target(_MAC, "apple-m1", "", 16, 32, 128 << 10, 4 << 20),
+        Target(_ARM, "cortex-a72", "", 16, 32, 32 << 10, 1 << 20),
         Target(_ARM, "neoverse-v2", "", 16, 32, 64 << 10, 2 << 20),
     )
 }
@@ -103,16 +108,16 @@ def named(cpu: str) -> Target:
 @functools.cache
 def host() -> Target:
     """The CPU that this process runs on."""
-    features = llvm.get_host_cpu_features()
+    features, triple = llvm.get_host_cpu_features(), llvm.get_process_triple()
     if features.get("avx512f"):
         vector_bytes, registers = 64, 32
     elif features.get("avx2"):
         vector_bytes, registers = 32, 16
     else:
         vector_bytes = 16
-        registers = 32 if _is_arm() else 16
+        registers = 32 if _is_arm(triple) else 16
     return Target(
-        triple=llvm.get_process_triple(),
+        triple=triple,
         cpu=llvm.get_host_cpu_name(),
         features=features.flatten(),
         vector_bytes=vector_bytes,
@@ -121,7 +126,7 @@ def host() -> Target:
         l2_bytes=_cache_bytes(2, _L2_BYTES),
         last_bytes=_cache_bytes(3, _LAST_BYTES),
         dots=bool(features.get("avx512bf16")),
-        halves=bool(features.get("f16c")) or _is_arm(),
+        halves=bool(features.get("f16c")) or _is_arm(triple),
     )
 
 
@@ -132,8 +137,8 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _is_arm() -> bool:
-    return platform.machine().lower() in ("arm64", "aarch64")
+def _is_arm(triple: str) -> bool:
+    return triple.startswith(("aarch64", "arm64"))
 
 
 def _cache_bytes(level: int, default: int) -> int:
