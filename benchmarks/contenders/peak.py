@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.harness.machine import cores
 from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.peak import CHAINS, Fmas
+from magmadnn.compiler.emit.llvm.peak import Fmas, chains
 from magmadnn.compiler.emit.llvm.target import host
 
 
@@ -30,7 +30,7 @@ class AllCores:
         self._pool = ThreadPoolExecutor(threads, initializer=lambda: _pin(next(numbers)))
         self._start = Barrier(threads)
         item = np.dtype(dtype).itemsize
-        self._flops = 2.0 * steps * CHAINS * host().lanes(item) * threads
+        self._flops = 2.0 * steps * chains(host()) * host().lanes(item) * threads
 
     def run(self) -> None:
         list(self._pool.map(self._one, self._blocks, self._scratch))

@@ -17,7 +17,7 @@ from magmadnn.backends.cpu.host import total_bytes
 
 NOT_INSTALLED = "not installed"
 _UNKNOWN = "cannot be found out"
-_VECTOR = ("avx", "fma", "amx", "f16c", "sse4", "vnni")
+_VECTOR = ("avx", "fma", "amx", "f16c", "sse4", "vnni", "asimd", "sve", "bf16", "i8mm")
 
 
 def python_words() -> str:
@@ -56,7 +56,7 @@ def cpu_model() -> str:
 def cpu_features() -> str:
     """Vector extensions that the system lists; where it does not, those that NumPy found."""
     for line in _lines("/proc/cpuinfo"):
-        if line.startswith("flags"):
+        if line.startswith(("flags", "Features")):  # x86, ARM
             flags = line.partition(":")[2].split()
             return " ".join(flag for flag in flags if flag.startswith(_VECTOR)) or _UNKNOWN
     config: Any = np.show_config(mode="dicts")

@@ -131,6 +131,18 @@ def test_doctor_prints_every_fact(command) -> None:
     assert np.__version__ in facts["NumPy"]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("flags\t\t: fpu sse2 avx2 fma svm avx512_bf16", "avx2 fma avx512_bf16"),
+        ("Features\t: fp asimd aes crc32 asimddp sve2 bf16", "asimd asimddp sve2 bf16"),
+    ],
+)
+def test_vector_extensions_of_x86_and_of_arm(monkeypatch, line: str, words: str) -> None:
+    monkeypatch.setattr(machine, "_lines", lambda path: ["processor\t: 0", line])
+    assert machine.cpu_features() == words
+
+
 def test_doctor_says_what_is_missing(command, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setenv("MAGMADNN_DATA", str(tmp_path / "nowhere"))
