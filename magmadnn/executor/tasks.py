@@ -266,18 +266,25 @@ class Tasks:
         name = _cut_along(work, values)
         length, by_row = values[f"{name}1"], name == "row"
         step = worth = _COLUMN_STEP if name == "column" else 1
+        across = 0
         if isinstance(kernel, Gemm):
             tile = tile_for(kernel, host())
-            step = tile.rows if by_row else tile.columns
+            step, across = tile.rows, tile.columns
+            if not by_row:
+                step, across = across, step
             worth = _LEAST_TILES * step if by_row else step
         if isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
             ends = _even(length, step, min(self.threads, int(cost)))
         else:
             ends = _cut(length, step, self.threads, max(worth, length / cost))
-        return [
+        parts = [
             (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
             for start, end in pairwise((0, *ends))
         ]
+        if across and not work.region.numbers:
+            other = "column" if by_row else "row"
+            parts[-1:] = _halves(parts[-1], other, values[f"{other}1"], across)
+        return parts
 
     def _stacked(self, node: Node, kernel: Any, lda: int, cost: float) -> list[Part]:
         """Each product of a stack of matrices: its rows among those of all results, where its factors lie."""
@@ -378,6 +385,20 @@ def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
             at = length
         ends.append(min(at, length))
     return ends
+
+
+def _halves(part: Part, name: str, length: int, step: int) -> list[Part]:
+    """A part of a product cut once more, across, at a multiple of `step`, if it is worth two.
+
+    Tiles are up to 48 columns wide, so a matrix has few of them: of 11 one thread would compute six, and
+    another wait for the sixth.
+    """
+    cost, slots = part
+    ends = _even(length, step, 2 if cost >= 2 else 1)
+    return [
+        (cost * (end - start) / length, {**slots, f"{name}0": start, f"{name}1": end})
+        for start, end in pairwise((0, *ends))
+    ]
 
 
 def _row_stride(array: Any, single: int = 0) -> int:

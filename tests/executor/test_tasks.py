@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from magmadnn.executor.tasks import _cut, _even, even_parts
+from magmadnn.executor.tasks import _cut, _even, _halves, even_parts
 
 
 @pytest.mark.parametrize("length", [1, 6, 47, 100, 528, 784, 2051])
@@ -32,6 +32,28 @@ def test_no_thread_is_left_with_much_more_than_its_share() -> None:
         for start, end in pairwise((0, *_cut(528, 16, threads, 16))):
             busy[busy.index(min(busy))] += end - start
         assert max(busy) <= 528 / threads + 16
+
+
+def test_two_threads_share_the_eleventh_of_eleven_tiles() -> None:
+    ends = _cut(528, 48, 2, 48)
+    parts = [(float(b - a), {"column0": a, "column1": b}) for a, b in pairwise((0, *ends))]
+    busy = [0.0, 0.0]
+    for cost, _ in [*parts[:-1], *_halves(parts[-1], "row", 100, 8)]:
+        busy[busy.index(min(busy))] += cost
+    assert max(busy) <= 528 / 2 + 2  # halves of 100 rows are 48 and 52
+
+
+@pytest.mark.parametrize(
+    ("cost", "length", "ends"),
+    [(2.0, 100, [48, 100]), (9.0, 16, [8, 16]), (1.9, 100, [100]), (9.0, 7, [7]), (9.0, 1, [1])],
+)
+def test_a_part_is_halved_where_that_pays(cost: float, length: int, ends: list[int]) -> None:
+    slots = {"column0": 480, "column1": 528}
+    parts = _halves((cost, slots), "row", length, 8)
+    assert [part["row1"] for _, part in parts] == ends
+    assert [part["row0"] for _, part in parts] == [0, *ends[:-1]]
+    assert all(part.items() >= slots.items() for _, part in parts)
+    assert sum(each for each, _ in parts) == pytest.approx(cost)
 
 
 @pytest.mark.parametrize(("rows", "columns", "threads"), [(100, 784, 2), (7, 3, 2), (47, 9001, 4)])

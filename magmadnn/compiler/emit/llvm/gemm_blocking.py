@@ -13,6 +13,7 @@ _PANELS_FOR_A = 24  # that make a copy of A worth its time
 _COLUMNS_FOR_A = 64  # the same where A is stored transposed, or four panels if those are wider
 # The same with vectors of whole lines, where rows crowd caches: panels for A, stored transposed; rows for B.
 _CROWDED_PANELS, _CROWDED_ROWS = 8, 128
+_DEPTH_OF_TURNS = 512  # steps of k in a block where operations on a vector take two turns
 _WAITING_BYTES = 8192  # of a row, of sums that wait for a further block of k
 
 
@@ -97,12 +98,16 @@ def default_blocking(target: Target, tile: Tile, item: int) -> Blocking:
     """A panel of B fills half of the first-level cache, a block of A the second-level one.
 
     At least 128 steps: with vectors of 512 bits 256 are all of that cache, and take up to 1.06 of the time.
+    Where operations on such vectors take two turns, a tile needs so long for a step that B may come from
+    the second-level cache, and sums wait for a further block of k less often.
 
     More rows would be better for B, each panel of which is copied once for a block of rows: of a matrix in
     pages of 4 KiB (the system below a virtual machine may have no others) every row of a panel is a page of
     its own. A, read in order, may come from further away.
     """
     depth = max(128, target.l1_bytes // 2 // (tile.columns * item))
+    if target.turns > 1 and tile.lanes * item == target.vector_bytes:
+        depth = _DEPTH_OF_TURNS
     rows = min(-(-target.l2_bytes // (depth * item) // tile.rows), _MOST_TILES) * tile.rows
     # Written out, steps save the loop's own instructions; LLVM's scheduler for ARM would move their loads
     # so far up that registers run out.

@@ -39,6 +39,7 @@ class Target:
         l2_bytes: cache of the second level, of one core.
         last_bytes: the last cache, which cores may share.
         dots: whether it has AVX512-BF16, sums of products of pairs of bfloat16.
+        turns: that an operation on a whole vector takes: two where units are half as wide.
         halves: whether it converts between float16 and float32 by an instruction (F16C; all 64-bit ARM).
     """
 
@@ -51,6 +52,7 @@ class Target:
     l2_bytes: int = _L2_BYTES
     last_bytes: int = _LAST_BYTES
     dots: bool = False
+    turns: int = 1
     halves: bool = True
 
     def lanes(self, item_bytes: int) -> int:
@@ -78,6 +80,7 @@ class Target:
         }
 
 
+_HALF_WIDE = ("znver4",)  # their units have 256 bits, their vectors 512
 _X86, _MAC, _ARM = "x86_64-unknown-linux-gnu", "arm64-apple-darwin", "aarch64-unknown-linux-gnu"
 _NAMED = {
     target.cpu: target
@@ -85,6 +88,7 @@ _NAMED = {
         Target(_X86, "x86-64-v3", "", 32, 16),
         Target(_X86, "x86-64-v4", "", 64, 32, 32 << 10, 1 << 20),
         Target(_X86, "znver3", "", 32, 16, 32 << 10, 512 << 10),
+        Target(_X86, "znver4", "", 64, 32, 32 << 10, 1 << 20, dots=True, turns=2),
         Target(_X86, "znver5", "", 64, 32, 48 << 10, 1 << 20, dots=True),
         Target(_X86, "sapphirerapids", "", 64, 32, 48 << 10, 2 << 20, dots=True),
         Target(_MAC, "apple-m1", "", 16, 32, 128 << 10, 4 << 20),
@@ -126,6 +130,7 @@ def host() -> Target:
         l2_bytes=_cache_bytes(2, _L2_BYTES),
         last_bytes=_cache_bytes(3, _LAST_BYTES),
         dots=bool(features.get("avx512bf16")),
+        turns=2 if vector_bytes == 64 and llvm.get_host_cpu_name() in _HALF_WIDE else 1,
         halves=bool(features.get("f16c")) or _is_arm(triple),
     )
 

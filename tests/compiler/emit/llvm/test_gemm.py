@@ -111,12 +111,20 @@ def test_sums_of_whole_tiles_wait_beside_copies_of_b(dtype, m, n, k):
     check(Gemm(dtype), m, n, k)
 
 
-@pytest.mark.parametrize("cpu", [None, "x86-64-v3", "x86-64-v4", "apple-m1"])
+@pytest.mark.parametrize("cpu", [None, "x86-64-v3", "x86-64-v4", "znver4", "apple-m1"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_are_whole_tiles(cpu, dtype):
     made, target = Gemm(dtype), host() if cpu is None else named(cpu)
     tile, blocking = tile_for(made, target), blocking_for(made, target)
     assert (blocking.rows % tile.rows, blocking.columns % tile.columns) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "depth"), [("znver3", 256), ("znver4", 512), ("sapphirerapids", 128)]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_are_deeper_where_a_vector_takes_two_turns(cpu, depth, dtype):
+    assert blocking_for(Gemm(dtype), named(cpu)).depth == depth
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -286,7 +294,9 @@ def test_light_and_costly_ends_give_the_same(m, n, k, blocking):
         np.testing.assert_array_equal(y, expected + x)
 
 
-@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4", "znver5", "apple-m1", "neoverse-v2"])
+@pytest.mark.parametrize(
+    "name", ["x86-64-v3", "x86-64-v4", "znver4", "znver5", "apple-m1", "neoverse-v2"]
+)
 def test_other_targets(name):
     """The tile of another machine holds its sums in registers: FMAs in the loop, nothing spilt."""
     target = named(name)
@@ -368,13 +378,13 @@ def used(made: Gemm, m: int, n: int, k: int, ld: int) -> set[str]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_crowds_caches_is_copied_where_vectors_are_narrow_or_much_is_multiplied(dtype, turned):
-    """Rows of 4096 bytes: B for 16 and 200 rows; A, stored transposed, for 96 and 480 columns."""
+    """Rows of 4096 bytes: B for 16 and 150 rows; A, stored transposed, for 96 and 480 columns."""
     made, ld, side = (
         Gemm(dtype, turned),
         4096 // np.dtype(dtype).itemsize,
         "block" if turned else "panel",
     )
-    few, many = ((256, 96), (256, 480)) if turned else ((16, 96), (200, 96))
+    few, many = ((256, 96), (256, 480)) if turned else ((16, 96), (150, 96))
     wide = host().vector_bytes >= 64
     assert (side in used(made, *few, 256, ld)) == (not wide)
     assert side in used(made, *many, 256, ld)
