@@ -76,7 +76,7 @@ class Target:
             for lanes, (feature, name) in names.items()
             if self.triple.startswith("x86_64")
             and 4 * lanes <= self.vector_bytes
-            and f"-{feature}" not in self.features
+            and f"-{feature}" not in self.features.split(",")
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -63,6 +63,18 @@ def test_tiles_fill_the_registers(cpu, item, tile):
 )
 def test_vector_registers_of_other_machines(cpu, word):
     assert word in assembly(kernel.llvm_text([Double()], named(cpu)), named(cpu))
+
+
+@pytest.mark.parametrize(
+    ("features", "lanes"),
+    [
+        ("+avx2,+avx512f,-avx512fp16", [8, 16]),  # the name of a feature begins that of another
+        ("+avx2,-avx512f,-avx512fp16", [8]),
+        ("-avx2,-avx512f", []),
+    ],
+)
+def test_permutations_are_those_of_the_features(features, lanes):
+    assert list(replace(named("x86-64-v4"), features=features).permutations) == lanes
 
 
 def test_unknown_target():
