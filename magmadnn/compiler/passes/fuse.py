@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from magmadnn.compiler.copies import layouts_of
-from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED
+from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import COLUMN, FULL, SCALAR, Layouts, is_gemm_operand
 from magmadnn.compiler.loads import is_product
 from magmadnn.compiler.lower import combined_by
 from magmadnn.compiler.regions import ALONE, Region, RegionKind, is_same_matrix, matrix_of
-from magmadnn.graph.dim import product
+from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
@@ -274,6 +274,25 @@ class Fusion:
                 groups[key] = self._settle(merged) if merged else region
                 depths[groups[key]] = depths[region]
 
+    def lengthen(self) -> None:
+        """Make one row of matrices of a few columns that are only computed element by element.
+
+        A row shorter than a vector takes as long as a whole one.
+        """
+        for region in set(self.of.values()):
+            if region.kind is RegionKind.ROWS and _is_narrow(region) and not region.numbers:
+                length = product((*region.rows, region.columns))
+                if all(self._reads_run(n, region, length) for n in region.nodes):
+                    region.rows, region.columns = (), length
+
+    def _reads_run(self, node: Node, region: Region, length: Size) -> bool:
+        """Whether all that a node reads from outside is a scalar, or lies in the order of its elements."""
+        outside = (i for i in node.inputs if self.of.get(self.layouts.bases[i]) is not region)
+        return all(
+            self.layouts.is_run(i, (), length) or self.layouts.spread(i, *region.domain) == SCALAR
+            for i in outside
+        )
+
     def _reads_inside(self, node: Node, region: Region, inside: set[Region]) -> bool:
         """Whether a node can read what a merged kernel would have in registers."""
         op = node.op
@@ -324,6 +343,10 @@ class Fusion:
         return {b for b in bases if is_same_matrix(matrix_of(b.shape), region.domain)}
 
 
+def _is_narrow(region: Region) -> bool:
+    return bool(region.rows) and isinstance(region.columns, int) and region.columns < NARROW_ROW
+
+
 def fuse(
     program: Program, compilable: Callable[[Node], bool], *, rounding: bool = True
 ) -> tuple[list[Region], Layouts]:
@@ -336,6 +359,7 @@ def fuse(
     """
     fusion = Fusion(program, compilable, rounding)
     fusion.gather_scalars(program, _in_order(program, fusion))
+    fusion.lengthen()
     return _in_order(program, fusion), fusion.layouts
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.formulas import compilable
+from magmadnn.compiler.kernels.rows import NARROW_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.native import native_plan
 from magmadnn.compiler.passes.decompose import decompose
@@ -100,6 +101,27 @@ def test_numbers_that_updates_need_do_not_delay_outputs() -> None:
     assert len(plan.in_place) == 1
 
 
+# --- matrices of few columns ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [1, 5, NARROW_ROW - 1])
+def test_matrices_of_few_columns_are_one_row(columns: int) -> None:
+    x, y, s = placed("x", BATCH, columns), placed("y", BATCH, columns), placed("s", 1)
+    z = ops.exp(x * s) - y
+    assert regions(z) == [f"rows[{BATCH * columns}] multiply exp subtract"]
+    agrees([z], {x: ramp(11, columns), y: ramp(11, columns) + 0.1, s: ramp(1)})
+
+
+def test_what_stays_a_matrix_of_few_columns() -> None:
+    """What a row has in common, other strides, a number of a row; and long rows are long enough."""
+    x, y, row = placed("x", BATCH, 5), placed("y", BATCH, 7), placed("row", 5)
+    feeds = {x: ramp(11, 5), y: ramp(11, 7), row: ramp(5)}
+    for z in (x * row, x * y[:, :5], x * y[:, :1], ops.exp(x) / ops.sum(x, 1, keepdims=True)):
+        assert regions(z)[-1].startswith("rows[batch, 5]")
+        agrees([z], {n: a for n, a in feeds.items() if n in Program.of([z]).nodes()})
+    assert regions(ops.exp(placed("x", BATCH, NARROW_ROW))) == [f"rows[batch, {NARROW_ROW}] exp"]
+
+
 # --- what stays apart -----------------------------------------------------------------------------
 
 
@@ -121,7 +143,7 @@ def test_a_value_seen_in_another_order_is_stored_first() -> None:
 def test_a_product_does_not_take_in_what_it_multiplies() -> None:
     x, w = placed("x", BATCH, 5), variable("w", ramp(5, 5))
     h = ops.tanh(x)
-    assert regions((h @ w) * h) == ["rows[batch, 5] tanh", "gemm[batch, 5] matmul multiply"]
+    assert regions((h @ w) * h) == ["rows[5*batch] tanh", "gemm[batch, 5] matmul multiply"]
     agrees([(h @ w) * h], {x: ramp(11, 5)})
 
 
@@ -147,7 +169,7 @@ def test_elements_of_a_product_may_be_divided_into_more_axes() -> None:
     x, w, b = placed("x", BATCH, 7), placed("w", 7, 6), placed("b", BATCH, 2, 3)
     y = ops.reshape(ops.matmul(x, w), (BATCH * 2, 3))
     assert regions(ops.relu(ops.reshape(y, (BATCH, 2, 3)) + b)) == [
-        "gemm[batch, 6] matmul", "rows[batch, 2, 3] add relu",
+        "gemm[batch, 6] matmul", "rows[6*batch] add relu",
     ]  # fmt: skip
     flat = ops.matmul(ops.reshape(placed("z", BATCH, 2, 7), (BATCH * 2, 7)), placed("v", 7, 3))
     assert regions(ops.relu(ops.reshape(flat, (BATCH, 2, 3)) + b)) == [
