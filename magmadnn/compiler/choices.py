@@ -11,7 +11,7 @@ from magmadnn.graph.node import Node, naming_scope
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
-from .kernels.rows import CHOOSING
+from .kernels.rows import CHOOSING, COMBINED
 
 Choice = tuple[Node, Dim]
 
@@ -25,11 +25,22 @@ def open_choices(program: Program) -> tuple[Choice, ...]:
     return tuple(
         (node, size)
         for node in program.nodes()
-        if isinstance(node.op, Op) and node.op.kind is OpKind.REDUCTION
-        if node.op.contracts in CHOOSING
-        for axis in node.attributes["axis"]
+        if isinstance(node.op, Op) and _chooses(node.op)
+        for axis in _axes(node)
         if isinstance(size := node.inputs[0].shape[axis], Dim)
     )
+
+
+def _chooses(op: Op) -> bool:
+    """Whether an op gives one of the elements, or its place: no other reduction goes without a name."""
+    named = op.contracts in COMBINED
+    return op.kind is OpKind.REDUCTION and (op.contracts in CHOOSING or not named)
+
+
+def _axes(node: Node) -> tuple[int, ...]:
+    """The axes of a reduction; none where a user's own op calls them something else."""
+    axes = node.attributes.get("axis")
+    return axes if isinstance(axes, tuple) else ()
 
 
 def check_choices(choices: Iterable[Choice], sizes: Mapping[str, int]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from magmadnn.graph.dim import Size, product
-from magmadnn.graph.node import CONSTANT, Node
+from magmadnn.graph.node import CONSTANT, PLACES, Node
 from magmadnn.graph.op import Op, OpKind
 
 from .formulas import constant, formula_of, is_contraction
@@ -76,9 +76,16 @@ class _Formulas:
         if base.op is CONSTANT and base.value.size == 1:
             return constant(base.value.item())
         spread = self._spread(operand, reader)
-        if spread == ROW and self.region.kind is RegionKind.ROWS and _counts(base):
+        if self.region.kind is RegionKind.ROWS and self._counts_columns(operand, spread):
             return ("column",)
         return self.operand(operand, spread)
+
+    def _counts_columns(self, operand: Node, spread: str) -> bool:
+        """Whether an operand is 0, 1, 2, ... in each row, or in the only one."""
+        base, arrays = self.layouts.bases[operand], self.layouts.arrays
+        if not _counts(base) or arrays[operand].ctypes.data != arrays[base].ctypes.data:
+            return False  # or a part of it that begins later
+        return spread == ROW or (spread == FULL and operand.ndim == 1)
 
     def operand(self, node: Node, spread: str) -> Formula:
         """Memory that the kernel reads."""
@@ -113,7 +120,9 @@ class _Formulas:
 
 
 def _counts(base: Node) -> bool:
-    """Whether a node is the constant 0, 1, 2, ..., in int64."""
+    """Whether a node is 0, 1, 2, ..., in int64."""
+    if base.op is PLACES:
+        return True
     if base.op is not CONSTANT or base.dtype != np.int64:
         return False
     return bool(np.array_equal(base.value.ravel(), np.arange(base.value.size)))

@@ -15,7 +15,15 @@ from magmadnn.compiler.emit.llvm.driver import Driver, Task
 from magmadnn.compiler.emit.llvm.kernel import scratch
 from magmadnn.compiler.native import NativePlan, Work
 from magmadnn.graph.dim import bind_shape, substitute
-from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, naming_scope
+from magmadnn.graph.node import (
+    CONSTANT,
+    PLACEHOLDER,
+    VARIABLE,
+    Node,
+    follows_sizes,
+    naming_scope,
+    value_for,
+)
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind
 
@@ -93,8 +101,8 @@ class Instance:
     def _leaf(self, node: Node) -> Array:
         if node.op is VARIABLE:
             return self._variable(node)
-        if node.op is SIZE:
-            return np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype)
+        if follows_sizes(node):
+            return value_for(node, self.sizes)
         if node.op is CONSTANT:
             return np.asarray(node.value, order="C")
         shape = bind_shape(node.shape, self.sizes)  # slices gather here, runs copy what is small

@@ -10,7 +10,14 @@ import numpy as np
 from magmadnn.compiler.plan import Plan, Step
 from magmadnn.errors import GraphError, NumericError
 from magmadnn.graph.dim import bind_shape, bind_value
-from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, Node, naming_scope
+from magmadnn.graph.node import (
+    CONSTANT,
+    PLACEHOLDER,
+    Node,
+    follows_sizes,
+    naming_scope,
+    value_for,
+)
 from magmadnn.graph.op import Array, OpKind
 from magmadnn.graph.spec import Spec, is_floating
 
@@ -118,8 +125,8 @@ def _leaf(node: Node, fed: Mapping[Node, Array], sizes: Mapping[str, int]) -> Ar
     if node.op is CONSTANT:
         value: Array = node.value
         return value
-    if node.op is SIZE:
-        return np.asarray(node.attributes["dim"].bind(sizes), node.dtype)
+    if follows_sizes(node):
+        return value_for(node, sizes)
     return fed[node] if node.op is PLACEHOLDER else node.value.read()
 
 

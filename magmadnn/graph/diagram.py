@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, topological
+from .node import (
+    CONSTANT,
+    PLACEHOLDER,
+    PLACES,
+    SIZE,
+    VARIABLE,
+    Node,
+    follows_sizes,
+    topological,
+)
 from .program import Program
 from .text import constant_text
 
-FILL = {VARIABLE: "#dbeafe", PLACEHOLDER: "#dcfce7", CONSTANT: "#f3f4f6", SIZE: "#f3f4f6"}
+_FIXED = "#f3f4f6"
+FILL = {
+    VARIABLE: "#dbeafe", PLACEHOLDER: "#dcfce7", CONSTANT: _FIXED, SIZE: _FIXED, PLACES: _FIXED
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,4 +96,4 @@ def _tip(node: Node) -> str:
 def _title(node: Node) -> str:
     if node.op is CONSTANT:
         return constant_text(node.value)
-    return f"size {node.attributes['dim']}" if node.op is SIZE else node.label
+    return f"{node.label} {node.attributes['dim']}" if follows_sizes(node) else node.label

@@ -51,6 +51,7 @@ CONSTANT = Structural("constant")
 VARIABLE = Structural("variable")
 PLACEHOLDER = Structural("placeholder")
 SIZE = Structural("size")  # a dimension as a number; attribute `dim`
+PLACES = Structural("places")  # 0, 1, ... up to a dimension; attribute `dim`
 PHASE = Structural("phase")  # inputs: training branch, prediction branch
 UPDATE = Structural("update")  # inputs: passed through, variable, its new value
 
@@ -159,6 +160,24 @@ def size(dim: Any, dtype: object) -> Node:
     if isinstance(dim, int):
         return constant(np.asarray(dim, as_dtype(dtype)))
     return Node(SIZE, (), Spec((), as_dtype(dtype)), MappingProxyType({"dim": dim}))
+
+
+def places(dim: Any) -> Node:
+    """0, 1, ..., dim - 1 in int64, for a dimension or a polynomial of them."""
+    if isinstance(dim, int):
+        return constant(np.arange(dim))
+    return Node(PLACES, (), Spec((dim,), as_dtype(np.int64)), MappingProxyType({"dim": dim}))
+
+
+def follows_sizes(node: Node) -> bool:
+    """Whether the value of a node is known as soon as sizes are; then `value_for` gives it."""
+    return node.op is SIZE or node.op is PLACES
+
+
+def value_for(node: Node, sizes: Mapping[str, int]) -> Array:
+    """The value of a node that `follows_sizes`."""
+    count = node.attributes["dim"].bind(sizes)
+    return np.asarray(count if node.op is SIZE else np.arange(count), node.dtype)
 
 
 def phase(training: Node, prediction: Node) -> Node:
@@ -298,9 +317,10 @@ def _renewed(node: Node, inputs: tuple[Node, ...], sizes: Mapping[str, Size]) ->
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
     if same and attributes == node.attributes:
         return node
-    if node.op is SIZE and isinstance(attributes["dim"], int):
+    if follows_sizes(node):
         with scoped(node.path):
-            return size(attributes["dim"], node.dtype)
+            dim = attributes["dim"]
+            return size(dim, node.dtype) if node.op is SIZE else places(dim)
     spec = _inferred(node, inputs, attributes)
     return replace(node, inputs=inputs, spec=spec, attributes=attributes)
 

@@ -27,7 +27,7 @@ from magmadnn.graph.spec import Spec, is_floating
 from ._arguments import as_shape, dtype_attribute, dtype_of, ndim_of
 from ._pointwise import widened
 from .arithmetic import cast, equal, logical_or, where
-from .movement import expand_dims
+from .movement import broadcast_to, expand_dims
 from .reductions import sum
 from .slicing import WHOLE, Entry, slice_
 
@@ -257,8 +257,10 @@ def _take_class_nodes(x: Any, classes: Any) -> Any:
     (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
     """
     count = x.shape[-1]
-    if isinstance(count, Dim) or classes.shape != x.shape[:-1] or not is_floating(x.dtype):
+    if isinstance(count, Dim) or not is_floating(x.dtype):
         return None
+    rows = _take_class_shapes(take_class.words, [x.spec, classes.spec], {})
+    x, classes = broadcast_to(x, (*rows, count)), broadcast_to(classes, rows)
     here = equal(expand_dims(classes, -1), np.arange(count))
     found = sum(where(here, x, 0), axis=-1)
     return where(logical_or(classes < 0, classes >= count), np.nan, found)

@@ -25,7 +25,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _BLOCK = 1 << 16  # blocks of four worked on at a time, so that the temporaries stay in cache
 
-_DIGITS = {np.dtype(np.float32): 24, np.dtype(np.float16): 11, BFLOAT16: 8}
+# Random bits of a number, where one word of 32 has enough of them.
+DIGITS = {np.dtype(np.float32): 24, np.dtype(np.float16): 11, BFLOAT16: 8}
 
 Words = NDArray[np.uint32]
 
@@ -82,7 +83,7 @@ def uniform(
     if np.dtype(dtype) == np.float64:
         words = random_bits(seed, stream, 2 * count, 2 * start).reshape(count, 2).astype(np.uint64)
         return ((words[:, 0] << _HALF | words[:, 1]) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    digits = _DIGITS[np.dtype(dtype)]
+    digits = DIGITS[np.dtype(dtype)]
     bits = random_bits(seed, stream, count, start) >> np.uint32(32 - digits)
     return (bits.astype(np.float32) * np.float32(2.0**-digits)).astype(dtype)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim, Shape, product
-from magmadnn.graph.node import Node, constant, size
+from magmadnn.graph.node import Node, constant, places, size
 from magmadnn.graph.op import (
     REGISTRY,
     Array,
@@ -42,6 +42,7 @@ from magmadnn.graph.spec import Spec, is_floating
 from ._arguments import dtype_of, ndim_of, shape_of, words_of
 from ._pointwise import HALF, widened
 from .arithmetic import (
+    add,
     cast,
     divide,
     equal,
@@ -154,20 +155,21 @@ def _reduction(
 
 
 def _reduced_nodes(name: str) -> Callable[..., Any]:
-    """The same on a wider type, which half precision, truth values and small integers are combined in.
+    """By single axes, in a wider type where that is half precision, truth values or small integers.
 
-    Then by single axes: neighbours that are reduced, or kept, together are one; of several that are not, the
-    last is reduced first.
+    Neighbours that are reduced, or kept, are one axis; of several that are not, the last is reduced first.
     """
 
     def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        op, wide = REGISTRY[name], "float32" if is_floating(x.dtype) else "int64"
+        if not axis:  # nothing is combined; a sum makes 0 of -0
+            alone = cast(x, op.dtypes(op.words, [x.dtype], {}))
+            return add(alone, 0) if name == "sum" else alone
         if x.dtype in (np.float32, np.float64, np.int64):
             return _by_single_axes(name, x, axis, keepdims)
-        op, wide = REGISTRY[name], "float32" if is_floating(x.dtype) else "int64"
-        given = cast(x, wide)
+        given, own = cast(x, wide), op.dtypes(op.words, [x.dtype], {})
         made = _by_single_axes(name, given, axis, keepdims)
-        result = op(given, axis=axis, keepdims=keepdims) if made is None else made
-        return cast(result, op.dtypes(op.words, [x.dtype], {}))
+        return cast(op(given, axis=axis, keepdims=keepdims) if made is None else made, own)
 
     return decompose
 
@@ -309,11 +311,12 @@ def _arg_canonical(
 
 
 def _arg_nodes(best: Op) -> Callable[..., Any]:
-    """argmax or argmin along axes of known size in other ops: the least place of a best or NaN."""
+    """argmax or argmin in other ops: the least place of a best or NaN."""
 
     def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-        if not axis or any(isinstance(x.shape[a], Dim) for a in axis):
-            return None
+        if not axis:  # a single number
+            return constant(np.zeros((), np.int64))
+        x, _ = with_digits(x)
         if axis != (x.ndim - 1,):  # along the last one of another order of axes
             kept = [a for a in range(x.ndim) if a not in axis]
             rows = tuple(x.shape[a] for a in kept)
@@ -325,7 +328,7 @@ def _arg_nodes(best: Op) -> Callable[..., Any]:
         count = x.shape[-1]
         here = equal(x, best(x, axis=-1, keepdims=True))
         here = logical_or(here, isnan(x)) if is_floating(x.dtype) else here
-        return min(where(here, np.arange(count), count), axis=-1, keepdims=keepdims)
+        return min(where(here, places(count), size(count, np.int64)), axis=-1, keepdims=keepdims)
 
     return decompose
 

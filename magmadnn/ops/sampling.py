@@ -19,7 +19,8 @@ from magmadnn.graph.spec import Spec, as_dtype, is_floating
 
 from . import philox
 from ._arguments import as_shape, dtype_attribute, shape_of
-from .arithmetic import greater_equal, multiply, where
+from ._pointwise import HALF
+from .arithmetic import cast, floor, greater_equal, multiply, where
 
 _ONE_COUNTER = by_signature("->")  # the counter has no axes
 
@@ -56,6 +57,15 @@ def _uniform_numpy(counter: Array, shape: Any, dtype: Any, seed: int) -> Array:
     return philox.uniform(seed, _stream(counter), count, dtype).reshape(shape)
 
 
+def _uniform_nodes(counter: Any, shape: Any, dtype: Any, seed: int) -> Any:
+    """Of half precision: as many of the first bits of a float32 as it has digits."""
+    if dtype not in HALF:
+        return None
+    unit = float(2 ** philox.DIGITS[dtype])
+    bits = floor(multiply(random_uniform(counter, shape, "float32", seed), unit))
+    return cast(multiply(bits, 1 / unit), dtype)
+
+
 def _uniform_reference(counter: Array, shape: Any, dtype: Any = "float32", seed: int = 0) -> Array:
     """One element at a time, each from its place in the stream."""
     stream = _stream(counter)
@@ -85,6 +95,7 @@ random_uniform = Op(
     attributes={"shape": REQUIRED, "dtype": "float32", "seed": 0},
     canonical=_canonical,
     draws="uniform",
+    decompose=_uniform_nodes,
     notes=(
         "counter: int64 scalar, the number of the stream (its 64 bits, unsigned). Equal counters give "
         "equal numbers; one use that draws many times has 32 bits of its name's hash above 32 bits that "

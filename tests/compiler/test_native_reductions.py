@@ -10,11 +10,12 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.native import native_plan
+from magmadnn.errors import DataError, ShapeError
 from magmadnn.executor import Executable
 from magmadnn.executor.native import Instance
 from magmadnn.executor.tasks import Tasks
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.node import placeholder
+from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
 from magmadnn.tensor import Operation
@@ -165,3 +166,95 @@ def test_gradients() -> None:
             (made,) = md.grad(y, [Operation(node)])
             found, wanted, _ = both(node, made.node, x)
             np.testing.assert_allclose(found, wanted, 1e-12, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "int64", "int32", "uint8", "bool"]
+)
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_places_along_axes_of_unknown_length(name: str, dtype: str) -> None:
+    """The first of equal ones, the first NaN; along rows, columns and all of the elements."""
+    for shape, axis in (((BATCH,), 0), ((BATCH, 5), 0), ((3, BATCH), 1), ((BATCH, 5), None)):
+        node, made = graph(name, shape, dtype, axis, shape == (BATCH, 5))
+        for batch in (67, 1):
+            x = np.round(drawn(shape, "int32" if dtype == "bool" else dtype, batch)).astype(dtype)
+            if x.dtype.kind == "f" and batch > 1:
+                x.flat[40], x.flat[52] = np.nan, np.nan
+            found, wanted, plan = both(node, made, x)
+            np.testing.assert_array_equal(found, wanted)
+            assert "0 calls of NumPy" in plan, plan
+
+
+def test_places_are_not_read_from_memory() -> None:
+    """Whether rows are many or one."""
+    for shape in ((BATCH,), (3, BATCH)):
+        _, made = graph("argmax", shape, np.float32, -1, False)
+        plan = Executable([made], executor="native").text({})
+        assert "places" not in plan, plan
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_nothing_to_choose_from(name: str, executor: str) -> None:
+    node, made = graph(name, (BATCH, 5), np.float32, 0, False)
+    with pytest.raises(ShapeError, match=rf"{name}: axis 0 of x \(0, 5\) is empty"):
+        Executable([made], executor=executor).run({node: np.zeros((0, 5), np.float32)})
+
+
+def test_a_part_of_the_places_begins_later() -> None:
+    """Too many numbers to be computed beforehand: a view of 0, 1, 2, ... is not 0, 1, 2, ... itself."""
+    node, many = placeholder("x", Spec((3, 1500), np.dtype(np.int64))), constant(np.arange(2000))
+    made = ops.add(node, ops.getitem(many, np.s_[5:1505]))
+    found, wanted, _ = both(node, made, drawn((3, 1500), np.int64))
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_axes(name: str, dtype: str) -> None:
+    """What is combined with nothing; a sum of -0 alone is 0, as NumPy's is."""
+    node, made = graph(name, (BATCH, 5), dtype, (), False)
+    for batch in (11, 0):
+        x = drawn((BATCH, 5), dtype, batch)
+        if np.dtype(dtype).kind == "f" and batch:
+            x[0, :3] = -0.0, np.nan, -np.inf
+        found, wanted, plan = both(node, made, x)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+        assert "0 calls of NumPy" in plan, plan
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_place_of_a_single_number(name: str) -> None:
+    node, made = graph(name, (), np.float32, None, False)
+    found, wanted, plan = both(node, made, np.array(np.nan, np.float32))
+    assert found == wanted == 0 and "0 calls of NumPy" in plan
+
+
+def test_classes_that_a_stack_of_matrices_shares() -> None:
+    node, classes = placeholder("x", Spec((BATCH, 3, 5), np.dtype(np.float32))), np.array([4, 0, 2])
+    x = drawn(node.shape, np.float32)
+    found, wanted, plan = both(node, ops.take_class(node, classes), x)
+    np.testing.assert_array_equal(found, wanted)
+    assert "0 calls of NumPy" in plan
+    node = placeholder("x", Spec((3, 5), np.dtype(np.float32)))  # and rows that many classes share
+    found, wanted, plan = both(node, ops.take_class(node, np.array([[4, 0, 2], [1, 1, 3]])), x[0])
+    np.testing.assert_array_equal(found, wanted)
+    assert "0 calls of NumPy" in plan
+
+
+def test_a_class_outside_is_found_in_a_stack() -> None:
+    node = placeholder("x", Spec((BATCH, 3, 5), np.dtype(np.float32)))
+    classes = placeholder("classes", Spec((3,), np.dtype(np.int64)))
+    run = Executable([ops.take_class(node, classes)], executor="native")
+    with pytest.raises(DataError, match="index 5 at"):
+        run.run({node: drawn(node.shape, np.float32), classes: np.array([4, 5, 2])})
+
+
+@pytest.mark.parametrize("dtype", ["float16", BFLOAT16])
+def test_uniform_numbers_in_half_precision(dtype: Any) -> None:
+    node = placeholder("counter", Spec((), np.dtype(np.int64)))
+    made = ops.random_uniform(node, (1009,), dtype, seed=7)
+    found, wanted, plan = both(node, made, np.asarray(2**40 + 3))
+    assert found.tobytes() == wanted.tobytes()
+    assert "0 calls of NumPy" in plan, plan

@@ -13,7 +13,7 @@ from magmadnn.compiler.native import NativePlan
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.executor.places import tensor_of
 from magmadnn.graph.dim import bind_shape
-from magmadnn.graph.node import CONSTANT, SIZE, VARIABLE, Node
+from magmadnn.graph.node import CONSTANT, VARIABLE, Node, follows_sizes, value_for
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice
@@ -104,8 +104,8 @@ class Layout:
         for node in self._offsets:
             if node.op is CONSTANT:
                 self.write(node, np.asarray(node.value))
-            elif node.op is SIZE:
-                self.write(node, np.asarray(node.attributes["dim"].bind(self.sizes), node.dtype))
+            elif follows_sizes(node):
+                self.write(node, value_for(node, self.sizes))
 
     def _allocated(self, nbytes: int) -> MemoryManager:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from magmadnn.compiler.kernels.rows import Reduction
+from magmadnn.compiler.kernels.rows import CHOOSING, Reduction
 
 from .builder import F32, I32, I64, Code, Value, Variable, is_float, item_bytes, vector
 from .formulas import ITEMS, PRIMITIVES
@@ -98,9 +98,10 @@ class _Parts:
         start = code.lift(neutral(reduction), self.kind)
         self.registers: list[Variable] = [code.variable(start) for _ in range(self.count)]
         # Extremes combine faster if NaN is looked for beside them.
-        self.extreme = reduction.kind in ("maximum", "minimum") and is_float(self.item)
+        self.extreme = reduction.kind in CHOOSING
         self.none = code.zero(vector(I32 if self.item == F32 else I64, lanes))
-        self.nans = code.variable(self.none) if self.extreme and watch else None
+        watched = self.extreme and is_float(self.item) and watch
+        self.nans = code.variable(self.none) if watched else None
 
     def add(self, values: Sequence[Value]) -> None:
         """Combine vectors with the registers of their numbers."""
