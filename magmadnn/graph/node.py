@@ -46,6 +46,9 @@ class Structural:
 
     name: str
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _structural, (self.name,)  # there is one of each
+
 
 CONSTANT = Structural("constant")
 VARIABLE = Structural("variable")
@@ -54,6 +57,12 @@ SIZE = Structural("size")  # a dimension as a number; attribute `dim`
 PLACES = Structural("places")  # 0, 1, ... up to a dimension; attribute `dim`
 PHASE = Structural("phase")  # inputs: training branch, prediction branch
 UPDATE = Structural("update")  # inputs: passed through, variable, its new value
+
+
+def _structural(name: str) -> Structural:
+    kinds = (CONSTANT, VARIABLE, PLACEHOLDER, SIZE, PLACES, PHASE, UPDATE)
+    return next(kind for kind in kinds if kind.name == name)
+
 
 _NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 _path: ContextVar[tuple[object, ...]] = ContextVar("magmadnn_scope", default=())
@@ -105,6 +114,46 @@ class Node(Operators):
 
     def __repr__(self) -> str:
         return f"<{self.label}: {self.spec}>"
+
+    def __getstate__(self) -> list[Any]:
+        """All nodes that this one needs, inputs before users: graphs are deeper than Python recurses.
+
+        Leaves are themselves, so that what shares a variable does so afterwards too.
+        """
+        numbers: dict[Node, int] = {}
+        entries: list[Any] = []
+        for node in topological([self], _needed):
+            inputs = [numbers[i] for i in node.inputs]
+            origin = node.origin and node.origin.parted(numbers)
+            numbers[node] = len(entries)
+            leaf = node is not self and not inputs and origin is None
+            entries.append(node if leaf else (inputs, origin, _own_fields(node)))
+        return entries
+
+    def __setstate__(self, entries: list[Any]) -> None:
+        made: list[Node] = []
+        for entry in entries:
+            if isinstance(entry, Node):
+                made.append(entry)
+                continue
+            node = self if len(made) == len(entries) - 1 else Node.__new__(Node)
+            inputs, origin, own = entry
+            known = {"inputs": tuple(made[i] for i in inputs), "origin": origin and origin(made)}
+            for name, value in (own | known).items():
+                object.__setattr__(node, name, value)
+            object.__setattr__(node, "attributes", MappingProxyType(own["attributes"]))
+            made.append(node)
+
+
+def _needed(node: Node) -> tuple[Node, ...]:
+    """What a node was made from, by its op or by the call of a layer."""
+    return node.inputs if node.origin is None else (*node.inputs, *node.origin.inputs)
+
+
+def _own_fields(node: Node) -> dict[str, Any]:
+    """What of a node is no other node."""
+    names = ("op", "spec", "name", "value", "path")
+    return {name: getattr(node, name) for name in names} | {"attributes": dict(node.attributes)}
 
 
 def record(op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Node:

@@ -145,6 +145,9 @@ class Op:
         FUNCTIONS[self.name] = self
         object.__setattr__(self, "__doc__", f"{self.formula}\n\n{self.notes}".rstrip())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _known_op, (self.name,)  # there is one of each name
+
     @cached_property
     def words(self) -> OpWords:
         """What error messages say of this op; a leading underscore is nothing that users wrote."""
@@ -249,6 +252,17 @@ class Op:
         with np.errstate(all="ignore"):
             result = np.asarray(self.numpy(*arrays, **settled))
             return result if result.dtype == dtype else result.astype(dtype)
+
+
+def _known_op(name: str) -> Op:
+    """The op of a copied or pickled graph.
+
+    Raises:
+        UnknownNameError: if this process has none of that name.
+    """
+    if name not in REGISTRY:
+        raise UnknownNameError.of("a pickled graph: op", name, REGISTRY)
+    return REGISTRY[name]
 
 
 class _Required:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from magmadnn.errors import ShapeError
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.signature import is_integer
 from magmadnn.tensor import Placeholder, placeholder
 
 
@@ -20,8 +22,11 @@ def Input(shape: Sequence[Any], dtype: Any = "float32", *, name: str = "input") 
     Raises:
         ShapeError: if a size is below 1.
     """
-    if isinstance(shape, int):
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
         shape = (shape,)
+    for size in shape:
+        if not (size is None or isinstance(size, (str, Dim)) or is_integer(size)):
+            raise ShapeError(f"Input {name}: a size is an integer, a name or None, got {size!r}")
     if any(isinstance(size, int) and size < 1 for size in shape):
         raise ShapeError(f"Input {name}: sizes must be at least 1, got {tuple(shape)}")
     return placeholder(name, (None, *shape), dtype)

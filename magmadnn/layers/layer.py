@@ -17,7 +17,7 @@ an Operation; nothing is computed. Every class is abstract or final; to change o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, dataclass_transform
@@ -93,6 +93,22 @@ class LayerCall:
     def renewed(self, nodes: Mapping[Node, Node]) -> LayerCall:
         """The same call in a graph in which nodes have others in their place."""
         return LayerCall(self.layer, tuple(nodes.get(i, i) for i in self.inputs))
+
+    def parted(self, numbers: Mapping[Node, int]) -> PartedCall:
+        """The same call of numbered nodes."""
+        return PartedCall(self.layer, tuple(numbers[i] for i in self.inputs))
+
+
+@dataclass(frozen=True)
+class PartedCall:
+    """A `LayerCall` without its nodes, as it is copied and pickled."""
+
+    layer: Layer
+    inputs: tuple[int, ...]
+
+    def __call__(self, nodes: Sequence[Node]) -> LayerCall:
+        """The call of these nodes."""
+        return LayerCall(self.layer, tuple(nodes[i] for i in self.inputs))
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))

@@ -32,6 +32,8 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
         pass  # what it cannot be is said below
     if result is None or result not in _KNOWN:
         name = dtype if isinstance(dtype, str) or result is None else result.name
+        if result is not None and result.kind in "USOMmV":  # no number is near text, or objects
+            raise DTypeError(f"dtype {name!r} is not known: known are {', '.join(sorted(DTYPES))}")
         raise DTypeError(str(UnknownNameError.of("dtype", name, DTYPES)))
     return result
 

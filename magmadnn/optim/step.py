@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from magmadnn.compiler import Plan
-from magmadnn.errors import CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.executor import Executable
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.op import Array
@@ -228,6 +228,12 @@ class Step:
             raise CheckpointError(f"{where}: count must be at least 0, got {arrays[COUNT]}")
         for name, slot in held.items():
             slot.value.write(arrays[name])
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError(
+            "Step: a compiled step is not copied or pickled; keep step.state(), and give it to another "
+            "step of the same optimiser: load_state"
+        )
 
     def __repr__(self) -> str:
         return (

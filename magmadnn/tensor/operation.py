@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import unwrap
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
 from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators
-from magmadnn.graph.signature import shape_text
+from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec, as_dtype
 from magmadnn.memory import MANAGED, Kind
 
@@ -38,6 +38,11 @@ class Operation(Operators):
     def __init__(self, node: nodes.Node) -> None:
         self.node = node
         self._executables: dict[bool, Executable] = {}
+
+    def __getstate__(self) -> Any:
+        """Slots, without what was compiled."""
+        state: tuple[None, dict[str, Any]] = super().__getstate__()  # type: ignore[assignment]  # has slots
+        return None, state[1] | {"_executables": {}}
 
     @classmethod
     def __magmadnn_apply__(cls, op: Op, operands: Sequence[Any], attributes: Any) -> Operation:
@@ -209,6 +214,15 @@ def variable(
     return Variable(name, Tensor.holding(array, kind))
 
 
+def _listed(name: str, shape: Any) -> Sequence[Any]:
+    """A shape as a sequence; a single size is one of one axis."""
+    if shape is None or isinstance(shape, (str, Dim)) or is_integer(shape):
+        return (shape,)
+    if not isinstance(shape, Iterable):
+        raise ShapeError(f"placeholder {name}: expected a shape such as (None, 3), got {shape!r}")
+    return tuple(shape)
+
+
 def placeholder(name: str, shape: Sequence[Any], dtype: Any = "float32") -> Placeholder:
     """A value that is fed.
 
@@ -222,15 +236,19 @@ def placeholder(name: str, shape: Sequence[Any], dtype: Any = "float32") -> Plac
         ShapeError: for negative sizes.
     """
     sizes: list[Any] = []
-    for axis, size in enumerate(shape):
+    for axis, size in enumerate(_listed(name, shape)):
         if size is None:
             sizes.append(Dim.symbol("batch" if axis == 0 else f"{name}.{axis}"))
         elif isinstance(size, str):
             sizes.append(Dim.symbol(size))
         elif isinstance(size, Dim):
             sizes.append(size)
-        else:
+        elif is_integer(size):
             sizes.append(int(size))
+        else:
+            raise ShapeError(
+                f"placeholder {name}: a size is an integer, a name or None, got {size!r}"
+            )
     if any(isinstance(s, int) and s < 0 for s in sizes):
         raise ShapeError(f"placeholder {name}: sizes must not be negative, got {tuple(shape)}")
     return Placeholder(nodes.placeholder(name, Spec(tuple(sizes), as_dtype(dtype))))

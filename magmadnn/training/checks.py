@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operation]:
     """Input and output of layers in a row; in float64 where that is asked for."""
+    if not isinstance(layers, (list, tuple)):
+        raise ArgumentError(f"Model: layers must be a list, got {layers!r}; write Model([...])")
     if not layers or not isinstance(layers[0], Placeholder):
         raise ArgumentError("Model: the first of the layers must be md.layers.Input(shape)")
     following = list(layers[1:])
@@ -71,6 +73,28 @@ def at_least(what: str, value: Any, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+
+
+def check_share(what: str, value: Any) -> None:
+    """Look whether an argument is a number from 0 up to, not including, 1.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value < 1:
+        raise ArgumentError(f"{what} must be at least 0 and below 1, got {value!r}")
+
+
+def check_order(shuffle: Any, initial_epoch: Any) -> None:
+    """Look at what of `fit` says in which order epochs and rows come.
+
+    Raises:
+        ArgumentError: if shuffle is neither True nor False, or the epoch no number of one.
+    """
+    if not isinstance(shuffle, (bool, np.bool)):
+        raise ArgumentError(f"fit: shuffle must be True or False, got {shuffle!r}")
+    at_least("fit: initial_epoch", initial_epoch, 0)
 
 
 def listed(what: str, values: Any, kind: type, example: str) -> list[Any]:

@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from magmadnn.errors import FileError
+from magmadnn.errors import ArgumentError, FileError
 
 try:
     import fcntl
@@ -104,6 +105,17 @@ _REASONS = {
 }
 if hasattr(errno, "EDQUOT"):
     _REASONS[errno.EDQUOT] = f"the disk quota is used up; {_FULL}"
+
+
+def as_path(what: str, value: Any) -> Path:
+    """A path that a user gave.
+
+    Raises:
+        ArgumentError: if it is none, or empty: that would be the folder that the process is in.
+    """
+    if not isinstance(value, (str, os.PathLike)) or not str(value):
+        raise ArgumentError(f"{what} must be a path, got {value!r}")
+    return Path(value)
 
 
 def file_error(action: str, path: Path, error: OSError) -> FileError:

@@ -13,6 +13,7 @@ from magmadnn.executor import Executable
 from magmadnn.graph.node import Node
 from magmadnn.tensor import Operation
 
+from .disk import as_path
 from .durable import read_file, write_file
 from .interfaces import C_TYPES, Argument, Interface, c_header, fortran_module
 
@@ -33,7 +34,7 @@ def export_model(
     note: str = "",
 ) -> list[Path]:
     """Write the files that `Model.export` describes; gives their paths."""
-    place = Path(path)
+    place = as_path("export: the file", path)
     if place.suffix not in _ENDINGS:
         raise ArgumentError(f"export: the file name must end in .o, got {place.name!r}")
     prefix = _prefix(place, name)

@@ -29,13 +29,15 @@ from .checks import (
     at_least,
     chained,
     check_model,
+    check_order,
+    check_share,
     check_validation,
     check_values,
     checked_arrays,
     gpu_of,
     listed,
-    looks,
 )
+from .copying import Carried, objective_key, state_to_copy
 from .fit import BatchSize, Fit, run_once
 from .history import History
 from .inspection import diagram_of, plan_of, profile_of
@@ -112,7 +114,11 @@ class Model:
         self._step: tuple[Any, Objective, Step] | None = None
         self._evaluation: tuple[Any, Objective, Executable] | None = None
         self._prediction: Executable | None = None
+        self._carried: Carried | None = None  # the optimiser's state, of a copy
         check_model(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_to_copy(self)
 
     def __repr__(self) -> str:
         ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]
@@ -296,10 +302,8 @@ class Model:
         if not callable(batch_size):
             at_least("fit: batch_size", batch_size, 1)
         callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
-        if not 0 <= validation_split < 1:
-            raise ArgumentError(
-                f"fit: validation_split must be at least 0 and below 1, got {validation_split!r}"
-            )
+        check_share("fit: validation_split", validation_split)
+        check_order(shuffle, initial_epoch)
         others = callbacks or validation_split or class_weight or initial_epoch
         plain = shuffle and y is not None and sample_weight is None and not others
         with begun(self, gpu_of(self) if plain else None, x, y, batch_size) as call:
@@ -344,7 +348,7 @@ class Model:
         way = {"executor": self.executor, "precision": self.precision, "device": self.device}
         kept = kept_states(variables)
         nodes = tuple(s.node for s in kept)
-        key = (*self._objective_key(sample), self.optimizer, *way.values(), trained, nodes)
+        key = (*objective_key(self, sample), self.optimizer, *way.values(), trained, nodes)
         if self._step is None or self._step[0] != key:
             if call is not None:
                 call.leave()  # a new step may begin with values of now
@@ -356,13 +360,10 @@ class Model:
             step = self.optimizer.step(
                 objective.loss, self.parameters(), outputs=objective.sums, kept=kept, **way
             )
-            self._step = (key, objective, step)
+            if self._carried is not None and self._carried[0] == key:
+                step.load_state(self._carried[1])
+            self._step, self._carried = (key, objective, step), None
         return self._step[1:]
-
-    def _objective_key(self, sample: Batch) -> tuple[Any, ...]:
-        """Equal for equal losses and metrics of targets that look alike."""
-        chosen = (*map(id, self.losses()), *map(id, self.metrics))
-        return (*looks(sample.targets), sample.weights is not None, chosen)
 
     def _stream(self, x: Any) -> IterableSource:
         names = [placeholder.name for placeholder in self.inputs]
@@ -394,7 +395,7 @@ class Model:
 
     def _evaluated(self, source: Source, batch_size: int) -> dict[str, Any]:
         sample = source.sample
-        key = self._objective_key(sample)
+        key = objective_key(self, sample)
         if self._evaluation is None or self._evaluation[0] != key:
             objective = Objective(self, sample.targets, sample.weights is not None)
             executable = self._executable(objective.outputs)

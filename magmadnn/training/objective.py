@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
-from magmadnn.graph.spec import is_floating
+from magmadnn.graph.spec import BFLOAT16, is_floating
 from magmadnn.losses import Loss, as_loss
 from magmadnn.memory.foreign import as_array
 from magmadnn.metrics import Metric, as_metric
@@ -111,7 +111,7 @@ def sample_weights(
         ArgumentError: for a class that has no weight.
     """
     rows = len(targets[0])
-    weights = None if given is None else as_array(given).astype(np.float32, copy=False)
+    weights = None if given is None else _numbers(as_array(given))
     if weights is not None and weights.shape != (rows,):
         raise ShapeError(f"fit: sample_weight must have shape ({rows},), got {weights.shape}")
     if weights is not None and not (np.isfinite(weights).all() and (weights >= 0).all()):
@@ -120,6 +120,20 @@ def sample_weights(
         return weights
     by_class = _by_class(_class_numbers(as_array(targets[0])), class_weight)
     return by_class if weights is None else weights * by_class
+
+
+def _numbers(given: Array) -> Array:
+    """Weights in float32.
+
+    Raises:
+        DTypeError: if they are something else than real numbers.
+    """
+    if given.dtype.kind not in "biuf" and given.dtype != BFLOAT16:
+        raise DTypeError(
+            f"fit: sample_weight must be a number for each row, got {given.dtype}; "
+            "weights of classes are class_weight"
+        )
+    return given.astype(np.float32, copy=False)
 
 
 def _by_class(numbers: Array, weights: Mapping[int, float] | Literal["balanced"]) -> Array:

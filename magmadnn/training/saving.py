@@ -11,6 +11,7 @@ from magmadnn.errors import CheckpointError
 from .architecture import build, describe
 from .checkpoint import State, load_state, save_state
 from .codec import Custom, decode, encode
+from .disk import as_path
 from .durable import folder_names
 from .fit import part_of
 
@@ -61,6 +62,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
 
 def save_model(model: Model, folder: str | Path, extra: dict[str, Any] | None = None) -> None:
     """Write a model; a model that is there already is replaced in one rename."""
+    folder = as_path("save: the folder", folder)
     tensors = {f"model/{name}": value for name, value in model.values().items()}
     record = {"kind": "model", "model": model_record(model), "extra": extra or {}}
     save_state(folder, State(tensors=tensors, record=record), replace=True)
@@ -96,6 +98,6 @@ def load(folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu") ->
         DeviceError: if there is no such device.
         FileError: if it cannot be read.
     """
-    outer = Path(folder)
+    outer = as_path("load: the folder", folder)
     inside = outer.is_dir() and "model" in folder_names(outer)
     return load_model(outer / "model" if inside else outer, custom, device)[0]

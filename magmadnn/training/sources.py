@@ -462,6 +462,8 @@ def _in_order(value: Mapping[str, Any], names: list[str], what: str = "") -> tup
 
 def _misfit(fed: Placeholder, array: Array) -> str:
     """Why an array is none of samples for an input, and what to do."""
+    if array.dtype.kind in "US" and not array.ndim:
+        return f"expected an array for input {fed.name!r}, got the text {array.item()!r}; md.data reads files"
     if array.dtype == object and not array.ndim:
         return f"expected an array for input {fed.name!r}, got {type(array.item()).__name__}"
     expected, got = fed.shape[1:], shape_text(array.shape)
