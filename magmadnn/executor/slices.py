@@ -6,6 +6,8 @@ Nothing of Python takes part, so a step of a small network costs what its kernel
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,6 +28,7 @@ from .tasks import Tasks, even_parts, task_of
 from .threads import thread_count
 
 _SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
+_KEPT_SECONDS = 1.0  # that a copy of variables serves: so long it takes to run slices again
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 
 
@@ -135,6 +138,17 @@ class Slices:
             for source, result, step in pairs
         ]  # fmt: skip
 
+    def save(self) -> None:
+        """Keep the values of variables as they are now."""
+        for node in self._touched:
+            variable_memory(node)  # what a device has written comes to the host
+        self._saved.save()
+
+    def restore(self) -> None:
+        """Put back what was kept."""
+        self._faults[0] = 0
+        self._saved.restore()
+
     def run(
         self, data: Mapping[Node, Array], order: Array, settings: Mapping[Node, Array]
     ) -> list[Array] | None:
@@ -147,16 +161,15 @@ class Slices:
 
         Returns:
             None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
-            all variables are then as before the slice.
+            variables are then to be restored.
         """
         count = len(order) // self._size
         for node in self._touched:
-            variable_memory(node)  # what a device has written comes to the host
+            variable_memory(node)  # as above
         order = np.ascontiguousarray(order, np.int64)
         for node, task in self._fetching:
             task.arguments[_SOURCE] = data[node].ctypes.data
             task.arguments[_ORDER] = order.ctypes.data
-        self._saved.save()
         for node, values in settings.items():
             self._settings[node][:count] = values
         self._driver.run(0, count)
@@ -164,8 +177,6 @@ class Slices:
         if not self._faults[0] and all(map(is_finite, found)) and self._saved.are_finite():
             self._tune()
             return found
-        self._faults[0] = 0
-        self._saved.restore()
         return None
 
     def _variables(self) -> list[Node]:
@@ -173,14 +184,40 @@ class Slices:
 
 
 class BoundSlices:
-    """Slices over data: what one training holds, while the rest is kept for the next."""
+    """Slices over data: what one training holds, while the rest is kept for the next.
+
+    Variables are saved before a slice, which may have to be taken back. Where slices follow each other, one
+    copy serves those of a second: what came after it is run again, to the same bits.
+    """
 
     def __init__(self, slices: Slices, data: Mapping[Node, Array]) -> None:
         self._slices, self._data = slices, dict(data)
+        self._saved_at = -math.inf  # in seconds
+        self._since: list[tuple[Array, Mapping[Node, Array]]] = []  # order and settings of slices
 
-    def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
-        """As `Slices.run`."""
-        return self._slices.run(self._data, order, settings)
+    def run(
+        self, order: Array, settings: Mapping[Node, Array], follows: bool = False
+    ) -> list[Array] | None:
+        """As `Slices.run`, but for variables, which are as before the slice where this is None.
+
+        Args:
+            order: row numbers.
+            settings: values for each batch.
+            follows: whether nobody else has written variables or data since the slice before.
+        """
+        now = time.perf_counter()
+        if not follows or now - self._saved_at > _KEPT_SECONDS:
+            self._slices.save()
+            self._saved_at, self._since = now, []
+        found = self._slices.run(self._data, order, settings)
+        if found is not None:
+            self._since.append((order, settings))
+            return found
+        self._slices.restore()
+        for earlier in self._since:
+            self._slices.run(self._data, *earlier)
+        self._saved_at = -math.inf
+        return None
 
 
 def slices_of(

@@ -95,11 +95,14 @@ class StepSlices:
         if not isinstance(self._slices, BoundSlices):
             self._slices.data.renewed()
 
-    def run(self, order: Array, count: int) -> list[Array] | None:
+    def run(self, order: Array, count: int, follows: bool = False) -> list[Array] | None:
         """Loss and outputs of the next `count` batches of these rows, [count, ...] each.
 
-        None where one is NaN or infinite: nothing is changed then.
+        None where one is NaN or infinite: nothing is changed then. `follows`: nobody else has written
+        parameters, slots or data since the slice before.
         """
+        if isinstance(self._slices, BoundSlices):
+            return self._slices.run(order, self._values(count), follows)
         return self._slices.run(order, self._values(count))
 
     def launch(self, order: Array, count: int) -> Flight | None:

@@ -226,13 +226,14 @@ class Fit:
         A slice takes less than a tenth of a second, so that progress, signals and callbacks have their turn;
         a step that takes longer is a slice of its own.
         """
-        size = self.current_batch_size
+        size, follows = self.current_batch_size, False
         while self._stop is None and self._next_take is None:
             now, self._next = self._next or self._taken(slices, take), None
             if now is None:
                 return
             self._next = self._behind(now, slices, take)
-            piece, found = now.piece, now.found()
+            piece, found = now.piece, now.found(follows)
+            follows = found is not None and self._is_left_alone
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong
                 self._run_batches(piece.each(), started)
                 continue
@@ -258,17 +259,22 @@ class Fit:
         return None if piece is None else Flying(slices, piece)
 
     def _behind(self, now: Flying, slices: StepSlices, take: Take) -> Flying | None:
-        """What comes next, on its way already; None where somebody may look at what these batches leave.
-
-        Nor in a ring, which fills the places of batches that are done.
-        """
-        may_look = any(not vars(type(c)).get("stands_aside", False) for c in self.callbacks)
-        if may_look or self.source.streams or not now.launch():
+        """What comes next, on its way already; None where somebody may look at what these batches leave."""
+        if not self._is_left_alone or not now.launch():
             return None
         behind = self._taken(slices, take) or self._taken_of_next_epoch(slices)
         if behind is not None:
             behind.launch()
         return behind
+
+    @property
+    def _is_left_alone(self) -> bool:
+        """Whether between slices nobody looks at parameters or writes them, or the data.
+
+        A ring fills the places of batches that are done.
+        """
+        aside = all(vars(type(c)).get("stands_aside", False) for c in self.callbacks)
+        return aside and not self.source.streams
 
     def _taken_of_next_epoch(self, slices: StepSlices) -> Flying | None:
         """The first batches of the next epoch, if nothing is read from the device between the two."""

@@ -37,10 +37,13 @@ class Flying:
     def _is_on_its_way(self) -> bool:
         return self._flight is not None and not self._flight.is_dropped
 
-    def found(self) -> list[Array] | None:
-        """Loss and outputs of each batch; None where they have to run one by one, and nothing was changed."""
+    def found(self, follows: bool) -> list[Array] | None:
+        """Loss and outputs of each batch; None where they have to run one by one, and nothing was changed.
+
+        `follows`: nobody else has written anything since the slice before.
+        """
         if self.piece.rows is None:
             return None
         if self._flight is not None and not self._flight.is_dropped:
             return self._slices.finish(self._flight)
-        return self._slices.run(self.piece.rows, self.piece.count)
+        return self._slices.run(self.piece.rows, self.piece.count, follows)

@@ -310,9 +310,9 @@ def test_tensorboard_says_what_to_install(tmp_path, monkeypatch):
 def test_callbacks_have_their_turn_ten_times_a_second(monkeypatch):
     clock, ends, rng = [0.0], [], np.random.default_rng(8)
 
-    def run(slices, order, count):  # steps of 3 ms, slices up to a fifth slower or faster
+    def run(slices, order, count, follows):  # steps of 3 ms, slices up to a fifth slower or faster
         clock[0] += 0.003 * count * rng.uniform(0.8, 1.2)
-        return original(slices, order, count)
+        return original(slices, order, count, follows)
 
     original = StepSlices.run
     monkeypatch.setattr(StepSlices, "run", run)

@@ -11,6 +11,9 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.errors import NumericError
+from magmadnn.executor import slices
+from magmadnn.executor.saved import Saved
 from magmadnn.optim import StepSlices
 from tests.executor.cuda.devices import DEVICES, on
 
@@ -140,9 +143,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     run, launch = StepSlices.run, StepSlices.launch
 
-    def counted(self: StepSlices, order: Any, count: int) -> Any:
+    def counted(self: StepSlices, order: Any, count: int, follows: bool) -> Any:
         found.append(count)
-        return run(self, order, count)
+        return run(self, order, count, follows)
 
     def launched(self: StepSlices, order: Any, count: int) -> Any:
         flight = launch(self, order, count)
@@ -248,3 +251,73 @@ def test_weights_of_samples_take_part_in_slices(
     plain = model([layers.Dense(13, activation="tanh")])
     unweighted = plain.fit(X, Y, batch_size=17, epochs=3, verbose=False)
     assert unweighted.rows[-1]["loss"] != figures[-1][0]
+
+
+@pytest.fixture
+def saves(monkeypatch: pytest.MonkeyPatch) -> list[Saved]:
+    """Each batch is a slice; what variables were saved for."""
+    found: list[Saved] = []
+    save = Saved.save
+
+    def noted(saved: Saved) -> None:
+        found.append(saved)
+        save(saved)
+
+    monkeypatch.setattr(StepSlices, "longest", 1)
+    monkeypatch.setattr(Saved, "save", noted)
+    return found
+
+
+class Stop(md.callbacks.Callback):
+    """Asks to stop after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_batch_end(self, fit: Any) -> None:
+        if fit.steps == self.steps:
+            fit.stop("enough")
+
+
+def diverging(steps: int) -> md.Model:
+    """The last of `steps` steps throws its weights so far that the next one overflows."""
+    rate = md.optim.piecewise((steps - 1,), (0.1, 3e38))
+    made = [layers.Input((7,)), layers.Dense(13, "tanh"), layers.Dropout(0.3), layers.Dense(3)]
+    optimiser = md.optim.SGD(rate, momentum=0.9)
+    return md.Model(made, loss="cross_entropy", optimizer=optimiser, seed=3)
+
+
+@pytest.mark.parametrize("steps", [2, 7, 10, 11, 12, 17, 25])
+def test_one_copy_of_variables_serves_slices_that_follow_each_other(
+    steps: int, saves: list[Saved]
+) -> None:
+    """103 rows are ten slices and a smaller batch, after which variables are saved anew."""
+    once: dict[str, Any] = {"batch_size": 10, "epochs": 3, "verbose": False}
+    model, other = diverging(steps), diverging(steps)
+    with pytest.raises(NumericError, match="dense"):
+        model.fit(X, Y, **once)
+    assert len(saves) == 1 + steps // 11
+    other.fit(X, Y, **once, callbacks=[Stop(steps)])
+    for got, expected in zip(model.values().values(), other.values().values(), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_variables_are_saved_for_each_slice_where_somebody_may_write_them(
+    saves: list[Saved],
+) -> None:
+    class Looks(md.callbacks.Callback):
+        def on_epoch_end(self, fit: Any) -> None:
+            pass
+
+    model = dropout()[0]
+    model.fit(X, Y, batch_size=10, epochs=1, verbose=False, callbacks=[Looks()])
+    assert len(saves) == 10
+
+
+def test_a_copy_of_variables_does_not_serve_for_long(
+    saves: list[Saved], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_KEPT_SECONDS", -1.0)
+    model = dropout()[0]
+    model.fit(X, Y, batch_size=10, epochs=1, verbose=False)
+    assert len(saves) == 10
