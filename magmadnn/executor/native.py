@@ -250,16 +250,17 @@ class Instance:
             if node not in self._in_place:
                 if node in arrays:
                     arrays[node][...] = array
-            elif array is not arrays[node]:  # to ask for an address takes a microsecond
+            elif array is not arrays.get(node):  # to ask for an address takes a microsecond
                 self._point(node, _contiguous(array))
 
     def _point(self, node: Node, array: Array) -> None:
         """Let kernels read what is fed where it lies; it is kept until something else is fed."""
-        self.arrays[node] = array
         if patches := self._patches.get(node):
+            self.arrays.pop(node, None)  # what was fed last, should this be interrupted half-way
             address = array.ctypes.data
             for patch in patches:
                 patch.block[patch.slot] = address + patch.offset
+        self.arrays[node] = array
 
     def _new_values(self) -> list[Array]:
         return [self._current(value) for _, value in self.plan.program.updates]

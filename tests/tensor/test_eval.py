@@ -71,3 +71,21 @@ def test_large_arrays_are_read_where_they_lie_now() -> None:
     for fed in (a, a, turned, turned, turned.copy(), np.concatenate([a, a])[50:147], a):
         fed += 1
         np.testing.assert_array_equal(y.eval({x: fed}).read(), fed * 2)
+
+
+def test_what_was_fed_when_an_interruption_came_is_read_next_time() -> None:
+    class Interrupted(list):
+        def __iter__(self):
+            raise KeyboardInterrupt
+
+    x = md.placeholder("x", (97, 101))
+    y = x * 2.0
+    first, second = np.random.default_rng(4).standard_normal((2, 97, 101)).astype(np.float32)
+    y.eval({x: first})
+    ((_, _, instance),) = (e.native._last for e in y._executables.values())
+    patches = instance._patches[x.node]
+    instance._patches[x.node] = Interrupted(patches)
+    with pytest.raises(KeyboardInterrupt):
+        y.eval({x: second})
+    instance._patches[x.node] = patches
+    np.testing.assert_array_equal(y.eval({x: second}).read(), second * 2)
