@@ -138,19 +138,17 @@ class Slices:
             for source, result, step in pairs
         ]  # fmt: skip
 
-    def save(self) -> None:
-        """Keep the values of variables as they are now."""
-        for node in self._touched:
-            variable_memory(node)  # what a device has written comes to the host
-        self._saved.save()
-
     def restore(self) -> None:
-        """Put back what was kept."""
+        """Put back what was saved."""
         self._faults[0] = 0
         self._saved.restore()
 
     def run(
-        self, data: Mapping[Node, Array], order: Array, settings: Mapping[Node, Array]
+        self,
+        data: Mapping[Node, Array],
+        order: Array,
+        settings: Mapping[Node, Array],
+        save: bool = False,
     ) -> list[Array] | None:
         """Outputs of the batches of these rows, [batches, ...] each.
 
@@ -158,6 +156,7 @@ class Slices:
             data: what the rows are taken from: arrays of the shapes and dtypes that this was made for.
             order: row numbers, a whole number of batches and at most `LONGEST`.
             settings: values for each batch.
+            save: keep the values that variables have before, for `restore`.
 
         Returns:
             None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
@@ -165,7 +164,9 @@ class Slices:
         """
         count = len(order) // self._size
         for node in self._touched:
-            variable_memory(node)  # as above
+            variable_memory(node)  # what a device has written comes to the host
+        if save:
+            self._saved.save()
         order = np.ascontiguousarray(order, np.int64)
         for node, task in self._fetching:
             task.arguments[_SOURCE] = data[node].ctypes.data
@@ -206,10 +207,10 @@ class BoundSlices:
             follows: whether nobody else has written variables or data since the slice before.
         """
         now = time.perf_counter()
-        if not follows or now - self._saved_at > _KEPT_SECONDS:
-            self._slices.save()
+        save = not follows or now - self._saved_at > _KEPT_SECONDS
+        if save:
             self._saved_at, self._since = now, []
-        found = self._slices.run(self._data, order, settings)
+        found = self._slices.run(self._data, order, settings, save)
         if found is not None:
             self._since.append((order, settings))
             return found

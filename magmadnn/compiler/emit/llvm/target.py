@@ -80,7 +80,6 @@ class Target:
         }
 
 
-_HALF_WIDE = ("znver4",)  # their units have 256 bits, their vectors 512
 _X86, _MAC, _ARM = "x86_64-unknown-linux-gnu", "arm64-apple-darwin", "aarch64-unknown-linux-gnu"
 _NAMED = {
     target.cpu: target
@@ -113,6 +112,7 @@ def named(cpu: str) -> Target:
 def host() -> Target:
     """The CPU that this process runs on."""
     features, triple = llvm.get_host_cpu_features(), llvm.get_process_triple()
+    cpu = llvm.get_host_cpu_name()
     if features.get("avx512f"):
         vector_bytes, registers = 64, 32
     elif features.get("avx2"):
@@ -120,9 +120,10 @@ def host() -> Target:
     else:
         vector_bytes = 16
         registers = 32 if _is_arm(triple) else 16
+    known = _NAMED.get(cpu)
     return Target(
         triple=triple,
-        cpu=llvm.get_host_cpu_name(),
+        cpu=cpu,
         features=features.flatten(),
         vector_bytes=vector_bytes,
         vector_registers=registers,
@@ -130,7 +131,7 @@ def host() -> Target:
         l2_bytes=_cache_bytes(2, _L2_BYTES),
         last_bytes=_cache_bytes(3, _LAST_BYTES),
         dots=bool(features.get("avx512bf16")),
-        turns=2 if vector_bytes == 64 and llvm.get_host_cpu_name() in _HALF_WIDE else 1,
+        turns=known.turns if known and known.vector_bytes == vector_bytes else 1,
         halves=bool(features.get("f16c")) or _is_arm(triple),
     )
 
