@@ -45,6 +45,7 @@ LAYERS = """
     comm
     memory
     backends
+    storage
     errors
 """
 HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in names.split()}

@@ -14,12 +14,12 @@ import numpy as np
 
 from magmadnn.data import Dataset
 from magmadnn.errors import CheckpointError, FileError, MissingExtraError
+from magmadnn.storage.checkpoint import parameters_sha256
+from magmadnn.storage.disk import worded
+from magmadnn.storage.durable import read_file, write_file
+from magmadnn.storage.plain_json import JSON_BYTES
 from magmadnn.training import History, Model
-from magmadnn.training.checkpoint import parameters_sha256
-from magmadnn.training.disk import worded
-from magmadnn.training.durable import read_file, write_file
-from magmadnn.training.plain_json import JSON_BYTES
-from magmadnn.training.saving import save_model
+from magmadnn.training.model.saving import save_model
 
 from .console import Console
 from .settings import Settings

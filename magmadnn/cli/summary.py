@@ -9,7 +9,7 @@ from magmadnn.data import Preparation
 from magmadnn.errors import UnknownNameError
 from magmadnn.models import NETWORKS, Network
 from magmadnn.training import Model
-from magmadnn.training.summary import summary_text
+from magmadnn.training.model.summary import summary_text
 
 from .arguments import Parser
 from .trained import open_trained

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from magmadnn.data import Preparation
 from magmadnn.errors import CheckpointError, FileError
+from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
-from magmadnn.training.run_folder import RUN
-from magmadnn.training.saving import load_model
+from magmadnn.training.model.saving import load_model
 
 from .outputs import MODEL
 

@@ -19,12 +19,12 @@ from magmadnn.backends import cuda
 from magmadnn.data import Dataset, load
 from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
 from magmadnn.models import by_name
+from magmadnn.storage.run_folder import create_run, read_run
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback, Checkpoint
-from magmadnn.training.fit import Fit
-from magmadnn.training.progress import Progress
-from magmadnn.training.run_folder import create_run, read_run
-from magmadnn.training.summary import summary_text
+from magmadnn.training.callbacks.progress import Progress
+from magmadnn.training.loop.fit import Fit
+from magmadnn.training.model.summary import summary_text
 
 from .console import Console
 from .outputs import check_above, check_place, read_result, say_result, write_json, write_results

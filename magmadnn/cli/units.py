@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.data import Preparation
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.fit import Fit
+from magmadnn.training.loop.fit import Fit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

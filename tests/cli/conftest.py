@@ -15,7 +15,7 @@ import pytest
 
 from magmadnn.cli import main
 from magmadnn.training.callbacks import Checkpoint
-from magmadnn.training.fit import Fit
+from magmadnn.training.loop.fit import Fit
 
 ROOT = Path(__file__).resolve().parents[2]
 

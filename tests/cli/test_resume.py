@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from magmadnn.cli import main
-from magmadnn.training.checkpoint import CheckpointStore
+from magmadnn.storage.checkpoint import CheckpointStore
 
 # 276 rows to train on: 35 steps an epoch, the last of 4 rows. The preset has dropout and a falling rate.
 TRAINING = ("--hidden", "13,11", "--batch-size", "8", "--epochs", "3", "--checkpoint-every", "5")

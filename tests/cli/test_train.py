@@ -13,7 +13,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.cli import training_run
-from magmadnn.training.run_folder import read_run
+from magmadnn.storage.run_folder import read_run
 
 SMALL = ("--hidden", "7", "--epochs", "2", "--batch-size", "16")
 

@@ -21,7 +21,7 @@ from magmadnn.executor import Executable
 from magmadnn.executor.native import Instance
 from magmadnn.executor.tasks import Tasks
 from magmadnn.graph.program import Program
-from magmadnn.training.checkpoint import parameters_sha256
+from magmadnn.storage.checkpoint import parameters_sha256
 
 SHAPES = {
     "a matrix": ((131, 797), (797, 97)),

@@ -23,8 +23,8 @@ from magmadnn.errors import (
     GraphError,
     UnknownNameError,
 )
-from magmadnn.training import disk
-from magmadnn.training.run_folder import create_run
+from magmadnn.storage import disk
+from magmadnn.storage.run_folder import create_run
 from tests.refusals.cases import (
     TRAIN,
     CommandCase,

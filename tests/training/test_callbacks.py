@@ -18,8 +18,8 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.optim import StepSlices
-from magmadnn.training import fit
-from magmadnn.training.progress import Progress
+from magmadnn.training.callbacks.progress import Progress
+from magmadnn.training.loop import fit
 
 RNG = np.random.default_rng(6)
 X = RNG.normal(size=(67, 5)).astype(np.float32)
@@ -86,7 +86,7 @@ def test_resuming_in_mid_epoch_is_bit_identical(tmp_path, steps):
 
 
 def test_saving_rests_between_short_epochs_and_loses_no_best_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("magmadnn.training.callbacks._REST", 1e9)
+    monkeypatch.setattr("magmadnn.training.callbacks.checkpoints._REST", 1e9)
     saves, kept = [], {}
     checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss")
     save = checkpoint.store.save
@@ -113,7 +113,7 @@ def test_saving_rests_between_short_epochs_and_loses_no_best_one(tmp_path, monke
 
 
 def test_stopping_early_saves_the_last_epoch(tmp_path, monkeypatch):
-    monkeypatch.setattr("magmadnn.training.callbacks._REST", 1e9)
+    monkeypatch.setattr("magmadnn.training.callbacks.checkpoints._REST", 1e9)
     checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss")
     stop = md.callbacks.EarlyStopping("scripted_loss", patience=2)
     callbacks = [Scripted(1.0, *[2.0] * 8), stop, checkpoint]

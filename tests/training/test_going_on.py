@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import CheckpointError
-from magmadnn.training.checkpoint import CheckpointStore, State
+from magmadnn.storage.checkpoint import CheckpointStore, State
 
 RANDOM = np.random.default_rng(31)
 X = RANDOM.normal(size=(61, 5)).astype(np.float32)

@@ -17,7 +17,7 @@ PROGRAM = """
 import sys
 import numpy as np
 import magmadnn as md
-from magmadnn.training.checkpoint import parameters_sha256
+from magmadnn.storage.checkpoint import parameters_sha256
 layers = md.layers
 draw = np.random.default_rng(3)
 x, y = draw.normal(size=(203, 67)).astype(np.float32), draw.integers(0, 5, 203)

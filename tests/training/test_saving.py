@@ -153,7 +153,7 @@ def test_every_flipped_bit_is_noticed(tmp_path):
 
 
 def test_a_description_cannot_name_other_classes(tmp_path):
-    from magmadnn.training.checkpoint import load_state, save_state
+    from magmadnn.storage.checkpoint import load_state, save_state
 
     chained().save(tmp_path / "m")
     state = load_state(tmp_path / "m")

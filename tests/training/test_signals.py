@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magmadnn.training.signals import StopRequest
+from magmadnn.training.loop.signals import StopRequest
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 
@@ -89,7 +89,7 @@ def test_handlers_that_are_not_pythons_are_left(monkeypatch: pytest.MonkeyPatch)
 
 LOOP = """
 import sys, time
-from magmadnn.training.signals import StopRequest
+from magmadnn.training.loop.signals import StopRequest
 steps = 0
 try:
     with StopRequest() as stop:

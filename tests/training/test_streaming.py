@@ -18,9 +18,9 @@ import pytest
 import magmadnn as md
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError, GraphError, NumericError, ShapeError
-from magmadnn.training import pieces
-from magmadnn.training.pieces import Reader, flat
-from magmadnn.training.sources import ArraySource, IterableSource
+from magmadnn.training.loop import pieces
+from magmadnn.training.loop.pieces import Reader, flat
+from magmadnn.training.loop.sources import ArraySource, IterableSource
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -17,7 +17,7 @@ from magmadnn.executor import Executable
 from magmadnn.executor.cuda import coming, relay, small, watched
 from magmadnn.executor.cuda.arrays import begin
 from magmadnn.executor.cuda.data import Block
-from magmadnn.training import fit
+from magmadnn.training.loop import fit
 from tests.executor.cuda.devices import distance, network, samples
 
 ROWS, ROOM = 501, 701

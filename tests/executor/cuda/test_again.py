@@ -13,7 +13,7 @@ import magmadnn as md
 from magmadnn.errors import DataError, DTypeError
 from magmadnn.executor.cuda import cuts, small, watched
 from magmadnn.executor.cuda.slices import CudaSlices
-from magmadnn.training import again
+from magmadnn.training.loop import speculative
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import needs_compiler
 from tests.executor.cuda.test_foreign import Foreign
@@ -56,7 +56,7 @@ def given(kind: str) -> tuple[Any, Any]:
 
 
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "known_order", lambda rows, seed: None)
+    monkeypatch.setattr(speculative, "known_order", lambda rows, seed: None)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -11,8 +11,8 @@ import magmadnn as md
 from magmadnn.errors import DataError, NumericError, OutOfMemoryError
 from magmadnn.executor.cuda import slices, watched
 from magmadnn.executor.cuda.slices import CudaSlices
-from magmadnn.training import fit as training
-from magmadnn.training import flying
+from magmadnn.training.loop import fit as training
+from magmadnn.training.loop import pending
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import needs_compiler
 
@@ -44,7 +44,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flying.Flying, "launch", lambda piece: False)
+    monkeypatch.setattr(pending.Flying, "launch", lambda piece: False)
 
 
 @pytest.mark.parametrize("device", DEVICES)

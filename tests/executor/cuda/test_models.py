@@ -19,7 +19,7 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.executor.cuda import runner, small
-from magmadnn.training import pieces
+from magmadnn.training.loop import pieces
 from tests.executor.cuda.devices import DEVICES, distance, network, on, samples
 from tests.executor.cuda.emulator import emulated_device, needs_compiler
 

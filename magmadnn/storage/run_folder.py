@@ -1,0 +1,81 @@
+"""A run's folder: it appears with the run's arguments (`run.json`) inside, in one step.
+
+The arguments are the user's own and may hold paths. They are read to resume a run, never to load a model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from magmadnn.errors import CheckpointError, FileError
+
+from .disk import worded
+from .durable import clean_leftovers, read_file, write_file, write_folder
+from .plain_json import JSON_BYTES, from_plain, seal, to_plain, unseal
+
+RUN = "run.json"
+_FORMAT, _VERSION = "magmadnn-run", 1
+
+
+def create_run(path: str | os.PathLike[str], arguments: Mapping[str, Any]) -> None:
+    """Makes the folder of a new run, with its arguments, durably and in one step.
+
+    Args:
+        path: must not exist, or be an empty folder. Missing folders above it are made.
+        arguments: plain data (see `State.record`).
+
+    Raises:
+        ArgumentError: an argument that JSON cannot give back.
+        FileError: the folder exists and is not empty, or it cannot be written.
+    """
+    folder = Path(os.path.realpath(path))
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "arguments": to_plain(dict(arguments), "arguments"),
+    }
+    text = seal(document)
+    if folder.parent.is_dir():
+        clean_leftovers(folder.parent)
+    if _is_empty_folder(folder):
+        write_file(folder / RUN, text)  # it may be the working folder or a mounted disk: it stays
+    else:
+        write_folder(folder, {RUN: text}, manifest=False)
+
+
+def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The arguments that `create_run` wrote.
+
+    Raises:
+        CheckpointError: not a run's folder, damaged, or of a newer version.
+        FileError: it cannot be read.
+    """
+    file = Path(path) / RUN
+    with worded("cannot read", file):
+        if not file.exists():
+            raise CheckpointError(
+                f"{path}: expected a run's folder, got none with a {RUN}; check the path"
+            )
+    document = unseal(read_file(file, JSON_BYTES), str(file), _FORMAT, _VERSION)
+    arguments = from_plain(document.get("arguments"))
+    if not isinstance(arguments, dict):
+        raise CheckpointError(f"{file}: expected an object 'arguments', got {repr(arguments)[:80]}")
+    return arguments
+
+
+def _is_empty_folder(folder: Path) -> bool:
+    """Raises `FileError` if it is a folder that holds something."""
+    with worded("cannot write", folder):
+        if not folder.is_dir():
+            return False
+        clean_leftovers(folder)
+        held = sorted(entry.name for entry in folder.iterdir())
+    if held:
+        raise FileError(
+            f"{folder}: expected a new or empty folder, got one that holds {held[0]!r}; "
+            "give another --out, or go on with the run there by --resume"
+        )
+    return True

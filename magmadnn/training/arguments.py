@@ -1,0 +1,54 @@
+"""Checks of the arguments of public calls: numbers, shares, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+
+
+def at_least(what: str, value: Any, least: int) -> None:
+    """Look whether an argument is an integer of at least `least`.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ArgumentError(f"{what} must be an integer of at least {least}, got {value!r}")
+
+
+def check_share(what: str, value: Any) -> None:
+    """Look whether an argument is a number from 0 up to, not including, 1.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value < 1:
+        raise ArgumentError(f"{what} must be at least 0 and below 1, got {value!r}")
+
+
+def check_order(shuffle: Any, initial_epoch: Any) -> None:
+    """Look at what of `fit` says in which order epochs and rows come.
+
+    Raises:
+        ArgumentError: if shuffle is neither True nor False, or the epoch no number of one.
+    """
+    if not isinstance(shuffle, (bool, np.bool)):
+        raise ArgumentError(f"fit: shuffle must be True or False, got {shuffle!r}")
+    at_least("fit: initial_epoch", initial_epoch, 0)
+
+
+def listed(what: str, values: Any, kind: type, example: str) -> list[Any]:
+    """Several things of a kind, as a list.
+
+    Raises:
+        ArgumentError: if it is no list of them.
+    """
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [None]
+    if all(isinstance(value, kind) and value is not None for value in found):
+        return found
+    raise ArgumentError(f"{what} must be a list such as {example}, got {values!r}")

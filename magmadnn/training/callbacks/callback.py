@@ -1,0 +1,56 @@
+"""The base of callbacks: the hooks that training calls."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from magmadnn.graph.op import Array
+from magmadnn.training.loop.fit import Fit
+
+
+class Callback:
+    """Base of callbacks; override the hooks that you need. Each gets the running `Fit`.
+
+    Attributes:
+        comes_last: whether it is called after the others, wherever it stands among them.
+        stands_aside: whether it neither looks at parameters and optimiser nor changes or stops anything, so
+            that the next steps may have begun when it is called. What a class says is not true of classes
+            that are made from it.
+    """
+
+    comes_last: ClassVar[bool] = False
+    stands_aside: ClassVar[bool] = False
+
+    def on_train_begin(self, fit: Fit) -> None:
+        """Before the first step."""
+
+    def on_epoch_begin(self, fit: Fit) -> None:
+        """Before the first batch of an epoch, and after resuming within one."""
+
+    def on_batch_end(self, fit: Fit) -> None:
+        """After each step; `fit.last_loss` is its loss."""
+
+    def batches(self, fit: Fit) -> int | None:
+        """How many batches may run before `on_batch_end` must be called; None for any number.
+
+        Here: each single one, for callbacks that look at batches at all.
+        """
+        looks = type(self).on_batch_end is not Callback.on_batch_end or "on_batch_end" in vars(self)
+        return 1 if looks else None
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """After validation; `fit.row` holds the epoch's figures."""
+
+    def on_train_end(self, fit: Fit) -> None:
+        """At the end, also after an error."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must keep of this callback, as JSON data."""
+        return {}
+
+    def tensors(self) -> dict[str, Array]:
+        """Arrays that a checkpoint must keep beside `state`."""
+        return {}
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
+        """Go on from `state()` and `tensors()`."""

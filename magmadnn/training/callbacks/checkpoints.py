@@ -1,0 +1,127 @@
+"""Saving a training while it runs, and going on from what was saved."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from magmadnn.errors import ArgumentError
+from magmadnn.graph.op import Array
+from magmadnn.storage.checkpoint import CheckpointStore, State
+from magmadnn.training.loop.fit import Fit
+from magmadnn.training.loop.signals import StopRequest
+
+from .callback import Callback
+from .monitor import Monitor
+
+_REST = 9  # times what a save took, until the next one at the end of an epoch
+
+
+class Checkpoint(Callback):
+    """Saves the training so that it goes on bit for bit, and resumes from what is there.
+
+    Args:
+        folder: where `checkpoints/` is kept: the last two and the best.
+        every_steps: save after so many steps; None: at the end of each epoch (of short ones not each, so that
+            saving takes a tenth of the time at most), and
+        every_seconds: as soon as so much time has passed since the last save.
+        monitor: column that says which epoch is best; as in EarlyStopping.
+        mode: as in EarlyStopping.
+        resume: whether to go on from a checkpoint that is there already.
+        signals: whether SIGTERM and Ctrl-C save and end training at the next step.
+
+    Raises:
+        ArgumentError: if every_steps or every_seconds is not above 0.
+    """
+
+    # What EarlyStopping counts at the end of an epoch belongs to that epoch's checkpoint.
+    comes_last = True
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        every_steps: int | None = None,
+        every_seconds: float | None = 60.0,
+        monitor: str | None = None,
+        mode: str = "auto",
+        resume: bool = True,
+        signals: bool = True,
+    ) -> None:
+        for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
+            if value is not None and value <= 0:
+                raise ArgumentError(f"Checkpoint: {name} must be above 0, got {value}")
+        self.store = CheckpointStore(folder)
+        self.every_steps, self.every_seconds, self.resume = every_steps, every_seconds, resume
+        self._signals = StopRequest() if signals else None
+        self._monitor = Monitor("Checkpoint", monitor, mode)
+        self._saved_at, self._save_seconds = time.monotonic(), 0.0
+        self._saved_step = -1
+        self._best: tuple[int, State] | None = None  # not written yet
+
+    @property
+    def interrupted_by(self) -> int | None:
+        """The signal that ended training; None if none did."""
+        return None if self._signals is None else self._signals.requested
+
+    def on_train_begin(self, fit: Fit) -> None:
+        """Resume, and listen to signals."""
+        if self.resume and (state := self.store.latest()) is not None:
+            fit.restore(state)
+            self._saved_step = fit.steps
+        if self._signals is not None:
+            self._signals.__enter__()
+        self._saved_at = time.monotonic()
+
+    def batches(self, fit: Fit) -> int | None:
+        """Up to the next save by number of steps; time and signals can wait for a slice."""
+        return None if self.every_steps is None else self.every_steps - fit.steps % self.every_steps
+
+    def on_batch_end(self, fit: Fit) -> None:
+        """Save when it is time, or when a signal came."""
+        if self.interrupted_by is not None:
+            self._save(fit)
+            fit.stop(f"signal {self.interrupted_by}")
+        elif self.every_steps is not None:
+            if fit.steps % self.every_steps == 0:
+                self._save(fit)
+        elif self.every_seconds is not None:
+            if time.monotonic() - self._saved_at >= self.every_seconds:
+                self._save(fit)
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """Save, if it is time; the best epoch is marked, and kept in memory until then."""
+        if self._monitor.improves(self._monitor.value(fit)):
+            self._best = fit.steps, fit.state()
+        is_last = fit.epoch == fit.epochs or fit.is_stopping
+        rested = time.monotonic() - self._saved_at >= _REST * self._save_seconds
+        if is_last or (rested and (self._best is not None or self.every_steps is None)):
+            self._save(fit)
+
+    def _save(self, fit: Fit) -> None:
+        started, best = time.monotonic(), self._best
+        self._write_best()
+        if fit.steps != self._saved_step and (best is None or best[0] != fit.steps):
+            self.store.save(fit.steps, fit.state())
+        self._saved_step, self._saved_at = fit.steps, time.monotonic()
+        self._save_seconds = self._saved_at - started
+
+    def _write_best(self) -> None:
+        if self._best is not None:
+            (step, state), self._best = self._best, None
+            self.store.save(step, state, best=True)
+
+    def on_train_end(self, fit: Fit) -> None:
+        """Write what is kept in memory, and give signals back to the program."""
+        self._write_best()
+        if self._signals is not None:
+            self._signals.__exit__(None, None, None)
+
+    def state(self) -> dict[str, Any]:
+        """The best value so far."""
+        return {"best": self._monitor.best, "monitor": self._monitor.monitor}
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
+        """Go on comparing with it."""
+        self._monitor.best, self._monitor.monitor = state["best"], state["monitor"]

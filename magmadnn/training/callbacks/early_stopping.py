@@ -1,0 +1,78 @@
+"""Ending training where a figure no longer improves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magmadnn.graph.op import Array
+from magmadnn.training.arguments import at_least
+from magmadnn.training.loop.fit import Fit
+
+from .callback import Callback
+from .monitor import Monitor
+
+
+class EarlyStopping(Callback):
+    """Stops when a monitored value has not improved for `patience` epochs.
+
+    Args:
+        monitor: column of the history; validation loss if there is one, else the loss.
+        patience: epochs without improvement that are put up with.
+        min_delta: smallest change that counts as improvement.
+        mode: "min", "max", or "auto": smaller is better for losses and errors.
+        restore_best: whether the model gets back the parameters of its best epoch at the end.
+
+    Raises:
+        ArgumentError: if patience is negative.
+    """
+
+    def __init__(
+        self,
+        monitor: str | None = None,
+        *,
+        patience: int = 0,
+        min_delta: float = 0.0,
+        mode: str = "auto",
+        restore_best: bool = False,
+    ) -> None:
+        at_least("EarlyStopping: patience", patience, 0)
+        self.patience, self.min_delta, self.restore_best = patience, min_delta, restore_best
+        self._monitor = Monitor("EarlyStopping", monitor, mode)
+        self._waited = 0
+        self._kept: dict[str, Array] = {}
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """Compare, wait, stop."""
+        value = self._monitor.value(fit)
+        if self._monitor.improves(value, self.min_delta):
+            self._waited = 0
+            if self.restore_best:
+                self._kept = fit.model.values()
+            return
+        self._waited += 1
+        if self._waited > self.patience:
+            best, name = self._monitor.best, self._monitor.monitor
+            text = "none" if best is None else f"{best:.6g}"
+            fit.stop(f"{name} has not improved for {self._waited} epochs; its best is {text}")
+
+    def on_train_end(self, fit: Fit) -> None:
+        """Give the best parameters back."""
+        if self._kept:
+            fit.model.assign(self._kept)
+
+    def state(self) -> dict[str, Any]:
+        """Best value and epochs waited."""
+        return {
+            "best": self._monitor.best,
+            "monitor": self._monitor.monitor,
+            "waited": self._waited,
+        }
+
+    def tensors(self) -> dict[str, Array]:
+        """The best parameters."""
+        return self._kept
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
+        """Go on waiting."""
+        self._monitor.best, self._monitor.monitor = state["best"], state["monitor"]
+        self._waited, self._kept = state["waited"], dict(tensors)

@@ -1,0 +1,64 @@
+"""Writing each epoch's figures to files: CSV, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from magmadnn.errors import MissingExtraError
+from magmadnn.training.loop.fit import Fit
+
+from .callback import Callback
+
+
+class CSVLogger(Callback):
+    """Writes a row for each epoch to a CSV file while training runs."""
+
+    stands_aside = True
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """Add the epoch's row; the header stands in the first line."""
+        fresh = len(fit.history) == 1
+        with self.path.open("w" if fresh else "a", newline="") as file:
+            writer = csv.DictWriter(file, list(fit.row), lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerow(fit.row)
+
+
+class TensorBoard(Callback):
+    """Writes each epoch's figures for TensorBoard.
+
+    Args:
+        folder: where event files go; each training writes one of its own.
+
+    Raises:
+        MissingExtraError: without tensorboardX.
+    """
+
+    stands_aside = True
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError.of("tensorboardX", "TensorBoard", "tensorboard") from error
+        self._open, self._folder = SummaryWriter, str(folder)
+        self._writer: Any = None
+
+    def on_train_begin(self, fit: Fit) -> None:
+        """Open a file."""
+        self._writer = self._open(self._folder)
+
+    def on_epoch_end(self, fit: Fit) -> None:
+        """One scalar for each column."""
+        for name, value in fit.row.items():
+            self._writer.add_scalar(name, value, fit.epoch)
+
+    def on_train_end(self, fit: Fit) -> None:
+        """Write what is left."""
+        self._writer.close()

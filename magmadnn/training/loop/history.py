@@ -1,0 +1,123 @@
+"""History: what was measured in each epoch, as table, files and curves."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
+from magmadnn.storage.durable import write_file
+
+Row = dict[str, float]
+
+_NO_CURVES = frozenset(
+    "epoch seconds samples_per_second learning_rate batch_size skipped_steps".split()
+)
+
+
+class History:
+    """One row for each epoch.
+
+    Attributes:
+        rows: dicts with `epoch` (from 1), `loss`, the metrics, `val_...` for validation, `seconds`,
+            `samples_per_second`, `learning_rate`; in mixed_fp16 `skipped_steps`, how many steps of the
+            optimiser so far changed nothing, because a gradient was not finite.
+        stopped: why training ended early; None if it did not.
+    """
+
+    def __init__(self, rows: list[Row] | None = None) -> None:
+        self.rows: list[Row] = rows or []
+        self.stopped: str | None = None
+
+    def __getitem__(self, name: str) -> list[float]:
+        """The values of one column over the epochs; NaN where an epoch has none."""
+        if name not in self.columns:
+            raise UnknownNameError.of("history column", name, self.columns)
+        return [row.get(name, math.nan) for row in self.rows]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, in the order in which they appeared."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as CSV, with all digits."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_file(path, text.getvalue().encode())
+
+    def to_json(self, path: str | Path) -> None:
+        """Write the rows as JSON; NaN and infinities become text."""
+        plain = [
+            {k: v if math.isfinite(v) else repr(v) for k, v in row.items()} for row in self.rows
+        ]
+        write_file(path, json.dumps({"rows": plain, "stopped": self.stopped}, indent=1).encode())
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Curves of loss and metrics over the epochs, training and validation in one panel.
+
+        Args:
+            path: a picture to write; its ending says the format, else .png. None only gives the figure.
+
+        Returns:
+            The matplotlib Figure.
+
+        Raises:
+            MissingExtraError: without matplotlib.
+            ArgumentError: if there is no epoch yet, or matplotlib does not know the ending.
+            FileError: if the picture cannot be written.
+        """
+        try:
+            from matplotlib.figure import Figure
+            from matplotlib.ticker import MaxNLocator
+        except ImportError as error:
+            raise MissingExtraError.of("matplotlib", "history.plot", "plot") from error
+        if not self.rows:
+            raise ArgumentError("history.plot: there is no epoch to draw yet")
+        names = [c for c in self.columns if c not in _NO_CURVES and not c.startswith("val_")]
+        figure = Figure(figsize=(5 * len(names), 3.6), layout="constrained")
+        axes = figure.subplots(1, len(names), squeeze=False)[0]
+        for panel, name in zip(axes, names, strict=True):
+            for column, label in ((name, "training"), (f"val_{name}", "validation")):
+                if column in self.columns:
+                    panel.plot(self["epoch"], self[column], marker="o", markersize=3, label=label)
+            panel.set_xlabel("epoch")
+            panel.set_title(name)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+            panel.grid(alpha=0.3)
+            panel.legend()
+        if path is not None:
+            path = Path(path)
+            path = path if path.suffix else path.with_name(f"{path.name}.png")
+            write_file(path, _picture(figure, path))
+        return figure
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "History(no epoch)"
+        last = ", ".join(f"{k}={v:.4g}" for k, v in self.rows[-1].items())
+        return f"History({len(self.rows)} epochs; last: {last})"
+
+
+def _picture(figure: Any, path: Path) -> bytes:
+    """The figure as a file whose ending says the format."""
+    known = figure.canvas.get_supported_filetypes()
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in known:
+        raise UnknownNameError.of(f"history.plot {path}: format", ending, known)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=ending, dpi=120)
+    return drawn.getvalue()

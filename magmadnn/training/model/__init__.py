@@ -1,0 +1,1 @@
+"""The model: what users call, what it is made of, and its files."""

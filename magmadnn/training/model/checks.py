@@ -1,0 +1,175 @@
+"""Checks of what a model is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.data import check_arrays
+from magmadnn.data._structure import is_mapped
+from magmadnn.errors import ArgumentError, DTypeError, GraphError, MagmaDNNError
+from magmadnn.executor import Executable
+from magmadnn.executor.places import device_of
+from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
+from magmadnn.layers.layer import Layer, number_layers
+from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Loss, as_loss
+from magmadnn.metrics import as_metric
+from magmadnn.tensor import Operation, Placeholder
+from magmadnn.training.loop.resident import resident, settle_all
+from magmadnn.training.loop.sources import as_arrays, inputs_for
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operation]:
+    """Input and output of layers in a row; in float64 where that is asked for."""
+    if not isinstance(layers, (list, tuple)):
+        raise ArgumentError(f"Model: layers must be a list, got {layers!r}; write Model([...])")
+    if not layers or not isinstance(layers[0], Placeholder):
+        raise ArgumentError("Model: the first of the layers must be md.layers.Input(shape)")
+    following = list(layers[1:])
+    for layer in following:
+        if not isinstance(layer, Layer):
+            raise ArgumentError(f"Model: expected layers, got {layer!r}; wrap it in a Layer")
+    number_layers(list(dict.fromkeys(following)))  # first, so that errors tell which layer it is
+    x: Operation = layers[0]
+    if precision == "float64" and is_floating(x.dtype) and x.dtype != np.float64:
+        x = ops.cast(x, "float64")
+    for layer in following:
+        x = layer(x)
+        if not isinstance(x, Operation):
+            got = type(x).__name__
+            raise ArgumentError(f"Model: {layer!r} must give an Operation, got {got}; use md.ops")
+    return layers[0], x
+
+
+def looks(targets: Iterable[Array]) -> tuple[Any, ...]:
+    """Equal for targets that one compiled step can take."""
+    return tuple((t.shape[1:], t.dtype) for t in targets)
+
+
+def as_iterable(x: Any) -> Any:
+    """An iterable of batches, or a function that makes one.
+
+    Raises:
+        ArgumentError: if it is an array, or nothing to iterate over.
+    """
+    if isinstance(x, np.ndarray) or is_mapped(x) or not (hasattr(x, "__iter__") or callable(x)):
+        raise ArgumentError("y is missing: give x and y, or an iterable of batches (x, y)")
+    return x
+
+
+def check_model(model: Model) -> None:
+    """Look whether inputs, precision, losses and metrics of a new model can be what they are said to be.
+
+    Raises:
+        UnknownNameError, ArgumentError, GraphError, DTypeError: naming what cannot.
+    """
+    nodes, given = [output.node for output in model.outputs], {p.node for p in model.inputs}
+    program = Executable(nodes, executor=model.executor, precision=model.precision)
+    for needed in program.plan.placeholders:
+        if needed not in given:
+            raise GraphError(f"Model: an output needs {needed.name}, which is not among inputs")
+    for output in model.outputs if model.precision == "float64" else ():
+        if output.dtype != np.float64:
+            raise DTypeError(
+                f'Model: precision="float64", but output {output.name} is {output.dtype.name}; '
+                'give Inputs of float64: md.layers.Input(shape, "float64")'
+            )
+    losses = [as_loss(loss) for loss in model.losses()]  # an unknown name is told now
+    for loss, output in zip(
+        losses * (1 if len(losses) > 1 else len(model.outputs)), model.outputs, strict=False
+    ):
+        _check_logits(loss, output)
+    for metric in model.metrics:
+        as_metric(metric)
+
+
+def _check_logits(loss: Loss, output: Operation) -> None:
+    """Refuse probabilities where a loss takes logits: training would go on, badly."""
+    for kind, activation in ((CrossEntropy, "softmax"), (BinaryCrossEntropy, "sigmoid")):
+        if isinstance(loss, kind) and getattr(output.node.op, "name", "") == activation:
+            raise ArgumentError(
+                f"Model: {loss.name} takes logits, but an output is a {activation}: leave that activation "
+                "out; predict_probability applies it"
+            )
+
+
+def gpu_of(model: Model) -> int | None:
+    """The number of the GPU that a model's kernels run on; None for the processor."""
+    return device_of(model.device, model.executor)
+
+
+def checked_arrays(
+    model: Model, what: str, x: Any, y: Any, later: bool = False
+) -> tuple[list[Array], list[Array]]:
+    """Inputs and targets of a model, checked; with `later`, values on a device by whoever uses them.
+
+    Raises:
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
+    """
+    device = gpu_of(model)
+    inputs, targets = inputs_for(model.inputs, x, what, device), as_arrays(y, device)
+    if device is not None:
+        arrays = resident(model, what, [*inputs, *targets], device)
+        inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
+        if not later:
+            settle_all(arrays)
+    check_values(model, inputs, targets, later)
+    for fed, array in zip(model.inputs, inputs, strict=True):
+        if not np.can_cast(array.dtype, fed.dtype, "same_kind"):
+            raise DTypeError(
+                f"{what}: input {fed.name} is {fed.dtype.name}, got {array.dtype.name}; "
+                "cast the data, or give Input another dtype"
+            )
+    return inputs, targets
+
+
+def check_validation(model: Model, data: Any) -> tuple[Any, Any]:
+    """The pair (x, y) that `fit` is to evaluate; looked at before an epoch is spent, and copied nowhere.
+
+    Raises:
+        ArgumentError: if it is no pair.
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
+    """
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ArgumentError("fit: validation_data must be a pair (x, y)")
+    x, y = data
+    device = gpu_of(model)
+    inputs = inputs_for(model.inputs, x, "fit: validation_data", device)
+    try:
+        check_values(model, inputs, as_arrays(y, device), later=True)
+    except MagmaDNNError as error:
+        raise type(error)(f"fit: validation_data: {error}") from error
+    return x, y
+
+
+def check_values(
+    model: Model, inputs: Sequence[Array], targets: Sequence[Array], later: bool = False
+) -> None:
+    """Look at the values of inputs and targets; with `later` only at those of the host.
+
+    Raises:
+        ShapeError, DTypeError, DataError: naming where.
+    """
+    # one array is "x" in messages, several are "x[0]", "x[1]" ...
+    given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
+    classes, inner = _classes(model, targets)
+    check_arrays(given, wanted, classes=classes, inner=inner, later=later)
+
+
+def _classes(model: Model, targets: Sequence[Array]) -> tuple[int | None, int]:
+    """`classes` and `inner` of `check_arrays`, as the loss wants targets."""
+    if len(model.outputs) != 1 or model.loss is None:
+        return None, 0
+    loss, shape = as_loss(model.loss), model.outputs[0].shape
+    if isinstance(loss, BinaryCrossEntropy) and not is_floating(targets[0].dtype):
+        return 2, targets[0].ndim - 1
+    if isinstance(loss, CrossEntropy) and isinstance(shape[-1], int):
+        return shape[-1], len(shape) - 2
+    return None, 0

@@ -1,0 +1,61 @@
+"""Looking at what a model runs: plans as text, and where the time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magmadnn.errors import ArgumentError
+from magmadnn.executor import Executable
+from magmadnn.graph.diagram import Diagram
+from magmadnn.optim import Step
+from magmadnn.training.arguments import at_least
+from magmadnn.training.loop.fit import feeds_for
+from magmadnn.training.loop.pieces import Batch
+from magmadnn.training.loop.sources import ArraySource, as_arrays, inputs_for
+
+from .checks import checked_arrays
+
+if TYPE_CHECKING:
+    from magmadnn.executor.profile_text import Profile
+
+    from .model import Model
+
+
+def plan_of(model: Model, x: Any, y: Any, batch_size: int, expected: bool) -> str:
+    """See `Model.plan`."""
+    at_least("plan: batch_size", batch_size, 1)
+    found, sizes = _planned(model, "plan", x, y), {"batch": batch_size}
+    return found.expected_text(sizes) if expected else found.text(sizes)
+
+
+def diagram_of(model: Model, x: Any, y: Any, batch_size: int, optimised: bool) -> Diagram:
+    """See `Model.diagram`."""
+    at_least("diagram: batch_size", batch_size, 1)
+    return _planned(model, "diagram", x, y).diagram({"batch": batch_size}, optimised)
+
+
+def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
+    """See `Model.profile`."""
+    at_least("profile: batch_size", batch_size, 1)
+    found = _planned(model, "profile", x, y)
+    inputs = [a[:batch_size] for a in inputs_for(model.inputs, x, "profile")]
+    if isinstance(found, Executable):
+        return found.profile({p.node: a for p, a in zip(model.inputs, inputs, strict=True)})
+    assert model._step is not None
+    targets = [a[:batch_size] for a in as_arrays(y)]
+    batch = Batch(inputs, targets)
+    return found.profile(feeds_for(model, model._step[1], batch))
+
+
+def _planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:
+    """The training step for data like this; the prediction of a model without an optimiser."""
+    if model.optimizer is None:
+        return model._predictor()
+    if y is not None:
+        inputs, targets = checked_arrays(model, what, x, y)
+        model._training_step(ArraySource(inputs, targets, None, seed=None).sample)
+    elif what == "profile":
+        raise ArgumentError("profile: the targets are missing: profile(x, y)")
+    if model._step is None:
+        raise ArgumentError(f"{what}: no targets are known before fit; give some: {what}(x, y)")
+    return model._step[2]

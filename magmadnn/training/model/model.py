@@ -1,0 +1,494 @@
+"""Model: layers, loss, optimiser and metrics together; train, evaluate, predict, save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from magmadnn import ops, optim
+from magmadnn.data import split_rows
+from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
+from magmadnn.executor import Executable, placed
+from magmadnn.graph.diagram import Diagram
+from magmadnn.graph.node import node_of, rebuild
+from magmadnn.graph.op import Array
+from magmadnn.graph.spec import Spec
+from magmadnn.layers.layer import Layer, Parameter, number_layers
+from magmadnn.optim import Optimizer, Step
+from magmadnn.tensor import Operation, Placeholder, Variable
+from magmadnn.training.arguments import at_least, check_order, check_share, listed
+from magmadnn.training.callbacks import Callback
+from magmadnn.training.callbacks.progress import for_verbosity
+from magmadnn.training.loop.fit import BatchSize, Fit, run_once
+from magmadnn.training.loop.history import History
+from magmadnn.training.loop.objective import Objective, sample_weights
+from magmadnn.training.loop.pieces import Batch
+from magmadnn.training.loop.sources import ArraySource, IterableSource, Source, inputs_for
+from magmadnn.training.loop.speculative import Call, begun
+
+from .architecture import free_variables, kept_states, layers_of, trained_of
+from .checks import (
+    as_iterable,
+    chained,
+    check_model,
+    check_validation,
+    check_values,
+    checked_arrays,
+    gpu_of,
+)
+from .copying import Carried, objective_key, state_to_copy
+from .inspection import diagram_of, plan_of, profile_of
+from .summary import summary_text
+
+if TYPE_CHECKING:
+    from magmadnn.executor.profile_text import Profile
+
+Trained = Parameter | Variable
+
+
+class Model:
+    """A network from inputs to outputs.
+
+    Args:
+        layers: an Input and then layers, each applied to the result of the one before.
+        inputs: in place of layers: the Inputs of a graph,
+        outputs: and what is computed from them.
+        loss: name, Loss or function of (predictions, targets); a list for several outputs.
+        optimizer: an optimiser of `md.optim`, or its name.
+        metrics: names, Metrics or functions of (predictions, targets).
+        seed: of initial values, dropout and shuffling.
+        executor: "native" for compiled kernels, "reference" for NumPy, op by op.
+        precision: "float32"; "float64" for everything; "mixed_bf16" or "mixed_fp16" for operands of matrix
+            products that are rounded to bfloat16 or float16, with sums, parameters and all else in float32
+            (in float16 the loss is scaled); "tf32" lets GPUs round them to TF32.
+        device: "cpu"; "cuda", or "cuda:1" for another than the first NVIDIA GPU; "auto" for a GPU where one
+            can be used. Parameters may be read and set as ever: they are copied when that is needed.
+
+    Raises:
+        UnknownNameError: if there is no such executor, precision or device.
+        DeviceError: if there is no such GPU; says what is missing.
+        ArgumentError, GraphError: if there is no Input, outputs do not follow, or NumPy shall run on a GPU.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Any] | None = None,
+        *,
+        inputs: Sequence[Placeholder] | Placeholder | None = None,
+        outputs: Sequence[Operation] | Operation | None = None,
+        loss: Any = None,
+        optimizer: Optimizer | str | None = None,
+        metrics: Sequence[Any] = (),
+        seed: int = 0,
+        executor: str = "native",
+        precision: str = "float32",
+        device: str = "cpu",
+    ) -> None:
+        if (layers is None) == (inputs is None or outputs is None):
+            raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
+        if layers is not None:
+            first, last = chained(layers, precision)
+            inputs, outputs = [first], [last]
+        self.inputs = [inputs] if isinstance(inputs, Placeholder) else list(inputs or [])
+        self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
+        self._input_nodes = [p.node for p in self.inputs]
+        at_least("Model: seed", seed, 0)
+        self.loss, self.seed = loss, int(seed)
+        self.metrics = listed("Model: metrics", metrics, object, '["accuracy"]')
+        self.executor, self.precision = executor, precision
+        self.device = placed(device, executor)
+        self.optimizer = None if optimizer is None else optim.of(optimizer)
+        self.layers: list[Layer] = layers_of(self.outputs)
+        self._free = free_variables(self.outputs)
+        number_layers(self.layers)
+        for parameter in self.variables():
+            if isinstance(parameter, Parameter):
+                parameter.prepare(self.seed)
+        self._step: tuple[Any, Objective, Step] | None = None
+        self._evaluation: tuple[Any, Objective, Executable] | None = None
+        self._prediction: Executable | None = None
+        self._carried: Carried | None = None  # the optimiser's state, of a copy
+        check_model(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_to_copy(self)
+
+    def __repr__(self) -> str:
+        ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]
+        return f"<Model {ends[0]} -> {ends[1]}: {len(self.layers)} layers>"
+
+    def losses(self) -> list[Any]:
+        """The losses as they were given, in a list."""
+        if self.loss is None:
+            return []
+        return list(self.loss) if isinstance(self.loss, (list, tuple)) else [self.loss]
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The network on other inputs: Operations, Tensors or arrays; parameters are shared.
+
+        Raises:
+            GraphError, ShapeError: if their number or shapes do not fit.
+        """
+        if len(inputs) != len(self.inputs):
+            raise GraphError(f"Model: has {len(self.inputs)} inputs, got {len(inputs)}")
+        replaced = {}
+        for own, value in zip(self.inputs, inputs, strict=True):
+            node = node_of(value)
+            if node is None:
+                raise GraphError(f"Model: input {own.name} is a number; give an array")
+            replaced[own.node] = node
+        fresh = [Operation(n) for n in rebuild([o.node for o in self.outputs], replaced)]
+        return fresh[0] if len(fresh) == 1 else fresh
+
+    # --- what it is made of -----------------------------------------------------------------------
+
+    def variables(self) -> list[Trained]:
+        """Everything that is kept: parameters and states, in order of the layers."""
+        return [p for layer in self.layers for p in layer.parameters()] + list(self._free)
+
+    def parameters(self) -> list[Trained]:
+        """What is trained, in order of the layers; frozen layers are left out."""
+        return trained_of(self.variables())
+
+    def values(self) -> dict[str, Array]:
+        """Copies of all parameters and states, by name."""
+        return {p.name: np.array(p.value.read()) for p in self.variables()}
+
+    def check(self, values: Mapping[str, Array]) -> None:
+        """Look whether `values` fit this model in names, shapes and dtypes.
+
+        Raises:
+            CheckpointError: naming the first that does not.
+        """
+        expected = {p.name: p.node.spec for p in self.variables()}
+        for name, spec in expected.items():
+            if name not in values:
+                raise CheckpointError(f"{name} is missing; the values belong to another model")
+            found = Spec(values[name].shape, values[name].dtype)
+            if found != spec:
+                raise CheckpointError(
+                    f"{name} is {found}, expected {spec}; the values belong to another model"
+                )
+        if extra := set(values) - set(expected):
+            raise CheckpointError(f"{min(extra)} is not in the model; the values belong to another")
+
+    def assign(self, values: Mapping[str, Array]) -> None:
+        """Give all parameters and states the values that `values()` gave; all or none.
+
+        Raises:
+            CheckpointError: if they do not fit.
+        """
+        self.check(values)
+        for parameter in self.variables():
+            parameter.assign(values[parameter.name])
+
+    def penalties(self) -> list[Operation]:
+        """The terms that regularisers add to the loss."""
+        return [
+            p.regularizer(p)
+            for p in self.parameters()
+            if isinstance(p, Parameter) and p.regularizer is not None
+        ]
+
+    def layer(self, name: str) -> Layer:
+        """The layer of that name.
+
+        Raises:
+            UnknownNameError: if there is none.
+        """
+        named = {layer.label: layer for layer in self.layers}
+        if name not in named:
+            raise UnknownNameError.of("layer", name, named)
+        return named[name]
+
+    def freeze(self, *names: str) -> None:
+        """Keep the parameters of these layers (all where none is named) as they are from now on."""
+        self._set_trainable(names, False)
+
+    def unfreeze(self, *names: str) -> None:
+        """Train the parameters of these layers (all where none is named) again."""
+        self._set_trainable(names, True)
+
+    def _set_trainable(self, names: Sequence[str], value: bool) -> None:
+        for layer in [self.layer(n) for n in names] or self.layers:
+            layer.trainable = value
+
+    def summary(self) -> None:
+        """Print a table of layers, output shapes and numbers of parameters."""
+        print(summary_text(self))
+
+    def plan(
+        self, x: Any = None, y: Any = None, *, batch_size: int = 32, expected: bool = False
+    ) -> str:
+        """What a training step runs, as text, with its costs; a prediction, without an optimiser.
+
+        Args:
+            x: data as for `fit`, of which a few samples will do; not needed once the model was fitted.
+            y: targets, likewise.
+            batch_size: the batch for which sizes are given.
+            expected: also the least time of each kernel, at limits of a core that are measured now.
+        """
+        return plan_of(self, x, y, batch_size, expected)
+
+    def diagram(
+        self, x: Any = None, y: Any = None, *, batch_size: int = 32, optimised: bool = True
+    ) -> Diagram:
+        """What `plan` tells, for `md.graph.to_svg`: kernels as boxes, or nodes if not `optimised`."""
+        return diagram_of(self, x, y, batch_size, optimised)
+
+    def profile(self, x: Any, y: Any = None, *, batch_size: int = 32) -> Profile:
+        """Where the time of a training step goes; of a prediction, without an optimiser.
+
+        Runs the step on the first `batch_size` rows for some tenths of a second; nothing is trained by it.
+        `print` the result for a table of kernels and one of layers, with shares of the FMA peak and of the
+        memory bandwidth of a core, both measured just before; `to_chrome_trace(path)` writes a trace. On a
+        GPU steps are timed by events, shares are those of a large product and of a copy on the device, and
+        each step also runs once in an NVTX range.
+
+        Raises:
+            ArgumentError: if the model does not run compiled kernels, or y is missing.
+        """
+        return profile_of(self, x, y, batch_size)
+
+    # --- train ------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: BatchSize = 32,
+        epochs: int = 1,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        shuffle: bool = True,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
+        callbacks: Sequence[Callback] = (),
+        initial_epoch: int = 0,
+        verbose: Any = "auto",
+    ) -> History:
+        """Train.
+
+        Args:
+            x: array, memory map, list of arrays for several inputs, dict by input name; or, without y, an
+                iterable of batches (x, y) or (x, y, weights), or a function that makes one for each epoch.
+            y: targets: class numbers, or numbers; a list for several outputs.
+            batch_size: samples of a step, or a function of the epoch; the last batch may be smaller.
+            epochs: passes over the data, those before initial_epoch included.
+            validation_data: (x, y) that is evaluated after each epoch.
+            validation_split: or the part of x and y, chosen by seed, that is kept back for that.
+            shuffle: a new order for each epoch, which depends on seed and epoch only.
+            sample_weight: weight of each sample in the loss.
+            class_weight: weight of the samples of each class: {class: weight}, or "balanced", which gives
+                all classes the same weight together: rows / (classes * rows of the class).
+            callbacks: see `md.callbacks`.
+            initial_epoch: number of the first epoch.
+            verbose: whether to print progress.
+
+        Raises:
+            ShapeError, DTypeError, DataError: if data does not fit, naming where.
+            NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
+                first operation and layer; parameters are then those before that step.
+        """
+        at_least("fit: epochs", epochs, 0)
+        if not callable(batch_size):
+            at_least("fit: batch_size", batch_size, 1)
+        callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
+        check_share("fit: validation_split", validation_split)
+        check_order(shuffle, initial_epoch)
+        others = callbacks or validation_split or class_weight or initial_epoch
+        plain = shuffle and y is not None and sample_weight is None and not others
+        with begun(self, gpu_of(self) if plain else None, x, y, batch_size) as call:
+            x, y = call.x, call.y
+            if y is None:
+                if validation_split or sample_weight is not None or class_weight is not None:
+                    what = "validation_split, sample_weight and class_weight"
+                    raise ArgumentError(f"fit: {what} need x and y as arrays")
+                source: Source = self._stream(x)
+            else:
+                later = not (class_weight or callbacks)
+                inputs, targets = checked_arrays(self, "fit", x, y, later)
+                weights = sample_weights(targets, sample_weight, class_weight)
+                kept = None
+                if validation_split and validation_data is not None:
+                    raise ArgumentError("fit: give validation_data or validation_split, not both")
+                if validation_split:
+                    kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
+                    held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
+                on = {"seed": self.seed if shuffle else None, "device": gpu_of(self)}
+                look = partial(check_values, self, inputs, targets)
+                source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
+            objective, step = self._training_step(source.sample, call)
+            size, validate = 1024 if callable(batch_size) else max(batch_size, 1024), None
+            if validation_data is not None:
+                validate = self._validation(validation_data, size)
+            elif validation_split:
+                validate = partial(self._evaluated, held_back, size)
+            run = Fit(
+                self, objective, step, source, batch_size=batch_size, epochs=epochs,
+                initial_epoch=initial_epoch, validation=validate,
+                callbacks=[*for_verbosity(verbose), *callbacks],
+            )  # fmt: skip
+            call.fit, run.call = run, call
+            return run.run()
+
+    def _training_step(self, sample: Batch, call: Call | None = None) -> tuple[Objective, Step]:
+        """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
+        self.optimizer = self.optimizer and optim.of(self.optimizer)  # a name may have been set
+        variables = self.variables()
+        trained = tuple(p.node for p in trained_of(variables))
+        way = {"executor": self.executor, "precision": self.precision, "device": self.device}
+        kept = kept_states(variables)
+        nodes = tuple(s.node for s in kept)
+        key = (*objective_key(self, sample), self.optimizer, *way.values(), trained, nodes)
+        if self._step is None or self._step[0] != key:
+            if call is not None:
+                call.leave()  # a new step may begin with values of now
+            if self.optimizer is None:
+                raise ArgumentError(
+                    "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
+                )
+            objective = Objective(self, sample.targets, sample.weights is not None)
+            step = self.optimizer.step(
+                objective.loss, self.parameters(), outputs=objective.sums, kept=kept, **way
+            )
+            if self._carried is not None and self._carried[0] == key:
+                step.load_state(self._carried[1])
+            self._step, self._carried = (key, objective, step), None
+        return self._step[1:]
+
+    def _stream(self, x: Any) -> IterableSource:
+        names = [placeholder.name for placeholder in self.inputs]
+        return IterableSource(as_iterable(x), gpu_of(self), names)
+
+    def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
+        x, y = check_validation(self, data)
+        return lambda: self.evaluate(x, y, batch_size=batch_size)
+
+    def evaluate(
+        self, x: Any, y: Any = None, *, batch_size: int = 1024, sample_weight: Any = None
+    ) -> dict[str, Any]:
+        """Loss and metrics on data, as a dict.
+
+        Args:
+            x: as in `fit`.
+            y: as in `fit`.
+            batch_size: samples that are computed at a time; the result does not depend on it.
+            sample_weight: weight of each sample.
+        """
+        at_least("evaluate: batch_size", batch_size, 1)
+        if y is None:
+            source: Source = self._stream(x)
+        else:
+            inputs, targets = checked_arrays(self, "evaluate", x, y)
+            weights = sample_weights(targets, sample_weight, None)
+            source = ArraySource(inputs, targets, weights, seed=None)
+        return self._evaluated(source, batch_size)
+
+    def _evaluated(self, source: Source, batch_size: int) -> dict[str, Any]:
+        sample = source.sample
+        key = objective_key(self, sample)
+        if self._evaluation is None or self._evaluation[0] != key:
+            objective = Objective(self, sample.targets, sample.weights is not None)
+            executable = self._executable(objective.outputs)
+            self._evaluation = (key, objective, executable)
+        _, objective, executable = self._evaluation
+        return run_once(self, objective, executable, source.epoch(0, batch_size, 0))
+
+    def predict(self, x: Any, *, batch_size: int = 4096) -> Any:
+        """The outputs for any number of samples, as an array; a list of arrays for several outputs.
+
+        For a model whose last layer gives logits these are logits: see `predict_probability`.
+        """
+        at_least("predict: batch_size", batch_size, 1)
+        arrays = inputs_for(self.inputs, x, "predict", gpu_of(self))
+        prediction, rows = self._predictor(), len(arrays[0])
+        if rows <= batch_size:
+            whole = prediction.run(dict(zip(self._input_nodes, arrays, strict=True)))
+            return whole[0] if len(whole) == 1 else whole
+        pieces = [
+            prediction.run(
+                {n: a[k : k + batch_size] for n, a in zip(self._input_nodes, arrays, strict=True)}
+            )
+            for k in range(0, rows, batch_size)
+        ]
+        found = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+        return found[0] if len(found) == 1 else found
+
+    def _predictor(self) -> Executable:
+        if self._prediction is None:
+            self._prediction = self._executable(self.outputs)
+        return self._prediction
+
+    def _executable(self, outputs: Sequence[Operation]) -> Executable:
+        nodes = [output.node for output in outputs]
+        return Executable(
+            nodes, executor=self.executor, precision=self.precision, device=self.device
+        )
+
+    def predict_probability(self, x: Any, *, batch_size: int = 4096) -> Array:
+        """Probabilities of the classes from logits [..., k]: softmax, or sigmoid for a single one."""
+        logits = self._single(self.predict(x, batch_size=batch_size))
+        found: Array = ops.sigmoid(logits) if logits.shape[-1] == 1 else ops.softmax(logits)
+        return found
+
+    def predict_class(self, x: Any, *, batch_size: int = 4096) -> Array:
+        """The number of the most likely class of each sample, as int64."""
+        logits = self._single(self.predict(x, batch_size=batch_size))
+        if logits.shape[-1] == 1:
+            return (logits[..., 0] > 0).astype(np.int64)
+        found: Array = logits.argmax(-1)
+        return found
+
+    def _single(self, predicted: Any) -> Array:
+        if isinstance(predicted, list):
+            raise GraphError("predict_class: the model has several outputs; use predict")
+        found: Array = predicted
+        return found
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a folder: architecture, settings, parameters; see the file formats.
+
+        Raises:
+            FileError: if the folder holds something else, or cannot be written.
+            GraphError: if a part of the model cannot be written down.
+        """
+        from .saving import save_model
+
+        save_model(self, folder)
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        cpu: str | None = None,
+        batch_size: int = 256,
+        note: str = "",
+    ) -> list[Path]:
+        """Write predict as an object file for C and Fortran, parameters included; see the how-to.
+
+        Args:
+            path: of the object file, `net.o`; `net.h` and `net.f90` are written beside it.
+            name: what names of functions begin with, as in `net_predict`; None: the file's name.
+            cpu: what it is to run on, such as "x86-64-v3"; None: the CPU of this machine.
+            batch_size: samples that are computed at a time.
+            note: text for the header, such as units and scaling of the inputs.
+
+        Returns:
+            The paths of the files.
+
+        Raises:
+            GraphError: if an op has no native kernel, naming op and layer.
+            ArgumentError: for a name that C and Fortran do not take, or a CPU that is not known.
+            FileError: if a file cannot be written, or a header is there that magmadnn did not write.
+        """
+        from .exporting import export_model
+
+        at_least("export: batch_size", batch_size, 1)
+        return export_model(self, path, name=name, cpu=cpu, batch_size=batch_size, note=note)

@@ -1,0 +1,103 @@
+"""Saving a model to a folder, and loading it: data only, nothing that is loaded can run code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magmadnn.errors import CheckpointError
+from magmadnn.storage.checkpoint import State, load_state, save_state
+from magmadnn.storage.disk import as_path
+from magmadnn.storage.durable import folder_names
+from magmadnn.training.loop.fit import part_of
+
+from .architecture import build, describe
+from .codec import Custom, decode, encode
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+def model_record(model: Model) -> dict[str, Any]:
+    """Everything about a model but its parameters, as JSON data."""
+    return {
+        "graph": describe(model.inputs, model.outputs),
+        "loss": encode(model.loss),
+        "optimizer": encode(model.optimizer),
+        "metrics": encode(model.metrics),
+        "seed": model.seed,
+        "precision": model.precision,
+        "frozen": [layer.label for layer in model.layers if not layer.trainable],
+    }
+
+
+def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str = "cpu") -> Model:
+    """The model of a record, with initial parameters.
+
+    Raises:
+        CheckpointError: if the record is damaged, or needs something that is not in `custom`.
+    """
+    from .model import Model
+
+    own = Custom(custom)
+    try:
+        inputs, outputs = build(record["graph"], own)
+        model = Model(
+            inputs=inputs,
+            outputs=outputs,
+            loss=decode(record["loss"], own),
+            optimizer=decode(record["optimizer"], own),
+            metrics=decode(record["metrics"], own),
+            seed=record["seed"],
+            precision=record["precision"],
+            device=device,
+        )
+        if record["frozen"]:
+            model.freeze(*record["frozen"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"the model's description is damaged: {error!r}") from error
+    return model
+
+
+def save_model(model: Model, folder: str | Path, extra: dict[str, Any] | None = None) -> None:
+    """Write a model; a model that is there already is replaced in one rename."""
+    folder = as_path("save: the folder", folder)
+    tensors = {f"model/{name}": value for name, value in model.values().items()}
+    record = {"kind": "model", "model": model_record(model), "extra": extra or {}}
+    save_state(folder, State(tensors=tensors, record=record), replace=True)
+
+
+def load_model(
+    folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu"
+) -> tuple[Model, dict[str, Any]]:
+    """A saved model and what was saved with it.
+
+    Raises:
+        CheckpointError: if the folder holds something else, or is damaged.
+        FileError: if it cannot be read.
+    """
+    state = load_state(folder)
+    if state.record.get("kind") != "model":
+        raise CheckpointError(f"{folder}: holds a {state.record.get('kind', 'state')}, not a model")
+    model = model_from(state.record["model"], custom, device)
+    model.assign(part_of(state.tensors, "model/"))
+    return model, state.record["extra"]
+
+
+def load(folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu") -> Model:
+    """The model that was saved to a folder.
+
+    Args:
+        folder: what `Model.save` wrote, or the output folder of `magmadnn train`.
+        custom: own layers, ops and functions that the model is made of.
+        device: where it is to run, as `Model` takes it; where it was trained does not matter.
+
+    Raises:
+        CheckpointError: if it is damaged, foreign, or needs something that is not in `custom`.
+        DeviceError: if there is no such device.
+        FileError: if it cannot be read.
+    """
+    outer = as_path("load: the folder", folder)
+    inside = outer.is_dir() and "model" in folder_names(outer)
+    return load_model(outer / "model" if inside else outer, custom, device)[0]
