@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from magmadnn.data._find import places_of
 from magmadnn.data.idx import has_idx_files
-from magmadnn.data.table import Missing
+from magmadnn.data.tables.reading import Missing
 from magmadnn.data.targets import Task
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.models import by_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from magmadnn.data._columns import Column, Schema
 from magmadnn.data.batching import batch_count, batches, order, split, split_rows
 from magmadnn.data.cifar import cifar10, cifar10_classes
 from magmadnn.data.idx import idx_folder, mnist
@@ -10,7 +9,8 @@ from magmadnn.data.loading import Dataset, Rows, load, load_for
 from magmadnn.data.npz import NpzArrays, read_npz
 from magmadnn.data.prefetching import Prefetcher, prefetch
 from magmadnn.data.preparation import Preparation
-from magmadnn.data.table import Table, read_table, read_table_like
+from magmadnn.data.tables.reading import Table, read_table, read_table_like
+from magmadnn.data.tables.schema import Column, Schema
 from magmadnn.data.targets import class_names, number_classes, target_kind
 from magmadnn.data.validation import check_arrays
 

@@ -15,7 +15,7 @@ from magmadnn.data._find import list_folder
 from magmadnn.data.cifar import cifar10, cifar10_classes, has_cifar_files
 from magmadnn.data.idx import has_idx_files, idx_folder, mnist
 from magmadnn.data.npz import NpzArrays, read_npz
-from magmadnn.data.table import Missing, Table
+from magmadnn.data.tables.reading import Missing, Table
 from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
 from magmadnn.errors import DataError, FileError

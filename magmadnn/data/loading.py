@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from magmadnn.data._sources import Source, open_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.preparation import Preparation
-from magmadnn.data.table import Missing, check_missing, read_table, read_table_like
+from magmadnn.data.tables.reading import Missing, check_missing, read_table, read_table_like
 from magmadnn.data.targets import Task, check_task, class_names, target_kind
 from magmadnn.errors import ArgumentError, DataError
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from magmadnn.data._columns import Schema
 from magmadnn.data._structure import as_array
-from magmadnn.data.table import Missing, check_missing
+from magmadnn.data.tables.reading import Missing, check_missing
+from magmadnn.data.tables.schema import Schema
 from magmadnn.data.targets import (
     TASKS,
     Task,

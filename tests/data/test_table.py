@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import magmadnn.data as data
-from magmadnn.data._delimited import read_cells
+from magmadnn.data.tables.cells import read_cells
 from magmadnn.errors import DataError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._delimited import MISSING, Cells, is_number
+from magmadnn.data.tables.cells import MISSING, Cells, is_number
 from magmadnn.errors import DataError
 
 MOST_CATEGORIES = 256  # one input each; columns with more are names or numbers of the rows

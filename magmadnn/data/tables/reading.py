@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._columns import (
+from magmadnn.data.tables.cells import MISSING, Cells, read_cells
+from magmadnn.data.tables.schema import (
     Column,
     Schema,
     categories_of,
@@ -21,7 +22,6 @@ from magmadnn.data._columns import (
     numbers_of,
     refuse_decimal_commas,
 )
-from magmadnn.data._delimited import MISSING, Cells, read_cells
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError
 
 Missing = Literal["mean", "drop"]

@@ -1,0 +1,1 @@
+"""Tables: columns of numbers and categories, read from delimited text."""
