@@ -32,7 +32,7 @@ class Tensor(ValueOperators):
     """Values of one dtype in an array of any number of axes; computes at once.
 
     Args:
-        shape: sizes of the axes; () for a single value.
+        shape: sizes of the axes, a tuple; () for a single value. For values there is `md.asarray`.
         init: an initialiser of `md.init`, or its name; zeros where it is left out.
         dtype: float16, bfloat16, float32, float64, int8 to int64, uint8 or bool.
         kind: kind of memory (see `md.memory.Kind`).
@@ -42,6 +42,7 @@ class Tensor(ValueOperators):
 
     Raises:
         ShapeError: if shape is no shape.
+        ArgumentError: for a list or an array, which could be values.
         DTypeError: if there is no such dtype, or the initialiser cannot make it.
         DeviceError, OutOfMemoryError: if there is no such memory, or not enough.
     """
@@ -52,7 +53,7 @@ class Tensor(ValueOperators):
 
     def __init__(
         self,
-        shape: int | Sequence[int],
+        shape: int | tuple[int, ...],
         init: initialisers.Initializer | str | None = None,
         dtype: DTypeLike = "float32",
         kind: Kind | str = Kind.MANAGED,
@@ -60,6 +61,11 @@ class Tensor(ValueOperators):
         seed: int = 0,
         name: str = "Tensor",
     ) -> None:
+        if isinstance(shape, list) or np.ndim(shape if hasattr(shape, "shape") else 0):
+            raise ArgumentError(
+                f"Tensor: a {type(shape).__name__} could be a shape or values: write a tuple for a shape, "
+                "md.asarray([...]) for values"
+            )
         sizes, dtype = as_shape("Tensor", shape), as_dtype(dtype)
         if init is None:
             memory = MemoryManager(int(np.prod(sizes, dtype=object)), dtype, kind, device)

@@ -52,7 +52,7 @@ def test_every_dtype(name: str) -> None:
     assert f"dtype={name}, kind=MANAGED)" in repr(t)
 
 
-@pytest.mark.parametrize("shape", [(), 0, 7, (7,), (3, 0, 5), [2, 3], (1, 1), (np.int64(2), 3)])
+@pytest.mark.parametrize("shape", [(), 0, 7, (7,), (3, 0, 5), (2, 3), (1, 1), (np.int64(2), 3)])
 def test_shapes(shape: Any) -> None:
     expected = np.zeros(shape)
     t = Tensor(shape, dtype="float64")
@@ -364,6 +364,10 @@ def test_cuda_array_interface_is_for_device_tensors_only(devices: list[Simulated
         (lambda: Tensor((2, -3)), errors.ShapeError, r"got \(2, -3\)"),
         (lambda: Tensor((2, 3.5)), errors.ShapeError, r"integers of at least 0, got \(2, 3.5\)"),
         (lambda: Tensor("ab"), errors.ShapeError, "got 'ab'"),
+        (lambda: Tensor([1, 2, 3]), errors.ArgumentError, r"a list .* md.asarray\(\[...\]\) for values"),
+        (lambda: Tensor([[1.0, 2.0]]), errors.ArgumentError, "a list could be a shape or values"),
+        (lambda: Tensor(np.array([1, 2])), errors.ArgumentError, "a ndarray could be a shape or values"),
+        (lambda: Tensor(asarray([1, 2])), errors.ArgumentError, "a Tensor could be a shape or values"),
         (lambda: Tensor(3, dtype="flot32"), errors.DTypeError, "did you mean 'float32'"),
         (lambda: Tensor(3, init.normal(), "int32"), errors.DTypeError, "expected a floating-point dtype"),
         (lambda: Tensor(3, "glorot_unifrom"), errors.UnknownNameError, "did you mean 'glorot_uniform'"),
