@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from magmadnn.compiler.emit.llvm.cache import cache_trouble
 from magmadnn.data._find import places_of
+from magmadnn.storage.places import cache_places
 
 from . import doctor_gpu, machine
 from .arguments import Parser
@@ -71,9 +71,19 @@ def _files() -> Facts:
     folder = mnist_folder()
     looked = ", ".join(map(str, places_of("mnist", None)))
     yield "MNIST", folder or f"not found; looked in {looked}; set MAGMADNN_DATA to its folder"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "magmadnn"
-    yield "cache", cache_trouble() or machine.folder_words(cache)
+    yield "cache", _cache_words()
     yield "runs", machine.folder_words(Path("runs").absolute())
+
+
+def _cache_words() -> str:
+    """Where compiled kernels and measurements are kept, and why not in better places."""
+    words = list[str]()
+    for place in cache_places():
+        trouble = cache_trouble(place)
+        words.append(trouble or machine.folder_words(place))
+        if trouble is None and machine.can_write(place):
+            break
+    return "; instead ".join(words) or "no folder for caches or temporary files is known"
 
 
 SECTIONS: dict[str, Callable[[], Facts]] = {

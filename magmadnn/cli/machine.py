@@ -120,11 +120,22 @@ def driver_words() -> str:
 
 
 def folder_words(folder: Path) -> str:
-    """Whether a folder can be written, or made."""
-    above = next(p for p in (folder, *folder.parents) if p.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+    """Whether a folder can be written, or made, in words."""
+    above = _nearest(folder)
+    if not can_write(folder):
         return f"{folder}: cannot be written, because {above} cannot"
     return f"{folder}: {'can be written' if above == folder else 'can be made when it is needed'}"
+
+
+def can_write(folder: Path) -> bool:
+    """Whether a folder can be written, or made."""
+    above = _nearest(folder)
+    return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _lines(path: str) -> list[str]:

@@ -17,6 +17,7 @@ from magmadnn.errors import CheckpointError, FileError, MissingExtraError
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.storage.disk import worded
 from magmadnn.storage.durable import read_file, write_file
+from magmadnn.storage.places import expanded
 from magmadnn.storage.plain_json import JSON_BYTES
 from magmadnn.training import History, Model
 from magmadnn.training.model.saving import save_model
@@ -35,7 +36,7 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
         FileError: if it cannot be written.
     """
-    target = Path(path).expanduser()
+    target = expanded(path)
     if target.exists() and not (target.is_file() or target.is_dir()):
         with worded("cannot write", target), target.open("wb") as file:
             file.write(data)
@@ -68,7 +69,7 @@ def check_place(option: str, path: str | None) -> None:
     """
     if path is None:
         return
-    if Path(path).expanduser().is_dir():
+    if expanded(path).is_dir():
         raise FileError(f"{option} {path}: expected the name of a file, got a folder")
     check_above(option, path)
 
@@ -79,7 +80,7 @@ def check_above(option: str, path: str) -> None:
     Raises:
         FileError: if it cannot, or is a file.
     """
-    target = Path(path).expanduser().absolute()
+    target = expanded(path).absolute()
     above = next(p for p in target.parents if p.exists() or p.is_symlink())
     if not above.is_dir():
         raise FileError(f"{option} {path}: {above} is a file, not a folder; choose another path")

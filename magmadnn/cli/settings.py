@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
 from typing import Any, cast
 
 from magmadnn.data._find import places_of
@@ -14,6 +13,7 @@ from magmadnn.data.tables.reading import Missing
 from magmadnn.data.targets import Task
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.models import by_name
+from magmadnn.storage.places import expanded
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Settings:
         values |= {k: v for k, v in given.items() if k in values}
         values["data"] = absolute_data(values["data"])
         if values["json"] is not None:
-            values["json"] = str(Path(values["json"]).expanduser().absolute())
+            values["json"] = str(expanded(values["json"]).absolute())
         return cls(**values)
 
     def record(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _shown(value: Any) -> str:
 
 def absolute_data(data: str) -> str:
     """What names the data, such that it holds in any working folder; `mnist` stays a name."""
-    return data if data == "mnist" else str(Path(data).expanduser().absolute())
+    return data if data == "mnist" else str(expanded(data).absolute())
 
 
 def mnist_folder() -> str | None:

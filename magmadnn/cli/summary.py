@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from magmadnn.data import Preparation
 from magmadnn.errors import UnknownNameError
 from magmadnn.models import NETWORKS, Network
+from magmadnn.storage.places import expanded
 from magmadnn.training import Model
 from magmadnn.training.model.summary import summary_text
 
@@ -39,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
     name = parser().read(argv).network
     if name in NETWORKS:
         _describe(NETWORKS[name])
-    elif Path(name).expanduser().is_dir():
+    elif expanded(name).is_dir():
         model, preparation = open_trained(name)
         print(summary_text(model))
         print(_data_words(preparation))

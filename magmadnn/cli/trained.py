@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from magmadnn.data import Preparation
 from magmadnn.errors import CheckpointError, FileError
+from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
 from magmadnn.training.model.saving import load_model
@@ -20,7 +19,7 @@ def open_trained(name: str) -> tuple[Model, Preparation]:
         FileError: there is no such folder.
         CheckpointError: it holds something else, is damaged, or its training has not finished.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not folder.is_dir():
         raise FileError(f"{name}: expected the output folder of a training, which is not there")
     inner = folder / MODEL

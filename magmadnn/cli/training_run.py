@@ -19,6 +19,7 @@ from magmadnn.backends import cuda
 from magmadnn.data import Dataset, load
 from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
 from magmadnn.models import by_name
+from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import create_run, read_run
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback, Checkpoint
@@ -58,7 +59,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         MagmaDNNError: if something is wrong with settings, data or the folder.
     """
     settings = Settings.of(arguments)
-    out = None if arguments.out is None else Path(arguments.out).expanduser()
+    out = None if arguments.out is None else expanded(arguments.out)
     _check_device(settings.device)
     check_place("--json", settings.json)
     if out is not None:
@@ -80,7 +81,7 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
     Raises:
         MagmaDNNError: if there is no such run, arguments contradict its own, or it cannot go on.
     """
-    folder = Path(arguments.resume).expanduser()
+    folder = expanded(arguments.resume)
     settings = Settings.from_record(read_run(folder), arguments.resume)
     settings.check_same(arguments)
     if arguments.out is not None and Path(arguments.out).resolve() != folder.resolve():

@@ -1,8 +1,9 @@
 """What was measured on this machine, as a readable JSON file that several processes may write.
 
-One file for each machine (CPU, vectors, caches) in `$XDG_CACHE_HOME/magmadnn/tuning` (`~/.cache/...`). It
-holds names of choices and times, nothing that is run; what cannot be read counts as not there. Writers take
-turns (where the system has locks), add to what others wrote, and replace the file in one step.
+One file for each machine (CPU, vectors, caches) in the folder `tuning` of `storage.places.cache_places`. It
+holds names of choices and times, nothing that is run; what cannot be read, or was written by somebody else,
+counts as not there. Writers take turns (where the system has locks), add to what others wrote, and replace
+the file in one step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .emit.llvm.cache import default_folder
+from magmadnn.errors import FileError
+from magmadnn.storage.private import cache_folder, private_folder, read_private
+
 from .emit.llvm.target import Target
 
 try:
@@ -31,6 +34,7 @@ else:
 
 _FORMAT = 1
 _NO_NAME = re.compile(r"[^\w.-]")
+ENDINGS = (".json", ".part", ".lock")
 LIMIT = 2000  # products; those measured first go first
 
 
@@ -60,19 +64,24 @@ class RecordsOf:
         name: what the file is called after,
         exactly: all that measurements depend on,
         words: and what it is, in one line.
-        folder: where the file lies; None: beside the kernels' folder.
+        folder: where the file lies; None: in the first of `cache_places` that can be used.
+
+    Attributes:
+        path: the file; None where no folder can be used.
     """
 
     def __init__(self, name: str, exactly: str, words: str, folder: Path | None = None) -> None:
         mark = hashlib.sha256(exactly.encode()).hexdigest()[:8]
-        self.folder = folder or default_folder().parent / "tuning"
-        self.path = self.folder / f"{_NO_NAME.sub('-', name)}-{mark}.json"
+        place = folder or cache_folder("tuning", ENDINGS).path
+        self.path = place / f"{_NO_NAME.sub('-', name)}-{mark}.json" if place else None
         self._machine = words
 
     def read(self) -> dict[str, Record]:
         """All products that were measured; without those that cannot be read."""
+        if self.path is None:
+            return {}
         try:
-            everything = json.loads(self.path.read_text(encoding="utf-8"))
+            everything = json.loads(read_private(self.path) or b"")
         except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(everything, dict) or everything.get("format") != _FORMAT:
@@ -84,11 +93,9 @@ class RecordsOf:
 
     def add(self, fresh: Mapping[str, Record]) -> None:
         """Add to the file; one that cannot be written costs the measurement and nothing else."""
-        with contextlib.suppress(OSError):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._turn():
-                merged = list({**self.read(), **fresh}.items())[-LIMIT:]
-                self._replace(self._text(merged))
+        with contextlib.suppress(OSError), self._turn() as path:
+            merged = list({**self.read(), **fresh}.items())[-LIMIT:]
+            _replace(path, self._text(merged))
 
     def settle(self, key: str, fresh: Record) -> Record | None:
         """What the file says of a product from now on: what it says already, or this.
@@ -96,11 +103,10 @@ class RecordsOf:
         None where it cannot be written.
         """
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._turn():
+            with self._turn() as path:
                 known = self.read()
                 if key not in known:
-                    self._replace(self._text([*known.items(), (key, fresh)][-LIMIT:]))
+                    _replace(path, self._text([*known.items(), (key, fresh)][-LIMIT:]))
                 return known.get(key, fresh)
         except OSError:
             return None
@@ -112,7 +118,8 @@ class RecordsOf:
             OSError: it cannot be removed.
         """
         count = len(self.read())
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
         return count
 
     def _text(self, products: list[tuple[str, Record]]) -> str:
@@ -127,24 +134,20 @@ class RecordsOf:
         )
         return head + "\n" + ",\n".join(lines) + "\n }\n}\n"
 
-    def _replace(self, text: str) -> None:
-        handle, name = tempfile.mkstemp(dir=self.folder, suffix=".part")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            temporary.replace(self.path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Nobody else writes meanwhile."""
+    def _turn(self) -> Iterator[Path]:
+        """The file to write, which nobody else writes meanwhile.
+
+        Raises:
+            FileError: there is no folder that can be used.
+        """
+        if self.path is None:
+            raise FileError("tune: no folder for measurements can be written: set XDG_CACHE_HOME")
+        private_folder(self.path.parent, ENDINGS)
         with self.path.with_suffix(".lock").open("a") as file:
             if _LOCK is not None:
                 _LOCK.flock(file, _LOCK.LOCK_EX)  # given up when the file is closed
-            yield
+            yield self.path
 
 
 class Records(RecordsOf):
@@ -157,6 +160,19 @@ class Records(RecordsOf):
 
     def __init__(self, target: Target, folder: Path | None = None) -> None:
         super().__init__(target.cpu, repr(target), machine_words(target), folder)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step."""
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _record(value: Any) -> Record | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from magmadnn.errors import DataError, FileError
+from magmadnn.storage.places import expanded, user_cache
 
 PACKED = ("", ".gz", ".xz")  # endings tried, in this order
 
@@ -20,15 +21,14 @@ def places_of(name: str, folder: str | os.PathLike[str] | None) -> list[Path]:
     user's cache (`$XDG_CACHE_HOME` or `~/.cache`). Each root counts with its subfolder `name`.
     """
     if folder is not None:
-        roots = [Path(folder).expanduser()]
+        roots = [expanded(folder)]
     else:
         given = os.environ.get("MAGMADNN_DATA")
-        roots = ([Path(given).expanduser()] if given else []) + [Path("data")]
+        roots = ([expanded(given)] if given else []) + [Path("data")]
     found = [place for root in roots for place in (root, root / name)]
     if folder is None:
-        cache = os.environ.get("XDG_CACHE_HOME")
-        home = Path(cache) if cache else Path.home() / ".cache"
-        found.append(home / "magmadnn" / name)
+        cache = user_cache()
+        found += [cache / name] if cache else []
     return found
 
 

@@ -19,6 +19,7 @@ from magmadnn.data.tables.reading import Missing, Table
 from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
 from magmadnn.errors import DataError, FileError
+from magmadnn.storage.places import expanded
 
 Array = NDArray[Any]
 
@@ -72,7 +73,7 @@ def open_source(
     """
     if spec == "mnist":
         return _images("MNIST", *mnist())
-    path = Path(spec).expanduser()
+    path = expanded(spec)
     if not path.exists():
         raise _not_found(spec, path)
     if path.is_dir():

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from magmadnn.data._find import find_file, list_folder, read_bytes
 from magmadnn.errors import DataError
+from magmadnn.storage.places import expanded
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -35,7 +36,7 @@ def cifar10(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
         DataError: a batch is missing, cut short or no CIFAR-10 batch.
         FileError: a file or the folder cannot be read.
     """
-    place = Path(folder).expanduser()
+    place = expanded(folder)
     training = [find_file(place, [f"data_batch_{n}.bin"]) for n in _train_numbers(place)]
     test = find_file(place, ["test_batch.bin"])
     if not training or test is None:
@@ -54,7 +55,7 @@ def cifar10_classes(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
         DataError: the file does not hold ten names, one a line.
         FileError: it cannot be read.
     """
-    path = Path(folder).expanduser() / "batches.meta.txt"
+    path = expanded(folder) / "batches.meta.txt"
     if not path.is_file():
         return None
     names = read_bytes(path)[0].decode("utf-8", "replace").split()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from magmadnn.data._find import find_file, places_of, read_bytes
 from magmadnn.errors import DataError, FileError
+from magmadnn.storage.places import expanded
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -96,7 +97,7 @@ def idx_folder(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
         DataError: a file is missing, cut short or swapped with another.
         FileError: a file or the folder cannot be read.
     """
-    place = Path(folder).expanduser()
+    place = expanded(folder)
     if not place.is_dir():
         raise FileError(f"{place}: expected a folder with IDX files, which is not there")
     return _read_folder(place, {})

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from magmadnn.data._find import cannot_read
 from magmadnn.data.validation import check_dtype
 from magmadnn.errors import DataError, ShapeError
+from magmadnn.storage.places import expanded
 
 _KEYS = "x and y, or x_train and y_train (and x_test and y_test)"
 
@@ -42,7 +43,7 @@ def read_npz(path: str | os.PathLike[str], *, with_target: bool = True) -> NpzAr
         ShapeError: numbers of rows differ.
         DTypeError: elements that are no numbers; objects are never loaded.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     stored = _read(file)
     if "x" in stored or ("x_train" not in stored and "x_test" not in stored):
         x, y = _pair(file, stored, "x", "y", with_target)

@@ -6,7 +6,6 @@ import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from magmadnn.data.tables.schema import (
     refuse_decimal_commas,
 )
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError
+from magmadnn.storage.places import expanded
 
 Missing = Literal["mean", "drop"]
 
@@ -103,7 +103,7 @@ def read_table(
         ArgumentError: a column number or a value of `missing` that does not exist.
     """
     check_missing(missing)
-    cells = read_cells(Path(path).expanduser(), delimiter=delimiter, header=header)
+    cells = read_cells(expanded(path), delimiter=delimiter, header=header)
     target_index = None if target is None else _column_number(cells, target, "target")
     left_out = {_column_number(cells, name, "ignored") for name in ignore} | {target_index}
     columns = tuple(
@@ -151,7 +151,7 @@ def read_table_like(
     """
     check_missing(missing)
     expected = [column.name for column in schema.columns] if schema.header else []
-    cells = read_cells(Path(path).expanduser(), expected_names=expected)
+    cells = read_cells(expanded(path), expected_names=expected)
     inputs, target_index = _places(cells, schema, with_target)
     return _table(cells, schema, inputs, target_index, missing)
 
