@@ -9,9 +9,9 @@ from magmadnn.executor import Executable
 from magmadnn.graph.diagram import Diagram
 from magmadnn.optim import Step
 from magmadnn.training.arguments import at_least
-from magmadnn.training.loop.fit import feeds_for
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.loop.sources import ArraySource, as_arrays, inputs_for
+from magmadnn.training.loop.totals import feeds_for
 
 from .checks import checked_arrays
 

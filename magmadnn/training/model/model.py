@@ -23,12 +23,13 @@ from magmadnn.tensor import Operation, Placeholder, Variable
 from magmadnn.training.arguments import at_least, check_order, check_share, listed
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
-from magmadnn.training.loop.fit import BatchSize, Fit, run_once
+from magmadnn.training.loop.fit import BatchSize, Fit
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.objective import Objective, sample_weights
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source, inputs_for
 from magmadnn.training.loop.speculative import Call, begun
+from magmadnn.training.loop.totals import run_once
 
 from .architecture import free_variables, kept_states, layers_of, trained_of
 from .checks import (

@@ -10,7 +10,7 @@ from magmadnn.errors import CheckpointError
 from magmadnn.storage.checkpoint import State, load_state, save_state
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.durable import folder_names
-from magmadnn.training.loop.fit import part_of
+from magmadnn.training.loop.resuming import part_of
 
 from .architecture import build, describe
 from .codec import Custom, decode, encode

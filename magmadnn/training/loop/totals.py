@@ -1,0 +1,108 @@
+"""Sums over batches: what a row of the history is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.executor import Executable
+from magmadnn.graph.op import Array
+
+from .objective import Objective
+from .pieces import Batch
+
+if TYPE_CHECKING:
+    from magmadnn.training.model.model import Model
+
+
+class Totals:
+    """Sums over the batches of an epoch."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.rows = 0
+        self.weight = 0.0
+        self.loss = 0.0
+        self.sums: list[Array] = []
+
+    def add(self, batch: Batch, loss: Array, sums: Sequence[Array]) -> None:
+        """Add a batch's mean loss and its metrics' sums."""
+        weight = float(batch.rows if batch.weights is None else batch.weights.sum())
+        self.rows += batch.rows
+        self.weight += weight
+        self.loss += weight * float(loss)
+        old = self.sums or [np.zeros_like(s, np.float64) for s in sums]
+        self.sums = [a + b for a, b in zip(old, sums, strict=True)]
+
+    def add_all(
+        self, rows: int, losses: Array, sums: Sequence[Array], weights: Array | None = None
+    ) -> None:
+        """Add batches of so many rows each, in their order: the same bits as one by one.
+
+        Args:
+            rows: of a batch.
+            losses: of the batches.
+            sums: of the metrics, [batches, ...] each.
+            weights: of the rows, [batches * rows]; None where all are 1.
+        """
+        count = len(losses)
+        self.rows += rows * count
+        terms = losses.astype(np.float64)
+        if weights is None:
+            self.weight += float(rows) * count  # of integers: exact in any order
+            terms *= float(rows)
+        else:
+            total = weights.reshape(count, rows).sum(axis=1).astype(np.float64)
+            self.weight = float(_added(self.weight, total))
+            terms *= total
+        self.loss = float(_added(self.loss, terms))
+        old = self.sums or [np.zeros_like(s[0], np.float64) for s in sums]
+        self.sums = [_added(a, s) for a, s in zip(old, sums, strict=True)]
+
+    def results(self) -> dict[str, Any]:
+        """Mean loss and metrics."""
+        return {"loss": self.loss / (self.weight or 1.0), **self.objective.results(self.sums)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as JSON data."""
+        sums = [s.tolist() for s in self.sums]
+        return {"rows": self.rows, "weight": self.weight, "loss": self.loss, "sums": sums}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state()`."""
+        self.rows, self.weight, self.loss = state["rows"], state["weight"], state["loss"]
+        self.sums = [np.asarray(s, np.float64) for s in state["sums"]]
+
+
+def _added(start: Any, terms: Array) -> Any:
+    """start + terms[0] + terms[1] + ..., from the left."""
+    return np.add.accumulate(np.concatenate([np.asarray(start, np.float64)[None], terms]))[-1]
+
+
+def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Array]:
+    """The feeds of one batch."""
+    feeds = dict(zip(model.inputs, batch.inputs, strict=True))
+    feeds |= dict(zip(objective.targets, batch.targets, strict=True))
+    if objective.weights is not None:
+        rows = np.ones(batch.rows, np.float32)
+        feeds[objective.weights] = rows if batch.weights is None else batch.weights
+    return feeds
+
+
+def scalars(results: dict[str, Any]) -> dict[str, float]:
+    """The results that are single numbers; a confusion matrix has no place in a row."""
+    return {k: float(v) for k, v in results.items() if np.ndim(v) == 0}
+
+
+def run_once(
+    model: Model, objective: Objective, executable: Executable, batches: Iterator[Batch]
+) -> dict[str, Any]:
+    """Loss and metrics over batches, without training."""
+    totals = Totals(objective)
+    for batch in batches:
+        feeds = feeds_for(model, objective, batch)
+        loss, *sums = executable.run({k.node: v for k, v in feeds.items()})
+        totals.add(batch, loss, sums)
+    return totals.results()
