@@ -26,6 +26,7 @@ class Loss(Named):
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
     """
 
+    higher_is_better: ClassVar[bool | None] = False  # where it serves as a metric
     kind = "loss"
     known: ClassVar[dict[str, type[Loss]]] = {}
 

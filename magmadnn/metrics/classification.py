@@ -36,6 +36,7 @@ class Accuracy(Average):
         threshold: above which one output means class 1.
     """
 
+    higher_is_better: ClassVar[bool | None] = True
     threshold: float = 0.0
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -55,6 +56,7 @@ class TopK(Average):
         k: at least 1, at most the number of classes.
     """
 
+    higher_is_better: ClassVar[bool | None] = True
     k: int = 5
 
     def __post_init__(self) -> None:
@@ -83,6 +85,7 @@ class TopK(Average):
 class _OfCounts(Metric):
     """Made from the counts of each class: predicted and true, predicted, true."""
 
+    higher_is_better: ClassVar[bool | None] = True
     threshold: float = 0.0
 
     def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:

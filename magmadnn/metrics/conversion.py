@@ -31,6 +31,10 @@ class _FunctionMetric(Average):
 
     function: Callable[[Any, Any], Any]
 
+    def __post_init__(self) -> None:
+        rises = getattr(self.function, "higher_is_better", None)  # losses say so, functions may
+        object.__setattr__(self, "higher_is_better", rises)
+
     @property
     def name(self) -> str:
         """The function's name."""

@@ -31,8 +31,13 @@ class Metric(Named):
     """Derive from it, as a frozen dataclass, for a metric of your own; from then on it is known by name.
 
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
+
+    Attributes:
+        higher_is_better: whether a higher value is a better one, for early stopping and the like; None where
+            that cannot be said.
     """
 
+    higher_is_better: ClassVar[bool | None] = None
     kind = "metric"
     known: ClassVar[dict[str, type[Metric]]] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ class AUC(Metric):
         bins: of the histogram; an even number, so that one bin ends where the score is 0.
     """
 
+    higher_is_better: ClassVar[bool | None] = True
     bins: int = 4096
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ class MeanSquaredError(Average):
     """`mean(r**2)` over all elements."""
 
     names: ClassVar[tuple[str, ...]] = ("mse", "mean_squared_error")
+    higher_is_better: ClassVar[bool | None] = False
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Average`."""
@@ -40,6 +41,7 @@ class RootMeanSquaredError(Average):
     """`sqrt(mean(r**2))` over all elements: an error in the targets' own unit."""
 
     names: ClassVar[tuple[str, ...]] = ("rmse", "root_mean_squared_error")
+    higher_is_better: ClassVar[bool | None] = False
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """`r**2`; see `Average`."""
@@ -55,6 +57,7 @@ class MeanAbsoluteError(Average):
     """`mean(|r|)` over all elements."""
 
     names: ClassVar[tuple[str, ...]] = ("mae", "mean_absolute_error")
+    higher_is_better: ClassVar[bool | None] = False
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Average`."""
@@ -72,6 +75,8 @@ class R2(Metric):
     The second sum is taken as `sum(t**2) - sum(t)**2 / n` in float64, so targets whose spread is less than
     1e-7 of their mean count as equal.
     """
+
+    higher_is_better: ClassVar[bool | None] = True
 
     def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
         """`sum(w)`, and for each output `sum(w * t), sum(w * t**2), sum(w * r**2)`."""

@@ -88,7 +88,7 @@ def test_resuming_in_mid_epoch_is_bit_identical(tmp_path, steps):
 def test_saving_rests_between_short_epochs_and_loses_no_best_one(tmp_path, monkeypatch):
     monkeypatch.setattr("magmadnn.training.callbacks.checkpoints._REST", 1e9)
     saves, kept = [], {}
-    checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss")
+    checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss", mode="min")
     save = checkpoint.store.save
 
     def noted(step, state, best=False):
@@ -114,8 +114,8 @@ def test_saving_rests_between_short_epochs_and_loses_no_best_one(tmp_path, monke
 
 def test_stopping_early_saves_the_last_epoch(tmp_path, monkeypatch):
     monkeypatch.setattr("magmadnn.training.callbacks.checkpoints._REST", 1e9)
-    checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss")
-    stop = md.callbacks.EarlyStopping("scripted_loss", patience=2)
+    checkpoint = md.callbacks.Checkpoint(tmp_path, monitor="scripted_loss", mode="min")
+    stop = md.callbacks.EarlyStopping("scripted_loss", mode="min", patience=2)
     callbacks = [Scripted(1.0, *[2.0] * 8), stop, checkpoint]
     history = network().fit(X, Y, epochs=9, verbose=False, callbacks=callbacks)
     assert len(checkpoint.store.latest().record["history"]) == len(history) < 9
@@ -159,7 +159,7 @@ def test_early_stopping_waits_and_gives_the_best_parameters_back():
         callbacks=[
             Scripted(3.0, 1.0, 2.0, 1.5, 1.2, 0.5, 0.4, 0.3, 0.2),
             md.callbacks.LambdaCallback(on_epoch_end=keep),
-            md.callbacks.EarlyStopping("scripted_loss", patience=2, restore_best=True),
+            md.callbacks.EarlyStopping("scripted_loss", mode="min", patience=2, restore_best=True),
         ],
     )  # fmt: skip
     assert len(history) == 5
@@ -171,7 +171,7 @@ def test_early_stopping_with_restore_best_survives_a_resume(tmp_path):
     def callbacks(*more):
         return [
             Scripted(1.0, 2.0, 3.0, 4.0, 5.0),
-            md.callbacks.EarlyStopping("scripted_loss", patience=3, restore_best=True),
+            md.callbacks.EarlyStopping("scripted_loss", mode="min", patience=3, restore_best=True),
             md.callbacks.Checkpoint(tmp_path, monitor="loss"),
             *more,
         ]

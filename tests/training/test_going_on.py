@@ -46,7 +46,9 @@ def train(*callbacks, epochs: int = 9) -> tuple[md.Model, md.History]:
         loss="cross_entropy",
         optimizer=md.optim.Adam(md.optim.cosine(0.01, 50), clip_norm=1.0),
     )  # fmt: skip
-    stopping = md.callbacks.EarlyStopping("scripted_loss", patience=2, restore_best=True)
+    stopping = md.callbacks.EarlyStopping(
+        "scripted_loss", mode="min", patience=2, restore_best=True
+    )
     half = md.callbacks.Schedule(lambda epoch: 0.5 / (epoch + 1), "clip_norm")
     history = model.fit(
         X,

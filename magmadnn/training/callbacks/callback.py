@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
+from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
+from magmadnn.storage.checkpoint import State
 from magmadnn.training.loop.fit import Fit
 
 
 class Callback:
     """Base of callbacks; override the hooks that you need. Each gets the running `Fit`.
+
+    One callback may serve several trainings. What `state` and `tensors` tell is set back to what it was at
+    first whenever a training begins; whatever else a callback counts, it sets back in `on_train_begin`.
 
     Attributes:
         comes_last: whether it is called after the others, wherever it stands among them.
@@ -21,8 +27,31 @@ class Callback:
     comes_last: ClassVar[bool] = False
     stands_aside: ClassVar[bool] = False
 
+    def begin(self, fit: Fit) -> None:
+        """Begin a training in the state of the first one; training calls this, `on_train_begin` is yours.
+
+        Raises:
+            ArgumentError: if there is a state, but nothing to restore it by.
+        """
+        cls, base = type(self), Callback
+        keeps = (cls.state, cls.tensors) != (base.state, base.tensors)
+        if keeps and cls.restore is base.restore:
+            raise ArgumentError(
+                f"{cls.__name__}: has a state, so it needs restore(self, state, tensors) too"
+            )
+        first = vars(self).get("_first")
+        if first is not None:
+            self.restore(*copy.deepcopy(first))
+        self.on_train_begin(fit)
+        if first is None and keeps:
+            self._first = copy.deepcopy((self.state(), self.tensors()))
+
     def on_train_begin(self, fit: Fit) -> None:
-        """Before the first step."""
+        """Before the first step, and before a training that was saved is resumed."""
+
+    def saved(self, fit: Fit) -> State | None:
+        """What training is to go on from, asked when all callbacks have begun; None for no such thing."""
+        return None
 
     def on_epoch_begin(self, fit: Fit) -> None:
         """Before the first batch of an epoch, and after resuming within one."""

@@ -54,7 +54,8 @@ class Checkpoint(Callback):
                 raise ArgumentError(f"Checkpoint: {name} must be above 0, got {value}")
         self.store = CheckpointStore(folder)
         self.every_steps, self.every_seconds, self.resume = every_steps, every_seconds, resume
-        self._signals = StopRequest() if signals else None
+        self.signals = signals
+        self._signals: StopRequest | None = None
         self._monitor = Monitor("Checkpoint", monitor, mode)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._saved_step = -1
@@ -66,13 +67,20 @@ class Checkpoint(Callback):
         return None if self._signals is None else self._signals.requested
 
     def on_train_begin(self, fit: Fit) -> None:
-        """Resume, and listen to signals."""
-        if self.resume and (state := self.store.latest()) is not None:
-            fit.restore(state)
-            self._saved_step = fit.steps
+        """Listen to signals."""
+        self._monitor.begin(fit)
+        self._saved_at, self._save_seconds = time.monotonic(), 0.0
+        self._saved_step, self._best = -1, None
+        self._signals = StopRequest() if self.signals else None
         if self._signals is not None:
             self._signals.__enter__()
-        self._saved_at = time.monotonic()
+
+    def saved(self, fit: Fit) -> State | None:
+        """The newest checkpoint, if training is to go on from it."""
+        state = self.store.latest() if self.resume else None
+        if state is not None:
+            self._saved_step = state.record.get("steps", -1)
+        return state
 
     def batches(self, fit: Fit) -> int | None:
         """Up to the next save by number of steps; time and signals can wait for a slice."""
@@ -92,7 +100,7 @@ class Checkpoint(Callback):
 
     def on_epoch_end(self, fit: Fit) -> None:
         """Save, if it is time; the best epoch is marked, and kept in memory until then."""
-        if self._monitor.improves(self._monitor.value(fit)):
+        if self._monitor.improves(fit):
             self._best = fit.steps, fit.state()
         is_last = fit.epoch == fit.epochs or fit.is_stopping
         rested = time.monotonic() - self._saved_at >= _REST * self._save_seconds
@@ -120,8 +128,8 @@ class Checkpoint(Callback):
 
     def state(self) -> dict[str, Any]:
         """The best value so far."""
-        return {"best": self._monitor.best, "monitor": self._monitor.monitor}
+        return self._monitor.state()
 
     def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
         """Go on comparing with it."""
-        self._monitor.best, self._monitor.monitor = state["best"], state["monitor"]
+        self._monitor.restore(state)

@@ -19,11 +19,12 @@ class EarlyStopping(Callback):
         monitor: column of the history; validation loss if there is one, else the loss.
         patience: epochs without improvement that are put up with.
         min_delta: smallest change that counts as improvement.
-        mode: "min", "max", or "auto": smaller is better for losses and errors.
+        mode: "min" where lower values are better, "max" where higher ones are; "auto" for what losses and
+            metrics say of themselves, which a function of your own does not.
         restore_best: whether the model gets back the parameters of its best epoch at the end.
 
     Raises:
-        ArgumentError: if patience is negative.
+        ArgumentError: if patience is negative; in training if mode is "auto" and nobody knows the mode.
     """
 
     def __init__(
@@ -41,17 +42,20 @@ class EarlyStopping(Callback):
         self._waited = 0
         self._kept: dict[str, Array] = {}
 
+    def on_train_begin(self, fit: Fit) -> None:
+        """Look whether the monitored column says which values are better."""
+        self._monitor.begin(fit)
+
     def on_epoch_end(self, fit: Fit) -> None:
         """Compare, wait, stop."""
-        value = self._monitor.value(fit)
-        if self._monitor.improves(value, self.min_delta):
+        if self._monitor.improves(fit, self.min_delta):
             self._waited = 0
             if self.restore_best:
                 self._kept = fit.model.values()
             return
         self._waited += 1
         if self._waited > self.patience:
-            best, name = self._monitor.best, self._monitor.monitor
+            best, name = self._monitor.best, self._monitor.name
             text = "none" if best is None else f"{best:.6g}"
             fit.stop(f"{name} has not improved for {self._waited} epochs; its best is {text}")
 
@@ -59,14 +63,11 @@ class EarlyStopping(Callback):
         """Give the best parameters back."""
         if self._kept:
             fit.model.assign(self._kept)
+        self._kept = {}
 
     def state(self) -> dict[str, Any]:
         """Best value and epochs waited."""
-        return {
-            "best": self._monitor.best,
-            "monitor": self._monitor.monitor,
-            "waited": self._waited,
-        }
+        return {**self._monitor.state(), "waited": self._waited}
 
     def tensors(self) -> dict[str, Array]:
         """The best parameters."""
@@ -74,5 +75,5 @@ class EarlyStopping(Callback):
 
     def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
         """Go on waiting."""
-        self._monitor.best, self._monitor.monitor = state["best"], state["monitor"]
+        self._monitor.restore(state)
         self._waited, self._kept = state["waited"], dict(tensors)

@@ -13,21 +13,29 @@ from .callback import Callback
 
 
 class CSVLogger(Callback):
-    """Writes a row for each epoch to a CSV file while training runs."""
+    """Writes a row for each epoch to a CSV file while training runs.
+
+    Each training begins the file anew; one that is resumed writes the epochs before as well.
+    """
 
     stands_aside = True
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._columns: list[str] = []
+
+    def on_train_begin(self, fit: Fit) -> None:
+        """Begin the file anew, at the end of the first epoch."""
+        self._columns = []
 
     def on_epoch_end(self, fit: Fit) -> None:
         """Add the epoch's row; the header stands in the first line."""
-        fresh = len(fit.history) == 1
-        with self.path.open("w" if fresh else "a", newline="") as file:
-            writer = csv.DictWriter(file, list(fit.row), lineterminator="\n")
-            if fresh:
-                writer.writeheader()
-            writer.writerow(fit.row)
+        if list(fit.row) != self._columns:
+            fit.history.to_csv(self.path)
+            self._columns = fit.history.columns
+            return
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self._columns, lineterminator="\n").writerow(fit.row)
 
 
 class TensorBoard(Callback):
@@ -61,4 +69,6 @@ class TensorBoard(Callback):
 
     def on_train_end(self, fit: Fit) -> None:
         """Write what is left."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

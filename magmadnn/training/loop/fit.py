@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
+from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.storage.checkpoint import State
@@ -28,6 +31,21 @@ if TYPE_CHECKING:
 
 BatchSize = int | Callable[[int], int]
 _SLICE_SECONDS = 0.08  # so that slices that take longer than foreseen still end in 0.1 s
+
+_running: WeakSet[Model] = WeakSet()  # models that are being trained
+
+
+def refuse_while_training(model: Model, what: str) -> None:
+    """Look whether a model is being trained, by whose callback or in whichever thread.
+
+    Raises:
+        ArgumentError: if so.
+    """
+    if model in _running:
+        raise ArgumentError(
+            f"{what}: this model is being trained; wait until its fit has returned, or use a copy: "
+            "copy.deepcopy(model)"
+        )
 
 
 class Fit:
@@ -85,6 +103,14 @@ class Fit:
         """End training after the current batch; `history.stopped` gets the reason."""
         self.stopped = self.stopped or reason
 
+    def measures(self, column: str) -> bool:
+        """Whether a column of the history is the loss or a metric, of training or validation."""
+        return column.removeprefix("val_") in self.objective.higher_is_better
+
+    def higher_is_better(self, column: str) -> bool | None:
+        """Whether higher values of a column are better than lower ones; None where nobody has said that."""
+        return self.objective.higher_is_better.get(column.removeprefix("val_"))
+
     @property
     def is_stopping(self) -> bool:
         """Whether something has asked to stop."""
@@ -105,21 +131,28 @@ class Fit:
 
     def run(self) -> History:
         """Train until all epochs are done or something asks to stop."""
-        begun: list[Callback] = []
+        _running.add(self.model)
         try:
-            for callback in self.callbacks:
-                begun.append(callback)
-                callback.on_train_begin(self)
-            while self.epoch < self.epochs and self.stopped is None:
-                self._run_epoch()
+            with ExitStack() as ends:  # in reverse order, each of them, whatever happens in another
+                for callback in self.callbacks:
+                    ends.callback(callback.on_train_end, self)
+                    callback.begin(self)
+                ends.callback(self._leave)
+                for callback in self.callbacks:
+                    if (state := callback.saved(self)) is not None:
+                        self.restore(state)
+                while self.epoch < self.epochs and self.stopped is None:
+                    self._run_epoch()
         finally:
-            for slices in self._made_slices.values():
-                if slices is not None:
-                    slices.abandon()
-            self.history.stopped = self.stopped
-            for callback in reversed(begun):
-                callback.on_train_end(self)
+            _running.discard(self.model)
         return self.history
+
+    def _leave(self) -> None:
+        """Wait for no more slices; callbacks are told of the end after this."""
+        for slices in self._made_slices.values():
+            if slices is not None:
+                slices.abandon()
+        self.history.stopped = self.stopped
 
     def _run_epoch(self) -> None:
         started = time.perf_counter() - self.seconds

@@ -64,6 +64,11 @@ class Objective:
         """Everything that a step reports: the loss, then the metrics' sums."""
         return [self.loss, *self.sums]
 
+    @property
+    def higher_is_better(self) -> dict[str, bool | None]:
+        """For the loss and each metric: whether higher values are better; None where it does not say."""
+        return {"loss": False, **{name: metric.higher_is_better for name, metric in self.metrics}}
+
     def results(self, sums: Sequence[Array]) -> dict[str, Any]:
         """The metrics for sums over all batches."""
         return {

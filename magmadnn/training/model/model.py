@@ -23,7 +23,7 @@ from magmadnn.tensor import Operation, Placeholder, Variable
 from magmadnn.training.arguments import at_least, check_order, check_share, listed
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
-from magmadnn.training.loop.fit import BatchSize, Fit
+from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.objective import Objective, sample_weights
 from magmadnn.training.loop.pieces import Batch
@@ -296,6 +296,7 @@ class Model:
             NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
                 first operation and layer; parameters are then those before that step.
         """
+        refuse_while_training(self, "fit")
         at_least("fit: epochs", epochs, 0)
         if not callable(batch_size):
             at_least("fit: batch_size", batch_size, 1)
