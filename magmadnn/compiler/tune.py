@@ -18,12 +18,12 @@ from __future__ import annotations
 import functools
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.errors import ArgumentError
 
 from .emit.llvm.gemm_cuts import RULE, Way, cuts, way_called, ways
@@ -102,7 +102,7 @@ class Tuner:
         self.spent = 0.0
         self._clock, self._share, self._after = clock, share, after
         self._next: float | None = None  # when a run may be timed again
-        self._turn = threading.Lock()  # two that measure at once would disturb each other
+        self._turn = ProcessLock()  # two that measure at once would disturb each other
         self._known = records.read() if seconds > 0 else {}
 
     def note(self, met: Iterable[tuple[Gemm, Mapping[str, int]]]) -> None:

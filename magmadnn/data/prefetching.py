@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from magmadnn.errors import ArgumentError, DTypeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError
 
 Item = TypeVar("Item")
 
@@ -51,18 +52,24 @@ class Prefetcher(Generic[Item]):
         self._thread = threading.Thread(
             target=_fill, args=(iterator, self._channel), name="magmadnn-prefetch", daemon=True
         )
-        self._finalizer = weakref.finalize(self, self._channel.close)
+        self._process = os.getpid()
+        self._finalizer = weakref.finalize(self, _close, self._channel, self._process)
         self._thread.start()
 
     def __iter__(self) -> Prefetcher[Item]:
         return self
 
     def __next__(self) -> Item:
+        if self._process != os.getpid():
+            raise DataError(
+                "prefetch: its thread runs in the process that this one was forked from, and prepares "
+                "nothing here: call prefetch in the process that uses it"
+            )
         return self._channel.take()
 
     def close(self) -> None:
         """Stops the thread; items prepared but not taken are dropped. May be called again."""
-        self._channel.close()
+        _close(self._channel, self._process)
         # A source that uses this very object would otherwise wait for itself.
         if threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
@@ -126,6 +133,12 @@ class _Channel(Generic[Item]):
             self._ended, self._error = True, None
             self._items.clear()
             self._changed.notify_all()
+
+
+def _close(channel: _Channel[Item], process: int) -> None:
+    """End the thread, in the process that has it: in a forked one it may hold the lock for ever."""
+    if os.getpid() == process:
+        channel.close()
 
 
 def _fill(iterator: Iterator[Item], channel: _Channel[Item]) -> None:

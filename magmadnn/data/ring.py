@@ -164,6 +164,7 @@ class Ring:
         """
         if self._thread is not None:
             self._thread.join()  # it has ended; were it still reading, it would fill our places
+        self._changed = threading.Condition()  # a forked child may have one that is held
         self._reset()
         self._follower = follower
         self._thread = threading.Thread(

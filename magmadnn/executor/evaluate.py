@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.passes.precision import precision as rounded
 from magmadnn.errors import ArgumentError, UnknownNameError

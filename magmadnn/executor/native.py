@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.clock import Clock
 from magmadnn.compiler.emit.llvm.driver import Driver, Task

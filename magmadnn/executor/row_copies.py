@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -129,11 +128,11 @@ def _kernel() -> Loaded:
 
 def keep_threads(count: int) -> int:
     """Let so many threads stay for the next driver that wants them, as it takes a while to start them."""
-    _held(count, os.getpid())
+    _held(count)
     return count
 
 
 @cache
-def _held(threads: int, process: int) -> Driver:
+def _held(threads: int) -> Driver:
     """A driver that does nothing."""
     return Driver([], threads, cache=kernel_cache())

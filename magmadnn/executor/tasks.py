@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.emit.llvm.cache import kernel_cache
 from magmadnn.compiler.emit.llvm.driver import Task
 from magmadnn.compiler.emit.llvm.gemm import tile_for

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
 
 from .dim import dims_of

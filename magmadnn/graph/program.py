@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+
+from magmadnn.backends.cpu.forks import cached_property
 
 from .node import Node, Updated, resolve_phase, topological
 from .text import describe

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import dataclass
 from typing import Literal
 
+from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.backends.cpu.host import Bytes
 from magmadnn.backends.cuda import DeviceMemory, device_memory
 from magmadnn.errors import ArgumentError, DeviceError
@@ -17,7 +17,9 @@ from .pool import HOST_SOURCE, POOLS, DeviceSource, Lease, host_bytes
 Side = Literal["host", "device"]
 
 _versions = itertools.count(1)
-_updating = threading.RLock()  # one for all: held only while a side is made, or brought up to date
+_updating = ProcessLock(
+    reentrant=True
+)  # one for all: held only while a side is made, or brought up to date
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,13 @@ holds the lock.
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from .forks import ProcessLock
 
 Item = TypeVar("Item")
-
-_all: weakref.WeakSet[Returns[Any]] = weakref.WeakSet()
 
 
 class Returns(Generic[Item]):
@@ -28,9 +25,8 @@ class Returns(Generic[Item]):
 
     def __init__(self, take: Callable[[Item], None]) -> None:
         self._take = take
-        self._lock = threading.Lock()
+        self._lock = ProcessLock(keep=True)
         self._queue: deque[Item] = deque()
-        _all.add(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -56,16 +52,3 @@ class Returns(Generic[Item]):
         """Take all that came back; for those who hold the lock."""
         while self._queue:
             self._take(self._queue.popleft())
-
-    def renew_lock(self) -> None:
-        """In a forked child, whose copy of the lock may be held by a thread that it has not."""
-        self._lock = threading.Lock()
-
-
-def _renew_locks() -> None:
-    for returns in list(_all):
-        returns.renew_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

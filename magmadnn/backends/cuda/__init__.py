@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.errors import DeviceError
 
 from .engine import Engine as Engine
 from .protocol import DeviceMemory as DeviceMemory
 
 __all__ = [
-    "DeviceMemory", "Engine", "Provider", "array_library", "available", "device_count",
-    "device_engine", "device_memory", "install", "opens_slowly",
+    "DeviceMemory", "Engine", "Provider", "array_library", "available", "check_process",
+    "device_count",     "device_engine", "device_memory", "install", "opens_slowly",
 ]  # fmt: skip
 
 
@@ -50,15 +51,30 @@ def _probe_cupy() -> tuple[int, str]:
     return _cupy.probe()
 
 
-_opening = threading.RLock()  # by threads that do not know of each other: each device once
+_opened_by: list[int] = []  # the process that opened a device
+_opening = ProcessLock(
+    reentrant=True
+)  # by threads that do not know of each other: each device once
+
+
+def check_process() -> None:
+    """Raises DeviceError in a forked process whose parent had opened a GPU: CUDA does not work there."""
+    if _opened_by and _opened_by[0] != os.getpid():
+        raise DeviceError(
+            "the GPU was opened by the process that this one was forked from, and CUDA works in one of "
+            'them only: start processes by multiprocessing.get_context("spawn"), or before the GPU is used'
+        )
 
 
 def _open_cupy(device: int) -> DeviceMemory:
+    check_process()
     with _opening:
+        _opened_by[:] = [os.getpid()]
         return _cupy_memory(device)
 
 
 def _open_cupy_engine(device: int) -> Engine:
+    check_process()
     with _opening:
         return _cupy_engine_of(device)
 

@@ -7,7 +7,6 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
@@ -15,6 +14,7 @@ import numpy as np
 from cupy.cuda import cublas, nvrtc, runtime
 from numpy.typing import NDArray
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import DeviceError
 
 from . import _driver as driver

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from itertools import cycle
 
 import numpy as np
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.backends.cuda import Engine
 from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.emit.cuda.finish import finishing, finishing_slots

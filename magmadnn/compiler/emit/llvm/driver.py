@@ -7,7 +7,6 @@ task never matters: kernels keep nothing between calls, so results are equal for
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.errors import ArgumentError
 
 from .cache import Cache
@@ -71,7 +71,7 @@ class Driver:
         self._tasks = _table(phases)
         self._program = np.array([0, 0, self._tasks.ctypes.data, len(self._kept)], np.int64).data
         self._scratch_bytes = scratch_bytes
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._teams: Teams | None = teams(threads, timed, futex, cache)
         self._teams.give(self._teams.take(scratch_bytes))  # threads start now, not in the first run
 

@@ -16,7 +16,6 @@ piece of work run on any threads in any order.
 from __future__ import annotations
 
 import ctypes
-import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -165,14 +164,8 @@ def _made(groups: Sequence[Sequence[Kernel]], target: Target) -> Iterator[bytes]
     """Each group compiled, while the text of the next one is written."""
     if not groups:
         return
-    collects = gc.isenabled()
-    gc.disable()  # what is made here is in use until the text is written: looking for garbage finds none
-    try:
-        with quick_turns(), ThreadPoolExecutor(cores()) as pool:
-            yield from [pieces.code() for pieces in [_begun(g, target, pool) for g in groups]]
-    finally:
-        if collects:
-            gc.enable()
+    with quick_turns(), ThreadPoolExecutor(cores()) as pool:
+        yield from [pieces.code() for pieces in [_begun(g, target, pool) for g in groups]]
 
 
 def _begun(group: Sequence[Kernel], target: Target, pool: Executor) -> Pieces:

@@ -7,15 +7,18 @@ own with what it calls declared. No pass looks beyond one function: the code is 
 
 from __future__ import annotations
 
+import gc
+import os
 import re
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
+
+from magmadnn.backends.cpu.forks import ProcessLock
 
 from .target import Target, object_code
 
@@ -25,7 +28,8 @@ _TURN = 2e-4  # seconds that a thread keeps the interpreter while others, back f
 _LENGTH = 8  # bytes of a number
 _NAME = re.compile(r'@"([^"]+)"')
 
-_one_at_a_time = threading.Lock()
+_one_at_a_time = ProcessLock()
+_before: list[tuple[float, bool]] = []  # while a thread writes: how the interpreter was set
 
 
 class Pieces:
@@ -123,12 +127,27 @@ def parts_of(code: bytes) -> list[bytes]:
 def quick_turns() -> Iterator[None]:
     """While one thread writes text, others get the interpreter at once when LLVM gives a result back.
 
-    They need it for moments, but would wait 5 ms for it each time.
+    They need it for moments, but would wait 5 ms for it each time. Nobody looks for garbage meanwhile: what
+    is made is in use until the text is written.
     """
     with _one_at_a_time:
-        before: Any = sys.getswitchinterval()
+        _before.append((sys.getswitchinterval(), gc.isenabled()))
         sys.setswitchinterval(_TURN)
+        gc.disable()
         try:
             yield
         finally:
-            sys.setswitchinterval(before)
+            _set_back()
+
+
+def _set_back() -> None:
+    """As it was before a thread began to write; also in a child that was forked meanwhile."""
+    while _before:
+        seconds, collects = _before.pop()
+        sys.setswitchinterval(seconds)
+        if collects:
+            gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_set_back)

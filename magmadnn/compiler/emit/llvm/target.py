@@ -22,6 +22,8 @@ import llvmlite.binding as llvm
 
 from magmadnn.errors import DeviceError, UnknownNameError
 
+from .unlocked import call_unlocked
+
 _L1_BYTES, _L2_BYTES, _LAST_BYTES = 32 << 10, 512 << 10, 32 << 20  # where the system does not say
 
 
@@ -179,15 +181,6 @@ def machine(target: Target) -> Any:
     )
 
 
-def _unlocked(name: str) -> Any:
-    """A function of llvmlite's library without its lock, which lets one thread at a time into LLVM.
-
-    LLVM itself asks only that threads do not share a context or a target machine. For calls that take long.
-    """
-    function = getattr(llvm.ffi.lib, name)
-    return getattr(function, "_cfn", function)
-
-
 def optimised(text: str, target: Target) -> tuple[Any, Any]:
     """LLVM IR `text` verified and optimised: the LLVM module and the machine for `target`.
 
@@ -217,15 +210,16 @@ def _optimise(module: Any, builder: Any) -> None:
     passes.add_sroa_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
-    _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    call_unlocked("LLVMPY_RunNewModulePassManager", passes, module, builder)
 
 
 def object_code(text: str, target: Target) -> bytes:
     """LLVM IR `text` optimised and compiled: the bytes of an object file."""
     module, engine = optimised(text, target)
-    emit, as_object = _unlocked("LLVMPY_TargetMachineEmitToMemory"), 1
+    as_object = 1
     with llvm.ffi.OutputString() as trouble:
-        buffer = emit(engine, module, as_object, trouble)
+        emit = "LLVMPY_TargetMachineEmitToMemory"
+        buffer = call_unlocked(emit, engine, module, as_object, trouble)
         if not buffer:
             raise DeviceError(f"LLVM makes no code for {target.cpu}: {trouble}")
     start, size = (

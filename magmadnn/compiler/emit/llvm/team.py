@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.backends.cpu.forks import ProcessLock
+
 from .cache import Cache, key_of
 from .driver_code import RUN, WORK, Control, can_use_futex, driver_text
 from .kernel import scratch
@@ -29,7 +31,7 @@ _SPINS, _SPINS_CROWDED = 4000, 20
 _ROOM = 64 << 10  # scratch memory of a thread at least, so that few programs ask for more
 
 _libraries: dict[tuple[bool, bool], Library] = {}
-_making = threading.Lock()
+_making = ProcessLock()
 
 
 def _library(futex: bool, timed: bool, cache: Cache | None) -> Library:
@@ -85,6 +87,7 @@ class Team:
         for worker in self._workers:
             worker.start()
         self._end = weakref.finalize(self, _stop, self._run, self._control, self._workers)
+        _made.add(self)
 
     def run(self, program: memoryview[int]) -> None:
         """Run a program: the words of `Control` from FIRST_BATCH to TASK_COUNT."""
@@ -94,6 +97,10 @@ class Team:
     def close(self) -> None:
         """End the worker threads."""
         self._end()
+
+    def forget(self) -> None:
+        """In a forked child, which has none of the workers, and may have half of what they did."""
+        self._end.detach()
 
 
 class Teams:
@@ -119,14 +126,31 @@ class Teams:
         """Take a team back."""
         self._idle.append(team)
 
+    def renew(self) -> None:
+        """In a forked child: make teams of its own."""
+        self._idle.clear()
+
 
 _teams: weakref.WeakValueDictionary[tuple[int, ...], Teams] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_made: weakref.WeakSet[Team] = weakref.WeakSet()
+_lock = ProcessLock(keep=True)
+
+
+def _renew() -> None:
+    """In a forked child: no program has threads, until it runs."""
+    for team in list(_made):
+        team.forget()
+    for found in list(_teams.values()):
+        found.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def teams(threads: int, timed: bool, futex: bool, cache: Cache | None) -> Teams:
-    """The teams of so many threads; a forked process has its own, as it has not its parent's threads."""
-    key = (os.getpid(), threads, timed, futex)
+    """The teams of so many threads."""
+    key = (threads, timed, futex)
     found = _teams.get(key)
     if found is None:
         with _lock:

@@ -1,0 +1,108 @@
+"""Locks that outlive a fork, and properties that are computed once.
+
+A forked child has one thread, and a copy of every lock as it was: one that another thread held is never
+given back. So a `ProcessLock` is free again in the child. What such a thread had half done stays half done
+there; where others could stumble over that, the lock is kept by the thread that forks, so that nobody is
+half-way.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+_PATIENCE = 5.0  # seconds that a fork waits for locks; then it goes on without them
+_all: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
+_registering = threading.Lock()
+_forking = threading.Lock()
+_kept: list[ProcessLock] = []  # by the thread that forks
+
+
+class ProcessLock:
+    """A lock that is free in a forked child, whoever held it.
+
+    Args:
+        keep: whether a thread that forks takes it meanwhile, which is for locks that are held for moments.
+        reentrant: whether the thread that holds it may take it again.
+    """
+
+    def __init__(self, *, keep: bool = False, reentrant: bool = False) -> None:
+        self.keep, self._make = keep, threading.RLock if reentrant else threading.Lock
+        self._lock: Any = self._make()
+        self._owner: int | None = None
+        with _registering:
+            _all.add(self)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it; whether that succeeded."""
+        taken = bool(self._lock.acquire(blocking, timeout))
+        if taken:
+            self._owner = threading.get_ident()
+        return taken
+
+    def release(self) -> None:
+        """Give it back."""
+        self._owner = None
+        self._lock.release()
+
+    def __enter__(self) -> ProcessLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def is_own(self) -> bool:
+        """Whether this thread holds it."""
+        return self._owner == threading.get_ident()
+
+    def renew(self) -> None:
+        """In a forked child: nobody holds it."""
+        self._lock, self._owner = self._make(), None
+
+
+class cached_property(functools.cached_property[Value]):
+    """`functools.cached_property` where a fork does no harm: Python 3.11 holds a lock while it computes."""
+
+    def __init__(self, function: Callable[[Any], Value]) -> None:
+        super().__init__(function)
+        if hasattr(self, "lock"):
+            self.lock = ProcessLock(reentrant=True)
+
+
+def _before() -> None:
+    """Wait until nobody is half-way in what cannot be left half done."""
+    _forking.acquire()
+    until = time.monotonic() + _PATIENCE
+    with _registering:
+        locks = [lock for lock in _all if lock.keep]
+    for lock in locks:
+        if not lock.is_own() and lock.acquire(timeout=max(until - time.monotonic(), 0)):
+            _kept.append(lock)
+
+
+def _after_in_parent() -> None:
+    while _kept:
+        _kept.pop().release()
+    _forking.release()
+
+
+def _after_in_child() -> None:
+    global _forking, _registering
+    _forking, _registering = threading.Lock(), threading.Lock()
+    _kept.clear()
+    for lock in list(_all):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )
