@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from magmadnn import errors, graph, memory, ops
-from magmadnn.executor.threads import set_threads
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
     Operation,
@@ -32,6 +31,8 @@ from magmadnn.tensor import (
     variable,
     with_update,
 )
+
+from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
     from magmadnn import data, layers, losses, metrics, models, optim

@@ -38,7 +38,7 @@ LAYERS = """
     data
     linalg
     tensor
-    executor
+    runtime
     compiler
     ops
     graph
@@ -49,7 +49,62 @@ LAYERS = """
     errors
 """
 HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in names.split()}
-KNOWS_NO_OP = ("compiler", "executor", "memory")
+# The same within a folder: its sub-folders and files, top to bottom.
+ROOMS = {
+    "compiler": """
+        tune
+        llvm cuda
+        plan
+        lower
+        regions
+        program
+        layout
+        formulas
+        kernels rates dump
+    """,
+    "compiler.llvm": """
+        standalone
+        driver
+        kernel
+        writers
+        gemm fused
+        expressions
+        vmath
+        object
+        ir
+    """,
+    "compiler.cuda": """
+        module
+        megakernel
+        fused
+        gemm
+        text
+    """,
+    "runtime": """
+        evaluate
+        reference places
+        binding indices
+        cuda
+        profile
+        cpu
+        watch threads variables
+    """,
+    "runtime.cuda": """
+        run
+        data
+        schedule
+        layout
+        algorithms
+        code
+    """,
+    "training": """
+        model
+        callbacks
+        loop
+        arguments
+    """,
+}
+KNOWS_NO_OP = ("compiler", "runtime", "memory")
 MAX_LINES = 500
 # Loaded where they are used: each costs a multiple of what the rest of the package costs.
 LOADED_LATE = ("llvmlite", "matplotlib", "safetensors", "rich", "cupy", "scipy", "tensorboardX")
@@ -71,13 +126,23 @@ def source_of(node: ast.ImportFrom, package: str) -> str:
     return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
 
 
-def imports(module: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Line and full name of all that `module` imports, inside functions too.
+def types_only(tree: ast.AST) -> set[int]:
+    """The ids of the imports under `if TYPE_CHECKING`."""
+    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If)]
+    return {id(n) for g in guards if "TYPE_CHECKING" in ast.unparse(g.test) for n in ast.walk(g)}
+
+
+def imports(module: str, path: Path, types: bool = True) -> Iterator[tuple[int, str]]:
+    """Line and full name of all that `module` imports, inside functions too; without `types`, at run time.
 
     `from magmadnn.a import b` counts as `magmadnn.a.b` where that is a module.
     """
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = set() if types else types_only(tree)
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -123,7 +188,28 @@ def test_imports_go_down_only() -> None:
     assert not upwards, "\n".join(upwards)
 
 
-# --- compiler, executor and memory know kinds of op and sizes, but no op ---------------------
+def unit_of(module: str, folder: str) -> str:
+    """The sub-folder or file of `folder` that a module belongs to; empty for the folder itself and others."""
+    inside = module.removeprefix(f"magmadnn.{folder}.")
+    return "" if inside == module else inside.split(".")[0]
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_rooms_import_down_only(folder: str) -> None:
+    height = {n: -row for row, names in enumerate(ROOMS[folder].split("\n")) for n in names.split()}
+    units = {unit_of(module, folder) for module in MODULES} - {""}
+    assert units == height.keys(), f"ROOMS[{folder!r}] does not list what is there"
+    upwards = [
+        f"{path.relative_to(ROOT)}:{line} imports {target}"
+        for module, path in MODULES.items()
+        if (unit := unit_of(module, folder))
+        for line, target in imports(module, path, types=False)
+        if (other := unit_of(target, folder)) and other != unit and height[other] >= height[unit]
+    ]
+    assert not upwards, "\n".join(upwards)
+
+
+# --- compiler, runtime and memory know kinds of op and sizes, but no op ---------------------
 
 
 def op_names() -> set[str]:
@@ -142,11 +228,12 @@ def primitive_names() -> set[str]:
 
 
 WRITE_FORMULAS = (
-    "magmadnn.compiler.emit",
+    "magmadnn.compiler.cuda",
+    "magmadnn.compiler.llvm",
     "magmadnn.compiler.formulas",
     "magmadnn.compiler.kernels",
-    "magmadnn.compiler.lower",
-    "magmadnn.compiler.passes.fuse",
+    "magmadnn.compiler.lower.kernels_of",
+    "magmadnn.compiler.regions.fuse",
 )
 
 
@@ -161,7 +248,7 @@ def docstrings(tree: ast.AST) -> set[int]:
     return {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
 
 
-def test_compiler_executor_and_memory_import_no_op() -> None:
+def test_compiler_runtime_and_memory_import_no_op() -> None:
     found = [
         f"{where} imports {target}"
         for module, path in modules_without_ops().items()
@@ -171,7 +258,7 @@ def test_compiler_executor_and_memory_import_no_op() -> None:
     assert not found, "\n".join(found)
 
 
-def test_compiler_executor_and_memory_name_no_op() -> None:
+def test_compiler_runtime_and_memory_name_no_op() -> None:
     found = []
     for module, path in modules_without_ops().items():
         formulas = module.startswith(WRITE_FORMULAS)

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.networks import Array, loaded
-from magmadnn.compiler.emit.llvm.target import Library, host, object_code
+from magmadnn.compiler.llvm.ir.target import Library, host, object_code
 
 ROW_MAJOR, NO, TRANSPOSED = 101, 111, 112
 

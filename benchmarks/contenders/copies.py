@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 
-from magmadnn.compiler.emit.llvm.kernel import scratch
-from magmadnn.executor.saved import Saved
+from magmadnn.compiler.llvm.kernel import scratch
+from magmadnn.runtime.cpu.saved import Saved
 
 
 class Copy:

@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.contenders.ours import model_of, open_gpu
 from benchmarks.networks import Array, loaded
-from magmadnn.executor.cuda import slices as device_slices
-from magmadnn.executor.cuda.cuts import cut
+from magmadnn.runtime.cuda.run import slices as device_slices
+from magmadnn.runtime.cuda.schedule.cuts import cut
 
 Arrays = Literal["fixed", "given before", "on the device", "new"]
 _SETS = 3  # of arrays that are given in turns: of the last call only, copies are there

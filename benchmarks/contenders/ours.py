@@ -32,7 +32,7 @@ def model_of(weights: list[Array], activation: str, optimizer: str, **options: A
 def open_gpu() -> None:
     """Open the GPU and load what runs there; the peers do that when their data is put there."""
     device_engine(0).prepare()
-    importlib.import_module("magmadnn.executor.cuda.slices")
+    importlib.import_module("magmadnn.runtime.cuda.run.slices")
 
 
 class Training:
@@ -45,7 +45,7 @@ class Training:
         if options.get("device") == "cuda":
             open_gpu()
         else:  # what the first step would import; the peers have imported theirs
-            importlib.import_module("magmadnn.executor.slices")
+            importlib.import_module("magmadnn.runtime.cpu.slices")
         # What nobody may write is looked at once, and stays on a GPU, where the peers' data is too. Loaded
         # arrays are views of others that may be written, so these are copies.
         self._x, self._y = x.copy(), y.copy()

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.machine import cores
-from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.peak import Fmas, chains
-from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.llvm import kernel
+from magmadnn.compiler.llvm.driver.peak import Fmas, chains
+from magmadnn.compiler.llvm.ir.target import host
 
 
 class AllCores:

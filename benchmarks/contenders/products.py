@@ -10,16 +10,16 @@ import numpy as np
 
 import magmadnn as md
 from benchmarks.contenders.blas import operands
-from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.driver import Driver
-from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.select import selected
-from magmadnn.executor import Executable
-from magmadnn.executor.native import Instance
-from magmadnn.executor.tasks import Tasks
-from magmadnn.executor.threads import thread_count
+from magmadnn.compiler.llvm import kernel
+from magmadnn.compiler.llvm.driver.driver import Driver
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.writers import scratch_bytes
+from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
+from magmadnn.runtime.cpu.tasks import Tasks
+from magmadnn.runtime.threads import thread_count
 
 
 class BareKernel:

@@ -16,10 +16,10 @@ import numpy as np
 import magmadnn as md
 from benchmarks.contenders.row_data import DISTINCT_ROWS, HELD, Array, labels, matrices
 from magmadnn.backends.cuda import device_engine
-from magmadnn.executor import Executable
 from magmadnn.losses import CrossEntropy
 from magmadnn.memory import DEVICE
 from magmadnn.optim.parts import AdamMoments
+from magmadnn.runtime import Executable
 
 
 @dataclass

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.emit.llvm.gemm import gemm_scratch_bytes
-from magmadnn.compiler.emit.llvm.peak import Peak
-from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.llvm import kernel
+from magmadnn.compiler.llvm.driver.peak import Peak
+from magmadnn.compiler.llvm.gemm.gemm import gemm_scratch_bytes
+from magmadnn.compiler.llvm.ir.target import host
 
 HUGE_PAGE = 2 << 20
 

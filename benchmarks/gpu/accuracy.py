@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from benchmarks.harness.cases import Case, Claim, Entry, Result, Settings
 from benchmarks.harness.command import main
-from magmadnn.compiler.passes.precision import PRECISIONS
+from magmadnn.compiler.program.precision import PRECISIONS
 
 GOAL = 0.003  # of the test set: what a precision may get wrong more than float32, by the means over the seeds
 BASE = "float32"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from magmadnn.errors import ArgumentError, UnknownNameError
-from magmadnn.executor.threads import set_threads
+from magmadnn.runtime.threads import set_threads
 
 
 class Parser(argparse.ArgumentParser):

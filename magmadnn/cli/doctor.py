@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from magmadnn.compiler.emit.llvm.cache import cache_trouble
+from magmadnn.compiler.llvm.object.cache import cache_trouble
 from magmadnn.data._find import places_of
 from magmadnn.storage.places import cache_places
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from magmadnn.compiler.passes.precision import PRECISIONS
+from magmadnn.compiler.program.precision import PRECISIONS
 from magmadnn.data.targets import TASKS
 from magmadnn.errors import ArgumentError
 from magmadnn.layers.activations import ACTIVATIONS

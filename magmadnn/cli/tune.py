@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from magmadnn.backends.cuda import device_count, device_engine
-from magmadnn.compiler.emit.llvm.gemm import tile_for
-from magmadnn.compiler.emit.llvm.gemm_cuts import RULE, tile_words
-from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.tune import limit_seconds, search_all
-from magmadnn.compiler.tune_file import Record, Records, RecordsOf, machine_words
+from magmadnn.compiler.llvm.gemm.cuts import RULE, tile_words
+from magmadnn.compiler.llvm.gemm.gemm import tile_for
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.tune.choice import limit_seconds, search_all
+from magmadnn.compiler.tune.file import Record, Records, RecordsOf, machine_words
 from magmadnn.errors import FileError
 
 from .arguments import RATE, Parser, one_of
@@ -83,7 +83,7 @@ def _of_devices() -> dict[str, RecordsOf]:
     """The files of the GPUs that are there, one for each kind."""
     if not device_count():
         return {}
-    from magmadnn.executor.cuda.algorithms import records_of
+    from magmadnn.runtime.cuda.algorithms import records_of
 
     names = dict.fromkeys(device_engine(number).library for number in range(device_count()))
     return {name: records_of(name) for name in names}

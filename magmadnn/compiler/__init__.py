@@ -3,7 +3,7 @@
 The compiler knows kinds of op and sizes, and names no op.
 """
 
-from .pipeline import compile_program as compile_program
-from .plan import Plan as Plan
+from .program.call_plan import Plan as Plan
+from .program.pipeline import compile_program as compile_program
 
 __all__ = ["Plan", "compile_program"]

@@ -108,7 +108,7 @@ def is_mapped(array: Array) -> bool:
 def take_rows(array: Array, rows: NDArray[np.int64]) -> Array:
     """A copy of these rows, in this order, where the array lies; a mapped file is read in its own order."""
     if isinstance(array, OnDevice):
-        from magmadnn.executor.cuda import arrays
+        from magmadnn.runtime.cuda.data import arrays
 
         found: Any = arrays.take_rows(array, rows)
         return found

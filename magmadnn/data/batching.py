@@ -29,7 +29,7 @@ def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> N
     stream = philox.stream_of("shuffle", epoch)
     if device is None:
         return philox.permutation(count, seed, stream)
-    from magmadnn.executor.cuda import arrays
+    from magmadnn.runtime.cuda.data import arrays
 
     try:
         return arrays.permutation(count, seed, stream, device)

@@ -230,7 +230,7 @@ def _like(sample: Array, rows: int, memory: Callable[[int], NDArray[np.uint8]] |
     """An array for so many rows of the sample's shape, in the machine's byte order, where the sample lies."""
     shape, dtype = (rows, *sample.shape[1:]), sample.dtype.newbyteorder("=")
     if isinstance(sample, OnDevice):
-        from magmadnn.executor.cuda import arrays
+        from magmadnn.runtime.cuda.data import arrays
 
         found: Any = arrays.empty(shape, dtype, sample.device)
         return found  # no ndarray where it lies on the device

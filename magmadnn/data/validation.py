@@ -127,7 +127,7 @@ def _is_within_there(labels: OnDevice, classes: int, later: bool) -> bool:
 
 def _on_device() -> ModuleType:
     """Kernels that look at values; loaded where an array lies on a device."""
-    from magmadnn.executor.cuda import arrays
+    from magmadnn.runtime.cuda.data import arrays
 
     return arrays
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.errors import OutOfMemoryError
-from magmadnn.executor import Executable
-from magmadnn.executor.slices import LONGEST, BoundSlices, slices_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.slices import LONGEST, BoundSlices, slices_of
 from magmadnn.tensor.operation import as_feeds
 
 from .inputs import Settings
 
 if TYPE_CHECKING:
-    from magmadnn.executor.cuda.flights import Flight
-    from magmadnn.executor.cuda.slices import CudaSlices
+    from magmadnn.runtime.cuda.data.pending import Flight
+    from magmadnn.runtime.cuda.run.slices import CudaSlices
 
     from .step import Step
 
@@ -63,7 +63,7 @@ class StepSlices:
             if all(array.dtype == node.dtype for node, array in rows.items()):
                 step.sizes[key] = sizes  # else values were looked at too
         if executable.device is not None:
-            from magmadnn.executor.cuda.slices import slices_of as slices_on_device
+            from magmadnn.runtime.cuda.run.slices import slices_of as slices_on_device
 
             made = slices_on_device(
                 executable.cuda, rows, values, sizes, batch_size, streams, ring_bytes

@@ -9,10 +9,10 @@ import numpy as np
 
 from magmadnn.compiler import Plan
 from magmadnn.errors import ArgumentError, CheckpointError
-from magmadnn.executor import Executable
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
+from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
@@ -23,9 +23,9 @@ from .slices import StepSlices
 from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 
 if TYPE_CHECKING:
-    from magmadnn.executor.profile_text import Profile
-    from magmadnn.executor.run import Watch
     from magmadnn.memory.room import Room
+    from magmadnn.runtime.profile.text import Profile
+    from magmadnn.runtime.reference import Watch
 
     from .optimizer import Optimizer
 
@@ -102,7 +102,7 @@ class Step:
 
         Args:
             feeds: arrays for the placeholders.
-            watch: called with every value that is computed (see `magmadnn.executor.FiniteWatch`).
+            watch: called with every value that is computed (see `magmadnn.runtime.FiniteWatch`).
             guard: raise NumericError, and update nothing, where NaN or infinity appears.
         """
         fed = as_feeds(feeds)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from magmadnn.errors import ArgumentError, GraphError, ShapeError
-from magmadnn.executor import Executable
 from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
@@ -17,6 +16,7 @@ from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec, as_dtype
 from magmadnn.memory import MANAGED, Kind
+from magmadnn.runtime import Executable
 
 from .init import Initializer
 from .lazy import LazyTensor

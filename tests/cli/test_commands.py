@@ -16,7 +16,7 @@ import pytest
 import magmadnn as md
 from magmadnn.cli import commands, doctor, doctor_gpu, machine
 from magmadnn.cli.commands import COMMANDS
-from tests.executor.cuda.emulator import emulated_device, needs_compiler
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("--hidden", "7", "--epochs", "2", "--quiet", "--out", "run")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from magmadnn.compiler.emit.llvm.gemm_cuts import RULE
-from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.tune_file import Record, Records, RecordsOf
-from tests.executor.cuda.emulator import emulated_device, needs_compiler
+from magmadnn.compiler.llvm.gemm.cuts import RULE
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.tune.file import Record, Records, RecordsOf
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 
 @pytest.fixture(autouse=True)

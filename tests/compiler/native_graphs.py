@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import MagmaDNNError
-from magmadnn.executor import Executable
 from magmadnn.graph import Spec
 from magmadnn.graph.dim import Dim, bind_shape, bind_value
 from magmadnn.graph.gradient import gradient
@@ -30,6 +29,7 @@ from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, pla
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import is_floating
+from magmadnn.runtime import Executable
 
 Array = NDArray[Any]
 Updates = list[tuple[Node, Node]]

@@ -8,10 +8,10 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.native import PASSES
+from magmadnn.compiler.llvm import kernel
+from magmadnn.compiler.plan.native_plan import PASSES
 from magmadnn.errors import FileError
-from magmadnn.executor import Executable
+from magmadnn.runtime import Executable
 from tests.compiler.sample_programs import BATCH, ramp
 from tests.graph.bare_nodes import placed
 

@@ -11,14 +11,14 @@ import pytest
 from magmadnn import ops
 from magmadnn.compiler.kernels.gemm import Gemm, Loading
 from magmadnn.compiler.kernels.gemv import Gemv
-from magmadnn.compiler.listing import costs_of
-from magmadnn.compiler.native import NativePlan, native_plan
-from magmadnn.compiler.passes.precision import precision
-from magmadnn.executor import Executable
+from magmadnn.compiler.plan.listing import costs_of
+from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
+from magmadnn.compiler.program.precision import precision
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from magmadnn.memory import as_dtype
+from magmadnn.runtime import Executable
 from tests.compiler.native_programs import PROGRAMS
 
 HALVES = ("bfloat16", "float16")

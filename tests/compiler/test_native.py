@@ -13,13 +13,13 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.emit.llvm import kernel
-from magmadnn.compiler.native import NativePlan, native_plan
-from magmadnn.compiler.passes.plan_memory import Life, arena_of
+from magmadnn.compiler.llvm import kernel
+from magmadnn.compiler.plan.memory import Life, arena_of
+from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
 from magmadnn.errors import DataError
-from magmadnn.executor import Executable
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
+from magmadnn.runtime import Executable
 from tests.compiler.native_draw import draw
 from tests.compiler.native_programs import PROGRAMS
 from tests.compiler.sample_programs import BATCH, ramp

@@ -10,18 +10,18 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
-from magmadnn.compiler.native import native_plan
-from magmadnn.compiler.regions import RegionKind
+from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DataError
-from magmadnn.executor import Executable
-from magmadnn.executor.native import Instance
-from magmadnn.executor.runs import runs_of
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from magmadnn.memory import as_dtype
-from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
+from magmadnn.runtime.cpu.runs import runs_of
+from tests.compiler.llvm.llvm_calls import WIDTHS, call
 from tests.compiler.sample_programs import BATCH, ramp
 from tests.graph.bare_nodes import variable
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.emit.llvm.target import Target
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.operands import ROW, SCALAR, Operand, Result
-from magmadnn.compiler.native import native_plan
-from magmadnn.executor import Executable
-from magmadnn.executor.native import Instance
+from magmadnn.compiler.llvm.ir.target import Target
+from magmadnn.compiler.plan.native_plan import native_plan
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from magmadnn.ops import philox
-from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
+from tests.compiler.llvm.llvm_calls import WIDTHS, call
 
 COUNTERS = (0, -1, 2**40 + 7, -(2**62), 2**63 - 1)
 

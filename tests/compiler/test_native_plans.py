@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.compiler.native import native_plan
+from magmadnn.compiler.plan.native_plan import native_plan
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.program import Program
 from tests.compiler.native_programs import PROGRAMS

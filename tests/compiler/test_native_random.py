@@ -7,9 +7,9 @@ import functools
 import numpy as np
 import pytest
 
-from magmadnn.compiler.native import native_plan
-from magmadnn.executor import Executable
-from magmadnn.executor.native import Instance
+from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
 
 from .native_draw import draw
 from .native_graphs import Case, fault, shrunk

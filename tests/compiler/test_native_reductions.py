@@ -9,15 +9,15 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.native import native_plan
+from magmadnn.compiler.plan.native_plan import native_plan
 from magmadnn.errors import DataError, ShapeError
-from magmadnn.executor import Executable
-from magmadnn.executor.native import Instance
-from magmadnn.executor.tasks import Tasks
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
+from magmadnn.runtime.cpu.tasks import Tasks
 from magmadnn.tensor import Operation
 from tests.compiler.sample_programs import BATCH
 

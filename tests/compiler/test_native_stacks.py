@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.listing import costs_of
-from magmadnn.compiler.native import native_plan
-from magmadnn.compiler.regions import RegionKind
-from magmadnn.executor import Executable
-from magmadnn.executor.native import Instance
+from magmadnn.compiler.plan.listing import costs_of
+from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
 from tests.compiler.sample_programs import BATCH
 
 RNG = np.random.default_rng(9)

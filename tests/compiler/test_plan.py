@@ -15,8 +15,8 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler import Plan, compile_program
-from magmadnn.compiler.plan import plan_of
-from magmadnn.compiler.verify import verify
+from magmadnn.compiler.program.call_plan import plan_of
+from magmadnn.compiler.program.verify import verify
 from magmadnn.errors import GraphError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph import node as nodes
@@ -150,7 +150,7 @@ def test_verify_finds_what_a_pass_did_wrong() -> None:
 
 
 def test_a_wrong_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from magmadnn.compiler import pipeline
+    from magmadnn.compiler.program import pipeline
 
     def halve(program: Program) -> Program:
         return program.with_roots([root[:1] for root in program.roots])

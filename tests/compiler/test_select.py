@@ -10,9 +10,9 @@ import pytest
 import magmadnn as md
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
-from magmadnn.compiler.select import selected
-from magmadnn.executor import Executable
-from magmadnn.executor.threads import set_threads, thread_count
+from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.runtime import Executable
+from magmadnn.runtime.threads import set_threads, thread_count
 
 BOTH = list(itertools.product((False, True), repeat=2))
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from magmadnn import ops, placeholder, variable
-from magmadnn.compiler.emit.llvm.kernel import scratch
-from magmadnn.compiler.emit.llvm.rows import rows_scratch_bytes
-from magmadnn.compiler.emit.llvm.target import host
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Rows, pointwise
-from magmadnn.compiler.streams import streaming
-from magmadnn.executor import Executable
-from magmadnn.executor.tasks import Tasks
-from tests.compiler.emit.llvm.llvm_calls import WIDTHS, call
+from magmadnn.compiler.llvm.fused.rows import rows_scratch_bytes
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.kernel import scratch
+from magmadnn.compiler.lower.nontemporal import streaming
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.tasks import Tasks
+from tests.compiler.llvm.llvm_calls import WIDTHS, call
 
 DOUBLE = ("multiply", ("argument", 0), ("constant", 2.0, "2.0"))
 KERNEL = pointwise((Operand("x", "float32"),), Result("y", "float32", DOUBLE))

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.compiler import tune
-from magmadnn.compiler.emit.llvm.gemm_cuts import BETWEEN, RULE, cuts
-from magmadnn.compiler.emit.llvm.gemm_cuts import ways as all_ways
-from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.emit.llvm.writers import scratch_bytes
 from magmadnn.compiler.kernels.gemm import Gemm, Loading
-from magmadnn.compiler.tune import Tuner, limit_seconds
-from magmadnn.compiler.tune_file import LIMIT, Record, Records
-from magmadnn.compiler.tune_products import product_of, product_words, rotating
+from magmadnn.compiler.llvm.gemm.cuts import BETWEEN, RULE, cuts
+from magmadnn.compiler.llvm.gemm.cuts import ways as all_ways
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.writers import scratch_bytes
+from magmadnn.compiler.tune import choice as tune
+from magmadnn.compiler.tune.choice import Tuner, limit_seconds
+from magmadnn.compiler.tune.file import LIMIT, Record, Records
+from magmadnn.compiler.tune.products import product_of, product_words, rotating
 from magmadnn.errors import ArgumentError
-from magmadnn.executor import Executable
+from magmadnn.runtime import Executable
 from tests.compiler.tuning import SPEED, Machine, part
 
 BOTH = list(itertools.product((False, True), repeat=2))
@@ -397,7 +397,7 @@ class Forced:
 def test_every_choice_gives_the_same_bits(monkeypatch, ta, tb, dtype):
     outputs, feeds = product_program(ta, tb, dtype)
     found, forced = [], Forced()
-    monkeypatch.setattr("magmadnn.executor.tasks.tuner", lambda: forced)
+    monkeypatch.setattr("magmadnn.runtime.cpu.tasks.tuner", lambda: forced)
     while forced.number < forced.count:
         found.append(run(outputs, feeds))
         forced.number += 1

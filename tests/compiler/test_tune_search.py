@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from magmadnn.compiler.emit.llvm.gemm_cuts import BETWEEN, RULE, tiled, way_called
-from magmadnn.compiler.emit.llvm.gemm_cuts import ways as all_ways
-from magmadnn.compiler.emit.llvm.target import host, named
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.tune import search_all
-from magmadnn.compiler.tune_file import Record, Records
-from magmadnn.compiler.tune_products import product_words, sets_of
-from magmadnn.compiler.tune_search import Search
+from magmadnn.compiler.llvm.gemm.cuts import BETWEEN, RULE, tiled, way_called
+from magmadnn.compiler.llvm.gemm.cuts import ways as all_ways
+from magmadnn.compiler.llvm.ir.target import host, named
+from magmadnn.compiler.tune.choice import search_all
+from magmadnn.compiler.tune.file import Record, Records
+from magmadnn.compiler.tune.products import product_words, sets_of
+from magmadnn.compiler.tune.search import Search
 from tests.compiler.tuning import SPEED, Machine, part
 
 

@@ -10,16 +10,17 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler import native
-from magmadnn.compiler.draft import Draft
-from magmadnn.compiler.native import PASSES, native_plan
-from magmadnn.compiler.passes.plan_memory import Arena, arena_of
-from magmadnn.compiler.regions import Region
-from magmadnn.compiler.verify_draft import verify_draft, verify_memory
+from magmadnn.compiler.plan import native_plan as native
+from magmadnn.compiler.plan.memory import Arena, arena_of
+from magmadnn.compiler.plan.native_plan import PASSES, native_plan
+from magmadnn.compiler.plan.verify_memory import verify_memory
+from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.regions.region import Region
+from magmadnn.compiler.regions.verify_draft import verify_draft
 from magmadnn.errors import GraphError
-from magmadnn.executor import Executable
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
+from magmadnn.runtime import Executable
 from tests.compiler.native_draw import draw
 from tests.compiler.native_programs import PROGRAMS
 from tests.compiler.sample_programs import BATCH, ramp

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from magmadnn.compiler.emit.llvm.gemm_cuts import cuts
-from magmadnn.compiler.emit.llvm.target import host
-from magmadnn.compiler.tune import Tuner, Untried
-from magmadnn.compiler.tune_file import Records
-from magmadnn.compiler.tune_products import matrix_bytes
+from magmadnn.compiler.llvm.gemm.cuts import cuts
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.tune.choice import Tuner, Untried
+from magmadnn.compiler.tune.file import Records
+from magmadnn.compiler.tune.products import matrix_bytes
 
 SPEED = 2e9  # products per second, of the machine in these tests
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from magmadnn import ops
 from magmadnn.errors import DTypeError, GraphError, ShapeError
-from magmadnn.executor import Executable
 from magmadnn.graph import Dim, Node, NoGradient, Op, OpKind, Sample, Spec, scope
 from magmadnn.graph import node as nodes
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.op import promote
 from magmadnn.graph.signature import elementwise
+from magmadnn.runtime import Executable
 
 Array = NDArray[Any]
 F64 = np.dtype(np.float64)

@@ -9,12 +9,12 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
-from magmadnn.executor import Executable
 from magmadnn.graph import Dim, Node, Op, OpKind, Sample, scope, show
 from magmadnn.graph import node as nodes
 from magmadnn.graph.op import REGISTRY, promote
 from magmadnn.graph.signature import elementwise
 from magmadnn.graph.spec import BFLOAT16, DTYPES
+from magmadnn.runtime import Executable
 from tests.graph.bare_nodes import F32, placed, variable
 
 F64 = np.dtype(np.float64)

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from magmadnn import ops
-from magmadnn.compiler.passes.simplify import simplify
-from magmadnn.compiler.plan import Plan, plan_of
-from magmadnn.compiler.verify import verify
-from magmadnn.executor.run import run
+from magmadnn.compiler.program.call_plan import Plan, plan_of
+from magmadnn.compiler.program.simplify import simplify
+from magmadnn.compiler.program.verify import verify
 from magmadnn.graph import Node, show
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.program import Program
+from magmadnn.runtime.reference import run
 from tests.graph.random_graphs import error_bounds, random_graph
 
 Array = NDArray[Any]

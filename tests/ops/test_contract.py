@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from magmadnn.errors import DTypeError
-from magmadnn.executor import Executable
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import Op
+from magmadnn.runtime import Executable
 from tests.ops.contract_cases import (
     BUILT_IN,
     EXACT,

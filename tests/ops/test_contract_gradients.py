@@ -12,11 +12,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from magmadnn.executor import Executable
 from magmadnn.graph import Node, NoGradient, Spec
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.op import Op
+from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, Array, Case, cases
 
 H = 2.0**-10

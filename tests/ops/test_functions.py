@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.executor import Executable
 from magmadnn.graph import Dim, Node, Spec
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
@@ -18,6 +17,7 @@ from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.operators import FUNCTIONS
 from magmadnn.graph.spec import BFLOAT16, DTYPES
 from magmadnn.ops import philox
+from magmadnn.runtime import Executable
 from tests.ops.contract_cases import Array, Drawing, bits
 
 X = Drawing(1)(3, 5, 7)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from magmadnn import errors, ops
-from magmadnn.executor import Executable
 from magmadnn.graph import Dim, Node, Spec, scope
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.spec import BFLOAT16, DTYPES
+from magmadnn.runtime import Executable
 
 ARRAYS = {
     "x": np.ones((5, 7)),

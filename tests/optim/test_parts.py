@@ -11,7 +11,7 @@ import pytest
 
 from magmadnn import ops, optim
 from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, NumericError, ShapeError
-from magmadnn.executor import FiniteWatch
+from magmadnn.runtime import FiniteWatch
 from magmadnn.tensor import placeholder, variable
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops, optim
-from magmadnn.compiler import native
+from magmadnn.compiler.plan import native_plan as native
 from magmadnn.errors import (
     ArgumentError,
     CheckpointError,
@@ -19,9 +19,9 @@ from magmadnn.errors import (
     ShapeError,
     UnknownNameError,
 )
-from magmadnn.executor import evaluate
 from magmadnn.graph import node as nodes
 from magmadnn.optim import Optimizer
+from magmadnn.runtime import evaluate
 from magmadnn.tensor import Operation, Tensor, placeholder, variable
 
 ALL: list[Optimizer] = [

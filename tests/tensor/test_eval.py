@@ -10,7 +10,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import DataError
-from magmadnn.executor import Executable
+from magmadnn.runtime import Executable
 
 X = np.random.default_rng(11).normal(size=(5, 7)).astype(np.float32)
 

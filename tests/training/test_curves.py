@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from tests.executor.cuda.devices import DEVICES, on
+from tests.runtime.cuda.devices import DEVICES, on
 
 STORED = np.load(Path(__file__).parent / "data" / "curves.npz")
 TOLERANCE = 1e-9

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.compiler.emit.llvm.target import host
+from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.errors import ArgumentError, DTypeError, FileError, GraphError, UnknownNameError
 from tests.layers.layer_cases import CASES
 from tests.training.exported import (

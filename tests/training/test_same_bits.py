@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.executor.cuda.devices import GPU
+from tests.runtime.cuda.devices import GPU
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 20

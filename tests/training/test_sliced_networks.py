@@ -12,10 +12,10 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import NumericError
-from magmadnn.executor import slices
-from magmadnn.executor.saved import Saved
 from magmadnn.optim import StepSlices
-from tests.executor.cuda.devices import DEVICES, on
+from magmadnn.runtime.cpu import slices
+from magmadnn.runtime.cpu.saved import Saved
+from tests.runtime.cuda.devices import DEVICES, on
 
 RNG = np.random.default_rng(7)
 ROWS = 103

@@ -23,7 +23,7 @@ from .sources import Source
 from .totals import Totals, feeds_for, scalars
 
 if TYPE_CHECKING:
-    from magmadnn.executor.cuda.slices import CudaSlices
+    from magmadnn.runtime.cuda.run.slices import CudaSlices
     from magmadnn.training.callbacks import Callback
     from magmadnn.training.model.model import Model
 

@@ -11,7 +11,7 @@ from magmadnn.optim import StepSlices
 from .pieces import Piece
 
 if TYPE_CHECKING:
-    from magmadnn.executor.cuda.flights import Flight
+    from magmadnn.runtime.cuda.data.pending import Flight
 
 
 class Flying:

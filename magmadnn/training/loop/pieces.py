@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from magmadnn.data._structure import is_mapped, read_rows, take_rows, write_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
-from magmadnn.executor.row_copies import RowCopies
 from magmadnn.graph.op import Array
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
+from magmadnn.runtime.cpu.row_copies import RowCopies
 
 PARTS = 2  # of a ring, that are read into one after the other
 _LONGEST = StepSlices.longest

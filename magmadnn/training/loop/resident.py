@@ -18,7 +18,7 @@ from magmadnn.memory.room import Room
 from magmadnn.memory.unchanging import Unchanging
 
 if TYPE_CHECKING:
-    from magmadnn.executor.cuda.data import Block
+    from magmadnn.runtime.cuda.data.data import Block
     from magmadnn.training.model.model import Model
 
 
@@ -98,9 +98,9 @@ def _taken(
     array: Array, known: Kept | None, blocks: list[Block], device: int, watched: bool
 ) -> tuple[Any, Kept | None]:
     """An array on the device, and what may serve again; a new copy may take one of the blocks."""
-    from magmadnn.executor.cuda.arrays import copied
-    from magmadnn.executor.cuda.data import Block
-    from magmadnn.executor.cuda.watched import Fixed, Watched
+    from magmadnn.runtime.cuda.data.arrays import copied
+    from magmadnn.runtime.cuda.data.checked_cache import Fixed, Watched
+    from magmadnn.runtime.cuda.data.data import Block
 
     if not isinstance(array, np.ndarray):
         return array, None

@@ -105,7 +105,7 @@ def _algorithms(fit: Fit) -> dict[str, str]:
     """What a GPU's library was made to take for products; their sums depend on it."""
     if fit.model.device == "cpu":
         return {}
-    from magmadnn.executor.cuda.algorithms import frozen
+    from magmadnn.runtime.cuda.algorithms import frozen
 
     return frozen()
 
@@ -113,7 +113,7 @@ def _algorithms(fit: Fit) -> dict[str, str]:
 def _take_algorithms(fit: Fit, chosen: Any) -> None:
     if fit.model.device == "cpu":
         return
-    from magmadnn.executor.cuda.algorithms import freeze
+    from magmadnn.runtime.cuda.algorithms import freeze
 
     try:
         freeze(chosen)

@@ -18,11 +18,11 @@ from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.ring import Follower, Ring
 from magmadnn.errors import ArgumentError, DataError, GraphError, OutOfMemoryError, ShapeError
-from magmadnn.executor.row_copies import RowCopies
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.foreign import OnDevice, as_array, on_device
 from magmadnn.memory.room import Room
+from magmadnn.runtime.cpu.row_copies import RowCopies
 from magmadnn.tensor import Placeholder
 
 from .pieces import (

@@ -23,7 +23,7 @@ from .resident import place_of
 from .sources import known_order
 
 if TYPE_CHECKING:
-    from magmadnn.executor.cuda.slices import CudaSlices
+    from magmadnn.runtime.cuda.run.slices import CudaSlices
     from magmadnn.training.model.model import Model
 
     from .fit import Fit

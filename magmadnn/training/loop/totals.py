@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.executor import Executable
 from magmadnn.graph.op import Array
+from magmadnn.runtime import Executable
 
 from .objective import Objective
 from .pieces import Batch

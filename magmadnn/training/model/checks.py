@@ -11,13 +11,13 @@ from magmadnn import ops
 from magmadnn.data import check_arrays
 from magmadnn.data._structure import is_mapped
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, MagmaDNNError
-from magmadnn.executor import Executable
-from magmadnn.executor.places import device_of
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Loss, as_loss
 from magmadnn.metrics import as_metric
+from magmadnn.runtime import Executable
+from magmadnn.runtime.places import device_of
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.loop.resident import resident, settle_all
 from magmadnn.training.loop.sources import as_arrays, inputs_for

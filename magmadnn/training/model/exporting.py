@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magmadnn.errors import ArgumentError, DTypeError, FileError
-from magmadnn.executor import Executable
 from magmadnn.graph.node import Node
+from magmadnn.runtime import Executable
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.durable import read_file, write_file
 from magmadnn.tensor import Operation
@@ -42,9 +42,9 @@ def export_model(
     for file in beside:
         _check_own(file)
 
-    from magmadnn.compiler.emit.llvm.standalone import object_file
-    from magmadnn.compiler.emit.llvm.target import host, named
-    from magmadnn.executor.standalone import standalone
+    from magmadnn.compiler.llvm.ir.target import host, named
+    from magmadnn.compiler.llvm.standalone import object_file
+    from magmadnn.runtime.cpu.export import standalone
 
     target = host() if cpu is None else named(cpu)
     nodes = [output.node for output in model.outputs]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.errors import ArgumentError
-from magmadnn.executor import Executable
 from magmadnn.graph.diagram import Diagram
 from magmadnn.optim import Step
+from magmadnn.runtime import Executable
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.loop.sources import ArraySource, as_arrays, inputs_for
@@ -16,7 +16,7 @@ from magmadnn.training.loop.totals import feeds_for
 from .checks import checked_arrays
 
 if TYPE_CHECKING:
-    from magmadnn.executor.profile_text import Profile
+    from magmadnn.runtime.profile.text import Profile
 
     from .model import Model
 

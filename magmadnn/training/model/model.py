@@ -12,13 +12,13 @@ import numpy as np
 from magmadnn import ops, optim
 from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
-from magmadnn.executor import Executable, placed
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer, Step
+from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder, Variable
 from magmadnn.training.arguments import at_least, check_order, check_share, listed
 from magmadnn.training.callbacks import Callback
@@ -46,7 +46,7 @@ from .inspection import diagram_of, plan_of, profile_of
 from .summary import summary_text
 
 if TYPE_CHECKING:
-    from magmadnn.executor.profile_text import Profile
+    from magmadnn.runtime.profile.text import Profile
 
 Trained = Parameter | Variable
 

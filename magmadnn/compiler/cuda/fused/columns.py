@@ -1,0 +1,272 @@
+"""Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
+
+A block has a warp's width of columns, or where there are many, of groups of neighbouring columns. Its threads
+combine rows that lie `lanes` apart, in order, and the lanes' results are then combined in order. So the order
+of a sum depends on the number of rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Writer
+from magmadnn.compiler.cuda.text.function import Function, OfParts
+from magmadnn.compiler.cuda.text.parts import (
+    kept,
+    parameters,
+    place,
+    seen,
+    typed,
+    vector_type,
+    width_for,
+)
+from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
+from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
+from magmadnn.compiler.kernels.rows import Reduction
+
+_ACROSS = 32  # columns of a block
+_MOST_LANES = 32
+_ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
+_UNROLL = 16
+
+
+@dataclass(frozen=True)
+class ColumnsVariant(OfParts):
+    """How columns are cut.
+
+    Attributes:
+        kernel: what is computed.
+        lanes: threads that share a column: a power of two.
+        steps: rows that a lane takes, all of which are read at once; 0 for any number, in a loop.
+        width: neighbouring columns of a thread, which are read together; more than one in a loop only.
+    """
+
+    kernel: Columns
+    lanes: int
+    steps: int
+    width: int = 1
+
+    def function(self, name: str) -> Function:
+        """The function."""
+        return _Text(self, name).function()
+
+    def sums(self, name: str) -> str:
+        """The struct `NAME`: what a product needs that has the columns at hand; see `summed.py`."""
+        return _Text(self, name).sums()
+
+    def typed(self, prefix: str) -> list[str]:
+        """Parameters with their types."""
+        return typed(self.slots, self.kernel.parts, {}, prefix)
+
+
+def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
+    """The variant and the launch for given sizes; None where nothing is to be done."""
+    rows, columns = values["row1"], values["column1"]
+    matrices = values["outer1"] if kernel.stacked else 1
+    if columns == 0 or matrices == 0:
+        return None
+    lanes = 1
+    most = min(_MOST_LANES, chip.together // _ACROSS)
+    while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
+        lanes *= 2
+    steps = -(-rows // lanes)
+    width = 1
+    if steps > _UNROLL and not kernel.stacked:
+        width = width_for(kernel.parts, values, columns)
+        while width > 1 and columns < _ACROSS * width * chip.processors // 2:
+            width //= 2
+    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width)
+    grid = (-(-columns // (_ACROSS * width)) * matrices, 1, 1)
+    return Launch(variant, grid, (_ACROSS, lanes, 1), arguments_of(variant, values))
+
+
+class _Text:
+    """Writes one kernel."""
+
+    def __init__(self, variant: ColumnsVariant, name: str) -> None:
+        self.variant, self.kernel, self.name = variant, variant.kernel, name
+        self.lines = Lines()
+
+    def function(self) -> Function:
+        """All of the function."""
+        kernel, lines, lanes = self.kernel, self.lines, self.variant.lanes
+        slots = parameters(kernel.slots, kernel.parts, {})
+        if self.variant.width > 1:
+            self._groups()
+            return Function(self.name, slots, str(lines), _ACROSS * lanes)
+        block = self._block_of_matrix()
+        lines.add(f"const i64 column = {block} * {_ACROSS} + threadIdx.x;")
+        lines.add("const bool live = column < column1;")
+        for reduction in kernel.reduce:
+            lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_s = {neutral(reduction)};")
+        if self.variant.steps:
+            self._at_once()
+        else:
+            lines.add("if (live) {")
+            lines.add(f"#pragma unroll {_UNROLL}")
+            lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {lanes}) {{")
+            self._add(lambda leaf: self._leaf(leaf, "row"))
+            lines.add("}")
+            lines.add("}")
+        for reduction in kernel.reduce:
+            self._combine(reduction)
+        lines.add("if (!live || threadIdx.y != 0) return;")
+        self._store()
+        return Function(self.name, slots, str(lines), _ACROSS * lanes)
+
+    def _groups(self) -> None:
+        """Neighbouring columns by each thread: one load for all of them in a row."""
+        kernel, lines, width = self.kernel, self.lines, self.variant.width
+        streams = [o for o in kernel.operands if o.spread == FULL]
+        lines.add(f"const i64 first = (blockIdx.x * (i64){_ACROSS} + threadIdx.x) * {width};")
+        for reduction in kernel.reduce:
+            lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_t[{width}];")
+            lines.add("#pragma unroll")
+            lines.add(
+                f"for (int v = 0; v < {width}; ++v) {reduction.name}_t[v] = {neutral(reduction)};"
+            )
+        lines.add("if (first < column1) {")
+        lines.add(f"#pragma unroll {max(_UNROLL // width, 1)}")
+        lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
+        for operand in streams:
+            kind, at = MEMORY[operand.dtype], place(operand, "row", "first")
+            loaded = f"load<{width}>((const {kind} *)({at}))"
+            lines.add(f"const {vector_type(operand.dtype, width)} {operand.name}_v = {loaded};")
+        self._each_of_group()
+        self._add(self._grouped_leaf)
+        lines.add("}")
+        lines.add("}")
+        lines.add("}")
+        self._each_of_group()
+        for reduction in kernel.reduce:
+            self._combine(reduction)
+        lines.add("if (first < column1 && threadIdx.y == 0) {")
+        self._store()
+        lines.add("}")
+        lines.add("__syncthreads();")
+        lines.add("}")
+
+    def _each_of_group(self) -> None:
+        """Begin a loop over a thread's columns, with the totals of each by their names."""
+        lines = self.lines
+        lines.add("#pragma unroll")
+        lines.add(f"for (int v = 0; v < {self.variant.width}; ++v) {{")
+        lines.add("const i64 column = first + v;")
+        for reduction in self.kernel.reduce:
+            lines.add(f"{TYPES[reduction.dtype]} &{reduction.name}_s = {reduction.name}_t[v];")
+
+    def _grouped_leaf(self, leaf: Formula) -> Cell:
+        if leaf[0] == "argument":
+            operand = self.kernel.operands[leaf[1]]
+            if operand.spread == FULL:
+                return seen(f"{operand.name}_v.at[v]", operand.dtype)
+        return self._leaf(leaf, "row")
+
+    def _block_of_matrix(self) -> str:
+        """The number of the block among those of its matrix; addresses become those of the matrix."""
+        lines = self.lines
+        if not self.kernel.stacked:
+            return "(i64)blockIdx.x"
+        lines.add(f"const i64 pieces = (column1 + {_ACROSS - 1}) / {_ACROSS};")
+        lines.add("const i64 outer = blockIdx.x / pieces;")
+        for name in dict.fromkeys(part.name for part in self.kernel.apart):
+            lines.add(f"{name} += outer * {name}_outer;")
+        return "(blockIdx.x % pieces)"
+
+    def sums(self) -> str:
+        """How totals of columns are made and what is stored, for one sum."""
+        (reduction,) = self.kernel.reduce
+        self._store()
+        kind, fields = TYPES[reduction.dtype], " ".join(f"{one};" for one in self.variant.typed(""))
+        return f"""struct {self.name} {{
+  {fields}
+  static constexpr int LANES = {self.variant.lanes};
+  static __device__ __forceinline__ {kind} none() {{ return {neutral(reduction)}; }}
+  static __device__ __forceinline__ {kind} both({kind} a, {kind} b) {{
+    return {COMBINED[reduction.kind]}(a, b);
+  }}
+  __device__ __forceinline__ void finish(i64 column, {kind} {reduction.name}_s) const {{
+{self.lines}
+  }}
+}};
+"""
+
+    def _at_once(self) -> None:
+        """Few rows: all of a lane's elements are on their way before the first is added."""
+        lines, steps = self.lines, self.variant.steps
+        each = [o for o in self.kernel.operands if o.spread in (FULL, COLUMN)]
+        for operand in each:
+            lines.add(f"{MEMORY[operand.dtype]} {operand.name}_v[{steps}];")
+        for number in range(2):
+            lines.add("#pragma unroll")
+            lines.add(f"for (int step = 0; step < {steps}; ++step) {{")
+            lines.add(f"const i64 row = row0 + threadIdx.y + step * {self.variant.lanes};")
+            if number == 0:
+                for operand in each:
+                    kind = MEMORY[operand.dtype]
+                    at = f"*(const {kind} *)({place(operand, 'row', 'column')})"
+                    lines.add(f"{operand.name}_v[step] = live && row < row1 ? {at} : {kind}();")
+            else:
+                lines.add("if (live && row < row1) {")
+                self._add(self._held_leaf)
+                lines.add("}")
+            lines.add("}")
+
+    def _held_leaf(self, leaf: Formula) -> Cell:
+        if leaf[0] == "argument":
+            operand = self.kernel.operands[leaf[1]]
+            if operand.spread in (FULL, COLUMN):
+                return seen(f"{operand.name}_v[step]", operand.dtype)
+        return self._leaf(leaf, "row")
+
+    def _add(self, leaf: Callable[[Formula], Cell]) -> None:
+        """Add a row's elements to the lane's totals."""
+        writer = Writer(self.lines, leaf, self.kernel.dtype)
+        for reduction in self.kernel.reduce:
+            cell = writer.write(reduction.formula, reduction.dtype)
+            total = f"{reduction.name}_s"
+            self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
+
+    def _combine(self, reduction: Reduction) -> None:
+        """The lanes' results in order; the first lane has the result."""
+        lines, lanes, name = self.lines, self.variant.lanes, reduction.name
+        if lanes == 1:
+            return
+        combine, total = COMBINED[reduction.kind], f"{name}_s"
+        lines.add(f"__shared__ {TYPES[reduction.dtype]} shared_{name}[{lanes}][{_ACROSS}];")
+        lines.add(f"shared_{name}[threadIdx.y][threadIdx.x] = {total};")
+        lines.add("__syncthreads();")
+        lines.add("if (threadIdx.y == 0) {")
+        lines.add("#pragma unroll")
+        lines.add(f"for (int other = 1; other < {lanes}; ++other)")
+        lines.add(f"  {total} = {combine}({total}, shared_{name}[other][threadIdx.x]);")
+        lines.add("}")
+
+    def _store(self) -> None:
+        """The results' formulas, all computed before anything is stored."""
+        lines, kernel = self.lines, self.kernel
+        numbers = {r.name: Cell(f"{r.name}_s", r.dtype) for r in kernel.reduce}
+
+        def leaf(formula: Formula) -> Cell:
+            if formula[0] == "value":
+                return numbers[formula[1]]
+            return self._leaf(formula, "row0")
+
+        writer = Writer(lines, leaf, kernel.dtype)
+        cells = [(result, writer.write(result.formula)) for result in kernel.store]
+        for result, cell in cells:
+            lines.add(f"*({place(result, 'row0', 'column')}) = {kept(cell, result.dtype)};")
+
+    def _leaf(self, leaf: Formula, row: str) -> Cell:
+        if leaf == ("rows",):
+            return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})(row1 - row0)")
+        operand = self.kernel.operands[leaf[1]]
+        at = place(operand, row, "column")
+        if operand.spread not in (FULL, ROW, COLUMN):
+            at = operand.name
+        cell = seen(f"*(const {MEMORY[operand.dtype]} *)({at})", operand.dtype)
+        return self.lines.let(cell.dtype, cell.text)

@@ -1,0 +1,141 @@
+"""What all kernels of a matrix product know of it: sizes, where memory lies, what is read and stored.
+
+`gemm.py` makes such kernels for tensor cores, `small.py` for one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.text.formulas import MEMORY
+from magmadnn.compiler.cuda.text.parts import Part
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import FULL, Operand, Result, row_constant
+
+from .epilogue import finish_text
+
+_QUAD = 4  # elements that are moved together at most
+_WIDEST_LOAD = 16  # bytes
+
+
+@dataclass(frozen=True)
+class SizedProduct:
+    """A product of given sizes.
+
+    Attributes:
+        kernel: what is computed.
+        sizes: m, n, k.
+        strides: elements from row to row of `a`, `b` and all that is a whole matrix.
+        widths: how many elements of each can be moved together.
+    """
+
+    kernel: Gemm
+    sizes: tuple[int, int, int]
+    strides: tuple[tuple[str, int], ...]
+    widths: tuple[tuple[str, int], ...]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """What formulas read beside the product."""
+        return operands_of(self.kernel)
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """What is stored."""
+        return results_of(self.kernel)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Everything that has memory, beside A and B."""
+        return parts_of(self.kernel)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters: addresses."""
+        return tuple(dict.fromkeys(("a", "b", *(part.name for part in self.parts))))
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The C++ type that each slot points to."""
+        found = dict.fromkeys("ab", MEMORY[self.kernel.halves or self.kernel.dtype])
+        return found | {part.name: MEMORY[part.dtype] for part in self.parts}
+
+    @property
+    def parameters(self) -> str:
+        """Types and names."""
+        return ", ".join(f"{self.kinds[slot]} *{slot}" for slot in self.slots)
+
+    def slots_text(self, name: str, index: str) -> str:
+        """The struct `NAME_slots`, whose steps from row to row are constants of type `index`."""
+        fields = " ".join(f"{self.kinds[slot]} *{slot};" for slot in self.slots)
+        rows = " ".join(f"static constexpr {index} {n}_row = {s};" for n, s in self.strides)
+        return f"struct {name}_slots {{ {fields} {rows} }};"
+
+    def finish(self, name: str) -> str:
+        """The struct `NAME_finish`: what is done to the elements."""
+        dtype, widths, columns = self.kernel.dtype, dict(self.widths), self.sizes[1]
+        return finish_text(f"{name}_finish", self.operands, self.results, dtype, widths, columns)
+
+    def numbers(self) -> dict[str, int]:
+        """What the text of every product knows before it is compiled."""
+        strides, widths = dict(self.strides), dict(self.widths)
+        return dict(zip("MNK", self.sizes, strict=True)) | {
+            "LDA": strides["a"],
+            "LDB": strides["b"],
+            "VA": widths["a"],
+            "VB": widths["b"],
+            "TA": self.kernel.transpose_a,
+            "TB": self.kernel.transpose_b,
+        }
+
+
+def constants(numbers: Mapping[str, int]) -> str:
+    """Members of a struct."""
+    return " ".join(f"static constexpr int {n} = {int(v)};" for n, v in numbers.items())
+
+
+def sized(kernel: Gemm, values: Mapping[str, int]) -> SizedProduct:
+    """The product for given values of its slots."""
+    m, n, k = sizes = (values["row1"], values["column1"], values["k"])
+    values = {**values, "a_row": values["lda"], "b_row": values["ldb"], "c_row": values["ldc"]}
+    parts, stored = parts_of(kernel), ITEM_BYTES[kernel.halves or kernel.dtype]
+    widths = {
+        "a": _width(values, "a", m if kernel.transpose_a else k, stored),
+        "b": _width(values, "b", k if kernel.transpose_b else n, stored),
+    }
+    for part in parts:
+        if not row_constant(part):
+            widths[part.name] = _width(values, part.name, n, ITEM_BYTES[part.dtype])
+    strides = {
+        s: values[f"{s}_row"] for s in ("a", "b", *(p.name for p in parts if p.spread == FULL))
+    }
+    return SizedProduct(kernel, sizes, tuple(strides.items()), tuple(widths.items()))
+
+
+def operands_of(gemm: Gemm) -> tuple[Operand, ...]:
+    """What the formulas of a product's epilogue read."""
+    finish = gemm.epilogue
+    return finish.operands if isinstance(finish, Finish) else ()
+
+
+def results_of(gemm: Gemm) -> tuple[Result, ...]:
+    """What a product stores: results of its epilogue, and C where anybody reads it."""
+    finish = gemm.epilogue
+    found = finish.results if isinstance(finish, Finish) else ()
+    formula = finish.formula if isinstance(finish, Finish) else ("product",)
+    return found if gemm.unread else (*found, Result("c", gemm.dtype, formula))
+
+
+def parts_of(gemm: Gemm) -> tuple[Part, ...]:
+    """Everything of a product that has memory, beside A and B."""
+    return (*operands_of(gemm), *results_of(gemm))
+
+
+def _width(values: Mapping[str, int], name: str, length: int, item: int) -> int:
+    """Elements that can be moved together, of lines of `length`."""
+    width, row = _QUAD, values.get(f"{name}_row", 0)
+    while length % width or row % width or values[name] % min(width * item, _WIDEST_LOAD):
+        width //= 2
+    return width

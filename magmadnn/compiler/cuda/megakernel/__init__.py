@@ -1,0 +1,1 @@
+"""A whole small plan as one CUDA kernel."""

@@ -1,0 +1,71 @@
+"""Modules: the text of several kernels that are compiled together, and what their code depends on."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.draws import Draw
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.rows import Rows
+
+from .fused.columns import choose_columns
+from .fused.draw import choose_draw
+from .fused.moves import choose_add_picked, choose_move, choose_pick
+from .fused.rows import choose_rows
+from .text.halves import HALVES_TEXT
+from .text.prelude import PRELUDE
+from .text.variant import Chip, Launch, Variant
+
+_CHOICES: dict[type[Any], Callable[[Any, Mapping[str, int], Chip], Launch | None]] = {
+    Rows: choose_rows,
+    Columns: choose_columns,
+    Draw: choose_draw,
+    Move: choose_move,
+    Pick: choose_pick,
+    AddPicked: choose_add_picked,
+}
+
+OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")
+
+
+def can_emit(kernel: Kernel) -> bool:
+    """Whether there is CUDA C++ for a description of this kind."""
+    return type(kernel) in _CHOICES
+
+
+def choose(kernel: Kernel, values: Mapping[str, int], chip: Chip) -> Launch | None:
+    """A kernel's variant and launch for values of its slots; None where nothing is to be done."""
+    return _CHOICES[type(kernel)](kernel, values, chip)
+
+
+def symbol(number: int) -> str:
+    """The name of kernel `number` of a module."""
+    return f"kernel_{number}"
+
+
+def module_text(variants: Sequence[Variant]) -> str:
+    """The text of a module; its functions are called `symbol(0)`, `symbol(1)`, ..."""
+    libraries = dict.fromkeys(text for v in variants for text in getattr(v, "libraries", ()))
+    texts = (v.text(symbol(k)) for k, v in enumerate(variants))
+    return "\n".join((PRELUDE, HALVES_TEXT, *libraries, *texts))
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash of the source of the generators: other source, other code."""
+    total, here = hashlib.sha256(), Path(__file__).resolve().parent
+    for path in sorted(p for f in (here, here.parent.parent / "kernels") for p in f.rglob("*.py")):
+        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def key_of(variants: Sequence[Variant], *versions: str) -> str:
+    """The name of the cache's entry for a module: kernels, architecture and versions, these generators."""
+    parts = ("cuda", repr(tuple(variants)), *OPTIONS, *versions, _sources())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

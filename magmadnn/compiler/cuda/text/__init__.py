@@ -1,0 +1,1 @@
+"""What all CUDA kernels are printed with: formulas, functions, variants."""

@@ -1,0 +1,1 @@
+"""The native driver: steps that threads draw, worker threads, clocks."""

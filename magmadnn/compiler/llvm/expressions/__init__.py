@@ -1,0 +1,1 @@
+"""Scalar formulas as vector code, and operands spread over rows and columns."""

@@ -1,0 +1,106 @@
+"""How fused kernels see the memory of their operands and results."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from magmadnn.compiler.kernels.formula import HALVES
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    SCALAR,
+    Operand,
+    Result,
+    row_constant,
+)
+from magmadnn.compiler.llvm.ir.builder import I1, Array, Code, Value
+from magmadnn.compiler.llvm.ir.frame import Slots
+from magmadnn.compiler.llvm.ir.halves import narrowed, widened
+
+from .formulas import cast, memory_item, register_item
+
+
+class Matrix:
+    """The memory of an operand or a result inside a kernel."""
+
+    def __init__(self, code: Code, slots: Slots, part: Operand | Result) -> None:
+        self._code, self._part = code, part
+        self._item = memory_item(part.dtype)
+        self._base = slots.array(part.name, self._item)
+        self._stride = slots.integer(f"{part.name}_row") if part.spread == FULL else None
+
+    def moved(self, elements: Value) -> Matrix:
+        """The same of memory that lies further on."""
+        other = copy(self)
+        other._base = self._base.at(elements)
+        return other
+
+    def at_row(self, row: Value) -> MatrixRow:
+        """One row, to be used where its number is known."""
+        return MatrixRow(self._code, self, self._row(row))
+
+    def _row(self, row: Value) -> Array:
+        return self._base if self._stride is None else self._base.at(row * self._stride)
+
+    def load(self, row: Value, column: Value, lanes: int, mask: Value | None) -> Value:
+        """A vector of row `row`, from `column` on; a scalar where the operand does not change."""
+        if self._part.spread == SCALAR:
+            return self.seen(self._base[0])
+        if self._part.spread == COLUMN:
+            return self.seen(self._base[row])
+        return self.seen(self._row(row).vector(column, lanes, mask))
+
+    def store(self, row: Value, column: Value, value: Value, mask: Value | None) -> None:
+        """Store a vector in row `row` from `column` on."""
+        self._row(row).put(column, self.kept(value), mask)
+
+    def store_one(self, index: Value, value: Value) -> None:
+        """Store one element."""
+        self._base[index] = self.kept(value)
+
+    def seen(self, value: Value) -> Value:
+        """As formulas see it: bytes of truth become truth values, halves float32."""
+        if self._part.dtype in HALVES:
+            return widened(self._code, value, self._part.dtype)
+        return cast(self._code, value, I1) if self._part.dtype == "bool" else value
+
+    def kept(self, value: Value) -> Value:
+        """As memory keeps it."""
+        value = cast(self._code, value, register_item(self._part.dtype))
+        if self._part.dtype in HALVES:
+            return narrowed(self._code, value, self._part.dtype)
+        return self._code.widened(value, self._item) if self._part.dtype == "bool" else value
+
+
+class MatrixRow:
+    """A row of a matrix; its address is computed once."""
+
+    def __init__(self, code: Code, matrix: Matrix, elements: Array) -> None:
+        self._code, self._matrix, self._elements = code, matrix, elements
+
+    def load(self, column: Value, lanes: int, mask: Value | None) -> Value:
+        """A vector from `column` on."""
+        return self._matrix.seen(self._elements.vector(column, lanes, mask))
+
+    def load_one(self, column: Value) -> Value:
+        """The element at `column`."""
+        return self._matrix.seen(self._elements[column])
+
+    def store(self, column: Value, value: Value, mask: Value | None) -> None:
+        """Store a vector from `column` on."""
+        self._elements.put(column, self._matrix.kept(value), mask)
+
+    def stream(self, column: Value, value: Value, align: int) -> None:
+        """Store a vector from `column` on, past the caches; registers lie at multiples of `align`."""
+        self._elements.stream(column, self._matrix.kept(value), align)
+
+    def prefetch(self, column: Value) -> None:
+        """A hint that the element at `column` will be read soon."""
+        self._code.prefetch(self._elements, column, written=False)
+
+
+def lanes_for(target_bytes: int, parts: list[Operand | Result]) -> int:
+    """Lanes of a loop over `parts`: a register full of the widest type that is read as vectors."""
+    vectors = [part for part in parts if not row_constant(part)]
+    widest = 8 if any(part.dtype in ("float64", "int64") for part in vectors) else 4
+    return target_bytes // widest

@@ -1,0 +1,1 @@
+"""Everything else that computes: rows, columns, random numbers, moves."""

@@ -1,0 +1,134 @@
+"""Copies of runs, rows by number and their transpose as vector code; `kernels/moves.py` says what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from magmadnn.compiler.kernels.moves import MOVE_WORDS, AddPicked, Move, Pick
+from magmadnn.compiler.llvm.expressions.formulas import cast, memory_item
+from magmadnn.compiler.llvm.ir.builder import I64, Array, Code, Value, item_bytes
+from magmadnn.compiler.llvm.ir.frame import Frame
+from magmadnn.compiler.llvm.ir.target import Target
+
+
+def write_move(kernel: Move, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of the kernel."""
+    item = ir.IntType(8 * kernel.item_bytes)
+    table, result = frame.array("table", I64), frame.array("result", item)
+    with code.loop(frame.integer("row0"), frame.integer("row1")) as run:
+        to, source, place, step, length = (
+            table[run * MOVE_WORDS + word] for word in range(MOVE_WORDS)
+        )
+        origin, goal = frame.array_after("x0", source, item).at(place), result.at(to)
+        with code.choose(step.equals(1)) as (dense, apart):
+            with dense:
+                _copied(code, target, origin, goal, code.integer(0), length)
+            with apart, code.loop(0, length) as element:
+                goal[element] = origin[element * step]
+
+
+def write_pick(kernel: Pick, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of the kernel."""
+    item = ir.IntType(8 * kernel.item_bytes)
+    picked = _Picked(kernel.index_dtype, item, code, frame)
+    with code.loop(frame.integer("row0"), frame.integer("row1")) as row:
+        outer, pick = row // picked.picks, row % picked.picks
+        goal = picked.result.at(row * picked.columns)
+        with picked.valid(pick) as number:
+            origin = picked.source.at((outer * picked.count + number) * picked.columns)
+            _copied(code, target, origin, goal, picked.column0, picked.column1)
+
+
+def write_add_picked(kernel: AddPicked, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of the kernel."""
+    item = memory_item(kernel.dtype)
+    picked = _Picked(kernel.index_dtype, item, code, frame)
+    with code.loop(frame.integer("row0"), frame.integer("row1")) as outer:
+        goal = picked.result.at(outer * picked.count * picked.columns)
+        with code.loop(0, picked.count) as number:
+            _cleared(code, target, goal.at(number * picked.columns), picked)
+        with code.loop(0, picked.picks) as pick:
+            origin = picked.source.at((outer * picked.picks + pick) * picked.columns)
+            with picked.valid(pick) as number:
+                _added(code, target, origin, goal.at(number * picked.columns), picked)
+
+
+class _Picked:
+    """What the two kernels have in common."""
+
+    def __init__(self, index_dtype: str, item: Any, code: Code, frame: Frame) -> None:
+        self.code, self._index_dtype = code, index_dtype
+        self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
+        self.columns, self.count = frame.integer("columns"), frame.integer("count")
+        self.picks = frame.integer("picks")
+        self.source, self.result = frame.array("source", item), frame.array("result", item)
+        self._index = frame.array("index", memory_item(index_dtype))
+        self._faults = frame.array("faults", I64)
+
+    def valid(self, pick: Value) -> Any:
+        """A block that runs where the number of a pick is one of a row, and gives it."""
+        number = cast(self.code, self._index[pick], I64)
+        inside = (number >= 0) & (number < self.count)
+        with self.code.when(~inside):
+            self._faults[0] = 1
+        return _When(self.code, inside, number)
+
+
+class _When:
+    """`code.when` that gives a value."""
+
+    def __init__(self, code: Code, condition: Value, value: Value) -> None:
+        self._block, self._value = code.when(condition), value
+
+    def __enter__(self) -> Value:
+        self._block.__enter__()
+        return self._value
+
+    def __exit__(self, *error: Any) -> None:
+        self._block.__exit__(*error)
+
+
+def _in_vectors(
+    code: Code, lanes: int, first: Value, last: Value, do: Callable[[Value, int], None]
+) -> None:
+    """`do(element, lanes)` for whole vectors from `first` on, and `do(element, 0)` for what is left."""
+    whole = last - (last - first) % lanes
+    with code.loop(first, whole, lanes) as element:
+        do(element, lanes)
+    with code.loop(whole, last) as element:
+        do(element, 0)
+
+
+def _copied(
+    code: Code, target: Target, origin: Array, goal: Array, first: Value, last: Value
+) -> None:
+    def do(element: Value, lanes: int) -> None:
+        if lanes:
+            goal.put(element, origin.vector(element, lanes))
+        else:
+            goal[element] = origin[element]
+
+    _in_vectors(code, target.lanes(item_bytes(goal.item)), first, last, do)
+
+
+def _cleared(code: Code, target: Target, goal: Array, picked: _Picked) -> None:
+    def do(element: Value, lanes: int) -> None:
+        if lanes:
+            goal.put(element, code.zero(ir.VectorType(goal.item, lanes)))
+        else:
+            goal[element] = code.zero(goal.item)
+
+    _in_vectors(code, target.lanes(item_bytes(goal.item)), picked.column0, picked.column1, do)
+
+
+def _added(code: Code, target: Target, origin: Array, goal: Array, picked: _Picked) -> None:
+    def do(element: Value, lanes: int) -> None:
+        if lanes:
+            goal.put(element, goal.vector(element, lanes) + origin.vector(element, lanes))
+        else:
+            goal[element] = goal[element] + origin[element]
+
+    _in_vectors(code, target.lanes(item_bytes(goal.item)), picked.column0, picked.column1, do)

@@ -1,0 +1,1 @@
+"""Matrix products: blocks, tiles, copies into panels, epilogues."""

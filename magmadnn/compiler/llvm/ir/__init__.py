@@ -1,0 +1,1 @@
+"""The words that kernels are written with: targets, values, loops, arguments."""

@@ -1,0 +1,1 @@
+"""Object code: compiled in parallel, kept on disk."""

@@ -1,0 +1,73 @@
+"""Which function writes which kernel as vector code, and what scratch memory it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.draws import Draw
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemv import Gemv
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.rows import Rows
+
+from .fused.batch_rows import write_gather
+from .fused.columns import columns_scratch_bytes, write_columns
+from .fused.draw import write_draw
+from .fused.keep import write_keep
+from .fused.moves import write_add_picked, write_move, write_pick
+from .fused.rows import rows_scratch_bytes, write_rows
+from .gemm.gemm import gemm_scratch_bytes, write_gemm
+from .gemm.gemv import gemv_scratch_bytes, write_gemv
+from .ir.builder import Code
+from .ir.frame import Frame
+from .ir.target import Target
+
+_WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
+    Rows: write_rows,
+    Columns: write_columns,
+    Gemm: write_gemm,
+    Gemv: write_gemv,
+    Gather: write_gather,
+    Keep: write_keep,
+    Draw: write_draw,
+    Move: write_move,
+    Pick: write_pick,
+    AddPicked: write_add_picked,
+}
+
+
+class WrittenKernel(Protocol):
+    """A kernel that writes its own vector code, beside those that are descriptions only."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots, in order."""
+        ...
+
+    def write(self, code: Code, frame: Frame, target: Target) -> None:
+        """Write the body of the kernel."""
+        ...
+
+
+def write_kernel(kernel: Kernel, code: Code, frame: Frame, target: Target) -> None:
+    """Write the body of a kernel."""
+    writer = _WRITERS.get(type(kernel))
+    if writer is None:
+        cast(WrittenKernel, kernel).write(code, frame, target)
+    else:
+        writer(kernel, code, frame, target)
+
+
+def scratch_bytes(kernel: Kernel, target: Target) -> int:
+    """Scratch memory that a kernel needs."""
+    if isinstance(kernel, Gemv):
+        return gemv_scratch_bytes(target)
+    if isinstance(kernel, Rows):
+        return rows_scratch_bytes(kernel)
+    if isinstance(kernel, Columns):
+        return columns_scratch_bytes(kernel)
+    return gemm_scratch_bytes(kernel, target) if isinstance(kernel, Gemm) else 0

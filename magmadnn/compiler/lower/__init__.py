@@ -1,0 +1,1 @@
+"""From a region to the description of a kernel, and which kernel computes a product."""

@@ -1,0 +1,318 @@
+"""From a region to a kernel: which formulas it computes, what it reads and what it stores."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+import numpy as np
+
+from magmadnn.compiler.formulas import constant, formula_of
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.draws import Draw
+from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
+from magmadnn.compiler.layout import COLUMN, FULL, ROW, SCALAR, Layouts
+from magmadnn.compiler.regions.draft import Lowered
+from magmadnn.compiler.regions.region import Region, RegionKind, matrix_of
+from magmadnn.compiler.regions.stages import (
+    Stages,
+    combined_by,
+    is_reduction,
+    product_of,
+    reduced_by,
+)
+from magmadnn.graph.dim import Size, product
+from magmadnn.graph.node import CONSTANT, PLACES, Node
+from magmadnn.graph.op import Op, OpKind
+
+
+class _Formulas:
+    """Formulas of the nodes of a region, over the region's operands."""
+
+    def __init__(self, region: Region, layouts: Layouts) -> None:
+        self.region, self.layouts = region, layouts
+        self.members = set(region.nodes)
+        self.operands: list[Operand] = []
+        self.reads: list[tuple[str, Node, str]] = []
+        self._numbers: dict[tuple[Node, str], int] = {}
+        self._known: dict[Node, Formula] = {}
+
+    def define(self, node: Node, formula: Formula) -> None:
+        """Use `formula` wherever `node` is read."""
+        self._known[node] = formula
+
+    def of(self, node: Node) -> Formula:
+        """The formula of a pointwise member."""
+        if node not in self._known:
+            operands = [self.read(i, node) for i in node.inputs]
+            self._known[node] = formula_of(node, operands)
+        return self._known[node]
+
+    def read(self, operand: Node, reader: Node) -> Formula:
+        """What a member reads: another member's formula, a constant, or memory."""
+        base = self.layouts.bases[operand]
+        if base in self.members:
+            return self.of(base)
+        if base.op is CONSTANT and base.value.size == 1:
+            return constant(base.value.item())
+        spread = self._spread(operand, reader)
+        if self.region.kind is RegionKind.ROWS and self._counts_columns(operand, spread):
+            return ("column",)
+        return self.operand(operand, spread)
+
+    def _counts_columns(self, operand: Node, spread: str) -> bool:
+        """Whether an operand is 0, 1, 2, ... in each row, or in the only one."""
+        base, arrays = self.layouts.bases[operand], self.layouts.arrays
+        if not _counts(base) or arrays[operand].ctypes.data != arrays[base].ctypes.data:
+            return False  # or a part of it that begins later
+        return spread == ROW or (spread == FULL and operand.ndim == 1)
+
+    def operand(self, node: Node, spread: str) -> Formula:
+        """Memory that the kernel reads."""
+        key = (node, spread)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.operands)
+            name = f"x{len(self.operands)}"
+            stored = self.layouts.bases[node].dtype.name
+            self.operands.append(Operand(name, stored, spread))
+            self.reads.append((name, node, spread))
+        read: Formula = ("argument", self._numbers[key])
+        digits = self.layouts.digits(node)
+        if digits in ("", self.operands[read[1]].dtype):
+            return read
+        return ("cast", ("cast", read, digits), node.dtype.name)  # rounded by each that reads it
+
+    def _spread(self, operand: Node, reader: Node) -> str:
+        region = self.region
+        if reader in region.numbers and not is_reduction(reader):
+            number = self.layouts.number(operand, region.rows)
+            assert number is not None
+            return number
+        if self.layouts.is_run(operand, *region.domain):
+            return FULL
+        pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE
+        domain = matrix_of(reader.shape) if pointwise else region.domain
+        spread = self.layouts.spread(operand, *domain)
+        assert spread is not None
+        if region.kind is RegionKind.COLUMNS and spread == FULL:
+            return ROW
+        return spread
+
+
+def _counts(base: Node) -> bool:
+    """Whether a node is 0, 1, 2, ..., in int64."""
+    if base.op is PLACES:
+        return True
+    if base.op is not CONSTANT or base.dtype != np.int64:
+        return False
+    return bool(np.array_equal(base.value.ravel(), np.arange(base.value.size)))
+
+
+def lower(
+    region: Region, layouts: Layouts, needed: Iterable[Node], in_place: Container[Node] = ()
+) -> Lowered:
+    """The kernel of a region.
+
+    Args:
+        region: not a call.
+        layouts: how values lie in memory.
+        needed: members whose values are read elsewhere.
+        in_place: members that are stored over what the kernel reads.
+    """
+    stored = [n for n in region.nodes if n in set(needed)]
+    if region.kind is RegionKind.ROWS:
+        return _lower_rows(region, layouts, stored)
+    if region.kind is RegionKind.COLUMNS:
+        return _lower_columns(region, layouts, stored)
+    if region.kind is RegionKind.RANDOM:
+        return _lower_random(region, layouts, stored)
+    if region.kind in _ALONE:
+        return _ALONE[region.kind](region.nodes[0])
+    return _lower_gemm(region, layouts, stored, in_place)
+
+
+def _dtype(region: Region) -> str:
+    """The dtype of numbers that only constants make."""
+    wide = any(n.dtype == np.float64 for n in region.nodes)
+    return "float64" if wide else "float32"
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def _is_known(columns: Size, below: int) -> bool:
+    return isinstance(columns, int) and columns < below
+
+
+def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    stages = Stages(region, layouts)
+    reduce: list[list[Reduction]] = [[] for _ in range(stages.count)]
+    then: list[list[tuple[str, Formula]]] = [[] for _ in range(stages.count)]
+    for number, node in enumerate(region.nodes):
+        name = f"v{number}"
+        if is_reduction(node):
+            source = formulas.read(node.inputs[0], node)
+            made = Reduction(name, combined_by(node), source, node.dtype.name)
+            reduce[stages.stage[node]].append(made)
+            formulas.define(node, ("value", name))
+        elif node in region.numbers:
+            then[stages.known[node] - 1].append((name, formulas.of(node)))
+            formulas.define(node, ("value", name))
+    store: list[list[Result]] = [[] for _ in range(stages.count)]
+    store_row: list[list[Result]] = [[] for _ in range(stages.count)]
+    writes = []
+    for number, node in enumerate(needed):
+        name, formula = f"y{number}", formulas.of(node)
+        if node in region.numbers:
+            result = Result(name, node.dtype.name, formula, COLUMN)
+            store_row[stages.known[node] - 1].append(result)
+        else:
+            result = Result(name, node.dtype.name, formula)
+            store[stages.stage[node]].append(result)
+        writes.append((name, node, result.spread))
+    kernel = Rows(
+        tuple(formulas.operands),
+        tuple(
+            Stage(tuple(r), tuple(s), tuple(t), tuple(w))
+            for r, s, t, w in zip(reduce, store, then, store_row, strict=True)
+        ),
+        _dtype(region),
+        short=stages.count > 1 and _is_known(region.columns, SHORT_ROW + 1),
+        narrow=stages.count > 1 and _is_known(region.columns, NARROW_ROW),
+    )
+    return Lowered(kernel, tuple(formulas.reads), tuple(writes))
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    total = reduced_by(region)
+    source = formulas.operand(total.inputs[0], FULL)
+    formulas.define(total, ("value", "total"))
+    results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
+    kernel = Columns(
+        tuple(formulas.operands),
+        (Reduction("total", combined_by(total), source, total.dtype.name),),
+        tuple(results),
+        _dtype(region),
+        bool(region.rows),
+    )
+    writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
+    return Lowered(kernel, tuple(formulas.reads), writes)
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def _lower_random(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    drawn = region.nodes[0]
+    formulas.operand(drawn.inputs[0], SCALAR)
+    formulas.define(drawn, ("drawn",))
+    results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
+    kernel = Draw(tuple(formulas.operands), tuple(results), drawn.dtype.name)
+    writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
+    return Lowered(
+        kernel, tuple(formulas.reads), writes, (("seed", _signed(drawn.attributes["seed"])),)
+    )
+
+
+def _signed(seed: int) -> int:
+    """The low 64 bits of an integer, as a signed one."""
+    low = seed & 0xFFFF_FFFF_FFFF_FFFF
+    return low - (1 << 64) if low >> 63 else low
+
+
+# --- movements, rows by number --------------------------------------------------------------------
+
+
+def _lower_move(node: Node) -> Lowered:
+    reads = tuple((f"x{k}", operand, FULL) for k, operand in enumerate(node.inputs))
+    kernel = Move(node.dtype.itemsize, len(reads) + 1)  # constants are the last source
+    return Lowered(kernel, reads, (("result", node, FULL),))
+
+
+def _lower_gather(node: Node) -> Lowered:
+    source, index = node.inputs
+    axis = node.attributes["axis"]
+    kernel = Pick(node.dtype.itemsize, index.dtype.name)
+    return _picked(kernel, node, source.shape[axis], product(source.shape[axis + 1 :]))
+
+
+def _lower_scatter(node: Node) -> Lowered:
+    axis = node.attributes["axis"]
+    kernel = AddPicked(node.dtype.name, node.inputs[1].dtype.name)
+    return _picked(kernel, node, node.attributes["count"], product(node.shape[axis + 1 :]))
+
+
+def _picked(kernel: Kernel, node: Node, count: Size, columns: Size) -> Lowered:
+    source, index = node.inputs
+    numbers = (("count", count), ("columns", columns), ("picks", product(index.shape)))
+    reads = (("source", source, FULL), ("index", index, FULL))
+    return Lowered(kernel, reads, (("result", node, FULL),), numbers)
+
+
+_ALONE = {
+    RegionKind.MOVE: _lower_move,
+    RegionKind.GATHER: _lower_gather,
+    RegionKind.SCATTER: _lower_scatter,
+}
+
+
+# --- matrix products ------------------------------------------------------------------------------
+
+
+def main_result(region: Region, needed: Iterable[Node], in_place: Container[Node]) -> Node:
+    """The node that the product's own memory holds at the end.
+
+    While the kernel runs that memory holds sums, so it must not be what the kernel reads. Where every
+    needed value of the product's dtype is stored in place, it is the bare product.
+    """
+    product = product_of(region)
+    free = [n for n in needed if n.dtype == product.dtype and n not in in_place]
+    return free[-1] if free else product
+
+
+def _lower_gemm(
+    region: Region, layouts: Layouts, needed: list[Node], in_place: Container[Node]
+) -> Lowered:
+    formulas = _Formulas(region, layouts)
+    product, main = product_of(region), main_result(region, needed, in_place)
+    formulas.define(product, ("product",))
+    others = [n for n in needed if n is not main]
+    results = [Result(f"y{i}", n.dtype.name, formulas.of(n)) for i, n in enumerate(others)]
+    formula = formulas.of(main)
+    plain = formula == ("product",) and not results
+    finish = None if plain else Finish(tuple(formulas.operands), tuple(results), formula)
+    a, b = product.inputs
+    kernel = Gemm(
+        product.dtype.name,
+        transpose_a=_is_transposed(layouts, a),
+        transpose_b=_is_transposed(layouts, b),
+        epilogue=finish,
+        unread=main is product and main not in set(needed),
+        load_a=_loading(layouts, a),
+        load_b=_loading(layouts, b),
+    )
+    reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
+    writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))
+    return Lowered(kernel, reads, (*writes, ("c", main, FULL)))
+
+
+def _loading(layouts: Layouts, factor: Node) -> Loading | None:
+    """How a product reads a factor that it converts."""
+    digits = layouts.digits(factor)
+    return Loading(layouts.bases[factor].dtype.name, digits) if digits else None
+
+
+def _is_transposed(layouts: Layouts, node: Node) -> bool:
+    """Whether a matrix lies in memory column by column."""
+    array = layouts.arrays[node]
+    return bool(array.strides[-2] == array.itemsize and array.strides[-1] != array.itemsize)

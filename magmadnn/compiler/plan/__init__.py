@@ -1,0 +1,1 @@
+"""Native plans: steps in running order, their memory, their text and pictures."""

@@ -1,0 +1,178 @@
+"""A native plan as text that is the same for the same program: what runs, on what, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from magmadnn.compiler.formulas import is_contraction, operations
+from magmadnn.compiler.rates import Rates
+from magmadnn.graph.dim import Size, dims_of, product, substitute
+from magmadnn.graph.node import CONSTANT, Node
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.text import constant_text
+
+from .memory import arena_of
+
+if TYPE_CHECKING:
+    from .native_plan import NativePlan, Work
+
+
+def describe(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None = None) -> str:
+    """The text of a plan.
+
+    A block for each step: phase, kernel, matrix, nodes and layer; what it reads and keeps; operations and
+    bytes, as multiples of sizes that are not given.
+
+    Args:
+        plan: what is described.
+        sizes: of symbolic dimensions, as far as they are known.
+        rates: limits of a core; with them, and all sizes known, each step has its expected time.
+    """
+    steps = _steps(plan, sizes, rates)
+    return "\n".join([*steps, *_updates(plan), *_totals(plan, sizes, rates)])
+
+
+def _steps(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> list[str]:
+    stored = [node for work in plan.work for node in work.needed]
+    names = {node: f"%{k} {node.label}" for k, node in enumerate(stored)}
+    known = False
+    lines = []
+    for work in plan.work:
+        if work.phase >= plan.checked and not known:
+            known = True
+            lines.append("    # outputs are known")
+        lines.append(f"{work.phase:3} {_work_text(work, sizes)}")
+        lines.append(f"      reads {_listed(reads_of(plan, work), names, plan, sizes)}")
+        lines.append(f"      keeps {_listed(work.needed, names, plan, sizes)}")
+        lines.append(f"      {_costs(plan, [work], sizes)}{_expected(plan, [work], sizes, rates)}")
+    return lines if known else [*lines, "    # outputs are known"]
+
+
+def title_of(work: Work, sizes: Mapping[str, int]) -> str:
+    """Kernel, matrix and nodes of a step: `gemm [16, 5] matmul add relu`."""
+    way = "numpy" if work.lowered is None else type(work.lowered.kernel).__name__.lower()
+    names = " ".join(n.label for n in work.region.nodes)
+    return f"{way} {_shape_text((*work.region.rows, work.region.columns), sizes)} {names}"
+
+
+def layer_of(work: Work) -> str:
+    """The layer that a step belongs to, or the optimiser; that of a product where there is one."""
+    nodes = sorted(work.region.nodes, key=lambda n: not is_contraction(n))
+    scopes = (n.scope.removesuffix("/gradient") for n in nodes)
+    return next((scope for scope in scopes if scope and scope != "gradient"), "")
+
+
+def _work_text(work: Work, sizes: Mapping[str, int]) -> str:
+    scope = next((n.scope for n in work.region.nodes if n.scope), "")
+    return f"{title_of(work, sizes)}{f'  # {scope}' if scope else ''}"
+
+
+def _listed(
+    nodes: Iterable[Node], names: Mapping[Node, str], plan: NativePlan, sizes: Mapping[str, int]
+) -> str:
+    texts = []
+    for node in nodes:
+        base = plan.layouts.bases[node]
+        name = f"constant {constant_text(base.value)}" if base.op is CONSTANT else base.label
+        digits = plan.layouts.digits(node)
+        view = "" if base is node or (digits and plan.layouts.is_whole(node)) else "view of "
+        rounded = f" as {digits}" if digits not in ("", base.dtype.name) else ""
+        where = f" in {plan.in_place[node].label}" if node in plan.in_place else ""
+        shape = _shape_text(node.shape, sizes)
+        texts.append(f"{view}{names.get(base, name)} {base.dtype.name}{shape}{rounded}{where}")
+    return ", ".join(texts) or "nothing"
+
+
+def _shape_text(shape: tuple[Size, ...], sizes: Mapping[str, int]) -> str:
+    return f"[{', '.join(map(str, substitute(shape, sizes)))}]"
+
+
+def _updates(plan: NativePlan) -> list[str]:
+    return [
+        f"{t.name} := {v.label}{' (in place)' if v in plan.in_place else ''}"
+        for t, v in plan.program.updates
+    ]
+
+
+def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> list[str]:
+    calls, updates = len(plan.work) - plan.kernels, len(plan.program.updates)
+    counts = f"# {plan.kernels} kernels, {calls} calls of NumPy"
+    lines = [
+        f"{counts}, {len(plan.in_place)} of {updates} updates in place",
+        f"# {_costs(plan, plan.work, sizes)}{_expected(plan, plan.work, sizes, rates)}",
+    ]
+    shapes = tuple(node.shape for work in plan.work for node in work.placed)
+    if {symbol for dim in dims_of(shapes) for symbol in dim.symbols} <= sizes.keys():
+        arena = arena_of(plan, sizes)
+        lines.append(f"# arena of {arena.nbytes} bytes; {arena.apart} if nothing were shared")
+    return lines
+
+
+# --- costs ----------------------------------------------------------------------------------------
+
+
+def reads_of(plan: NativePlan, work: Work) -> list[Node]:
+    """What a step reads from memory, each once."""
+    if work.lowered is not None:
+        return list(dict.fromkeys(node for _, node, _ in work.lowered.reads))
+    return list(dict.fromkeys(i for node in work.region.nodes for i in node.inputs))
+
+
+def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> str:
+    flops: Size = 0
+    read: Size = 0
+    written: Size = 0
+    for one in work:
+        flops = sum((_flops(n) for n in one.region.nodes), start=flops)
+        read += _read_bytes(plan, one)
+        written = sum((_nbytes(n) for n in one.needed), start=written)
+    numbers = [substitute(n, sizes) for n in (flops, read, written)]
+    return "{} operations, {} bytes read, {} written".format(*numbers)
+
+
+def costs_of(plan: NativePlan, work: Work, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Operations, bytes read and bytes written by a step, for known sizes."""
+    flops = sum((_flops(n) for n in work.region.nodes), start=0)
+    read = _read_bytes(plan, work)
+    written = sum((_nbytes(n) for n in work.needed), start=0)
+    found = [substitute(n, sizes) for n in (flops, read, written)]
+    return int(found[0]), int(found[1]), int(found[2])
+
+
+def _expected(
+    plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int], rates: Rates | None
+) -> str:
+    """The time that steps take on one core at its measured limits."""
+    if rates is None:
+        return ""
+    seconds = 0.0
+    for one in work:
+        flops, read, written = costs_of(plan, one, sizes)
+        wide = any(n.dtype == np.float64 for n in one.region.nodes)
+        seconds += rates.seconds(flops, read + written, "float64" if wide else "float32")
+    return f"; expected {1e6 * seconds:.2f} us"
+
+
+def _flops(node: Node) -> Size:
+    """Operations on numbers: two for each term of a product, one for each primitive of a formula."""
+    op = node.op
+    if not isinstance(op, Op):
+        return 0
+    if op.kind is OpKind.CONTRACTION and not node.attributes:
+        return product((*node.shape, node.inputs[0].shape[-1], 2))
+    if op.kind is OpKind.REDUCTION:
+        return product(node.inputs[0].shape)
+    return product(node.shape) * operations(node) if op.kind is OpKind.POINTWISE else 0
+
+
+def _nbytes(node: Node) -> Size:
+    return product(node.shape) * node.dtype.itemsize
+
+
+def _read_bytes(plan: NativePlan, work: Work) -> Size:
+    """What a step reads: of a view that widens, the halves."""
+    bases = plan.layouts.bases
+    return sum((product(n.shape) * bases[n].dtype.itemsize for n in reads_of(plan, work)), start=0)

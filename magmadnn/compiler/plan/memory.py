@@ -1,0 +1,112 @@
+"""plan_memory: where the values of a native plan lie in one piece of memory, for given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import Node
+
+if TYPE_CHECKING:
+    from .native_plan import NativePlan
+
+_ALIGNMENT = 64  # of every value, as kernels read whole vectors
+
+
+@dataclass(frozen=True)
+class Life:
+    """A value's place in memory and in time.
+
+    Attributes:
+        node: the value.
+        start: its offset,
+        nbytes: and how large it is.
+        first: the phase in which it is computed,
+        last: and the last in which it is read.
+    """
+
+    node: Node
+    start: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Lives of all values that a plan stores outside of variables.
+
+    Attributes:
+        lives: in the order of computation.
+        nbytes: size of the memory,
+        apart: and what it would be if no two values shared any.
+    """
+
+    lives: tuple[Life, ...]
+    nbytes: int
+    apart: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{life.start:12} {life.nbytes:12} bytes  phases {life.first} to {life.last}  "
+            f"{life.node.label}: {life.node.spec}"
+            for life in self.lives
+        ]
+        saved = self.apart - self.nbytes
+        lines.append(f"# arena of {self.nbytes} bytes; {saved} fewer than if nothing were shared")
+        return "\n".join(lines)
+
+
+def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
+    """Places of all values; memory is used again in the phase after its last reader's."""
+    last = _last_phases(plan)
+    lives: list[Life] = []
+    alive: list[Life] = []
+    for work in plan.work:  # in the order of phases
+        alive = [life for life in alive if life.last >= work.phase]
+        for node in work.placed:
+            if node in plan.in_place:
+                continue
+            nbytes = _nbytes(node, sizes)
+            start = _first_gap(alive, nbytes)
+            life = Life(node, start, nbytes, work.phase, last.get(node, work.phase))
+            lives.append(life)
+            alive.append(life)
+    end = max((life.start + _room(life.nbytes) for life in lives), default=0)
+    return Arena(tuple(lives), end, sum(_room(life.nbytes) for life in lives))
+
+
+def _nbytes(node: Node, sizes: Mapping[str, int]) -> int:
+    return int(np.prod(bind_shape(node.shape, sizes), dtype=np.int64)) * node.dtype.itemsize
+
+
+def _room(nbytes: int) -> int:
+    """What a value takes; an empty one has a place of its own all the same."""
+    return -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
+
+
+def _first_gap(alive: list[Life], nbytes: int) -> int:
+    """The lowest offset with enough free bytes."""
+    at = 0
+    for life in sorted(alive, key=lambda life: life.start):
+        if life.start - at >= _room(nbytes):
+            break
+        at = max(at, life.start + _room(life.nbytes))
+    return at
+
+
+def _last_phases(plan: NativePlan) -> dict[Node, int]:
+    """The last phase that reads each stored value; what is wanted at the end is never given up."""
+    bases = plan.layouts.bases
+    last: dict[Node, int] = {}
+    for work in plan.work:  # in the order of phases
+        for node in work.region.nodes:
+            for operand in node.inputs:
+                last[bases[operand]] = work.phase
+    for root in plan.program.roots:
+        last[bases[root]] = len(plan.work)
+    return last

@@ -1,0 +1,164 @@
+"""A NativePlan: the kernels that a program became, in running order, and where values lie.
+
+Sizes need not be known: a plan is laid out in memory once for each set of sizes that it is run with.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from magmadnn.compiler.dump import Dump
+from magmadnn.compiler.formulas import compilable
+from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.lower.select import select
+from magmadnn.compiler.plan.verify_memory import verify_memory
+from magmadnn.compiler.program.broadcasts import spread
+from magmadnn.compiler.program.pipeline import BEFORE_FUSION
+from magmadnn.compiler.program.pipeline import Pass as ProgramPass
+from magmadnn.compiler.program.verify import verify
+from magmadnn.compiler.program.widen import widen
+from magmadnn.compiler.rates import Rates
+from magmadnn.compiler.regions.alias import fold
+from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.regions.draft import Work as Work
+from magmadnn.compiler.regions.fuse import fuse as fuse_program
+from magmadnn.compiler.regions.nonempty import Choice, check_choices, open_choices
+from magmadnn.compiler.regions.phases import order
+from magmadnn.compiler.regions.verify_draft import verify_draft
+from magmadnn.graph.node import Node
+from magmadnn.graph.program import Program
+from magmadnn.graph.svg import to_svg
+
+from .diagram import diagram_of_plan
+from .listing import describe
+from .memory import Arena, arena_of
+
+Pass = Callable[[Draft], Draft]
+
+
+def on_program(run_pass: ProgramPass) -> Pass:
+    """A pass over the program as one over the draft."""
+
+    def run(draft: Draft) -> Draft:
+        return replace(draft, program=run_pass(draft.program))
+
+    run.__name__, run.__doc__ = run_pass.__name__, run_pass.__doc__
+    return run
+
+
+def fuse(draft: Draft) -> Draft:
+    """Nodes become regions, each of which will be one kernel."""
+    regions, layouts = fuse_program(draft.program, functools.cache(compilable))  # asked for often
+    return replace(draft, regions=tuple(regions), layouts=layouts)
+
+
+def _fuse_without_rounding(draft: Draft) -> Draft:
+    """As `fuse`, for devices whose kernels widen halves as they read them, but do not round."""
+    regions, layouts = fuse_program(draft.program, functools.cache(compilable), rounding=False)
+    return replace(draft, regions=tuple(regions), layouts=layouts)
+
+
+# The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
+# (plan/memory.py) and the emission of machine code (llvm/, cuda/).
+PASSES: tuple[Pass, ...] = (
+    *map(on_program, (*BEFORE_FUSION, widen, spread)),
+    fuse,
+    fold,
+    order,
+    select,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class NativePlan:
+    """A compiled program.
+
+    Attributes:
+        program: what was compiled, after all passes.
+        work: steps in running order.
+        layouts: how values lie in memory.
+        in_place: values that are written straight into the variable that they update.
+        checked: the phase before which all outputs are computed; no variable is written earlier.
+        dump: where what is made of the plan is written, if anybody wants it.
+        verified: whether places in memory are checked too, for each set of sizes.
+        choices: reductions that are looked at before a run, with sizes that must not be 0.
+    """
+
+    program: Program
+    work: tuple[Work, ...]
+    layouts: Layouts
+    in_place: Mapping[Node, Node]
+    checked: int
+    dump: Dump
+    verified: bool = False
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def kernels(self) -> int:
+        """How many steps are compiled kernels."""
+        return sum(work.lowered is not None for work in self.work)
+
+    def arena(self, sizes: Mapping[str, int]) -> Arena:
+        """Places in memory for these sizes.
+
+        Raises:
+            GraphError: if a check of them fails.
+            ShapeError: for a maximum or minimum of no elements.
+        """
+        check_choices(self.choices, sizes)
+        found = arena_of(self, sizes)
+        if self.verified:
+            verify_memory(found.lives, self.work, self.layouts.bases, name="plan_memory")
+        return found
+
+    def text(
+        self, sizes: Mapping[str, int] = MappingProxyType({}), rates: Rates | None = None
+    ) -> str:
+        """Steps, what they read and keep, operations, bytes and memory; see `describe`."""
+        return describe(self, sizes, rates)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def native_plan(program: Program, *, check: bool = False, rounding: bool = True) -> NativePlan:
+    """The native plan of a program.
+
+    Args:
+        program: outputs and updates of one phase.
+        check: verify what each pass made, as the tests do, and memory whenever it is laid out.
+        rounding: whether kernels round to bfloat16 and float16 as they read; they all widen.
+
+    Raises:
+        GraphError: if a check fails.
+    """
+    draft, dump = Draft(program), Dump("native")
+    dump.add("given", program.__str__)
+    for run_pass in PASSES:
+        apart = not rounding and run_pass is fuse
+        after = _fuse_without_rounding(draft) if apart else run_pass(draft)
+        if check:
+            name = run_pass.__name__
+            verify(before=draft.program, after=after.program, name=name)
+            verify_draft(after, name=name)
+        draft = after
+        dump.add(run_pass.__name__, draft.__str__)
+    early = draft.dependencies.early(draft.program.outputs)
+    checked = max((draft.phases[r] for r in early), default=-1) + 1
+    plan = NativePlan(
+        draft.program,
+        draft.work,
+        draft.layouts,
+        draft.in_place,
+        checked,
+        dump,
+        check,
+        open_choices(program),
+    )
+    dump.add("plan", plan.__str__)
+    dump.add_file("given.svg", lambda: to_svg(program))
+    dump.add_file("plan.svg", lambda: to_svg(diagram_of_plan(plan, {})))
+    return plan

@@ -1,0 +1,1 @@
+"""From a program to regions, each of which becomes one kernel: fusion, aliases, phases."""

@@ -1,0 +1,388 @@
+"""fuse: the nodes of a program become regions, each of which will be one kernel.
+
+Nodes are taken in order. A pointwise node joins the regions of its operands where they walk over the same
+matrix, and two regions become one where a node needs both. A reduction over the last axis joins the region
+of its operand; one over the leading axes, or one in the middle, begins a region of columns; a matrix product
+begins a region that takes in what is done to its elements. Views belong to no region. What compiled code
+cannot do is a call of the op's NumPy function.
+
+Regions never form a cycle: before one grows, it is made sure that nothing outside lies on a way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
+from magmadnn.compiler.layout import COLUMN, FULL, SCALAR, Layouts, is_gemm_operand
+from magmadnn.compiler.regions.stages import combined_by
+from magmadnn.graph.dim import Size, product
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.program import Program
+
+from .copies import layouts_of
+from .loads import is_product
+from .region import ALONE, Region, RegionKind, is_same_matrix, matrix_of
+
+_MOST_OPERANDS = (
+    14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
+)
+_ALONE = {
+    OpKind.RANDOM: RegionKind.RANDOM,
+    OpKind.MOVEMENT: RegionKind.MOVE,
+    OpKind.GATHER: RegionKind.GATHER,
+    OpKind.SCATTER: RegionKind.SCATTER,
+}
+_LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
+
+
+class Fusion:
+    """Regions in the making.
+
+    Attributes:
+        layouts: how values lie in memory.
+        of: the region of each node that is computed.
+    """
+
+    def __init__(
+        self, program: Program, compilable: Callable[[Node], bool], rounding: bool
+    ) -> None:
+        self.layouts = layouts_of(program, compilable, rounding=rounding)
+        self.of: dict[Node, Region] = {}
+        self._compilable = compilable
+        self._position = {node: k for k, node in enumerate(program.nodes())}
+        for node in self._position:
+            if isinstance(node.op, Op) and not self.layouts.is_view(node):
+                self._take(node)
+
+    def _take(self, node: Node) -> None:
+        kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
+        if not self._compilable(node):
+            self._begin(RegionKind.CALL, node)
+        elif kind is OpKind.POINTWISE:
+            self._take_pointwise(node)
+        elif kind is OpKind.REDUCTION:
+            self._take_reduction(node)
+        elif kind is OpKind.CONTRACTION and self._is_gemm(node):
+            self._begin(RegionKind.GEMM, node)
+        elif kind in _ALONE:
+            self._begin(_ALONE[kind], node, self._walked(node))
+        else:
+            self._begin(RegionKind.CALL, node)
+
+    def _begin(self, kind: RegionKind, node: Node, shape: Any = None) -> Region:
+        rows, columns = matrix_of(node.shape if shape is None else shape)
+        region = Region(kind, rows, columns, [node])
+        self.of[node] = region
+        return region
+
+    def _walked(self, node: Node) -> Any:
+        """The shape that a kernel of one node walks over: for rows by number, [outer, picks, inner]."""
+        kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
+        if kind not in (OpKind.GATHER, OpKind.SCATTER):
+            return node.shape
+        axis, picks = node.attributes["axis"], node.inputs[1].ndim
+        own = picks if kind is OpKind.GATHER else 1
+        outer, inner = node.shape[:axis], node.shape[axis + own :]
+        between = node.inputs[1].shape if kind is OpKind.GATHER else ()
+        return (*outer, *between, product(inner))
+
+    # --- pointwise --------------------------------------------------------------------------------
+
+    def _take_pointwise(self, node: Node) -> None:
+        candidates = self._producers(node)
+        joined: Region | None = None
+        for region in candidates:
+            if joined is None:
+                if self._fits(node, region):
+                    self._join(node, region)
+                    joined = region
+            elif region is not joined and (merged := self._merged(joined, region)):
+                joined = self._settle(merged)
+        if joined is None:
+            region = self._begin(RegionKind.ROWS, node)
+            if not self._readable(node, region):
+                region.kind = RegionKind.CALL
+
+    def _producers(self, node: Node) -> list[Region]:
+        """The regions of a node's operands, latest first, each once."""
+        bases = [self.layouts.bases[i] for i in node.inputs]
+        found = dict.fromkeys(self.of[b] for b in reversed(bases) if b in self.of)
+        # a region that walks over this very matrix before one to which the node is a number of a row
+        return sorted(found, key=lambda r: not is_same_matrix(r.domain, matrix_of(node.shape)))
+
+    def _fits(self, node: Node, region: Region) -> bool:
+        """Whether `node` can be computed in `region`."""
+        if region.kind in ALONE:
+            return False
+        if not self._is_element(node, region) and not self._is_number(node, region):
+            return False
+        if not self._readable(node, region) or self._comes_between(node, region):
+            return False
+        together = [*region.nodes, node]
+        return len(self._streams(together, region)) < _MOST_OPERANDS and self._is_short(together)
+
+    def _is_element(self, node: Node, region: Region) -> bool:
+        """Whether the node has a value for each element of the region's matrix."""
+        return is_same_matrix(matrix_of(node.shape), region.domain)
+
+    def _is_number(self, node: Node, region: Region) -> bool:
+        """Whether the node has a value for each row of the region's matrix, made from its reductions."""
+        shapes = (region.rows, (*region.rows, 1))
+        if region.kind is not RegionKind.ROWS or node.shape not in shapes:
+            return False
+        return any(self.layouts.bases[i] in region.numbers for i in node.inputs)
+
+    def _readable(self, node: Node, region: Region) -> bool:
+        """Whether the kernel can walk over every operand of the node."""
+        element = self._is_element(node, region)
+        walked = matrix_of(node.shape) if element else region.domain
+        return all(self._reads(i, element, region, walked) for i in node.inputs)
+
+    def _reads(self, operand: Node, by_element: bool, region: Region, walked: Any) -> bool:
+        base = self.layouts.bases[operand]
+        if self.of.get(base) is region:
+            return self._reads_register(operand, by_element, region)
+        if not by_element:
+            return self.layouts.number(operand, region.rows) is not None
+        spread = self.layouts.spread(operand, *walked)
+        if region.kind is RegionKind.COLUMNS and spread == COLUMN:
+            return False  # a number for each matrix of a stack
+        return spread == SCALAR if region.kind is RegionKind.RANDOM else spread is not None
+
+    def _reads_register(self, operand: Node, by_element: bool, region: Region) -> bool:
+        """Whether the kernel can take an operand from where it computed it."""
+        if not self.layouts.is_whole(operand):
+            return False
+        if self.layouts.bases[operand] in region.numbers and region.kind is RegionKind.ROWS:
+            own = operand.shape == (*region.rows, 1) or not operand.shape
+            return own or (not by_element and operand.shape == region.rows)
+        return by_element and self._is_element(operand, region)
+
+    def _join(self, node: Node, region: Region) -> None:
+        region.nodes.append(node)
+        if not self._is_element(node, region):
+            region.numbers.add(node)
+        self.of[node] = region
+
+    # --- reductions and contractions --------------------------------------------------------------
+
+    def _take_reduction(self, node: Node) -> None:
+        source, axes = node.inputs[0], node.attributes.get("axis")
+        if combined_by(node) not in COMBINED or not isinstance(axes, tuple) or not axes:
+            self._begin(RegionKind.CALL, node)
+        elif combined_by(node) in CHOOSING and any(source.shape[a] == 0 for a in axes):
+            self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
+        elif axes == (source.ndim - 1,):
+            self._take_row_reduction(node, source)
+        elif self._is_single(source, axes):
+            self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
+        elif axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)):
+            spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
+            kind = RegionKind.COLUMNS if spread == FULL else RegionKind.CALL
+            self._begin(kind, node, (*source.shape[: axes[0]], source.shape[-1]))
+        else:
+            self._begin(RegionKind.CALL, node)
+
+    def _is_single(self, source: Node, axes: tuple[int, ...]) -> bool:
+        """Whether a reduction gives a single number, of elements that lie one after the other."""
+        kept = [size for axis, size in enumerate(source.shape) if axis not in axes]
+        flags = self.layouts.arrays[source].flags
+        return all(size == 1 for size in kept) and bool(flags.c_contiguous)
+
+    def _take_row_reduction(self, node: Node, source: Node) -> None:
+        base = self.layouts.bases[source]
+        region = self.of.get(base)
+        fits = (
+            region is not None
+            and region.kind is RegionKind.ROWS
+            and region.domain == matrix_of(source.shape)
+            and base not in region.numbers
+            and self.layouts.is_whole(source)
+        )
+        if region is None or not fits:
+            readable = self.layouts.spread(source, *matrix_of(source.shape)) is not None
+            kind = RegionKind.ROWS if readable else RegionKind.CALL
+            self._begin(kind, node, source.shape).numbers.add(node)
+        else:
+            region.nodes.append(node)
+            region.numbers.add(node)
+            self.of[node] = region
+
+    def _is_gemm(self, node: Node) -> bool:
+        """Whether it is a product of matrices, or stacks of them, with contiguous rows or columns."""
+        operands = (self.layouts.arrays[i] for i in node.inputs)
+        return is_product(node) and all(map(is_gemm_operand, operands))
+
+    # --- merging ----------------------------------------------------------------------------------
+
+    def _merged(self, one: Region, other: Region) -> Region | None:
+        """What two regions become as one; None where they cannot be one kernel."""
+        kinds = [one.kind, other.kind]
+        apart = RegionKind.RANDOM in kinds or any(kind in ALONE for kind in kinds)
+        if not is_same_matrix(one.domain, other.domain) or apart or RegionKind.ROWS not in kinds:
+            return None
+        if one.domain != other.domain and (one.numbers or other.numbers):
+            return None  # whose shapes are those of the rows
+        if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
+            return None
+        special = other if one.kind is RegionKind.ROWS else one
+        nodes = sorted([*one.nodes, *other.nodes], key=self._position.__getitem__)
+        rows = special.rows if special.kind is RegionKind.COLUMNS else one.rows
+        merged = Region(special.kind, rows, one.columns, nodes, one.numbers | other.numbers)
+        if merged.kind is RegionKind.COLUMNS and not all(
+            map(partial(self._follows, merged), nodes)
+        ):
+            return None
+        if len(self._streams(nodes, merged)) > _MOST_OPERANDS or not self._is_short(nodes):
+            return None
+        inside = {one, other}
+        around = (self._dependencies(region) - inside for region in inside)
+        if any(self._reaches(outside, inside) for regions in around for outside in regions):
+            return None
+        return merged if all(self._reads_inside(n, merged, inside) for n in nodes) else None
+
+    def _follows(self, region: Region, node: Node) -> bool:
+        """Whether a node of a region of columns is its reduction, or can be computed of its results."""
+        pointwise = isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
+        return not pointwise or self._readable(node, region)
+
+    def _settle(self, region: Region) -> Region:
+        for node in region.nodes:
+            self.of[node] = region
+        return region
+
+    def gather_scalars(self, program: Program, ordered: list[Region]) -> None:
+        """Make one of the regions of single numbers that are ready at the same time.
+
+        Those that outputs need stay apart from the others, which may write variables.
+        """
+        needed: set[Region] = set()
+        for region in reversed(ordered):
+            outputs = any(self.of.get(self.layouts.bases[o]) is region for o in program.outputs)
+            if outputs or region in needed:
+                needed |= {region, *self._dependencies(region)}
+        depths: dict[Region, int] = {}
+        groups: dict[tuple[bool, int], Region] = {}
+        for region in ordered:
+            depths[region] = max((depths[r] + 1 for r in self._dependencies(region)), default=0)
+            if region.kind is RegionKind.ROWS and region.domain == matrix_of(()):
+                key = (region in needed, depths[region])
+                merged = self._merged(groups[key], region) if key in groups else None
+                groups[key] = self._settle(merged) if merged else region
+                depths[groups[key]] = depths[region]
+
+    def lengthen(self) -> None:
+        """Make one row of matrices of a few columns that are only computed element by element.
+
+        A row shorter than a vector takes as long as a whole one.
+        """
+        for region in set(self.of.values()):
+            if region.kind is RegionKind.ROWS and _is_narrow(region) and not region.numbers:
+                length = product((*region.rows, region.columns))
+                if all(self._reads_run(n, region, length) for n in region.nodes):
+                    region.rows, region.columns = (), length
+
+    def _reads_run(self, node: Node, region: Region, length: Size) -> bool:
+        """Whether all that a node reads from outside is a scalar, or lies in the order of its elements."""
+        outside = (i for i in node.inputs if self.of.get(self.layouts.bases[i]) is not region)
+        return all(
+            self.layouts.is_run(i, (), length) or self.layouts.spread(i, *region.domain) == SCALAR
+            for i in outside
+        )
+
+    def _reads_inside(self, node: Node, region: Region, inside: set[Region]) -> bool:
+        """Whether a node can read what a merged kernel would have in registers."""
+        op = node.op
+        own = [i for i in node.inputs if self.of.get(self.layouts.bases[i]) in inside]
+        if isinstance(op, Op) and op.kind is OpKind.POINTWISE:
+            element = self._is_element(node, region)
+            return all(self._reads_register(i, element, region) for i in own)
+        if region.kind is not RegionKind.ROWS:
+            return not own  # a product, or a reduction over rows, needs all of its operand
+        numbers = {self.layouts.bases[i] for i in own} & region.numbers
+        return not numbers and all(self.layouts.is_whole(i) for i in own)
+
+    def _comes_between(self, node: Node, region: Region) -> bool:
+        """Whether an operand outside of the region depends on it."""
+        bases = [self.layouts.bases[i] for i in node.inputs]
+        outside = {self.of[b] for b in bases if b in self.of} - {region}
+        return any(self._reaches(r, {region}) for r in outside)
+
+    def _dependencies(self, region: Region) -> set[Region]:
+        bases = {self.layouts.bases[i] for n in region.nodes for i in n.inputs}
+        return {self.of[b] for b in bases if b in self.of} - {region}
+
+    def _reaches(self, start: Region, targets: set[Region]) -> bool:
+        """Whether `start` needs one of `targets`, directly or through others."""
+        seen, stack = {start}, [start]
+        while stack:
+            for region in self._dependencies(stack.pop()):
+                if region in targets:
+                    return True
+                if region not in seen:
+                    seen.add(region)
+                    stack.append(region)
+        return False
+
+    def _is_short(self, nodes: list[Node]) -> bool:
+        """Whether the formulas of a kernel of these nodes, written out, are of a sensible length."""
+        lengths: dict[Node, int] = {}
+        for node in sorted(nodes, key=self._position.__getitem__):
+            reduces = isinstance(node.op, Op) and node.op.kind is not OpKind.POINTWISE
+            parts = (lengths.get(self.layouts.bases[i], 1) for i in node.inputs)
+            lengths[node] = 1 if reduces else 1 + sum(parts)
+        return max(lengths.values()) <= _LONGEST_FORMULA
+
+    def _streams(self, nodes: list[Node], region: Region) -> set[Node]:
+        """The arrays as large as the matrix that a kernel of these nodes would read from outside."""
+        members = set(nodes)
+        bases = {self.layouts.bases[i] for n in nodes for i in n.inputs} - members
+        return {b for b in bases if is_same_matrix(matrix_of(b.shape), region.domain)}
+
+
+def _is_narrow(region: Region) -> bool:
+    return bool(region.rows) and isinstance(region.columns, int) and region.columns < NARROW_ROW
+
+
+def fuse(
+    program: Program, compilable: Callable[[Node], bool], *, rounding: bool = True
+) -> tuple[list[Region], Layouts]:
+    """The regions of a program in an order in which they can run, and how its values lie in memory.
+
+    Args:
+        program: what is compiled.
+        compilable: whether compiled code can do a node: its dtypes and its formula are known.
+        rounding: whether kernels round to half precision as they read.
+    """
+    fusion = Fusion(program, compilable, rounding)
+    fusion.gather_scalars(program, _in_order(program, fusion))
+    fusion.lengthen()
+    return _in_order(program, fusion), fusion.layouts
+
+
+def _in_order(program: Program, fusion: Fusion) -> list[Region]:
+    ordered: list[Region] = []
+    placed: set[Region] = set()
+    for node in program.nodes():
+        if node in fusion.of:
+            _place(fusion.of[node], fusion, placed, ordered)
+    return ordered
+
+
+def _place(region: Region, fusion: Fusion, placed: set[Region], ordered: list[Region]) -> None:
+    """Put a region after all that it needs."""
+    stack = [(region, False)]
+    while stack:
+        one, ready = stack.pop()
+        if ready:
+            ordered.append(one)
+        elif one not in placed:
+            placed.add(one)
+            stack.append((one, True))
+            needed = fusion._dependencies(one)
+            order = sorted(needed, key=lambda r: fusion._position[r.nodes[0]], reverse=True)
+            stack.extend((r, False) for r in order if r not in placed)

@@ -1,0 +1,24 @@
+"""order: regions into phases. Those of one phase do not depend on each other: threads share their work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .dependencies import in_order
+from .draft import Draft
+from .region import Region
+
+
+def order(draft: Draft) -> Draft:
+    """The earliest phase of each region; those that outputs need come before all others."""
+    known = draft.dependencies
+    early = known.early(draft.program.outputs)
+    before = {r: known.before[r] | draft.before.get(r, frozenset()) for r in draft.regions}
+    position = {r: (r not in early, k) for k, r in enumerate(draft.regions)}
+    ordered = in_order(before, position)
+    assert ordered is not None
+    phases: dict[Region, int] = {}
+    for region in ordered:
+        first = 0 if region in early else max((phases[r] for r in early), default=-1) + 1
+        phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
+    return replace(draft, phases=phases)

@@ -1,0 +1,187 @@
+"""What was measured on this machine, as a readable JSON file that several processes may write.
+
+One file for each machine (CPU, vectors, caches) in the folder `tuning` of `storage.places.cache_places`. It
+holds names of choices and times, nothing that is run; what cannot be read, or was written by somebody else,
+counts as not there. Writers take turns (where the system has locks), add to what others wrote, and replace
+the file in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from magmadnn.compiler.llvm.ir.target import Target
+from magmadnn.errors import FileError
+from magmadnn.storage.private import cache_folder, private_folder, read_private
+
+try:
+    import fcntl
+except ImportError:  # Windows: two writers at the same moment may lose what one of them measured
+    _LOCK = None
+else:
+    _LOCK = fcntl
+
+_FORMAT = 1
+_NO_NAME = re.compile(r"[^\w.-]")
+ENDINGS = (".json", ".part", ".lock")
+LIMIT = 2000  # products; those measured first go first
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was chosen for a product, and how long each way took, in microseconds."""
+
+    choice: str
+    microseconds: Mapping[str, float]
+
+    def of_one(self, several: int) -> Record:
+        """The same where the times are those of `several` products."""
+        times = {name: round(time / several, 2) for name, time in self.microseconds.items()}
+        return Record(self.choice, times)
+
+
+def machine_words(target: Target) -> str:
+    """The machine that measurements belong to, in one line."""
+    caches = f"{target.l1_bytes >> 10} KiB and {target.l2_bytes >> 10} KiB of cache"
+    return f"{target.cpu}, vectors of {target.vector_bytes} bytes, {caches}"
+
+
+class RecordsOf:
+    """The file of a machine or a device.
+
+    Args:
+        name: what the file is called after,
+        exactly: all that measurements depend on,
+        words: and what it is, in one line.
+        folder: where the file lies; None: in the first of `cache_places` that can be used.
+
+    Attributes:
+        path: the file; None where no folder can be used.
+    """
+
+    def __init__(self, name: str, exactly: str, words: str, folder: Path | None = None) -> None:
+        mark = hashlib.sha256(exactly.encode()).hexdigest()[:8]
+        place = folder or cache_folder("tuning", ENDINGS).path
+        self.path = place / f"{_NO_NAME.sub('-', name)}-{mark}.json" if place else None
+        self._machine = words
+
+    def read(self) -> dict[str, Record]:
+        """All products that were measured; without those that cannot be read."""
+        if self.path is None:
+            return {}
+        try:
+            everything = json.loads(read_private(self.path) or b"")
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(everything, dict) or everything.get("format") != _FORMAT:
+            return {}
+        products = everything.get("products")
+        entries = products.items() if isinstance(products, dict) else ()
+        found = {key: _record(value) for key, value in entries}
+        return {key: record for key, record in found.items() if record is not None}
+
+    def add(self, fresh: Mapping[str, Record]) -> None:
+        """Add to the file; one that cannot be written costs the measurement and nothing else."""
+        with contextlib.suppress(OSError), self._turn() as path:
+            merged = list({**self.read(), **fresh}.items())[-LIMIT:]
+            _replace(path, self._text(merged))
+
+    def settle(self, key: str, fresh: Record) -> Record | None:
+        """What the file says of a product from now on: what it says already, or this.
+
+        None where it cannot be written.
+        """
+        try:
+            with self._turn() as path:
+                known = self.read()
+                if key not in known:
+                    _replace(path, self._text([*known.items(), (key, fresh)][-LIMIT:]))
+                return known.get(key, fresh)
+        except OSError:
+            return None
+
+    def clear(self) -> int:
+        """Remove the file; gives how many products it held.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        count = len(self.read())
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+        return count
+
+    def _text(self, products: list[tuple[str, Record]]) -> str:
+        """A line for each product."""
+        lines = [
+            f"  {json.dumps(key)}: "
+            + json.dumps({"choice": r.choice, "microseconds": dict(r.microseconds)})
+            for key, r in products
+        ]
+        head = (
+            f'{{\n "format": {_FORMAT},\n "machine": {json.dumps(self._machine)},\n "products": {{'
+        )
+        return head + "\n" + ",\n".join(lines) + "\n }\n}\n"
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[Path]:
+        """The file to write, which nobody else writes meanwhile.
+
+        Raises:
+            FileError: there is no folder that can be used.
+        """
+        if self.path is None:
+            raise FileError("tune: no folder for measurements can be written: set XDG_CACHE_HOME")
+        private_folder(self.path.parent, ENDINGS)
+        with self.path.with_suffix(".lock").open("a") as file:
+            if _LOCK is not None:
+                _LOCK.flock(file, _LOCK.LOCK_EX)  # given up when the file is closed
+            yield self.path
+
+
+class Records(RecordsOf):
+    """The file of a processor.
+
+    Args:
+        target: the processor.
+        folder: as for `RecordsOf`.
+    """
+
+    def __init__(self, target: Target, folder: Path | None = None) -> None:
+        super().__init__(target.cpu, repr(target), machine_words(target), folder)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step."""
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _record(value: Any) -> Record | None:
+    """An entry of the file; None where it is not what is written here."""
+    if not isinstance(value, dict) or not isinstance(value.get("choice"), str):
+        return None
+    times = value.get("microseconds")
+    if not isinstance(times, dict):
+        return None
+    for time in times.values():
+        if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
+            return None
+    return Record(value["choice"], times)

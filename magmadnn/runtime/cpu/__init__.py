@@ -1,0 +1,1 @@
+"""Native plans on the CPU: tasks for threads, several steps per execution, object files."""

@@ -1,0 +1,387 @@
+"""Running a NativePlan: values are laid out once for each set of sizes, then kernels only run."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.compiler.llvm.driver.clock import Clock
+from magmadnn.compiler.llvm.driver.driver import Driver, Task
+from magmadnn.compiler.llvm.kernel import scratch
+from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.graph.dim import bind_shape, substitute
+from magmadnn.graph.node import (
+    CONSTANT,
+    PLACEHOLDER,
+    VARIABLE,
+    Node,
+    follows_sizes,
+    naming_scope,
+    value_for,
+)
+from magmadnn.graph.op import Array, Op
+from magmadnn.memory import Kind
+from magmadnn.runtime.threads import thread_count
+from magmadnn.runtime.variables import is_finite
+
+from .tasks import Patch, Tasks
+
+# sets of sizes whose memory is kept: whole and partial batch, validation, prediction
+_LAYOUTS_KEPT = 8
+_MOST_COPIED = (
+    32 << 10
+)  # bytes of what is fed: to copy them takes less time than to ask for their address
+
+Action = Callable[[], None]
+Layout = TypeVar("Layout")
+
+
+class Instance:
+    """A plan laid out in memory for given sizes.
+
+    Attributes:
+        arrays: the array of each value that has memory, or is a view of it.
+    """
+
+    def __init__(
+        self,
+        plan: NativePlan,
+        sizes: Mapping[str, int],
+        threads: int = 1,
+        *,
+        prepared: bool = True,
+        timed: bool = False,
+    ) -> None:
+        self.plan, self.sizes, self._timed = plan, dict(sizes), timed
+        self._drivers: list[tuple[Driver, list[Work]]] = []  # of timed runs: whose tasks they do
+        self._spent: dict[Work, int] = {}  # ticks of calls, likewise
+        self._called: dict[Work, tuple[int, int]] = {}  # and when they last began and ended
+        self._clock = Clock() if timed else None
+        self.arrays: dict[Node, Array] = {}
+        self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
+        self._patches: dict[Node, list[Patch]] = {}
+        self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
+        self._faults = np.zeros(1, np.int64)
+        self._tune: Action | None = None  # between runs
+        self._lay_out()
+        self._in_place = {
+            n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
+        }
+        self._fresh = self._written_last()
+        actions = self._prepare(threads) if prepared else []
+        self._early = [action for phase, action in actions if phase < plan.checked]
+        self._late = [action for phase, action in actions if phase >= plan.checked]
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        """Arrays for all nodes: leaves, results in one arena, views."""
+        memory = self.plan.arena(self.sizes)
+        self.plan.dump.add("plan_memory", memory.__str__)
+        places = {life.node: life for life in memory.lives}
+        arena = scratch(memory.nbytes)
+        for node in self.plan.program.nodes():
+            if self.plan.layouts.is_view(node):
+                if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
+                    self.arrays[node] = self._seen(node, self.arrays[node.inputs[0]])
+            elif node in self.plan.in_place:
+                self.arrays[node] = self._variable(self.plan.in_place[node])
+            elif node in places:
+                shape = bind_shape(node.shape, self.sizes)
+                start, end = places[node].start, places[node].start + places[node].nbytes
+                self.arrays[node] = arena[start:end].view(node.dtype).reshape(shape)
+            elif not isinstance(node.op, Op):
+                self.arrays[node] = self._leaf(node)
+
+    def _leaf(self, node: Node) -> Array:
+        if node.op is VARIABLE:
+            return self._variable(node)
+        if follows_sizes(node):
+            return value_for(node, self.sizes)
+        if node.op is CONSTANT:
+            return np.asarray(node.value, order="C")
+        shape = bind_shape(node.shape, self.sizes)  # slices gather here, runs copy what is small
+        nbytes = int(np.prod(shape, dtype=np.int64)) * node.dtype.itemsize
+        return scratch(nbytes).view(node.dtype).reshape(shape)
+
+    def _variable(self, node: Node) -> Array:
+        """The memory of a variable; where that is not one contiguous block of the host, a mirror of it."""
+        if is_plain(node):
+            return variable_memory(node)
+        if node not in self._mirrors:
+            self._mirrors[node] = np.empty(bind_shape(node.shape, {}), node.dtype)
+        return self._mirrors[node]
+
+    def _seen(self, node: Node, source: Array) -> Array:
+        return self.plan.layouts.seen(node, source, self.sizes)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _prepare(self, threads: int) -> list[tuple[int, Action]]:
+        """What is done in order, with the phase after which it is done: runs of tasks, and calls."""
+        tasks = Tasks(self.plan, self.arrays, self.sizes, threads)
+        compiled: dict[int, list[Work]] = {}
+        calls: dict[int, list[Action]] = {}
+        for work in self.plan.work:
+            if work.lowered is None:
+                calls.setdefault(work.phase, []).append(self._call(work))
+            else:
+                compiled.setdefault(work.phase, []).append(work)
+        phases = {number: tasks.phases(works) for number, works in compiled.items()}
+        for patch in tasks.patches:
+            if patch.placeholder in self._in_place:
+                self._patches.setdefault(patch.placeholder, []).append(patch)
+        self._faults = tasks.faults
+        if not self._timed:
+            self._tune = tasks.tune
+        actions: list[tuple[int, Action]] = []
+        waiting: list[list[Task]] = []
+        for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
+            if phase in phases:
+                waiting += phases[phase]
+            if phase in calls or phase + 1 == self.plan.checked:
+                actions += self._driven(waiting, phase, tasks)
+                actions += [(phase, call) for call in calls.get(phase, [])]
+                waiting = []
+        last = max((w.phase for w in self.plan.work), default=-1)
+        return actions + self._driven(waiting, last, tasks)
+
+    def _driven(
+        self, phases: list[list[Task]], last: int, tasks: Tasks
+    ) -> list[tuple[int, Action]]:
+        """What runs these phases, the last of which is number `last`."""
+        if not phases:
+            return []
+        driver = Driver(
+            phases, tasks.useful_threads, tasks.scratch_bytes, self._timed, cache=kernel_cache()
+        )
+        if self._timed:
+            self._drivers.append((driver, [tasks.work_of[id(t)] for p in phases for t in p]))
+        return [(last, partial(driver.run, 0, 1))]
+
+    def ticks(self) -> dict[Work, int]:
+        """Of a timed instance: ticks of each step so far, on all threads together; see `ticks_per_second`."""
+        total = dict.fromkeys(self.plan.work, 0) | self._spent
+        for driver, works in self._drivers:
+            for work, (ticks, _) in zip(works, driver.ticks().tolist(), strict=True):
+                total[work] += ticks
+        return total
+
+    def spans(self) -> list[tuple[Work, int, int, int]]:
+        """Of a timed instance, in the last run: (step, ticks when a part of it began and ended, thread)."""
+        found = [(work, *when, 0) for work, when in self._called.items()]
+        for driver, works in self._drivers:
+            for work, (begin, end, thread) in zip(works, driver.spans().tolist(), strict=True):
+                found.append((work, begin, end, thread))
+        return found
+
+    def _call(self, work: Work) -> Action:
+        """The op's NumPy function; its operands are looked up at each run, since feeds change."""
+        (node,) = work.region.nodes
+        op, arrays = node.op, self.arrays
+        assert isinstance(op, Op)
+        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
+        out = arrays[node]
+        fed = any(self.plan.layouts.bases[i] in self._in_place for i in node.inputs)
+
+        def call() -> None:
+            operands = [self._current(i) if fed else arrays[i] for i in node.inputs]
+            with naming_scope(node):
+                np.copyto(out, op.forward(operands, attributes, node.dtype))
+
+        return call if self._clock is None else self._timed_call(work, call, self._clock)
+
+    def _timed_call(self, work: Work, call: Action, clock: Clock) -> Action:
+        def timed() -> None:
+            begun = clock.now()
+            call()
+            self._called[work] = begun, clock.now()
+            self._spent[work] = self._spent.get(work, 0) + self._called[work][1] - begun
+
+        return timed
+
+    def _current(self, node: Node) -> Array:
+        """The array of a value now, where it may be a view of something that is fed."""
+        if self._in_place and self.plan.layouts.is_view(node):
+            return self._seen(node, self._current(node.inputs[0]))
+        return self.arrays[node]
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
+        """The outputs, as arrays of their own, after every variable got its new value.
+
+        None where a row was asked for that is not there, and, with `guard`, where an output or a new value
+        is NaN or infinite; no variable is changed then.
+        """
+        for node, mirror in self._mirrors.items():
+            np.copyto(mirror, node.value.read())
+        self._take(fed)
+        for action in self._early:
+            action()
+        if self._faults[0]:
+            self._faults[0] = 0
+            return None
+        outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
+        if guard and not all(map(is_finite, outputs)):
+            return None
+        if guard:
+            self._remember()
+        for action in self._late:
+            action()
+        if guard and not all(map(is_finite, self._new_values())):
+            self._restore()
+            return None
+        if self._fresh:
+            self._write()
+        if self._tune:
+            self._tune()
+        return outputs
+
+    def _take(self, fed: Mapping[Node, Array]) -> None:
+        """Copy what is small to where kernels expect it; tell them where the rest lies."""
+        arrays = self.arrays
+        for node, array in fed.items():
+            if node not in self._in_place:
+                if node in arrays:
+                    arrays[node][...] = array
+            elif array is not arrays.get(node):  # to ask for an address takes a microsecond
+                self._point(node, _contiguous(array))
+
+    def _point(self, node: Node, array: Array) -> None:
+        """Let kernels read what is fed where it lies; it is kept until something else is fed."""
+        if patches := self._patches.get(node):
+            self.arrays.pop(node, None)  # what was fed last, should this be interrupted half-way
+            address = array.ctypes.data
+            for patch in patches:
+                patch.block[patch.slot] = address + patch.offset
+        self.arrays[node] = array
+
+    def _new_values(self) -> list[Array]:
+        return [self._current(value) for _, value in self.plan.program.updates]
+
+    def _remember(self) -> None:
+        """Copy what is about to be written over, into memory that is kept for it."""
+        for value in self.plan.in_place:
+            if value not in self._before:
+                self._before[value] = np.empty_like(self.arrays[value])
+            np.copyto(self._before[value], self.arrays[value])
+
+    def _restore(self) -> None:
+        for value, before in self._before.items():
+            np.copyto(self.arrays[value], before)
+
+    def _written_last(self) -> list[tuple[Node, Node | None]]:
+        """Variables whose new values do not lie in their memory already; None: they lie in the mirror."""
+        held = self.plan.in_place
+        found: list[tuple[Node, Node | None]] = [
+            (target, value) for target, value in self.plan.program.updates if value not in held
+        ]
+        return found + [(target, None) for target in held.values() if target in self._mirrors]
+
+    def _write(self) -> None:
+        """Give variables the new values that do not lie in their memory already."""
+        fresh = [
+            (target, self._mirrors[target] if value is None else self._value_to_write(value))
+            for target, value in self._fresh
+        ]
+        for target, value in fresh:
+            target.value.write(value)
+
+    def _value_to_write(self, value: Node) -> Array:
+        """A new value in memory that no variable shares: what is computed lies in the arena."""
+        base = self.plan.layouts.bases[value]
+        computed = isinstance(base.op, Op) and base not in self.plan.in_place
+        return self._current(value) if computed else np.array(self._current(value))
+
+
+def variable_memory(node: Node) -> Array:
+    """The memory of a variable on the host, to be written."""
+    storage = node.value
+    tensor = getattr(storage, "tensor", storage)
+    array: Array = tensor.numpy()
+    return array
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
+    storage = node.value
+    tensor = getattr(storage, "tensor", storage)
+    if getattr(tensor, "kind", None) not in (Kind.HOST, Kind.MANAGED):
+        return False
+    flags = tensor.read().flags
+    return bool(flags.c_contiguous and flags.aligned)
+
+
+def _contiguous(array: Array) -> Array:
+    """The array as kernels read it: row by row, at an address that fits its elements."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
+    return np.require(array, requirements=("C", "ALIGNED"))
+
+
+class NativeRunner:
+    """A plan and the layouts that it was run with lately."""
+
+    def __init__(self, plan: NativePlan) -> None:
+        self.plan = plan
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
+        self._last: tuple[Mapping[str, int], int, Instance] | None = None
+
+    @cached_property
+    def leaves(self) -> tuple[Node, ...]:
+        """Placeholders, variables and constants of the program."""
+        return tuple(n for n in self.plan.program.nodes() if not isinstance(n.op, Op))
+
+    @cached_property
+    def runs_alone(self) -> bool:
+        """Whether there are no calls, and new values and outputs lie in memory of their own."""
+        plan, bases = self.plan, self.plan.layouts.bases
+        stored = {node for work in plan.work for node in work.needed}
+
+        def is_stored(node: Node) -> bool:
+            return bases[node] in stored and plan.layouts.is_whole(node)
+
+        return (
+            all(work.lowered is not None for work in plan.work)
+            and all(map(is_stored, plan.program.outputs))
+            and all(v in plan.in_place or is_stored(v) for _, v in plan.program.updates)
+            and all(target.op is VARIABLE for target, _ in plan.program.updates)
+        )
+
+    def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:
+        """What `make` gave for this key; the last of them are kept, as each holds memory and threads."""
+        self._last = None
+        if key not in self._kept:
+            self._kept[key] = make()
+            if len(self._kept) > _LAYOUTS_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        found: Layout = self._kept[key]
+        return found
+
+    def instance(self, sizes: Mapping[str, int]) -> Instance:
+        """The layout for these sizes, on as many threads as are wanted now."""
+        threads, last = thread_count(), self._last
+        if last and last[0] is sizes and last[1] == threads:
+            return last[2]  # the same sizes as at the last run, and nothing in between
+        key = (threads, *sorted(sizes.items()))
+        found = self.kept(key, lambda: Instance(self.plan, sizes, threads))
+        self._last = (sizes, threads, found)
+        return found
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan as text."""
+        return self.plan.text(sizes)
+
+    def run(
+        self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
+    ) -> list[Array] | None:
+        """One run; None, and nothing is updated, where `Instance.run` gives none."""
+        return self.instance(sizes).run(fed, guard)

@@ -1,0 +1,74 @@
+"""Variables as they were before steps that may have to be taken back, saved and looked at by all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.llvm.driver.driver import Driver
+from magmadnn.compiler.llvm.fused.saving import FindNotFinite, Save
+from magmadnn.compiler.llvm.ir.builder import FLOATS
+from magmadnn.compiler.llvm.kernel import scratch
+from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.graph.op import Array
+from magmadnn.runtime.variables import is_finite
+
+from .tasks import task_of
+
+_PART_BYTES = 1 << 18
+_ALONE_BYTES = 1 << 20  # below, to wake a thread takes as long as it saves
+
+
+class Saved:
+    """Room for the values of variables, whose memory stays where it is.
+
+    Args:
+        memories: of the variables.
+        threads: that save and look.
+    """
+
+    def __init__(self, memories: Sequence[Array], threads: int) -> None:
+        self._memories = memories
+        self._copies = [scratch(m.nbytes).view(m.dtype).reshape(m.shape) for m in memories]
+        self._found = np.zeros(1, np.int64)
+        floats = [m for m in memories if m.dtype.name in FLOATS]
+        self._others = [m for m in memories if m.dtype.name not in FLOATS]
+        count = threads if sum(m.nbytes for m in memories) > _ALONE_BYTES else 1
+        saves = [
+            task_of(Save(), start=start, end=end, source=memory, result=copy)
+            for memory, copy in zip(memories, self._copies, strict=True)
+            for start, end in _parts(memory.nbytes, _PART_BYTES)
+        ]
+        looks = [
+            task_of(FindNotFinite(m.dtype.name), start=start, end=end, source=m, found=self._found)
+            for m in floats
+            for start, end in _parts(m.size, _PART_BYTES // m.itemsize)
+        ]
+        self._save, self._look = (Driver([x], count, cache=kernel_cache()) for x in (saves, looks))
+
+    def save(self) -> None:
+        """Keep the values of now."""
+        self._save.run(0, 1)
+
+    def are_finite(self) -> bool:
+        """Whether the values of now hold no NaN and no infinity."""
+        self._found[0] = 0
+        self._look.run(0, 1)
+        return not self._found[0] and all(map(is_finite, self._others))
+
+    def restore(self) -> None:
+        """Put back what was kept."""
+        for memory, copy in zip(self._memories, self._copies, strict=True):
+            np.copyto(memory, copy)
+
+
+def _parts(length: int, most: int) -> list[tuple[int, int]]:
+    return [(start, min(start + most, length)) for start in range(0, length, most)]
+
+
+def saving_kernels(memories: Sequence[Array]) -> list[Kernel]:
+    """What `Saved` needs: compiled together with other kernels they take less time."""
+    names = {m.dtype.name for m in memories}
+    return [Save(), *(FindNotFinite(name) for name in FLOATS if name in names)]

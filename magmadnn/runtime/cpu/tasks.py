@@ -1,0 +1,419 @@
+"""The tasks of a plan: argument blocks over laid-out memory, cut into tiles for threads.
+
+What a kernel computes does not depend on how its matrix is cut, so neither do results depend on the number
+of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemv import Gemv
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.kernels.rows import Rows
+from magmadnn.compiler.layout import FULL
+from magmadnn.compiler.llvm.driver.driver import Task
+from magmadnn.compiler.llvm.gemm.gemm import tile_for
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
+from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.llvm.writers import scratch_bytes
+from magmadnn.compiler.lower.nontemporal import streaming
+from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.regions.draft import Lowered
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.stages import product_of, reduced_by
+from magmadnn.compiler.tune.choice import Untried, tuner
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
+from magmadnn.graph.op import Array
+
+from .products import Part, Product, untried
+from .runs import runs_of
+from .shared_factors import SharedFactor, shared_factor
+
+# What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
+_LEAST_PRODUCTS = 200_000
+_LEAST_ELEMENTS = 20_000
+_LEAST_READ = (
+    80_000  # elements of a matrix times a vector: it takes as long as it takes to read them
+)
+_LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all of the other factor
+_TURNED = 4  # times as many rows as columns, before a product with B transposed is cut by rows
+_COLUMN_STEP = 64  # of kernels other than products, in which rows may be cut anywhere
+_SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An address in an argument block that follows what is fed."""
+
+    block: Array
+    slot: int
+    placeholder: Node
+    offset: int  # bytes
+
+
+class Tasks:
+    """Makes the tasks of a plan for given arrays.
+
+    Attributes:
+        patches: addresses to be set before each run.
+        scratch_bytes: what each thread needs.
+        useful_threads: how many threads have something to gain: one, where no step is worth cutting.
+        faults: [1], not 0 after a run in which a number of a row was out of range.
+    """
+
+    def __init__(
+        self,
+        plan: NativePlan,
+        arrays: Mapping[Node, Array],
+        sizes: Mapping[str, int],
+        threads: int,
+        beside: Iterable[Kernel] = (),
+    ) -> None:
+        """`beside`: kernels that are needed too; compiled together they take less time."""
+        self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
+        self.patches: list[Patch] = []
+        self.scratch_bytes = 0
+        self.useful_threads = 1
+        self.work_of: dict[int, Work] = {}  # by the id of a task
+        self.faults = np.zeros(1, np.int64)
+        self._values = {
+            work: slot_values(work, arrays, sizes) for work in plan.work if work.lowered is not None
+        }
+        self._lowered = {work: self._selected(work) for work in self._values}
+        self._products = self._tuned()
+        self._untried: list[Untried] = []
+        self._shared = self._sharing()
+        self._copies: list[Task] = []  # of shared factors, in the phase that is made
+        self._rooms: list[Array] = []  # for them; other phases use them again
+        self._taken = 0  # by that phase
+        needed = [lowered.kernel for lowered in self._lowered.values()]
+        needed += [*(shared.copying.kernel for shared in self._shared.values()), *beside]
+        load(needed, cache=kernel_cache())
+
+    def _selected(self, work: Work) -> Lowered:
+        """The step with the kernel that suits its sizes."""
+        assert work.lowered is not None
+        kernel, values = work.lowered.kernel, self._values[work]
+        if isinstance(kernel, Rows):
+            again, cpu = self._read_again(work), host()
+            kernel = streaming(kernel, values, again, cpu.last_bytes, cpu.vector_bytes)
+            return replace(work.lowered, kernel=kernel)
+        if not isinstance(kernel, Gemm) or product_of(work.region).ndim > 2:
+            return work.lowered
+        return replace(work.lowered, kernel=selected(kernel, values))
+
+    def _tuned(self) -> dict[Work, Product]:
+        """The products; they get the tiles that were measured to be best."""
+        found = {}
+        for work, lowered in self._lowered.items():
+            if isinstance(lowered.kernel, Gemm):
+                parts = self._parts(work)
+                found[work] = Product(lowered.kernel, self._values[work] | parts[0][1], parts)
+        tuner().note((product.gemm, product.largest) for product in found.values())
+        for work, product in found.items():
+            kernel = tuner().kernel(product.gemm, product.largest)
+            if kernel != product.gemm:
+                self._lowered[work] = replace(self._lowered[work], kernel=kernel)
+                product.parts = self._parts(work)
+        return found
+
+    def tune(self) -> None:
+        """Between two runs: time a run of a product that nobody has measured, if it is time for it.
+
+        Later runs take less time, perhaps, and give the same bits.
+        """
+        if self._untried:
+            tuner().go_on(self._untried)
+
+    def _sharing(self) -> dict[Work, SharedFactor]:
+        """The products whose parts, more than one for each thread, share a copy of a factor."""
+        found = {}
+        for work, product in self._products.items():
+            if product_of(work.region).ndim > 2 or len(product.parts) <= self.threads:
+                continue
+            values = self._values[work]
+            by_row = _cut_along(work, values) == "row"
+            shared = shared_factor(self._lowered[work], values, by_row)
+            if shared is not None:
+                found[work], self._lowered[work] = shared, shared.product
+        return found
+
+    def _read_again(self, work: Work) -> set[str]:
+        """The slots of what a step stores and something else in the same run reads."""
+        assert work.lowered is not None
+        alone = self.plan.in_place  # all else goes to later steps, or is copied
+        writes = work.lowered.writes
+        return {slot for slot, node, _ in writes if node not in alone or node in self._read}
+
+    @cached_property
+    def _read(self) -> set[Node]:
+        """What some step reads, or is an output."""
+        nodes = list(self.plan.program.outputs)
+        for work in self.plan.work:
+            if work.lowered is None:
+                nodes += work.region.nodes[0].inputs
+            else:
+                nodes += [node for _, node, _ in work.lowered.reads]
+        return {self.plan.layouts.bases[node] for node in nodes}
+
+    def phases(self, works: Iterable[Work]) -> list[list[Task]]:
+        """The tasks of steps that do not depend on each other; large ones first: small ones fill up.
+
+        Before them come copies of factors that parts of products share.
+        """
+        self._copies = []
+        self._taken = 0
+        made = [task for work in works for task in self._of(work)]
+        tasks = [task for _, task in sorted(made, key=lambda pair: -pair[0])]
+        return [self._copies, tasks] if self._copies else [tasks]
+
+    def _of(self, work: Work) -> list[tuple[float, Task]]:
+        """The tasks of one step, and what they cost."""
+        lowered = self._lowered[work]
+        (loaded,) = load([lowered.kernel])
+        self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))
+        values = self._values[work]
+        values[FAULTS] = self.faults.ctypes.data
+        holds: tuple[Array, ...] = (self.faults,)
+        if work.region.kind is RegionKind.MOVE:
+            holds = self._runs(work.region.nodes[0], values)
+        product, shared = self._products.get(work), self._shared.get(work)
+        if shared:
+            begin = len(self._copies)
+            holds += (self._copied(shared, values),)
+            self.work_of |= {id(task): work for task in self._copies[begin:]}
+        elif product:
+            values["cuts"] = tuner().cut(product.gemm, product.largest)
+        made = [
+            (cost, self._task(loaded, lowered, {**values, **part}, holds))
+            for cost, part in (product.parts if product else self._parts(work))
+        ]
+        if product and not shared:
+            found = untried(product, lowered, self.arrays, [task for _, task in made])
+            self._untried += [found] if tuner().wants(found) else []
+        self.work_of |= {id(task): work for _, task in made}
+        return made
+
+    def _copied(self, shared: SharedFactor, values: dict[str, int]) -> Array:
+        """Room for the copy of a factor, which tasks before the product make; puts it into the slots."""
+        if self._taken == len(self._rooms):
+            self._rooms.append(scratch(max(x.layout.nbytes for x in self._shared.values())))
+        room = self._rooms[self._taken]
+        self._taken += 1
+        (loaded,) = load([shared.copying.kernel])
+        parts = shared.parts(values, room, self.threads)
+        self._copies += [self._task(loaded, shared.copying, part, (room,)) for part in parts]
+        values |= shared.slots(room)
+        return room
+
+    def _runs(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
+        """The table of a movement and its constants; puts their addresses into the slots."""
+        operands = [self.arrays[i] for i in node.inputs]
+        with naming_scope(node):
+            table, constants = runs_of(node, operands, self.sizes)
+        values["table"], values[f"x{len(operands)}"] = table.ctypes.data, constants.ctypes.data
+        values["row1"], values["column1"] = len(table), self.arrays[node].size // max(len(table), 1)
+        return (table, constants)
+
+    def _task(
+        self,
+        loaded: Loaded,
+        lowered: Lowered,
+        values: Mapping[str, int],
+        holds: tuple[Array, ...],
+    ) -> Task:
+        slots = lowered.kernel.slots
+        block = np.array([values[slot] for slot in slots], np.int64)
+        for slot, node, _ in lowered.reads:
+            base = self.plan.layouts.bases[node]
+            if base.op is PLACEHOLDER:
+                number = slots.index(slot)
+                offset = int(block[number]) - self.arrays[base].ctypes.data
+                self.patches.append(Patch(block, number, base, offset))
+        return Task(loaded, block, holds)
+
+    def _parts(self, work: Work) -> list[Part]:
+        """The parts of the matrix that threads take one by one, and what they cost."""
+        assert work.lowered is not None
+        values = self._values[work]
+        rows, columns = values["row1"], values["column1"]
+        kernel = self._lowered[work].kernel
+        least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
+        if isinstance(kernel, Gemv):
+            least = _LEAST_READ
+        cost = rows * columns * values.get("k", 1) * values.get("outer1", 1) / least
+        if work.region.kind is RegionKind.SCATTER:
+            cost *= values["picks"]
+        if self.threads > 1 and cost >= 2:
+            self.useful_threads = self.threads
+        if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
+            return self._stacked(node, work.lowered.kernel, values["lda"], cost)
+        if self.threads == 1 or cost < 2:
+            return [(cost, {})]
+        name = _cut_along(work, values)
+        length, by_row = values[f"{name}1"], name == "row"
+        step = worth = _COLUMN_STEP if name == "column" else 1
+        across = 0
+        if isinstance(kernel, Gemm):
+            tile = tile_for(kernel, host())
+            step, across = tile.rows, tile.columns
+            if not by_row:
+                step, across = across, step
+            worth = _LEAST_TILES * step if by_row else step
+        if isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
+            ends = _even(length, step, min(self.threads, int(cost)))
+        else:
+            ends = _cut(length, step, self.threads, max(worth, length / cost))
+        parts = [
+            (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
+            for start, end in pairwise((0, *ends))
+        ]
+        if across and not work.region.numbers:
+            other = "column" if by_row else "row"
+            parts[-1:] = _halves(parts[-1], other, values[f"{other}1"], across)
+        return parts
+
+    def _stacked(self, node: Node, kernel: Any, lda: int, cost: float) -> list[Part]:
+        """Each product of a stack of matrices: its rows among those of all results, where its factors lie."""
+        shape = bind_shape(node.shape, self.sizes)
+        leading, rows = shape[:-2], shape[-2]
+        factors = {
+            slot: np.broadcast_to(array, (*leading, *array.shape[-2:]))
+            for slot, i in zip("ab", node.inputs, strict=True)
+            for array in (self.arrays[i],)
+        }
+        # Rows are counted over all results, and those of A begin with its own first.
+        step = factors["a"].itemsize * (1 if kernel.transpose_a else lda)
+        parts = []
+        for number, index in enumerate(np.ndindex(leading)):
+            places = {slot: f[index].ctypes.data for slot, f in factors.items()}
+            places["a"] -= number * rows * step
+            part = {"row0": number * rows, "row1": (number + 1) * rows, **places}
+            parts.append((cost / math.prod(leading), part))
+        return parts or [(cost, {})]  # of no rows, where the stack is empty
+
+
+def task_of(kernel: Kernel, **values: int | Array) -> Task:
+    """A kernel as one task, with what is in its slots."""
+    (loaded,) = load([kernel], cache=kernel_cache())
+    return Task(loaded, block(kernel, **values))
+
+
+def _cut_along(work: Work, values: Mapping[str, int]) -> str:
+    """Which slots cut a step into parts: rows, columns, or the matrices of a stack (outer)."""
+    if work.region.kind is RegionKind.MOVE:
+        return "row"
+    if work.region.kind is RegionKind.COLUMNS:
+        many = work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
+        return "outer" if many else "column"
+    # Parts of rows read all of B; where that is stored transposed, each would turn it for itself.
+    turned = work.lowered is not None and getattr(work.lowered.kernel, "transpose_b", False)
+    long = values["row1"] >= values["column1"] * (_TURNED if turned else 1)
+    return "row" if long or work.region.numbers else "column"
+
+
+def _even(length: int, step: int, parts: int) -> list[int]:
+    """Where equal parts of `length` end: multiples of `step`, about."""
+    ends = [min(round(length * k / parts / step) * step, length) for k in range(1, parts)]
+    return sorted({*ends, length} - {0})
+
+
+def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:
+    """Rows of a matrix that is only copied, in one part for each thread if it is large enough."""
+    parts = max(1, min(threads, rows * columns // _LEAST_ELEMENTS))
+    return list(pairwise(rows * k // parts for k in range(parts + 1)))
+
+
+def slot_values(
+    work: Work, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """All slots of the kernel of a step, for its whole matrix."""
+    lowered, region = work.lowered, work.region
+    assert lowered is not None
+    slots = lowered.kernel.slots
+    rows = int(np.prod(bind_shape(region.rows, sizes), dtype=np.int64))
+    (columns,) = bind_shape((region.columns,), sizes)
+    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+    for slot, number in lowered.numbers:
+        (values[slot],) = bind_shape((number,), sizes)
+    if region.kind is RegionKind.RANDOM:  # its elements are one long row
+        values["row1"], values["column1"] = 1, rows * columns
+    if region.kind is RegionKind.COLUMNS:
+        values["outer0"], values["outer1"] = 0, rows
+        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(rows * columns, 1)
+    if region.kind is RegionKind.GEMM:
+        values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
+        values["cuts"] = 0
+    for slot, node, spread in (*lowered.reads, *lowered.writes):
+        array = arrays[node]
+        values[slot] = array.ctypes.data
+        if f"{slot}_row" in slots:
+            values[f"{slot}_row"] = _row_stride(array)
+        if f"{slot}_outer" in slots:
+            matrix = values["row1"] if spread == FULL else 1
+            values[f"{slot}_outer"] = _row_stride(array) * matrix
+        if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
+            transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
+            values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
+    return values
+
+
+def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
+    """Where parts of `length` end: multiples of `step`, each part smaller than the one before.
+
+    Threads that take parts in turn end at about the same time, whatever held one of them up, and yet few
+    parts are needed. None is smaller than `least`, about.
+    """
+    ends, at = list[int](), 0
+    while at < length:
+        size = max((length - at) / (threads * _SHARE), least)
+        at += max(round(size / step), 1) * step
+        if length - at < least / 2:
+            at = length
+        ends.append(min(at, length))
+    return ends
+
+
+def _halves(part: Part, name: str, length: int, step: int) -> list[Part]:
+    """A part of a product cut once more, across, at a multiple of `step`, if it is worth two.
+
+    Tiles are up to 48 columns wide, so a matrix has few of them: of 11 one thread would compute six, and
+    another wait for the sixth.
+    """
+    cost, slots = part
+    ends = _even(length, step, 2 if cost >= 2 else 1)
+    return [
+        (cost * (end - start) / length, {**slots, f"{name}0": start, f"{name}1": end})
+        for start, end in pairwise((0, *ends))
+    ]
+
+
+def _row_stride(array: Any, single: int = 0) -> int:
+    """Elements from one row to the next of a matrix whose leading axes are packed; `single` of one row."""
+    for stride, size in zip(array.strides[-2::-1], array.shape[-2::-1], strict=True):
+        if size > 1:  # the stride of a single row says nothing
+            return int(stride // array.itemsize)
+    return single
+
+
+def _leading(array: Any, transposed: bool) -> int:
+    """The leading dimension of a matrix that is stored by rows, or transposed by columns.
+
+    Strides alone do not tell which: along an axis of one element they may be any number.
+    """
+    by_lines = array.swapaxes(-1, -2) if transposed else array
+    return _row_stride(by_lines, single=max(by_lines.shape[-1], 1))

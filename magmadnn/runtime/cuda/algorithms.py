@@ -1,0 +1,156 @@
+"""Which algorithm the device's library takes for a product: chosen once, before the first step, and kept.
+
+Algorithms differ in the order in which they sum, so the choice belongs to the results. What was chosen is in
+checkpoints, and training that goes on takes the same. The fastest of those that the library proposes is
+found by measuring; what was found is kept on disk for each device and version of the library, so that other
+runs give the same results. Where nothing is to be measured (`MAGMADNN_TUNE_SECONDS=0`), or nothing can be
+kept, it is the library's first proposal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from magmadnn.backends.cuda import Engine, device_memory
+from magmadnn.backends.cuda.engine import EventNode, GraphNode, ProductNode
+from magmadnn.compiler.tune.choice import limit_seconds
+from magmadnn.compiler.tune.file import Record, RecordsOf
+from magmadnn.errors import OutOfMemoryError
+from magmadnn.memory import Kind, MemoryManager, as_dtype
+
+_PROPOSALS = 8
+_ROUNDS = 3
+_PATTERN = 1 << 14  # random numbers that are repeated
+_AT_A_TIME = 3  # runs of a product between two events
+_WORTH = 0.97  # of the first proposal's time: what another must take to be chosen
+_ALIGNED = 16  # bytes: what algorithms may ask for
+
+_frozen: dict[str, bytes] = {}
+_wanted: dict[str, bytes] = {}  # what another process chose
+_lock = threading.RLock()
+
+
+def frozen() -> dict[str, str]:
+    """What was chosen in this process: words of a product, and its algorithm in hex."""
+    with _lock:
+        return {words: algorithm.hex() for words, algorithm in _frozen.items()}
+
+
+def freeze(chosen: Mapping[str, str]) -> None:
+    """From now on choose what `frozen` gave in another process, for products of graphs that are not made yet.
+
+    What belongs to another device or version is never asked for, and nothing is taken that the library does
+    not propose itself.
+
+    Raises:
+        ValueError: if an algorithm is not written in hex.
+    """
+    with _lock:
+        _wanted.update({words: bytes.fromhex(algorithm) for words, algorithm in chosen.items()})
+        for words in chosen:
+            _frozen.pop(words, None)
+
+
+def algorithm_of(engine: Engine, device: int, node: ProductNode) -> bytes:
+    """The algorithm of a product; the library's first where `node` can be had in one way only."""
+    words = words_of(engine, node)
+    with _lock:
+        if words not in _frozen:
+            _frozen[words] = _chosen(engine, device, node, words)
+        return _frozen[words]
+
+
+def words_of(engine: Engine, node: ProductNode) -> str:
+    """All that the choice may depend on, in one line."""
+    m, n, k = node.sizes
+    a, b, c = node.strides
+    letters = "".join("t" if turned else "n" for turned in node.transposes)
+    read = node.halves or ("tf32" if node.tensor_float else node.dtype)
+    does = [("bias", node.bias), ("positive", node.positive), ("scales", node.scales)]
+    aligned = min((x & -x or _ALIGNED) for x in (node.a, node.b, node.c, _ALIGNED))
+    parts = [
+        f"{engine.library}: {m} x {n} x {k} {letters} of {read}, rows of {a}, {b}, {c}",
+        f"{node.stored or node.dtype} at multiples of {aligned}",
+        *(name for name, is_there in does if is_there),
+    ]
+    return ", ".join(parts)
+
+
+def _chosen(engine: Engine, device: int, node: ProductNode, words: str) -> bytes:
+    proposals = engine.algorithms(node, _PROPOSALS)
+    if _wanted.get(words) in proposals:
+        return _wanted[words]
+    if limit_seconds() <= 0 or len(proposals) < 2 or 0 in node.sizes:
+        return next(iter(proposals), b"")
+    records = records_of(engine.library)
+    known = records.read().get(words)
+    if known is None and (fresh := _measured(engine, device, node, proposals)) is not None:
+        known = records.settle(words, fresh)
+    return next((p for p in proposals if known and p.hex() == known.choice), proposals[0])
+
+
+def records_of(library: str) -> RecordsOf:
+    """The file of what was measured with a device and its library."""
+    return RecordsOf(library.partition(",")[0], library, library)
+
+
+def _measured(
+    engine: Engine, device: int, node: ProductNode, proposals: Sequence[bytes]
+) -> Record | None:
+    """The fastest, on memory of its own; None where there is no memory for it."""
+    try:
+        node, held = _on_noise(device, node)
+    except OutOfMemoryError:
+        return None
+    times = dict.fromkeys(proposals, float("inf"))
+    graphs = {p: _Timed(engine, replace(node, algorithm=p)) for p in proposals}
+    for _ in range(_ROUNDS):
+        for proposal, timed in graphs.items():
+            times[proposal] = min(times[proposal], timed.seconds())
+    del held
+    best = min(proposals, key=times.__getitem__)
+    if times[best] > _WORTH * times[proposals[0]]:
+        best = proposals[0]
+    return Record(best.hex(), {f"{k}": round(1e6 * t, 2) for k, t in enumerate(times.values())})
+
+
+def _on_noise(device: int, node: ProductNode) -> tuple[ProductNode, list[MemoryManager]]:
+    """A product of random numbers: zeros are multiplied with less power, and other algorithms win then."""
+    (m, n, k), (turned_a, turned_b) = node.sizes, node.transposes
+    lines = (k if turned_a else m, n if turned_b else k, m)
+    read, wide = node.halves or node.dtype, node.stored or node.dtype
+    places, held = [], []
+    memory, rng = device_memory(device), np.random.default_rng(0)
+    for rows, step, dtype in zip(lines, node.strides, (read, read, wide), strict=True):
+        pattern = rng.standard_normal(min(rows * step, _PATTERN)).astype(as_dtype(dtype))
+        count = -(-rows * step // len(pattern))
+        held.append(MemoryManager(count * len(pattern), dtype, Kind.DEVICE, device))
+        places.append(held[-1].device_pointer(write=True))
+        memory.fill(places[-1], pattern.tobytes(), count)
+    a, b, c = places
+    scales = node.scales
+    if scales:
+        held.append(MemoryManager(2, node.dtype, Kind.DEVICE, device))
+        scales = held[-1].device_pointer(write=True)
+        memory.copy_to_device(scales, np.array([-1e-3, 1], node.dtype).view(np.uint8))
+    return replace(node, a=a, b=b, c=c, scales=scales), held
+
+
+class _Timed:
+    """Runs of a product, one after the other, between two events."""
+
+    def __init__(self, engine: Engine, node: ProductNode) -> None:
+        self._engine, self._events = engine, (engine.event(), engine.event())
+        nodes: list[GraphNode] = [EventNode(self._events[0])]
+        nodes += [replace(node, after=(k,)) for k in range(_AT_A_TIME)]
+        self._graph = engine.graph([*nodes, EventNode(self._events[1], (_AT_A_TIME,))])
+
+    def seconds(self) -> float:
+        """Of one run."""
+        self._graph.launch()
+        self._engine.wait()
+        return self._engine.seconds(*self._events) / _AT_A_TIME

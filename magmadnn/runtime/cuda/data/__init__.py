@@ -1,0 +1,1 @@
+"""How data comes to a GPU, and what stays there."""

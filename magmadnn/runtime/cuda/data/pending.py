@@ -1,0 +1,83 @@
+"""Slices on their way on a device: what each needs beside others, and its results once they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from magmadnn.backends.cuda.engine import Mark
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.runtime.variables import tensor_of
+
+from .data import Block
+from .overlapped_upload import Coming
+from .staging import Staging
+from .streamed_upload import Passing
+
+
+class Side:
+    """What one of two slices that follow each other has for itself.
+
+    Attributes:
+        number: 0 or 1.
+        staging: memory that its small copies go through.
+        before: what variables were before it, to go back to that.
+    """
+
+    def __init__(self, number: int, targets: Sequence[Node], device: int) -> None:
+        self.number, self.staging = number, Staging(device)
+        self.before = [Block(tensor_of(v).nbytes, device) for v in targets]
+
+
+class Begun(NamedTuple):
+    """The first batches of a slice, on their way.
+
+    Attributes:
+        order: their rows.
+        steps: how many are launched.
+        batches: of the slice, as a small plan's kernel was told.
+        state: of the data (`Data.state`).
+    """
+
+    order: Array
+    steps: int
+    batches: int
+    state: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Flight:
+    """A slice that was launched.
+
+    Attributes:
+        order, settings: of which rows, with which settings.
+        side: what it has for itself.
+        coming: rows that come meanwhile.
+        outputs: of its batches, to be read behind the mark.
+        faults: words that are not 0 where a row was asked for that is not there; likewise.
+        mark: behind all of it.
+        started: when it was launched, in seconds.
+        is_dropped: whether all is as if it had never begun.
+    """
+
+    order: Array
+    settings: Mapping[Node, Array]
+    side: Side
+    coming: Coming | Passing
+    outputs: list[Array]
+    faults: list[Array]
+    mark: Mark
+    started: float
+    is_dropped: bool = False
+
+    def found(self) -> list[Array] | None:
+        """Wait, and give the outputs; None where something is wrong."""
+        self.mark.wait()
+        if any(word[0] for word in self.faults):
+            return None
+        good = all(np.isfinite(kept).all() for kept in self.outputs)
+        return [kept.copy() for kept in self.outputs] if good else None

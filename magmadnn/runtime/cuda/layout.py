@@ -1,0 +1,263 @@
+"""Where the values of a plan lie on a device, for given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from magmadnn.backends.cuda import device_memory
+from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.errors import OutOfMemoryError
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import CONSTANT, VARIABLE, Node, follows_sizes, value_for
+from magmadnn.graph.op import Array, Op
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.usage import in_units
+from magmadnn.runtime.variables import tensor_of
+
+Span = tuple[int, int]
+
+_ALIGNMENT = 256  # of every value
+# Up to here every value has memory of its own: where two share some, one waits for the other's readers.
+_APART_BYTES = 1 << 28
+_NAMED = 3  # values that are named where memory runs out
+
+
+class Place(NamedTuple):
+    """Where a variable's values are on a device.
+
+    Attributes:
+        tensor: what the variable holds.
+        offset: bytes from the beginning of its memory.
+        address: if that never changes and the host sees nothing of it.
+    """
+
+    tensor: Any
+    offset: int
+    address: int | None
+
+
+class Layout:
+    """Addresses of all values on a device.
+
+    Attributes:
+        frames: an array for each value that has memory, laid out as on the device; its elements mean nothing.
+    """
+
+    def __init__(self, plan: NativePlan, sizes: Mapping[str, int], device: int) -> None:
+        self.plan, self.sizes, self.device = plan, dict(sizes), device
+        self.frames: dict[Node, Array] = {}
+        self._memory = device_memory(device)
+        self._offsets: dict[Node, int] = {}
+        nodes = plan.program.nodes()
+        self.variables = [node for node in nodes if node.op is VARIABLE]
+        self._targets = {target for target, _ in plan.program.updates}
+        self._places: dict[Node, Place] = {}  # of variables that are on this device
+        self._mirrors: dict[Node, MemoryManager] = {}  # of others
+        self._frame_all(nodes)
+        self._arena = self._allocated(max(self._place(), 1))
+        self._base = self._arena.device_pointer(write=True)
+        self._held: list[MemoryManager] = []
+        self.faults = self.put(np.zeros(1, np.int64))
+        self._upload_leaves()
+
+    # --- places -----------------------------------------------------------------------------------
+
+    def _frame_all(self, nodes: Sequence[Node]) -> None:
+        stored = {node for work in self.plan.work for node in work.placed}
+        for node in nodes:
+            if self.plan.layouts.is_view(node):
+                if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored
+                    self.frames[node] = self.viewed(node, self.frames[node.inputs[0]])
+            elif node in stored or not isinstance(node.op, Op):
+                self.frames[node] = np.empty(bind_shape(node.shape, self.sizes), node.dtype)
+
+    def viewed(self, node: Node, source: Array) -> Array:
+        """A view of a value, by the rules of NumPy."""
+        return self.plan.layouts.seen(node, source, self.sizes)
+
+    def _place(self) -> int:
+        """Offsets in the arena; how large it is."""
+        arena = self.plan.arena(self.sizes)
+        lives = {life.node: life for life in arena.lives}
+        shared = arena.apart > _APART_BYTES
+        end = arena.nbytes if shared else 0
+        for node, frame in self.frames.items():
+            if self.plan.layouts.is_view(node) or self._variable_of(node) is not None:
+                continue
+            if shared and node in lives:
+                self._offsets[node] = lives[node].start
+            else:
+                start = -(-end // _ALIGNMENT) * _ALIGNMENT
+                self._offsets[node], end = start, start + max(frame.nbytes, 1)
+        return end
+
+    def _variable_of(self, node: Node) -> Node | None:
+        """The variable whose memory a value lies in."""
+        return node if node.op is VARIABLE else self.plan.in_place.get(node)
+
+    def _upload_leaves(self) -> None:
+        for node in self._offsets:
+            if node.op is CONSTANT:
+                self.write(node, np.asarray(node.value))
+            elif follows_sizes(node):
+                self.write(node, value_for(node, self.sizes))
+
+    def _allocated(self, nbytes: int) -> MemoryManager:
+        try:
+            return MemoryManager(nbytes, np.uint8, Kind.DEVICE, self.device)
+        except OutOfMemoryError as error:
+            largest = sorted(self._offsets, key=lambda n: -self.frames[n].nbytes)[:_NAMED]
+            named = ", ".join(
+                f"{n.label} {in_units(self.frames[n].nbytes)}{f' in {n.scope}' if n.scope else ''}"
+                for n in largest
+            )
+            sizes = (
+                ", ".join(f"{name} {size}" for name, size in self.sizes.items()) or "fixed sizes"
+            )
+            raise OutOfMemoryError(
+                f"the plan needs {in_units(nbytes)} on device {self.device} for {sizes}; the largest "
+                f"values are {named}; lower the batch size, or compute on the processor ({error})"
+            ) from error
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def base_address(self, node: Node) -> int:
+        """The address of the memory that a value, which is no view, lies in."""
+        variable = self._variable_of(node)
+        if variable is not None:
+            return self.variable(variable)
+        return self._base + self._offsets[node]
+
+    def address(self, node: Node) -> int:
+        """The address of a value's first element."""
+        base = self.plan.layouts.bases[node]
+        offset = self.frames[node].ctypes.data - self.frames[base].ctypes.data
+        return self.base_address(base) + offset
+
+    def span(self, node: Node) -> Span:
+        """First and last address of the memory that a value, or what it is a view of, lies in."""
+        base = self.plan.layouts.bases[node]
+        start = self.base_address(base)
+        return start, start + max(self.frames[base].nbytes, 1)
+
+    def variable(self, node: Node) -> int:
+        """The address of a variable's values on this device, brought up to date if it lies there."""
+        tensor = tensor_of(node)
+        known = self._places.get(node)
+        if known is not None and known.tensor is tensor:  # it stays where it is in its memory
+            if known.address is not None:
+                return known.address
+            start: int = tensor.memory.device_pointer()
+            return start + known.offset
+        if is_on_device(tensor, self.device):
+            offset = int(tensor.offset * tensor.dtype.itemsize)
+            # whoever writes it later does so without asking again
+            is_written = tensor.kind is Kind.DEVICE and node in self._targets
+            start = tensor.memory.device_pointer(write=is_written) + offset
+            self._places[node] = Place(
+                tensor, offset, start if tensor.kind is Kind.DEVICE else None
+            )
+            return start
+        if node not in self._mirrors:
+            count = int(np.prod(bind_shape(node.shape, {}), dtype=np.int64))
+            self._mirrors[node] = MemoryManager(count, node.dtype, Kind.DEVICE, self.device)
+        return self._mirrors[node].device_pointer(write=True)
+
+    def is_there(self, node: Node) -> bool:
+        """Whether a variable's own memory is on this device, and kernels know its elements."""
+        tensor = tensor_of(node)
+        return tensor.dtype.name in DTYPES and is_on_device(tensor, self.device)
+
+    def put(self, values: Array) -> int:
+        """The address of a copy on the device that lives as long as this layout."""
+        held = MemoryManager(max(values.nbytes, 1), np.uint8, Kind.DEVICE, self.device)
+        self._held.append(held)
+        address = held.device_pointer(write=True)
+        self.copy_in(address, values)
+        return address
+
+    def take_faults(self) -> bool:
+        """Whether a row was asked for that is not there, since this was asked last."""
+        word = np.zeros(1, np.int64)
+        self.copy_out(word, self.faults)
+        if word[0]:
+            self.copy_in(self.faults, np.zeros(1, np.int64))
+        return bool(word[0])
+
+    def variable_span(self, node: Node) -> Span:
+        """First and last address of a variable's values."""
+        start = self.variable(node)
+        return start, start + int(
+            np.prod(bind_shape(node.shape, {}), dtype=np.int64)
+        ) * node.dtype.itemsize
+
+    # --- variables --------------------------------------------------------------------------------
+
+    def begin(self) -> tuple[int, ...]:
+        """Before a run: bring what lies on the host to the device; the addresses of all variables."""
+        addresses = tuple(map(self.variable, self.variables))
+        for node in self._mirrors:
+            self.copy_in(self.variable(node), tensor_of(node).read())
+        return addresses
+
+    def written(self) -> None:
+        """After kernels wrote variables: the host's copies are stale."""
+        for target in self.plan.in_place.values():
+            known = self._places.get(target)
+            if known is not None and known.address is not None:
+                continue  # nothing of it is on the host
+            if target in self._mirrors:
+                array = np.empty(bind_shape(target.shape, {}), target.dtype)
+                self.copy_out(array, self.variable(target))
+                target.value.write(array)
+            else:
+                tensor_of(target).memory.device_pointer(write=True)
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def write(self, node: Node, values: Array | OnDevice) -> None:
+        """Give a value, which is no view, its elements."""
+        if isinstance(values, OnDevice):
+            self.copy_within(self.base_address(node), values.address, values.nbytes)
+            return
+        self.copy_in(self.base_address(node), np.broadcast_to(values, self.frames[node].shape))
+
+    def read(self, node: Node) -> Array:
+        """A value as an array of its own on the host."""
+        base = self.plan.layouts.bases[node]
+        whole = np.empty(self.frames[base].shape, base.dtype)
+        self.copy_out(whole, self.base_address(base))
+        return whole if node is base else np.array(self._through(node, base, whole))
+
+    def _through(self, node: Node, base: Node, whole: Array) -> Array:
+        source = node.inputs[0]
+        return self.viewed(node, whole if source is base else self._through(source, base, whole))
+
+    def copy_in(self, address: int, values: Array) -> None:
+        """Copy from the host."""
+        if values.size:
+            flat = np.ascontiguousarray(values).reshape(-1)
+            self._memory.copy_to_device(address, flat.view(np.uint8))
+
+    def copy_out(self, values: Array, address: int) -> None:
+        """Copy to the host, into a contiguous array."""
+        if values.size:
+            self._memory.copy_to_host(values.reshape(-1).view(np.uint8), address)
+
+    def copy_within(self, to: int, source: int, nbytes: int) -> None:
+        """Copy on the device."""
+        if nbytes:
+            self._memory.copy_on_device(to, source, nbytes)
+
+
+def is_on_device(tensor: Any, device: int) -> bool:
+    """Whether kernels on the device can work on a variable's own memory."""
+    if tensor.kind is Kind.HOST or tensor.device != device:
+        return False
+    packed = np.empty(tensor.shape, tensor.dtype).strides
+    return bool(tensor.strides == packed and tensor.memory.writable)

@@ -1,0 +1,1 @@
+"""Running CUDA graphs: several steps per execution."""

@@ -1,0 +1,236 @@
+"""Graphs of launches: merged, each with edges to those that it waits for and no others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from magmadnn.backends.cuda import Engine
+from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.compiler.cuda.fused.merged import merge, registers_of
+from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
+from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, hastened
+from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
+from magmadnn.compiler.dump import dump_kernel
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
+from magmadnn.runtime.cuda.code import chip_of, functions_of
+from magmadnn.runtime.cuda.schedule.chains import Unit, chains_of, joined
+from magmadnn.runtime.cuda.schedule.hazards import Span, edges_of
+from magmadnn.runtime.cuda.schedule.launch import Item, Touched, touched_by
+from magmadnn.runtime.cuda.schedule.levels import levels_of, load_of, outer_of
+from magmadnn.runtime.cuda.schedule.listing import listing
+
+
+class Launches(NamedTuple):
+    """Launches in order, and those that each waits for."""
+
+    items: list[Item]
+    after: list[tuple[int, ...]]
+
+
+def graph_of(engine: Engine, items: Sequence[Item]) -> Graph:
+    """A graph that does what these launches do one after the other."""
+    (graph,) = graphs_of(engine, [items])
+    return graph
+
+
+def graphs_of(
+    engine: Engine, several: Sequence[Sequence[Item]], beside: Sequence[Variant] = ()
+) -> list[Graph]:
+    """Such graphs, whose kernels are compiled together, and with those `beside` that will be wanted soon."""
+    chip = chip_of(engine)
+    made = [merged(items, chip) for items in several]
+    launches = [i.what for one in made for i in one.items if isinstance(i.what, Launch)]
+    functions_of(engine, [*(launch.variant for launch in launches), *beside])
+    graphs = []
+    for one in made:
+        dump_kernel("graph.txt", partial(listing, one.items, one.after))
+        graphs.append(engine.graph(nodes_of(engine, one.items, one.after)))
+    return graphs
+
+
+def nodes_of(
+    engine: Engine, items: Sequence[Item], edges: Sequence[tuple[int, ...]]
+) -> list[GraphNode]:
+    """Launches as nodes that come after those that `edges` says."""
+    launches = [item.what for item in items if isinstance(item.what, Launch)]
+    functions = functions_of(engine, (launch.variant for launch in launches))
+    nodes: list[GraphNode] = []
+    for item, after in zip(items, edges, strict=True):
+        if isinstance(item.what, ProductNode):
+            nodes.append(replace(item.what, after=after))
+        else:
+            one = item.what
+            function = functions[one.variant]
+            nodes.append(
+                KernelNode(function, one.grid, one.block, one.shared_bytes, one.arguments, after)
+            )
+    return nodes
+
+
+def merged(items: Sequence[Item], chip: Chip) -> Launches:
+    """Fewer launches that do the same.
+
+    Where the device's library takes part, launches stay as they are: one more costs little there.
+    """
+    edges = edges_of([(item.reads, item.writes) for item in items])
+    launches = [item.what for item in items if isinstance(item.what, Launch)]
+    if len(launches) < len(items):
+        return Launches(_hastened(items, edges, chip), edges)
+    levels = _levels(chains_of(launches, edges, chip), items, launches, chip)
+    if _share(levels.groups, launches, chip):
+        units = chains_of(launches, edges, chip, True)
+        for _ in range(2):  # tiles depend on what is known early, levels on tiles
+            levels = _levels(units, items, launches, chip, True)
+            launches = _prompt(items, levels, chip, _beside(levels.groups, launches))
+    else:
+        launches = _prompt(items, levels, chip)
+    made = []
+    for group, (reads, writes) in zip(levels.groups, levels.touched, strict=True):
+        parts = [joined(unit, [launches[k] for k in unit], chip) for unit in group]
+        one = merge(parts, load_of(parts).resident(chip))
+        made.append(Item(one, reads, writes))
+    return Launches(made, levels.after)
+
+
+class _Levels(NamedTuple):
+    """Units that become one launch, level by level; what they touch; and which levels each waits for."""
+
+    groups: list[list[Unit]]
+    touched: list[Touched]
+    after: list[tuple[int, ...]]
+
+
+def _levels(
+    units: Sequence[Unit],
+    items: Sequence[Item],
+    launches: Sequence[Launch],
+    chip: Chip,
+    sharing: bool = False,
+) -> _Levels:
+    groups = _groups(units, items, launches, chip, sharing)
+    touched = [touched_by(items[k] for unit in group for k in unit) for group in groups]
+    return _Levels(groups, touched, edges_of(touched))
+
+
+def _prompt(
+    items: Sequence[Item],
+    levels: _Levels,
+    chip: Chip,
+    beside: Mapping[int, tuple[Sizes, ...]] | None = None,
+) -> list[Launch]:
+    """The launches, with products that read early what they may."""
+    before = _before(levels.groups, levels.after)
+    return [item.launch for item in _hastened(items, before, chip, beside)]
+
+
+def _share(groups: Sequence[Sequence[Unit]], launches: Sequence[Launch], chip: Chip) -> bool:
+    """Whether weight gradients of a level are to share large tiles: those of all levels that have several."""
+    found = []
+    for group in groups:
+        products = [one for unit in group for k in unit if (one := outer_of(launches[k]))]
+        if len(products) > 1:
+            sizes, item = tuple(one.sizes for one in products), ITEM_BYTES[products[0].kernel.dtype]
+            cuts = outer_cuts(sizes, item, chip.processors, chip.shared_bytes)
+            found.append(cuts is not None and cuts[0].is_large)
+    return bool(found) and all(found)
+
+
+def _groups(
+    units: Sequence[Unit],
+    items: Sequence[Item],
+    launches: Sequence[Launch],
+    chip: Chip,
+    sharing: bool,
+) -> list[list[Unit]]:
+    """Units of a level together, level by level: those first that the next level waits for, and products."""
+    ones = [joined(unit, [launches[k] for k in unit], chip) for unit in units]
+    edges = edges_of([touched_by(items[k] for k in unit) for unit in units])
+    levels = levels_of(ones, edges, chip, sharing)
+    urgent = {other for after in edges for other in after if _is_next(other, after, levels)}
+    groups: list[list[Unit]] = [[] for _ in range(max(levels, default=-1) + 1)]
+    costs = [registers_of(one.variant) for one in ones]
+    for number in sorted(range(len(units)), key=lambda k: (k not in urgent, -costs[k], k)):
+        groups[levels[number]].append(units[number])
+    return groups
+
+
+def _is_next(other: int, after: tuple[int, ...], levels: Sequence[int]) -> bool:
+    return levels[other] == max(levels[k] for k in after)
+
+
+def _before(
+    groups: Sequence[Sequence[Unit]], after: Sequence[tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
+    """For each launch those that may not be done yet when it begins: of its unit, and of groups before."""
+    found = {}
+    for group, others in zip(groups, after, strict=True):
+        outside = tuple(k for number in others for unit in groups[number] for k in unit)
+        for unit in group:
+            for place, k in enumerate(unit):
+                found[k] = (*outside, *unit[:place])
+    return found
+
+
+def _beside(
+    groups: Sequence[Sequence[Unit]], launches: Sequence[Launch]
+) -> dict[int, tuple[Sizes, ...]]:
+    """For each product that has whole k in shared memory the sizes of those in its group."""
+    found = {}
+    for group in groups:
+        sizes = {
+            k: product.sizes
+            for unit in group
+            for k in unit
+            if (product := outer_of(launches[k])) is not None
+        }
+        for k in sizes:
+            found[k] = tuple(size for other, size in sizes.items() if other != k)
+    return found
+
+
+def _hastened(
+    items: Sequence[Item],
+    before: Mapping[int, tuple[int, ...]] | Sequence[tuple[int, ...]],
+    chip: Chip,
+    beside: Mapping[int, tuple[Sizes, ...]] | None = None,
+) -> list[Item]:
+    """Products that read early what no kernel writes over whose edge they come.
+
+    A kernel begins once those in front of it let it, which they do when all that they waited for is done. So
+    only what they write themselves is not there yet. Of each product there are at most two variants: with
+    what most launches may read early, and with what all may.
+    """
+    found = {
+        number: _early(item, [w for k in before[number] for w in items[k].writes])
+        for number, item in enumerate(items)
+        if isinstance(item.what, Launch) and isinstance(item.what.variant, GemmVariant)
+    }
+    sets: dict[Variant, list[frozenset[str]]] = {}
+    for number, early in found.items():
+        sets.setdefault(items[number].launch.variant, []).append(early)
+    made = list(items)
+    for number, early in found.items():
+        launch = items[number].launch
+        assert isinstance(launch.variant, GemmVariant)
+        all_of_them = sets[launch.variant]
+        most = Counter(all_of_them).most_common(1)[0][0]
+        early = most if most <= early else frozenset.intersection(*all_of_them)
+        others = None if beside is None else beside.get(number, ())
+        made[number] = replace(items[number], what=hastened(launch, early, chip, others))
+    return made
+
+
+def _early(item: Item, fresh: Sequence[Span]) -> frozenset[str]:
+    """What a product reads that is not among what is written just before."""
+    a, b, *others = item.reads
+    known = {"a": _apart([a], fresh), "b": _apart([b], fresh), "finish": _apart(others, fresh)}
+    return frozenset(slot for slot, is_known in known.items() if is_known)
+
+
+def _apart(spans: Sequence[Span], others: Sequence[Span]) -> bool:
+    """Whether no two spans share memory."""
+    return all(a[1] <= b[0] or b[1] <= a[0] for a in spans for b in others)

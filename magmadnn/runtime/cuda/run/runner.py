@@ -1,0 +1,288 @@
+"""Running a NativePlan on a device: laid out once for each set of sizes, then graphs are launched."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from magmadnn.backends.cuda import Engine, device_engine
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Graph
+from magmadnn.compiler.cuda.text.finite import look_within
+from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.graph.dim import substitute
+from magmadnn.graph.node import VARIABLE, Node, naming_scope
+from magmadnn.graph.op import Array, Op
+from magmadnn.memory import Kind, MemoryManager
+from magmadnn.runtime.cuda.layout import Layout, is_on_device
+from magmadnn.runtime.cuda.schedule.hazards import Span
+from magmadnn.runtime.cuda.schedule.launch import Item
+from magmadnn.runtime.cuda.schedule.launches import Items, finite_items, may_fault, runs_on_device
+from magmadnn.runtime.cuda.schedule.listing import listing
+from magmadnn.runtime.cuda.schedule.megakernel import whole
+from magmadnn.runtime.variables import is_finite, tensor_of
+
+from .graphs import graph_of, merged
+
+# sets of sizes whose memory is kept: whole and partial batch, validation, prediction
+_LAYOUTS_KEPT = 8
+
+Action = Callable[[], None]
+Limits = tuple[tuple[Node, int], ...]  # variables that hold integers, and what they are below
+
+
+class Instance:
+    """A plan laid out on a device for given sizes."""
+
+    def __init__(
+        self, plan: NativePlan, sizes: Mapping[str, int], device: int, tensor_float: bool
+    ) -> None:
+        self.plan = plan
+        self.layout = Layout(plan, sizes, device)
+        self.engine = device_engine(device)
+        self.items = Items(self.layout, self.engine, partial(workspaces_of, device), tensor_float)
+        self._faulty = may_fault(plan)
+        self._look: Graph | None = None
+        self._before: dict[Node, MemoryManager] = {}
+        self._addresses: tuple[int, ...] | None = None
+        # graphs and calls: until outputs are known, and from then on
+        self._computing: list[Action] = []
+        self._updating: list[Action] = []
+        self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
+        self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
+
+    def _prepare(self, addresses: tuple[int, ...]) -> None:
+        """Graphs and calls in order; anew where a variable has moved."""
+        if addresses == self._addresses:
+            return
+        self._addresses, self._computing, self._updating, self._look = None, [], [], None
+        waiting: list[Item] = []
+        last = 0
+        for work in self.plan.work:
+            if waiting and last < self.plan.checked <= work.phase:
+                waiting = self._flush(waiting, last)
+            last = work.phase
+            if runs_on_device(work):
+                waiting += self.items.of(work)
+            else:
+                waiting = self._flush(waiting, last)
+                self._add(self.call(work), last)
+        self._flush(waiting, last)
+        self._addresses = addresses
+
+    def _flush(self, waiting: list[Item], phase: int) -> list[Item]:
+        """Make a graph of what is waiting; nothing waits then."""
+        if waiting:
+            if self.items.small:
+                waiting = [Item(whole(waiting), (), ())]
+            self._add(graph_of(self.engine, waiting).launch, phase)
+        return []
+
+    def _add(self, action: Action, phase: int) -> None:
+        (self._computing if phase < self.plan.checked else self._updating).append(action)
+
+    def listing(self) -> str:
+        """The launches of a run, graph by graph, with what each waits for."""
+        self.layout.begin()
+        texts, waiting = list[str](), list[Item]()
+        for work in [*self.plan.work, None]:
+            if work is not None and runs_on_device(work):
+                waiting += self.items.of(work)
+            elif waiting:
+                whole_one = [Item(whole(waiting), (), ())] if self.items.small else waiting
+                made = merged(whole_one, self.items.chip)
+                texts.append(listing(made.items, made.after))
+                waiting = []
+        return "\n".join(texts)
+
+    def call(self, work: Work) -> Action:
+        """The ops' NumPy functions, on copies of their operands."""
+        layout, needed = self.layout, set(work.needed)
+
+        def call() -> None:
+            known: dict[Node, Array] = {}
+            for node in work.region.nodes:
+                op = node.op
+                assert isinstance(op, Op)
+                operands = [self._operand(i, known) for i in node.inputs]
+                attributes = {k: substitute(v, layout.sizes) for k, v in node.attributes.items()}
+                with naming_scope(node):
+                    known[node] = np.asarray(op.forward(operands, attributes, node.dtype))
+            for node in needed:
+                layout.write(node, known[node])
+
+        return call
+
+    def _operand(self, node: Node, known: Mapping[Node, Array]) -> Array:
+        """A value on the host: just computed, a view of such, or a copy from the device."""
+        if node in known:
+            return known[node]
+        if self.plan.layouts.bases[node] in known:
+            return self.layout.viewed(node, self._operand(node.inputs[0], known))
+        return self.layout.read(node)
+
+    def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
+        """The outputs, as arrays of their own, after every variable got its new value.
+
+        None where a row was asked for that is not there, and, with `guard`, where an output or a new value is
+        NaN or infinite; no variable is changed then.
+        """
+        layout = self.layout
+        self._prepare(layout.begin())
+        for node, array in fed.items():
+            if node in layout.frames:
+                layout.write(node, array)
+        for compute in self._computing:
+            compute()
+        if self._faulty and self.plan.checked and layout.take_faults():
+            return None
+        outputs = [layout.read(node) for node in self.plan.program.outputs]
+        if guard and not all(map(is_finite, outputs)):
+            return None
+        if guard:
+            self._remember()
+        for update in self._updating:
+            update()
+        if guard and not self._is_finite():
+            self._restore()
+            return None
+        self._write()
+        return outputs
+
+    def are_within(self, limits: Limits) -> bool:
+        """Whether integers in variables are known to be at least 0 and below a limit."""
+        addresses = tuple(self.layout.variable(node) for node, _ in limits)
+        if self._limits is None or self._limits[:2] != (addresses, limits):
+            if not all(self.layout.is_there(node) for node, _ in limits):
+                return False
+            word = self.layout.faults
+            launches = [
+                look_within(word, node.dtype.name, tensor_of(node).size, address, end)
+                for (node, end), address in zip(limits, addresses, strict=True)
+            ]
+            # beside each other: all that any of them writes is the same
+            graph = graph_of(self.engine, [Item(launch, (), ()) for launch in launches])
+            self._limits = addresses, limits, graph
+        self._limits[2].launch()
+        return not self.layout.take_faults()
+
+    def _remember(self) -> None:
+        """Copy what is about to be written over."""
+        layout = self.layout
+        for value in self.plan.in_place:
+            start, end = layout.span(value)
+            if value not in self._before:
+                self._before[value] = MemoryManager(
+                    end - start, np.uint8, Kind.DEVICE, layout.device
+                )
+            layout.copy_within(self._before[value].device_pointer(write=True), start, end - start)
+
+    def _restore(self) -> None:
+        layout = self.layout
+        for value, before in self._before.items():
+            start, end = layout.span(value)
+            layout.copy_within(start, before.device_pointer(), end - start)
+        layout.written()
+
+    def _is_finite(self) -> bool:
+        """Whether no new value is NaN or infinite."""
+        layout = self.layout
+        if self._look is None:
+            word = (layout.faults, layout.faults + 8)
+            new = [value for _, value in self.plan.program.updates]
+            items = finite_items(word, [(v.dtype.name, layout.span(v)) for v in new])
+            self._look = graph_of(self.engine, items)
+        self._look.launch()
+        others = [
+            v for _, v in self.plan.program.updates if v.dtype.name not in ("float32", "float64")
+        ]
+        return not layout.take_faults() and all(is_finite(layout.read(v)) for v in others)
+
+    def _write(self) -> None:
+        """Give variables the new values that do not lie in their memory already."""
+        bases = self.plan.layouts.bases
+        moved = [(t, self.layout.read(v)) for t, v in self._fresh if not self._can_copy(t, v)]
+        for target, value in self._fresh:
+            if self._can_copy(target, value):
+                nbytes = self.layout.frames[bases[value]].nbytes
+                source = self.layout.base_address(bases[value])
+                self.layout.copy_within(self.layout.variable(target), source, nbytes)
+                tensor_of(target).memory.device_pointer(write=True)
+        self.layout.written()
+        for target, array in moved:
+            target.value.write(array)
+
+    def _can_copy(self, target: Node, value: Node) -> bool:
+        """Whether a new value is one block, of nobody else's, that can be copied on the device."""
+        base = self.plan.layouts.bases[value]
+        own = base.op is not VARIABLE and base not in self.plan.in_place
+        whole = own and self.plan.layouts.is_whole(value)
+        return whole and is_on_device(tensor_of(target), self.layout.device)
+
+
+_PRODUCTS_AT_ONCE = 3
+_workspaces: dict[Engine, list[MemoryManager]] = {}
+
+
+def workspaces_of(device: int) -> list[Span]:
+    """Pieces of scratch memory for products by the device's library, each for one at a time."""
+    engine = device_engine(device)
+    if engine not in _workspaces:
+        _workspaces[engine] = [
+            MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
+            for _ in range(_PRODUCTS_AT_ONCE)
+        ]
+    starts = [memory.device_pointer(write=True) for memory in _workspaces[engine]]
+    return [(start, start + PRODUCT_WORKSPACE) for start in starts]
+
+
+class CudaRunner:
+    """A plan and the layouts that it was run with lately.
+
+    Args:
+        plan: what is run.
+        device: number of the device.
+        tensor_float: whether products of float32 may be computed in TF32.
+    """
+
+    def __init__(self, plan: NativePlan, device: int, tensor_float: bool = False) -> None:
+        self.plan, self.device, self.tensor_float = plan, device, tensor_float
+        self._instances: OrderedDict[tuple[tuple[str, int], ...], Instance] = OrderedDict()
+        self._latest: Instance | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The device."""
+        return device_engine(self.device)
+
+    def instance(self, sizes: Mapping[str, int]) -> Instance:
+        """The layout for these sizes."""
+        if self._latest is not None and self._latest.layout.sizes == sizes:
+            return self._latest
+        key = tuple(sorted(sizes.items()))
+        if key not in self._instances:
+            self._instances[key] = Instance(self.plan, sizes, self.device, self.tensor_float)
+            if len(self._instances) > _LAYOUTS_KEPT:
+                self._instances.popitem(last=False)
+        self._instances.move_to_end(key)
+        self._latest = self._instances[key]
+        return self._latest
+
+    def run(
+        self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
+    ) -> list[Array] | None:
+        """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
+        return self.instance(sizes).run(fed, guard)
+
+    def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:
+        """Whether integers in variables are known to be at least 0 and below a limit."""
+        return self.instance(sizes).are_within(limits)
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan as text, what of it NumPy computes, as it has no code for the device, and all launches."""
+        by_numpy = [w for w in self.plan.work if w.lowered is not None and not runs_on_device(w)]
+        lines = [f"# device {self.device}; by NumPy, on copies: {w.region}" for w in by_numpy]
+        launches = f"# launches of a run on device {self.device}\n{self.instance(sizes).listing()}"
+        return "\n".join([self.plan.text(sizes), *lines, launches])

@@ -1,0 +1,486 @@
+"""Many batches in one go on a device: data, order and settings lie there, steps are one graph.
+
+A graph holds several steps. What depends on the number of the batch (which rows, which settings, where
+outputs are kept) is looked up in memory by a number that the graph itself counts on, so a graph that is
+launched again goes on where it ended. Steps use two sets of memory in turn, so that the beginning of a
+step runs beside the end of the one before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from magmadnn.backends.cuda.engine import Graph
+from magmadnn.compiler.cuda.fused.step_ends import FetchPart, advance, fetch, keep_all
+from magmadnn.compiler.cuda.module import choose
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import Rows, pointwise
+from magmadnn.errors import OutOfMemoryError
+from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.graph.op import Array
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
+from magmadnn.runtime.cuda.data.data import Block, Data
+from magmadnn.runtime.cuda.data.overlapped_upload import Coming
+from magmadnn.runtime.cuda.data.pending import Begun, Flight, Side
+from magmadnn.runtime.cuda.data.staging import Staging
+from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, Passing
+from magmadnn.runtime.cuda.layout import Layout, is_on_device
+from magmadnn.runtime.cuda.schedule.cuts import LONGEST, ahead, cut
+from magmadnn.runtime.cuda.schedule.launch import Item
+from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
+from magmadnn.runtime.cuda.schedule.megakernel import whole
+from magmadnn.runtime.variables import tensor_of
+
+from .graphs import graphs_of
+from .runner import CudaRunner, workspaces_of
+from .sliced_plans import can_slice, fetched_rounded
+
+_SIDES = 2
+# graphs that are no steps: of what variables were before the slice of a side, and of what they are
+_REMEMBER, _LOOK = tuple(f"remember {number}" for number in range(_SIDES)), "look"
+_HEAD = 16  # bytes, of two integers
+
+_kept: WeakKeyDictionary[CudaRunner, dict[object, CudaSlices]] = WeakKeyDictionary()
+
+
+class Known(NamedTuple):
+    """A variable as it was at some time.
+
+    Attributes:
+        node: the variable.
+        tensor: what it held.
+        start: where the memory of that began on the device.
+    """
+
+    node: Node
+    tensor: Any
+    start: int
+
+
+class CudaSlices:
+    """A plan that runs slices of batches of one size on a device.
+
+    Args:
+        runner: the plan and the device.
+        data: for each placeholder of data, arrays like those that batches will be taken from.
+        settings: scalar placeholders whose value may change from batch to batch.
+        sizes: of symbolic dimensions.
+        batch_size: rows of a batch.
+        ring_bytes: of a ring that rows of all data pass through; None where they lie on the device.
+    """
+
+    def __init__(
+        self,
+        runner: CudaRunner,
+        data: Mapping[Node, Array | OnDevice],
+        settings: Sequence[Node],
+        sizes: Mapping[str, int],
+        batch_size: int,
+        ring_bytes: int | None = None,
+    ) -> None:
+        self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
+        device = runner.device
+        first = Layout(runner.plan, sizes, device)
+        self._layouts, self._items = [first], [self._items_of(first, runner)]
+        self._small = self._items[0].small
+        if not self._small:
+            self._layouts.append(Layout(runner.plan, sizes, device))
+            self._items.append(self._items_of(self._layouts[1], runner))
+        self._dtypes = {n: array.dtype.name for n, array in data.items() if n in first.frames}
+        self._ring: DeviceRing | None = None
+        if ring_bytes is not None:
+            like: list[Any] = [data[node] for node in self._dtypes]  # all on the host
+            self._ring = DeviceRing(like, batch_size, ring_bytes, device)
+        self.data = Data(list(self._dtypes), device, self._ring)
+        self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
+        self._sent: dict[Node, bytes] = {}  # what settings are there
+        # batches before, and in all; then the order of rows
+        rows = min(len(next(iter(data.values()))), LONGEST * batch_size)
+        self._first = Block(_HEAD + 8 * rows, device)
+        self._order = self._first.address + _HEAD
+        if self._ring is not None:
+            first.copy_in(self._order, self._ring.goals(rows))
+        places = [self._order, *(block.address for block in self._settings.values())]
+        self._places = Block(8 * len(places), device)  # of the order and the settings
+        first.copy_in(self._places.address, np.array(places, np.int64))
+        self._rounded = fetched_rounded(runner.plan, self._dtypes)
+        self._outputs = [
+            (node, first.frames[node], Block(LONGEST * first.frames[node].nbytes, device))
+            for node in runner.plan.program.outputs
+        ]
+        self._sources = [n for n in runner.plan.program.nodes() if n.op is VARIABLE]
+        self._targets = [target for target, _ in runner.plan.program.updates]
+        self._sides = [Side(0, self._targets, device)]
+        self._flights: list[Flight] = []  # in order
+        self._ended = 0.0  # when the last of them did, in seconds
+        self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
+        self._known: list[Known] = []  # variables as they were at the last run
+        self._begun: Begun | None = None
+        self._state: tuple[int, ...] = ()  # of the data in the last run
+        self._last = (0, 1.0)  # batches of the last run, and how long one took
+        self._addresses: tuple[int, ...] = ()
+        self._written: tuple[int, ...] = ()
+
+    def _items_of(self, layout: Layout, runner: CudaRunner) -> Items:
+        return Items(
+            layout, self._engine, partial(workspaces_of, runner.device), runner.tensor_float
+        )
+
+    # --- graphs -----------------------------------------------------------------------------------
+
+    def _graph(self, *wanted: int | str) -> Graph:
+        """The first of some graphs; those that are not there are made, their kernels compiled together."""
+        missing = [what for what in wanted if what not in self._graphs]
+        if missing:
+            made = graphs_of(self._engine, [self._launches(what) for what in missing], USUAL)
+            self._graphs.update(zip(missing, made, strict=True))
+        return self._graphs[wanted[0]]
+
+    def _launches(self, what: int | str) -> list[Item]:
+        """The launches of a graph; those of a small plan's steps are a kernel that counts itself."""
+        if what in _REMEMBER:
+            return self._remembered(self._sides[_REMEMBER.index(what)])
+        if what == _LOOK:
+            return self._looked_at()
+        assert isinstance(what, int)
+        if self._small:
+            return [Item(whole(self._step(0), self._first.address, what), (), ())]
+        items = [item for step in range(what) for item in self._step(step)]
+        return [*items, Item(advance(self._first.address, what), (), (self._first.span,))]
+
+    def _step(self, step: int) -> list[Item]:
+        """The launches of one step: fetch a batch, compute, keep outputs, write variables."""
+        turn = step % len(self._layouts)
+        layout, items = self._layouts[turn], self._items[turn]
+        made = [self._fetch(layout, step)]
+        for work in self.plan.work:
+            if work not in self._rounded.values():
+                made += items.of(work)
+        return [*made, self._keep(layout, step), *self._copies(layout)]
+
+    def _fetch(self, layout: Layout, step: int) -> Item:
+        parts, reads, writes = [], [self._first.span], []
+        order, *settings = range(self._places.address, self._places.span[1], 8)
+        for node, dtype in self._dtypes.items():
+            rows = self._size
+            columns = layout.frames[node].size // rows
+            goal = self._rounded[node].needed[0] if node in self._rounded else node
+            place = (self.data.entry(node), order, layout.base_address(goal))
+            parts.append((FetchPart(dtype, goal.dtype.name), rows, columns, *place))
+            writes.append(layout.span(goal))
+        for entry, node in zip(settings, self._settings, strict=True):
+            part = FetchPart("float64", node.dtype.name)
+            parts.append((part, 1, 1, entry, 0, layout.base_address(node)))
+            writes.append(layout.span(node))
+        return Item(fetch(self._first.address, step, parts), tuple(reads), tuple(writes))
+
+    def _keep(self, layout: Layout, step: int) -> Item:
+        parts, reads, writes = [], [self._first.span], []
+        for node, frame, block in self._outputs:
+            parts.append((node.dtype.name, frame.size, layout.address(node), block.address))
+            reads.append(layout.span(node))
+            # Steps keep in different rows: only those of one place in the graph must keep their order.
+            start = block.address + step * frame.nbytes
+            writes.append((start, start + max(frame.nbytes, 1)))
+        return Item(keep_all(self._first.address, step, parts), tuple(reads), tuple(writes))
+
+    def _copies(self, layout: Layout) -> list[Item]:
+        """New values that were not written in place, into their variables."""
+        return [
+            item
+            for target, value in self.plan.program.updates
+            if value not in self.plan.in_place
+            for item in self._copy(layout, value, layout.address(value), layout.variable(target))
+        ]
+
+    def _copy(self, layout: Layout, value: Node, source: int, to: int) -> list[Item]:
+        """The launch that copies a value, if it has elements."""
+        count, nbytes = layout.frames[value].size, layout.frames[value].nbytes
+        values = {"row0": 0, "row1": 1, "column0": 0, "column1": count, "x_row": 0, "y_row": 0}
+        kernel = copying(value.dtype.name)
+        launch = choose(kernel, values | {"x": source, "y": to}, self._items[0].chip)
+        if launch is None:
+            return []
+        return [Item(launch, ((source, source + nbytes),), ((to, to + nbytes),))]
+
+    def _remembered(self, side: Side) -> list[Item]:
+        """The launches that copy what variables hold, to go back to it."""
+        places = zip(self.plan.program.updates, self._written, side.before, strict=True)
+        return [
+            item
+            for (_, value), address, kept in places
+            for item in self._copy(self._layouts[0], value, address, kept.address)
+        ]
+
+    def _looked_at(self) -> list[Item]:
+        """The launches that note a fault where a new value is NaN or infinite."""
+        layout = self._layouts[0]
+        values = [(v.dtype.name, layout.variable_span(v)) for v in self._targets]
+        return finite_items((layout.faults, layout.faults + 8), values)
+
+    def is_there(self) -> bool:
+        """Whether kernels can still work on the variables' own memory."""
+        device = self._layouts[0].device
+        if self._known and all(tensor_of(k.node) is k.tensor for k in self._known):
+            return True
+        return all(is_on_device(tensor_of(n), device) for n in (*self._sources, *self._targets))
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self, order: Array, settings: Mapping[Node, Array]) -> list[Array] | None:
+        """Outputs of the batches of these rows, [batches, ...] each.
+
+        Args:
+            order: row numbers, a whole number of batches and at most `LONGEST`.
+            settings: values for each batch.
+
+        Returns:
+            None where an output or a new value is NaN or infinite, or a row was asked for that is not there;
+            all variables are then as before the slice.
+        """
+        try:
+            return self.finish(self.launch(order, settings))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def launch(self, order: Array, settings: Mapping[Node, Array]) -> Flight:
+        """Begin with a slice, also while the one before is on its way, but not two of them.
+
+        Raises:
+            OutOfMemoryError: if there is no room for what two have beside each other; nothing is begun.
+        """
+        assert len(self._flights) < _SIDES
+        side, started = self._free_side(), time.perf_counter()
+        order = order.astype(np.int64, copy=False)
+        settings = {node: np.asarray(settings[node], np.float64) for node in self._settings}
+        coming = self._launched(side, order, settings)
+        count, faults = len(order) // self._size, [layout.faults for layout in self._layouts]
+        fetch = side.staging.fetch
+        outputs = [
+            fetch(block.address, (count, *frame.shape), frame.dtype)
+            for _, frame, block in self._outputs
+        ]
+        words = [fetch(fault, (1,), np.dtype(np.int64)) for fault in faults]
+        for target in self._targets:
+            tensor_of(target).memory.device_pointer(write=True)
+        mark = self._engine.mark()
+        flight = Flight(order, settings, side, coming, outputs, words, mark, started)
+        self._flights.append(flight)
+        return flight
+
+    def finish(self, flight: Flight) -> list[Array] | None:
+        """What `run` gives, of the slice that was launched first; where that is None, no other is left."""
+        assert flight is self._flights[0]
+        found, count = flight.found(), len(flight.order) // self._size
+        begun, self._ended = max(flight.started, self._ended), time.perf_counter()
+        self._last = count, (self._ended - begun) / count
+        is_settled = self.data.settle()
+        if found is None or not is_settled:  # computed with what copies were before
+            self._go_back(flight.side)
+            return None if is_settled else self.run(flight.order, flight.settings)
+        self._flights.pop(0)
+        for array in self.data.there:
+            array.looks.found()
+        return found
+
+    def abandon(self) -> None:
+        """Nobody waits for slices any more: the first on its way stays, what is behind it goes back."""
+        if len(self._flights) > 1:
+            self._go_back(self._flights[1].side)
+        self._flights.clear()
+
+    def _free_side(self) -> Side:
+        """What the next slice has for itself."""
+        number = 1 - self._flights[-1].side.number if self._flights else 0
+        if number == len(self._sides):
+            self._sides.append(Side(number, self._targets, self._layouts[0].device))
+        return self._sides[number]
+
+    def begin(self, order: Array) -> None:
+        """Begin with a slice that is likely to come, with data and settings as in the last one.
+
+        What `launch` is given then decides: if it is something else, all goes back to what was before.
+        Whoever does not come to `launch` calls `leave`. The data of the last slice must still be there.
+        """
+        count, (last, seconds) = len(order) // self._size, self._last
+        if self._small and count != last:  # its kernel counts to the end of the slice
+            return
+        graphs = ahead(cut(min(count, last), self._small), seconds)
+        steps = min(sum(graphs), count)
+        known = all(len(self._sent.get(node, b"")) >= 8 * steps for node in self._settings)
+        if not (known and self._is_as_known() and all(s in self._graphs for s in graphs)):
+            return
+        side = self._free_side()
+        side.staging.begin()
+        self._graph(_REMEMBER[side.number]).launch()
+        order = order[: steps * self._size]
+        side.staging.send(self._first.address, np.array([0, count]), order)
+        self._begun = Begun(order, steps, count, self._state)
+        for number in graphs:
+            self._graph(number).launch()
+
+    def leave(self) -> bool:
+        """Go back to what was before `begin`, unless `launch` went on from there; whether it was so."""
+        if self._begun is None:
+            return False
+        self._begun = None
+        self._go_back(self._free_side())
+        return True
+
+    def _goes_on(self, order: Array, settings: Mapping[Node, Array]) -> int:
+        """How many steps of this slice are on their way; if that is another slice, it is given up."""
+        begun = self._begun
+        if begun is None:
+            return 0
+        part = slice(8 * begun.steps)
+        if (
+            self._is_as_known()
+            and begun.state == self.data.state
+            and (begun.batches == len(order) // self._size or not self._small)
+            and np.array_equal(begun.order, order[: len(begun.order)])
+            and all(self._sent[n][part] == settings[n].tobytes()[part] for n in self._settings)
+        ):
+            self._begun = None
+            return begun.steps
+        self.leave()
+        return 0
+
+    def _launched(
+        self, side: Side, order: Array, settings: Mapping[Node, Array]
+    ) -> Coming | Passing:
+        """All of a slice, with data as it lies there, but for fetching what it gives."""
+        count, staging = len(order) // self._size, side.staging
+        done = self._goes_on(order, settings)
+        coming: Coming | Passing
+        if self._ring is None:
+            coming = Coming(self.data.there, order)
+        else:
+            coming = Passing(self._ring, self.data.passing, order)
+        steps = coming.cut(count - done, self._small)
+        if not done:
+            self._check_addresses()
+            staging.begin()
+        for node, block in self._settings.items():
+            values = settings[node]
+            if (text := values.tobytes()) != self._sent.pop(node, None):
+                staging.send(block.address, values)
+            self._sent[node] = text
+        if not done:
+            self._graph(_REMEMBER[side.number], steps[0], _LOOK).launch()
+        if coming.is_needed:
+            assert not done  # data is not as it was then
+            self._launch_behind_rows(coming, steps, order, staging)
+        else:
+            self._launch_steps(steps, done, order, staging)
+        self._state = self.data.state
+        self._graph(_LOOK).launch()
+        for array in self.data.there:
+            look_at(array, self._layouts[0].faults)
+            if array.copy is not None:
+                array.copy.begin()
+        return coming
+
+    def _launch_steps(self, steps: list[int], done: int, order: Array, staging: Staging) -> None:
+        """The graphs of a slice whose first steps may have been launched; the first begins at once."""
+        if not done:
+            done = steps.pop(0)
+            head = np.array([0, len(order) // self._size])
+            staging.send(self._first.address, head, order[: done * self._size])
+            self._graph(done).launch()
+        rows = done * self._size  # whose numbers are there; others follow while the first steps run
+        staging.send(self._order + 8 * rows, order[rows:])
+        for number in steps:
+            self._graph(number).launch()
+
+    def _launch_behind_rows(
+        self, coming: Coming | Passing, steps: list[int], order: Array, staging: Staging
+    ) -> None:
+        """The graphs of a slice, each once its rows are there."""
+        head = np.array([0, len(order) // self._size])
+        staging.send(self._first.address, head, coming.numbers)
+        self._graph(*dict.fromkeys(steps))
+        ends = [min(end * self._size, len(order)) for end in itertools.accumulate(steps)]
+        rows = [last - first for first, last in itertools.pairwise([0, *ends])]
+        coming.launch([self._graphs[number] for number in steps], rows)
+
+    def _go_back(self, side: Side) -> None:
+        """Give variables what they held before the slice of a side; it and what is behind it are dropped."""
+        self._engine.wait()
+        sides = [flight.side for flight in self._flights]
+        while side in sides:
+            sides.pop()
+            self._flights.pop().is_dropped = True
+        for layout in self._layouts:
+            layout.take_faults()
+        for address, kept in zip(self._written, side.before, strict=True):
+            self._engine.copy(address, kept.address, kept.nbytes)
+        self._engine.wait()
+
+    def _is_as_known(self) -> bool:
+        """Whether variables are where they were at the last run; what the host wrote is brought there."""
+        return bool(self._known) and all(
+            tensor_of(k.node) is k.tensor and k.tensor.memory.device_pointer() == k.start
+            for k in self._known
+        )
+
+    def _check_addresses(self) -> None:
+        """Bring variables to the device; graphs are made anew where one has moved."""
+        if self._is_as_known():
+            return
+        layout = self._layouts[0]
+        nodes = (*self._sources, *self._targets)
+        addresses = tuple(map(layout.variable, nodes))
+        tensors = {node: tensor_of(node) for node in nodes}
+        self._known = [Known(n, t, t.memory.device_pointer()) for n, t in tensors.items()]
+        if addresses != self._addresses:
+            self._addresses, self._written = addresses, addresses[len(self._sources) :]
+            self._graphs.clear()
+
+
+def copying(dtype: str) -> Rows:
+    """The kernel that copies elements."""
+    return pointwise((Operand("x", dtype),), Result("y", dtype, ("argument", 0)))
+
+
+def slices_of(
+    runner: CudaRunner,
+    data: Mapping[Node, Array | OnDevice],
+    settings: Sequence[Node],
+    sizes: Mapping[str, int],
+    batch_size: int,
+    streams: bool,
+    ring_bytes: int | None,
+) -> CudaSlices | None:
+    """Slices of a plan; None where a part of it is NumPy's, or the data does not fit on the device.
+
+    The last ones are kept with their graphs, and take new data of the same shapes. With `streams`, rows are
+    brought by `data.renew` before they are used; with `ring_bytes` they pass through a ring of that size.
+    """
+    looks = tuple((node, array.shape, array.dtype) for node, array in data.items())
+    key = (looks, tuple(settings), tuple(sorted(sizes.items())), ring_bytes)
+    kept = _kept.setdefault(runner, {})
+    try:
+        if key not in kept or not kept[key].is_there():
+            kept.clear()
+            if not can_slice(runner, data, settings):
+                return None
+            kept[key] = CudaSlices(runner, data, settings, sizes, batch_size, ring_bytes)
+        kept[key].data.take(data, streams)  # which may have changed
+    except OutOfMemoryError:
+        kept.clear()
+        return None  # batches are then brought to the device one by one
+    return kept[key]
+
+
+def held_bytes(runner: CudaRunner) -> int:
+    """Bytes of data that kept slices of a plan have on the device."""
+    return sum(slices.data.nbytes for slices in _kept.get(runner, {}).values())

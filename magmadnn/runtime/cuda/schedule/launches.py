@@ -1,0 +1,224 @@
+"""The launches of a plan over laid-out memory, with what each reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+
+from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.backends.cuda import Engine
+from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.compiler.cuda.fused.folded import folded
+from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
+from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
+from magmadnn.compiler.cuda.gemm.small import small_gemm
+from magmadnn.compiler.cuda.module import can_emit, choose
+from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
+from magmadnn.compiler.cuda.text.variant import WARP
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.kernels.rows import Rows
+from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.stages import product_of
+from magmadnn.graph.node import Node, naming_scope
+from magmadnn.runtime.cpu.runs import runs_of
+from magmadnn.runtime.cpu.tasks import slot_values
+from magmadnn.runtime.cuda.algorithms import algorithm_of
+from magmadnn.runtime.cuda.code import chip_of
+from magmadnn.runtime.cuda.layout import Layout
+
+from .batched_products import products_of
+from .hazards import Span
+from .launch import Item
+from .small import is_small
+
+
+def runs_on_device(work: Work) -> bool:
+    """Whether there is code for the device; NumPy computes the step otherwise."""
+    kernel = None if work.lowered is None else work.lowered.kernel
+    return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
+
+
+def may_fault(plan: NativePlan) -> bool:
+    """Whether a kernel notes rows that are not there."""
+    return any(w.lowered is not None and FAULTS in w.lowered.kernel.slots for w in plan.work)
+
+
+class Items:
+    """Makes the launches of steps.
+
+    Args:
+        layout: where values lie.
+        engine: the device.
+        workspaces: gives pieces of scratch memory for products by the library, which take them in turn.
+        tensor_float: whether products of float32 may be computed in TF32.
+
+    Attributes:
+        small: whether all launches of a step can be parts of one kernel, and are to be.
+        chip: what emitters know of the device.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        engine: Engine,
+        workspaces: Callable[[], Sequence[Span]],
+        tensor_float: bool,
+    ) -> None:
+        self._layout, self._give_workspaces = layout, workspaces
+        self._tensor_float = tensor_float
+        chip = chip_of(engine)
+        self.small = is_small(layout.plan, layout.frames, layout.sizes, chip)
+        self.chip = replace(chip, together=WARP) if self.small else chip
+        self._engine = engine
+        self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
+        self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
+
+    @cached_property
+    def _workspaces(self) -> Iterator[Span]:
+        return cycle(self._give_workspaces())
+
+    def of(self, work: Work) -> list[Item]:
+        """The launches of one step, in order."""
+        assert work.lowered is not None
+        values = self._values(work)
+        reads = tuple(self._layout.span(node) for _, node, _ in work.lowered.reads)
+        writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
+        if isinstance(work.lowered.kernel, Gemm):
+            return self._product(work, values, reads, writes)
+        launch = choose(work.lowered.kernel, values, self.chip)
+        return [] if launch is None else [Item(launch, reads, writes)]
+
+    def _product(
+        self,
+        work: Work,
+        values: Mapping[str, int],
+        reads: tuple[Span, ...],
+        writes: tuple[Span, ...],
+    ) -> list[Item]:
+        """One kernel; or the library's product, and a kernel for what is done to its elements."""
+        assert work.lowered is not None
+        gemm, node = work.lowered.kernel, product_of(work.region)
+        assert isinstance(gemm, Gemm)
+        rows, columns = values["row1"], values["column1"]
+        if not rows or not columns:
+            return []
+        own = None
+        if self.small:
+            own = small_gemm(gemm, values)
+        elif node.ndim == 2:
+            own = choose_gemm(gemm, values, self.chip, self._tensor_float)
+        if own is not None:
+            return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
+        whole = ProductNode(
+            gemm.dtype, self._tensor_float, (rows, columns, values["k"]),
+            (gemm.transpose_a, gemm.transpose_b), values["a"], values["b"], values["c"],
+            (values["lda"], values["ldb"], values["ldc"]), 0, halves=gemm.halves,
+        )  # fmt: skip
+        if node.ndim == 2 and (made := self._folded(work, whole, values)):
+            return made
+        bare = writes[-1]  # the product's own memory is the last
+        items = [self._by_library(p, reads[:2]) for p in products_of(node, self._layout, whole)]
+        rest = finishing(gemm)
+        if rest is not None:
+            filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}
+            launch = choose(rest, filled, self.chip)
+            assert launch is not None
+            items.append(Item(launch, (*reads[2:], bare), writes))
+        return items
+
+    def _folded(self, work: Work, bare: ProductNode, values: Mapping[str, int]) -> list[Item]:
+        """The library's product with all that is done to its elements; nothing where it cannot."""
+        assert work.lowered is not None and isinstance(work.lowered.kernel, Gemm)
+        found = folded(work.lowered.kernel)
+        if found is None:
+            return []
+        spans = {slot: self._layout.span(node) for slot, node, _ in work.lowered.reads}
+        slot, over, reads = found.result.name, found.over, tuple(spans.values())
+        if over is not None and any(values[over + s] != values[slot + s] for s in ("", "_row")):
+            return []
+        stored = None if found.result.dtype == bare.dtype else found.result.dtype
+        row = values["ldc"] if slot == "c" else values[f"{slot}_row"]
+        product = replace(
+            bare, c=values[slot], strides=(*bare.strides[:2], row), stored=stored,
+            bias=0 if found.bias is None else values[found.bias], positive=found.positive,
+        )  # fmt: skip
+        before: list[Item] = []
+        if found.scales is not None:
+            before, scales = self._scales(work, found.scales, values, spans)
+            product, reads = replace(product, scales=scales[0]), (*reads, scales)
+        if not self._engine.algorithms(product):
+            return []
+        made = [*before, self._by_library(product, reads)]
+        if found.after is not None:
+            launch = choose(found.after, values, self.chip)
+            assert launch is not None
+            goal = made[-1].writes[0]
+            made.append(Item(launch, (*reads[2:], goal), (goal,)))
+        return made
+
+    def _scales(
+        self, work: Work, kernel: Rows, values: Mapping[str, int], spans: Mapping[str, Span]
+    ) -> tuple[list[Item], Span]:
+        """A launch that computes alpha and beta, and where they are."""
+        if work not in self._scales_of:
+            self._scales_of[work] = self._layout.put(np.zeros(2, np.float32))
+        start = self._scales_of[work]
+        numbers = {**values, "row0": 0, "row1": 1, "column0": 0, "column1": 1, "alpha": start}
+        numbers |= {"beta": start + 4, "alpha_row": 1, "beta_row": 1}
+        launch = choose(kernel, numbers, self.chip)
+        assert launch is not None
+        goal = start, start + 8
+        return [Item(launch, tuple(spans[o.name] for o in kernel.operands), (goal,))], goal
+
+    def _by_library(self, product: ProductNode, reads: tuple[Span, ...]) -> Item:
+        workspace = next(self._workspaces)
+        nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.stored or product.dtype]
+        written = (product.c, product.c + nbytes)
+        product = replace(product, workspace=workspace[0])
+        algorithm = algorithm_of(self._engine, self._layout.device, product)
+        return Item(replace(product, algorithm=algorithm), reads, (written, workspace))
+
+    def _values(self, work: Work) -> dict[str, int]:
+        """All slots of a kernel for its whole matrix, with addresses on the device."""
+        assert work.lowered is not None
+        values = slot_values(work, self._layout.frames, self._layout.sizes)
+        for slot, node, _ in (*work.lowered.reads, *work.lowered.writes):
+            values[slot] = self._layout.address(node)
+        values[FAULTS] = self._layout.faults
+        if work.region.kind is RegionKind.MOVE:
+            self._put_runs(work.region.nodes[0], values)
+        return values
+
+    def _put_runs(self, node: Node, values: dict[str, int]) -> None:
+        """Put the table of a movement and its constants on the device, and their addresses into slots."""
+        if node not in self._runs:
+            layout = self._layout
+            operands = [layout.frames[i] for i in node.inputs]
+            with naming_scope(node):
+                table, constants = runs_of(node, operands, layout.sizes)
+            self._runs[node] = len(table), layout.put(table), layout.put(constants)
+        count, at, constants_at = self._runs[node]
+        values["table"], values[f"x{len(node.inputs)}"] = at, constants_at
+        values["row1"] = count
+        values["column1"] = -(-self._layout.frames[node].size // max(count, 1))
+
+
+def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
+    """Launches that set a word where a value is NaN or infinite: (dtype, memory) of each.
+
+    Values of dtypes that cannot be either are left out.
+    """
+    real = [(dtype, span) for dtype, span in values if dtype in ("float32", "float64")]
+    items = []
+    for start in range(0, len(real), MOST_PARTS):
+        some = real[start : start + MOST_PARTS]
+        parts = [(d, (s[1] - s[0]) // ITEM_BYTES[d], s[0]) for d, s in some]
+        reads = tuple(span for _, span in some)
+        items.append(Item(look_finite(fault[0], parts), reads, (fault,)))
+    return items

@@ -1,0 +1,208 @@
+"""The door to running: graph, plan, run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.compiler import Plan, compile_program
+from magmadnn.compiler.program.precision import precision as rounded
+from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph.diagram import Diagram, diagram_of_program
+from magmadnn.graph.node import Node, Updated
+from magmadnn.graph.op import Array
+from magmadnn.graph.program import Program
+from magmadnn.memory.room import Room
+
+from .binding import Bindings, bind
+from .indices import Indices
+from .places import device_of
+from .reference import Watch, compute, run
+
+if TYPE_CHECKING:
+    from .cpu.native import NativeRunner
+    from .cuda.run.runner import CudaRunner
+    from .profile.text import Profile
+
+
+EXECUTORS = ("native", "reference")
+
+
+class Executable:
+    """A program that is compiled once, at its first run, and then run many times.
+
+    Args:
+        outputs: what a run gives.
+        updates: (variable, its new value): written when everything is computed.
+        training: the phase (dropout, batch statistics).
+        executor: "native" runs compiled kernels, "reference" NumPy, op by op.
+        precision: of matrix products; see `magmadnn.compiler.program.precision`.
+        device: where compiled kernels run: "cpu", "cuda", "cuda:1", "auto"; see `device_of`.
+        check: verify the graph after each pass, and each value against its shape and dtype; for tests.
+
+    Raises:
+        UnknownNameError: if there is no such executor, precision or device.
+        ArgumentError: if the reference executor shall run on a GPU.
+        DeviceError: if there is no such GPU.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Node],
+        updates: Sequence[Updated] = (),
+        *,
+        training: bool = False,
+        executor: str = "reference",
+        precision: str = "float32",
+        device: str = "cpu",
+        check: bool = False,
+    ) -> None:
+        if executor not in EXECUTORS:
+            raise UnknownNameError.of("executor", executor, EXECUTORS)
+        self.program = rounded(Program.of(outputs, updates, training=training), precision)
+        self.executor, self.precision = executor, precision
+        self.device = device_of(device, executor)
+        self._check = check
+        self._plan: Plan | None = None
+        self._native: NativeRunner | None = None
+        self._cuda: CudaRunner | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that NumPy runs."""
+        if self._plan is None:
+            self._plan = compile_program(self.program, check=self._check)
+        return self._plan
+
+    @property
+    def native(self) -> NativeRunner:
+        """The compiled kernels and the memory that they run in."""
+        if self._native is None:
+            from magmadnn.compiler.llvm.driver.team import prepare
+            from magmadnn.compiler.llvm.object.cache import kernel_cache
+            from magmadnn.compiler.plan.native_plan import native_plan
+
+            from .cpu.native import NativeRunner
+
+            prepare(kernel_cache())
+            self._native = NativeRunner(native_plan(self.program, check=self._check))
+        return self._native
+
+    @property
+    def cuda(self) -> CudaRunner:
+        """The compiled kernels and the memory that they run in on a GPU."""
+        if self._cuda is None:
+            from magmadnn.compiler.plan.native_plan import native_plan
+
+            from .cuda.run.runner import CudaRunner
+
+            assert self.device is not None
+            plan = native_plan(self.program, check=self._check, rounding=False)
+            self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
+        return self._cuda
+
+    @cached_property
+    def _runner(self) -> NativeRunner | CudaRunner:
+        return self.native if self.device is None else self.cuda
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan of the executor in use, as text, for these sizes of symbolic dimensions."""
+        return self._runner.text(sizes) if self.executor == "native" else str(self.plan)
+
+    def expected_text(self, sizes: Mapping[str, int]) -> str:
+        """The plan with the least time of each step, at limits of a core that are measured now.
+
+        Raises:
+            ArgumentError: if it does not run on this machine's cores.
+        """
+        from .profile.measure import measured_rates
+
+        self._need_cores("expected times")
+        return self.native.plan.text(sizes, measured_rates())
+
+    def diagram(self, sizes: Mapping[str, int], optimised: bool) -> Diagram:
+        """What is compiled, or what became of it, for `to_svg`."""
+        if not optimised:
+            return diagram_of_program(self.program)
+        if self.executor != "native":
+            return diagram_of_program(self.plan.program)
+        from magmadnn.compiler.plan.diagram import diagram_of_plan
+
+        return diagram_of_plan(self._runner.plan, sizes)
+
+    def profile(self, feeds: Mapping[Node, Any]) -> Profile:
+        """Measured times of all steps; variables keep their values.
+
+        Raises:
+            ArgumentError: if it does not run compiled kernels.
+        """
+        if self.executor == "native" and self.device is not None:
+            from .cuda.run.profiling import profile_on_device
+
+            return profile_on_device(self.cuda, *bind(self.plan, feeds), self.precision)
+        from .profile.profiling import profile
+
+        self._need_cores("profile")
+        return profile(self.native.plan, *bind(self.plan, feeds))
+
+    def _need_cores(self, what: str) -> None:
+        if self.executor != "native" or self.device is not None:
+            way = (
+                f"executor {self.executor!r}"
+                if self.device is None
+                else f"device cuda:{self.device}"
+            )
+            raise ArgumentError(f"{what}: measures compiled kernels on the CPU, got {way}")
+
+    def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
+        """The sizes of symbolic dimensions for these feeds."""
+        return bind(self.plan, feeds, self.device)[1]
+
+    @property
+    def room(self) -> Room | None:
+        """What a GPU has for data; None on the processor."""
+        if self.device is None:
+            return None
+        from .cuda.run.slices import held_bytes
+
+        return Room(self.device, lambda: held_bytes(self.cuda))
+
+    def run(
+        self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False
+    ) -> list[Array]:
+        """One run: outputs as arrays; updated variables have their new values afterwards.
+
+        Args:
+            feeds: arrays for the placeholders.
+            watch: called with every value; the reference executor computes then.
+            guard: look whether the outputs are finite before any variable is written.
+
+        Raises:
+            GraphError, ShapeError, DTypeError: if the feeds do not fit.
+            NumericError: with `guard`, if NaN or infinity appears, naming where; nothing is updated then.
+        """
+        if self.executor == "native" and watch is None:
+            fed, sizes = self._bindings(feeds)
+            runner = self._runner
+            guarded = guard or (self._indices.some and self._may_be_wrong(fed, sizes))
+            outputs = runner.run(fed, sizes, guarded)
+            if outputs is not None:
+                return outputs
+            if not guard:
+                compute(self.plan, feeds)  # raises where kernels gave NaN
+                return runner.run(fed, sizes) or []
+        return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
+
+    def _may_be_wrong(self, fed: Mapping[Node, Any], sizes: Mapping[str, int]) -> bool:
+        """Whether an index may be out of range."""
+        look = None if self.device is None else self.cuda.are_within
+        return self._indices.may_be_wrong(fed, sizes, look)
+
+    @cached_property
+    def _bindings(self) -> Bindings:
+        return Bindings(self.plan, self.device)
+
+    @cached_property
+    def _indices(self) -> Indices:
+        return Indices(self.program)

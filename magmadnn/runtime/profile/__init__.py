@@ -1,0 +1,1 @@
+"""Where time goes: kernels, layers, limits of a core."""

@@ -1,0 +1,44 @@
+"""How many threads compiled programs run on."""
+
+from __future__ import annotations
+
+import os
+
+from magmadnn.errors import ArgumentError
+
+_chosen: list[int] = []
+
+
+def set_threads(count: int) -> None:
+    """Let compiled programs run on `count` threads from their next run on; a `fit` under way keeps its own.
+
+    Results do not depend on it, bit for bit. Without a call it is the environment variable
+    MAGMADNN_NUM_THREADS, else one for each core that the process may use.
+
+    Args:
+        count: 1 or more; more than there are cores gains nothing.
+
+    Raises:
+        ArgumentError: if it is below 1.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ArgumentError(f"set_threads: count must be an integer of at least 1, got {count!r}")
+    _chosen[:] = [count]
+
+
+def thread_count() -> int:
+    """The number that was set; else MAGMADNN_NUM_THREADS; else one for each core.
+
+    Raises:
+        ArgumentError: if the environment variable is no such number.
+    """
+    if not _chosen:
+        from magmadnn.compiler.llvm.ir.target import cores
+
+        text = os.environ.get("MAGMADNN_NUM_THREADS", "")
+        if text and not (text.isdigit() and int(text) > 0):
+            raise ArgumentError(
+                f"MAGMADNN_NUM_THREADS must be an integer of at least 1, got {text!r}"
+            )
+        _chosen[:] = [int(text) if text else cores()]
+    return _chosen[0]

@@ -1,0 +1,25 @@
+"""What all ways of running share of variables: the Tensor that one holds, and whether values are finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
+
+
+def tensor_of(node: Node) -> Any:
+    """The Tensor that a variable holds."""
+    return getattr(node.value, "tensor", node.value)
+
+
+def is_finite(value: Array) -> bool:
+    """Whether an array holds no NaN and no infinity."""
+    if not is_floating(value.dtype):
+        return True
+    with np.errstate(all="ignore"):
+        total = value.sum()  # NaN and infinity stay in a sum; a sum may also overflow by itself
+    return bool(np.isfinite(total)) or bool(np.isfinite(value).all())

@@ -1,0 +1,264 @@
+"""Fused kernels as CUDA C++: primitives against NumPy, reductions of all sizes, CUDA's compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.compiler.cuda.fused import columns as columns_text
+from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
+from magmadnn.compiler.cuda.fused.draw import DrawKeys, DrawVariant
+from magmadnn.compiler.cuda.fused.moves import AddPickedVariant, MoveVariant, PickVariant
+from magmadnn.compiler.cuda.fused.put_rows import PutRows
+from magmadnn.compiler.cuda.fused.step_ends import Advance, Fetch, FetchPart, KeepAll
+from magmadnn.compiler.cuda.module import OPTIONS, choose, module_text, symbol
+from magmadnn.compiler.cuda.text.finite import LookFinite, LookWithin
+from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.draws import Draw
+from magmadnn.compiler.kernels.formula import DTYPES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS
+from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.operands import COLUMN, ROW, SCALAR, Operand, Result
+from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
+from magmadnn.graph import scalar
+from magmadnn.memory import as_dtype
+from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler, run_launch
+
+X, Y = ("argument", 0), ("argument", 1)
+F4 = "float32"
+UNARY = {"negative", "absolute", "sign", "floor", "ceil", "logical_not", "isnan"} | (
+    REAL_FUNCTIONS - {"divide", "power"}
+)
+CHIP = Chip(60, 4, 48 << 10)
+
+
+def run(kernel: Any, shape: tuple[int, int], **arrays: np.ndarray) -> None:
+    """Run a kernel over a matrix of `shape`, with arrays given by their slots' names."""
+    values = {"row0": 0, "row1": shape[0], "column0": 0, "column1": shape[1]}
+    for name, array in arrays.items():
+        values[name] = array.ctypes.data
+        if f"{name}_row" in kernel.slots:
+            values[f"{name}_row"] = array.strides[0] // array.itemsize
+    launch = choose(kernel, values, CHIP)
+    if launch is not None:
+        run_all([launch])
+
+
+def run_all(launches: list[Launch]) -> None:
+    """Compile and run launches one after the other."""
+    with emulated_device() as engine:
+        variants = list(dict.fromkeys(one.variant for one in launches))
+        image = engine.compile(module_text(variants), ())
+        functions = engine.load(image, [symbol(k) for k in range(len(variants))])
+        for one in launches:
+            run_launch(functions[variants.index(one.variant)], one.grid, one.block, one.arguments)
+
+
+def samples(dtype: str, count: int = 37) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    if dtype == "bool":
+        return rng.random(count) < 0.5
+    if dtype.startswith("float"):
+        special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -3.5, 1e-30, 7e4]
+        return np.r_[special, rng.standard_normal(count - len(special)) * 3].astype(dtype)
+    limits = np.iinfo(dtype)
+    edges = [limits.min, limits.max, 0, 1, 2, limits.max - 1]
+    return np.r_[edges, rng.integers(0, 100, count - len(edges))].astype(dtype)
+
+
+def test_every_primitive_has_its_expression() -> None:
+    assert set(PRIMITIVES) <= set(scalar.PRIMITIVES)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_primitives_mean_what_they_mean_in_numpy(dtype: str) -> None:
+    """All primitives that a dtype has, in one module, on special values in all pairs."""
+    a = samples(dtype)
+    left, right = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(a, a, indexing="ij"))
+    launches, expected, made = [], [], []
+    for name in sorted(PRIMITIVES - {"where"}):
+        if name in REAL_FUNCTIONS and not dtype.startswith("float"):
+            continue
+        operands = [left] if name in UNARY else [left, right]
+        wanted = _expected(name, operands)
+        if wanted is None:
+            continue
+        formula = (name, *(X, Y)[: len(operands)])
+        result = np.full(left.size, 77, wanted.dtype)
+        kernel = pointwise(
+            tuple(Operand(f"x{k}", dtype) for k in range(len(operands))),
+            Result("y", wanted.dtype.name, formula),
+        )
+        values = {"row0": 0, "row1": 1, "column0": 0, "column1": left.size, "y": result.ctypes.data}
+        values |= {f"x{k}": x.ctypes.data for k, x in enumerate(operands)}
+        values |= {slot: 0 for slot in kernel.slots if slot.endswith("_row")}
+        launch = choose(kernel, values, CHIP)
+        assert launch is not None
+        launches.append(launch)
+        expected.append((name, wanted))
+        made.append(result)
+    run_all(launches)
+    for (name, wanted), result in zip(expected, made, strict=True):
+        close = name in REAL_FUNCTIONS - {"divide", "sqrt"}
+        if close:
+            np.testing.assert_array_max_ulp(
+                result[np.isfinite(wanted)], wanted[np.isfinite(wanted)], 4
+            )
+        same = ~np.isfinite(wanted) if close else np.ones(wanted.shape, bool)
+        np.testing.assert_array_equal(result[same], wanted[same], err_msg=name)
+        if wanted.dtype.kind == "f":
+            zeros = wanted == 0
+            np.testing.assert_array_equal(
+                np.signbit(result[zeros]), np.signbit(wanted[zeros]), name
+            )
+
+
+def _expected(name: str, operands: list[np.ndarray]) -> np.ndarray | None:
+    """What NumPy gives; None where it refuses, or computes in a dtype that formulas do not have."""
+    kind = operands[0].dtype
+    if kind in (np.bool_, np.uint8) and name not in TRUTHS:
+        operands = [x.astype(np.int32) for x in operands]  # as formulas compute
+    with np.errstate(all="ignore"):
+        found = np.asarray(scalar.PRIMITIVES[name](*operands))
+    return found if found.dtype.name in DTYPES else None
+
+
+@needs_compiler
+@pytest.mark.parametrize("columns", [1, 2, 7, 32, 100, 129, 528, 4099, 20000])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_softmax_of_rows_of_all_lengths(rows: int, columns: int) -> None:
+    x = np.random.default_rng(5).standard_normal((rows, columns)).astype(F4) * 3
+    y, top, total = np.full_like(x, 9), ("value", "top"), ("value", "total")
+    power = ("exp", ("subtract", X, top))
+    kernel = Rows(
+        (Operand("x", F4),),
+        (
+            Stage(reduce=(Reduction("top", "maximum", X),)),
+            Stage(reduce=(Reduction("total", "add", power),)),
+            Stage(store=(Result("y", F4, ("divide", power, total)),)),
+        ),
+    )
+    run(kernel, x.shape, x=x, y=y)
+    exact = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    exact /= exact.sum(1, keepdims=True)
+    np.testing.assert_allclose(y, exact, rtol=32 * np.finfo(F4).eps)
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [0, 1, 3, 100, 1000])
+@pytest.mark.parametrize("columns", [1, 33])
+def test_sums_over_rows(rows: int, columns: int) -> None:
+    x = np.random.default_rng(5).standard_normal((rows, columns)).astype(F4)
+    start, y = np.arange(columns, dtype=F4), np.full(columns, 9, F4)
+    kernel = Columns(
+        (Operand("x", F4), Operand("w", F4, ROW)),
+        (Reduction("total", "add", X),),
+        (Result("y", F4, ("subtract", Y, ("value", "total")), ROW),),
+    )
+    run(kernel, x.shape, x=x, w=start, y=y)
+    exact = start - x.astype(np.float64).sum(0)
+    assert np.abs(y - exact).max() <= 8 * np.finfo(F4).eps * max(rows, columns, 1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [F4, "bfloat16", "float64"])
+@pytest.mark.parametrize(("rows", "columns"), [(700, 128), (641, 520), (640, 1034)])
+def test_sums_over_many_rows_are_the_same_in_groups_of_columns(
+    rows: int, columns: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(5).standard_normal((rows, columns)).astype(as_dtype(dtype))
+    total = "float64" if dtype == "float64" else F4
+    y, z = (np.full(columns, 9, total) for _ in range(2))
+    kernel = Columns(
+        (Operand("x", dtype),),
+        (Reduction("total", "add", X, total),),
+        (Result("y", total, ("value", "total"), ROW),),
+    )
+    run(kernel, x.shape, x=x, y=y)
+    monkeypatch.setattr(columns_text, "width_for", lambda *_: 1)
+    run(kernel, x.shape, x=x, y=z)
+    np.testing.assert_array_equal(y, z)
+    np.testing.assert_allclose(y, x.astype(np.float64).sum(0), atol=2e-5 * rows)
+
+
+@needs_compiler
+@pytest.mark.parametrize("spare", [0, 1, 4])
+def test_operands_of_all_spreads(spare: int) -> None:
+    """Rows that lie apart, odd numbers of columns, values of a row, of a column, of all."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((6, 12 + spare)).astype(F4)[:, :12]
+    row, column, one = (rng.standard_normal(n).astype(F4) for n in (12, 6, 1))
+    mask = rng.random((6, 12)) < 0.5
+    y = np.full((6, 12), 9, F4)
+    operands = (
+        Operand("x", F4), Operand("r", F4, ROW), Operand("c", F4, COLUMN), Operand("s", F4, SCALAR),
+        Operand("m", "bool"),
+    )  # fmt: skip
+    arguments = [("argument", k) for k in range(5)]
+    total = ("add", ("multiply", arguments[0], arguments[1]), ("add", arguments[2], arguments[3]))
+    kernel = pointwise(operands, Result("y", F4, ("where", arguments[4], total, X)))
+    run(kernel, x.shape, x=x, r=row, c=column, s=one, m=mask, y=y)
+    np.testing.assert_array_equal(y, np.where(mask, x * row + (column[:, None] + one), x))
+
+
+@pytest.mark.parametrize(("major", "architecture"), ARCHITECTURES)
+def test_cudas_compiler_takes_the_text(major: int, architecture: str) -> None:
+    made = compiled(module_text(list(_one_of_each())), major, [*OPTIONS, f"-arch={architecture}"])
+    assert made[0].startswith(b"\x7fELF")
+
+
+def _one_of_each() -> list[Variant]:
+    values = {"row0": 0, "row1": 64, "column0": 0, "column1": 128, "x": 0, "y": 0, "w": 0}
+    values |= {
+        "x_row": 128,
+        "y_row": 128,
+        "outer0": 0,
+        "outer1": 3,
+        "x_outer": 8192,
+        "y_outer": 128,
+    }
+    kept = Result("y", "bool", ("less", ("drawn",), ("constant", 0.5)), ROW)
+    found: list[Variant] = [
+        Fetch((FetchPart("uint8", F4), FetchPart("int64", "int64"), FetchPart("bool", "float64"))),
+        KeepAll((F4, "int64")),
+        Advance(),
+        LookFinite((F4, "float64", "float16")),
+        LookWithin("int32"),
+        DrawKeys(),
+        PutRows((1, 2, 4, 8, 16)),
+        PutRows((16, 8)),
+        MoveVariant(Move(4, 3)),
+        PickVariant(Pick(8, "int32")),
+        AddPickedVariant(AddPicked(F4, "int64")),
+        DrawVariant(Draw((Operand("x", "int64", SCALAR),), (kept,))),
+    ]
+    for dtype in (F4, "float64"):
+        formula: Any = X
+        for name in sorted(PRIMITIVES - {"where"}):
+            formula = (name, formula) if name in UNARY else (name, formula, X)
+            formula = ("cast", formula, dtype)
+        operands, total = (Operand("x", dtype),), ("value", "t")
+        centred = Stage(store=(Result("y", dtype, ("subtract", X, total)),))
+        kernels = [
+            pointwise(operands, Result("y", dtype, formula)),
+            Rows(operands, (Stage(reduce=(Reduction("t", "maximum", X, dtype),)), centred)),
+            Columns(
+                operands, (Reduction("t", "add", X, dtype),), (Result("y", dtype, total, ROW),)
+            ),
+            Columns(
+                operands,
+                (Reduction("t", "multiply", X, dtype),),
+                (Result("y", dtype, total, ROW),),
+                dtype,
+                stacked=True,
+            ),
+        ]
+        assert isinstance(kernels[2], Columns)
+        found.append(ColumnsVariant(kernels[2], 32, 0, 4))
+        launches = [choose(kernel, values, Chip()) for kernel in kernels]
+        found += [launch.variant for launch in launches if launch is not None]
+    return found

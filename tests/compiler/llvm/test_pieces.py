@@ -1,0 +1,91 @@
+"""Modules compiled in pieces: what calls what, faults, and what a process gets back."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.rows import pointwise
+from magmadnn.compiler.llvm.ir.target import Library, host
+from magmadnn.compiler.llvm.kernel import add_function, symbol
+from magmadnn.compiler.llvm.object import parallel as pieces
+from magmadnn.compiler.llvm.object.parallel import Pieces, joined, parts_of, quick_turns
+from magmadnn.errors import DeviceError
+
+X = ("argument", 0)
+DTYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize("codes", [[], [b""], [b"a"], [b"first", b"", b"third" * 1000]])
+def test_joined_pieces_come_apart_again(codes):
+    assert parts_of(joined(codes)) == codes
+
+
+def test_pieces_call_each_other(monkeypatch):
+    """Every function in a module of its own: all of them are found."""
+    monkeypatch.setattr(pieces, "_PIECE", 1)
+    with ThreadPoolExecutor(2) as pool:
+        made = Pieces("kernel", host(), pool)
+        for number, gemm in enumerate((Gemm("float32"), Gemm("float32", transpose_b=True))):
+            add_function(made.module, symbol(number), gemm, host())
+            made.hand_over()
+        codes = parts_of(made.code())
+    written = [f for f in made.module.functions if not f.name.startswith("llvm.")]
+    assert len(codes) == len(written) > 20
+    library = Library(*codes)
+    assert library.address(symbol(0)) != library.address(symbol(1))
+
+
+def test_small_functions_of_several_kernels_make_one_piece():
+    kernels = [pointwise((Operand("x", d),), Result("y", d, ("negative", X))) for d in DTYPES]
+    with ThreadPoolExecutor(1) as pool:
+        made = Pieces("kernel", host(), pool)
+        for number, kernel in enumerate(kernels):
+            add_function(made.module, symbol(number), kernel, host())
+            made.hand_over()
+        made.hand_over(is_all=True)
+        (code,) = parts_of(made.code())
+    library = Library(code)
+    assert len({library.address(symbol(number)) for number in range(len(kernels))}) == len(kernels)
+
+
+def test_what_was_handed_over_leaves_declarations_and_no_garbage():
+    with ThreadPoolExecutor(1) as pool:
+        made = Pieces("kernel", host(), pool)
+        add_function(made.module, symbol(0), Gemm("float32"), host())
+        blocks = [weakref.ref(b) for f in made.module.functions for b in f.blocks]
+        gc.collect()
+        gc.disable()
+        try:
+            made.hand_over()
+            assert len(blocks) > 100 and not any(block() for block in blocks)
+        finally:
+            gc.enable()
+    assert "define" not in str(made.module)
+
+
+def test_a_fault_in_a_piece_is_told(monkeypatch):
+    def refuse(*_: object) -> bytes:
+        raise DeviceError("no code")
+
+    monkeypatch.setattr(pieces, "object_code", refuse)
+    with ThreadPoolExecutor(1) as pool:
+        made = Pieces("kernel", host(), pool)
+        add_function(made.module, symbol(0), Gemm("float32"), host())
+        made.hand_over(is_all=True)
+        with pytest.raises(DeviceError, match="no code"):
+            made.code()
+
+
+def test_turns_are_as_before_afterwards():
+    before = sys.getswitchinterval()
+    with pytest.raises(ZeroDivisionError), quick_turns():
+        assert sys.getswitchinterval() < before
+        _ = 1 / 0
+    assert sys.getswitchinterval() == pytest.approx(before)

@@ -1,0 +1,423 @@
+"""A device made of this process: its memory is the host's, and kernels are compiled by g++ and run as fibers.
+
+So the text of kernels, what they are given and the order in which graphs let them run are all tried without
+a GPU. Nodes of a graph run in an order that is drawn anew at each launch among all that its edges allow, so
+that a missing edge shows as a wrong result. New memory holds garbage.
+
+As on a GPU, what is launched or copied in the background runs later: here when it is waited for, or when
+memory is copied that is in one order with it. So who reads without waiting finds garbage. Memory that was
+given back is kept for a while, filled with other garbage: a kernel that is given an address in it fails, and
+so does the end of the device where something was written to it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import bisect
+import ctypes
+import hashlib
+import os
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from magmadnn.backends.cuda import Provider, install
+from magmadnn.backends.cuda.engine import EventNode, GraphNode, KernelNode, NativeCall, ProductNode
+from magmadnn.backends.cuda.protocol import fill_by_doubling
+from magmadnn.memory import as_dtype
+from tests.runtime.cuda.emulated_lanes import (
+    EmulatedCalls,
+    EmulatedFence,
+    EmulatedLane,
+    EmulatedMark,
+)
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+_HEADER = Path(__file__).with_name("emulator.h")
+_COMPILER = ["g++", "-std=c++17", "-O0", "-Werror=float-conversion", "-ffp-contract=off",
+             "-fno-strict-aliasing", "-fno-gnu-unique", "-shared", "-fPIC"]  # fmt: skip
+_NEW, _FREED = 0xCB, 0xDD  # each byte of memory that is new, and that was given back
+_MOST_FREED = 64 << 20  # bytes that are kept of memory that was given back
+
+
+class HostMemory:
+    """`DeviceMemory` whose addresses are this process's."""
+
+    name = "device 0 (emulated)"
+
+    def __init__(self, capacity: int, engine: Emulator | None = None) -> None:
+        self._blocks: dict[int, np.ndarray] = {}
+        self._capacity, self._engine = capacity, engine or _engine()
+        self._thread = threading.local()
+        self._begun: list[tuple[int, int, int, object]] = []  # copies in the background
+        self._pinned: list[np.ndarray] = []  # as long as something may be copied from it
+        self._freed: dict[int, np.ndarray] = {}  # by address, oldest first
+        self._starts: list[int] = []  # their addresses in order
+
+    def allocate(self, nbytes: int) -> int:
+        if sum(block.size for block in self._blocks.values()) + nbytes > self._capacity:
+            raise MemoryError
+        raw = np.full(nbytes + 512, _NEW, np.uint8)
+        address = raw.ctypes.data + (-raw.ctypes.data) % 256
+        self._blocks[address] = raw
+        return address
+
+    allocate_managed = allocate
+
+    def free(self, address: int) -> None:
+        self._engine.wait_for_all()  # as the driver does
+        block = self._blocks.pop(address)
+        block.fill(_FREED)
+        self._freed[address] = block
+        while sum(b.size for b in self._freed.values()) > _MOST_FREED:
+            self._forget(next(iter(self._freed)))
+        self._starts = sorted(self._freed)
+
+    def take_again(self, address: int) -> None:
+        """What a test gave back in the place of its owner, who will give it back too."""
+        self._blocks[address] = self._freed.pop(address)
+        self._starts = sorted(self._freed)
+
+    def _forget(self, address: int) -> None:
+        block = self._freed.pop(address)
+        assert (block == _FREED).all(), "something was written to memory that had been given back"
+
+    def close(self) -> None:
+        """Look whether memory that was given back is as it was then."""
+        for address in list(self._freed):
+            self._forget(address)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where memory that is in use begins and ends."""
+        return [(start, start + block.size - 512) for start, block in self._blocks.items()]
+
+    def is_freed(self, address: int) -> bool:
+        """Whether an address lies in memory that was given back."""
+        place = bisect.bisect_right(self._starts, address) - 1
+        if place < 0:
+            return False
+        start = self._starts[place]
+        return address < start + self._freed[start].size - 512
+
+    def copy_to_device(self, to: int, source: np.ndarray, hold: object = None) -> None:
+        self._copy(to, source.ctypes.data, source.nbytes, None if hold is None else (hold, source))
+
+    def _copy(self, to: int, source: int, nbytes: int, hold: object = None) -> None:
+        self._engine.wait()
+        if hold is not None:
+            self._begun.append((to, source, nbytes, hold))
+            return
+        ctypes.memmove(to, source, nbytes)
+
+    def copy_beside(self, to: int, source: np.ndarray) -> None:
+        """Done when it is waited for: who does not wait, or writes the source before, is found out."""
+        self._beside().append((to, source))
+
+    def wait_beside(self) -> None:
+        for to, source in self._beside():
+            ctypes.memmove(to, source.ctypes.data, source.nbytes)
+        self._beside().clear()
+
+    def _beside(self) -> list[tuple[int, np.ndarray]]:
+        if not hasattr(self._thread, "begun"):
+            self._thread.begun = []
+        found: list[tuple[int, np.ndarray]] = self._thread.begun
+        return found
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        self._pinned.append(np.full(nbytes, _NEW, np.uint8))
+        return self._pinned[-1]
+
+    def copy_to_host(self, to: np.ndarray, source: int, hold: object = None) -> None:
+        self._copy(to.ctypes.data, source, to.nbytes, None if hold is None else (hold, to))
+
+    def copy_on_device(self, to: int, source: int, nbytes: int) -> None:
+        self._copy(to, source, nbytes)
+
+    def fill(self, to: int, pattern: bytes, count: int) -> None:
+        if count:
+            self._engine.wait()
+            ctypes.memmove(to, pattern, len(pattern))
+            fill_by_doubling(self, to, pattern, len(pattern) * count)
+
+    def prefetch_managed(self, address: int, nbytes: int, to_device: bool) -> None:
+        """Nothing moves."""
+
+    def wait(self) -> None:
+        self._engine.wait_for_all()
+        begun, self._begun = self._begun, []
+        for to, source, nbytes, _ in begun:
+            ctypes.memmove(to, source, nbytes)
+
+    def trim(self) -> None:
+        """Nobody keeps any that is not used."""
+
+    def free_and_total(self) -> tuple[int | None, int]:
+        return None, self._capacity
+
+
+class EmulatedGraph:
+    """Nodes that run in any order that their edges allow."""
+
+    def __init__(self, nodes: Sequence[GraphNode], engine: Emulator, draw: random.Random) -> None:
+        self.nodes, self._engine, self._draw = nodes, engine, draw
+        self.call = engine.called("graph", self.launch)
+
+    def launch(self) -> None:
+        self._engine.later(self._run)
+
+    def _run(self) -> None:
+        left = {k: set(node.after) for k, node in enumerate(self.nodes)}
+        while left:
+            ready = [k for k, after in left.items() if not after & left.keys()]
+            number = self._draw.choice(ready)
+            del left[number]
+            self._engine.run(self.nodes[number])
+
+
+def _run(node: GraphNode) -> None:
+    if isinstance(node, EventNode):
+        node.event[0] = time.perf_counter()
+        return
+    if isinstance(node, ProductNode):
+        _multiply(node)
+        return
+    run_launch(node.function, node.grid, node.block, node.arguments)
+
+
+def addresses_of(node: GraphNode) -> Sequence[int]:
+    """What a node is given: addresses, and numbers that are far too small for one."""
+    if isinstance(node, ProductNode):
+        return (node.a, node.b, node.c, node.bias, node.scales)
+    return node.arguments if isinstance(node, KernelNode) else ()
+
+
+def run_launch(
+    function: Any, grid: Sequence[int], block: Sequence[int], arguments: Sequence[int]
+) -> None:
+    """Run all blocks of one function."""
+    values = (ctypes.c_int64 * max(len(arguments), 1))(*arguments)
+    function(values, *((ctypes.c_uint * 3)(*three) for three in (grid, block)))
+
+
+def _array(address: int, rows: int, row: int, columns: int, dtype: str) -> np.ndarray:
+    count = max((rows - 1) * row + columns, 0) if rows and columns else 0
+    kind = as_dtype(dtype)
+    raw = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
+    flat = np.frombuffer(raw, kind)
+    item = flat.itemsize
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (row * item, item))
+
+
+def _multiply(node: ProductNode) -> None:
+    m, n, k = node.sizes
+    a_shape, b_shape = (
+        ((k, m) if node.transposes[0] else (m, k)),
+        ((n, k) if node.transposes[1] else (k, n)),
+    )
+    read = node.halves or node.dtype
+    a = _array(node.a, a_shape[0], node.strides[0], a_shape[1], read).astype(node.dtype)
+    b = _array(node.b, b_shape[0], node.strides[1], b_shape[1], read).astype(node.dtype)
+    c = _array(node.c, m, node.strides[2], n, node.stored or node.dtype)
+    with np.errstate(all="ignore"):
+        made = (a.T if node.transposes[0] else a) @ (b.T if node.transposes[1] else b)
+        if node.scales:
+            alpha, beta = _array(node.scales, 1, 2, 2, node.dtype)[0]
+            made = alpha * made + beta * c
+        if node.bias:
+            made = made + _array(node.bias, 1, n, n, node.stored or node.dtype).astype(node.dtype)
+        c[:] = np.maximum(made, 0) if node.positive else made
+
+
+class Emulator:
+    """`Engine` of this process."""
+
+    capability, processors, shared_bytes = 80, 4, 48 << 10
+    library = "emulated"
+    proposals: tuple[bytes, ...] = (b"first",)  # algorithms of every product
+
+    def __init__(self) -> None:
+        self.versions: tuple[str, ...] = (
+            "emulated",
+            hashlib.sha256(repr(_COMPILER).encode() + _HEADER.read_bytes()).hexdigest(),
+        )
+        self._draw = random.Random()
+        self._folder = Path(tempfile.mkdtemp(prefix="magmadnn-emulator-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        self._count = 0
+        self.graphs: list[EmulatedGraph] = []
+        self.marks: list[str] = []
+        self.memory: HostMemory | None = None
+        self.queue: list[Callable[[], None]] = []
+        self.lanes: list[EmulatedLane] = []
+        self.lock = threading.RLock()  # threads copy while others launch
+        self.calls = EmulatedCalls(self, self)
+        self.enter = self.called("enter", lambda: None)
+        self.error: Exception | None = None  # of a call
+
+    def begin(self, seed: int) -> None:
+        """Forget graphs, and draw the order of nodes from this seed on."""
+        self._draw.seed(seed)
+        self.graphs.clear()
+        self.queue.clear()
+        for lane in self.lanes:
+            lane.queue.clear()
+
+    def later(self, what: Callable[[], None]) -> None:
+        """Have something done after all that was launched before."""
+        self.queue.append(what)
+
+    def run(self, node: GraphNode) -> None:
+        """Do what a node says, if the memory that it is given is still there."""
+        if self.memory is not None:
+            freed = [k for k, x in enumerate(addresses_of(node)) if self.memory.is_freed(x)]
+            assert not freed, f"arguments {freed} of {node} lie in memory that was given back"
+        _run(node)
+
+    def compile(self, text: str, options: Sequence[str]) -> bytes:
+        names = re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(", text)
+        entries = "\n".join(
+            f'extern "C" void run_{name}(const int64_t *values, const unsigned *grid, '
+            f"const unsigned *block) {{ launch({name}, values, grid, block); }}"
+            for name in names
+        )
+        handle, name = tempfile.mkstemp(".cpp", dir=self._folder)  # by several threads at a time
+        os.close(handle)
+        source = Path(name)
+        source.write_text(f"{_HEADER.read_text()}\n{text}\n{entries}\n")
+        made = source.with_suffix(".so")
+        subprocess.run([*_COMPILER, "-o", str(made), str(source)], check=True)
+        return made.read_bytes()
+
+    def load(self, image: bytes, names: Sequence[str]) -> list[Any]:
+        self._count += 1
+        path = self._folder / f"module_{self._count}.so"
+        path.write_bytes(image)
+        library = ctypes.CDLL(str(path))
+        return [getattr(library, f"run_{name}") for name in names]
+
+    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+        """All do the same; there is none for what cuBLASLt refuses."""
+        taken = node.halves is not None or node.stored is None
+        return list(self.proposals[:most]) if taken else []
+
+    def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
+        for number, node in enumerate(nodes):
+            assert all(0 <= k < number for k in node.after)
+            assert isinstance(node, (KernelNode, ProductNode, EventNode))
+        self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
+        return self.graphs[-1]
+
+    def launch(self, node: KernelNode) -> None:
+        self.later(lambda: self.run(node))
+
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        self.later(lambda: ctypes.memmove(to, source, nbytes) and None)
+
+    def argsort(self, keys: int, count: int, order: int) -> None:
+        self.wait()
+        raw = (ctypes.c_uint64 * count).from_address(keys)
+        result = (ctypes.c_int64 * count).from_address(order)
+        np.frombuffer(result, np.int64)[:] = np.argsort(
+            np.frombuffer(raw, np.uint64), kind="stable"
+        )
+
+    def prepare(self) -> None:
+        """There is nothing to load."""
+
+    def event(self) -> list[float]:
+        """The host's clock is the device's."""
+        return [0.0]
+
+    @contextmanager
+    def marked(self, title: str) -> Iterator[None]:
+        self.marks.append(title)
+        yield
+
+    def seconds(self, first: list[float], last: list[float]) -> float:
+        assert not self.queue, "an event is asked for before it is waited for"
+        return last[0] - first[0]
+
+    def wait(self) -> None:
+        """Do all that was launched."""
+        with self.lock:
+            while self.queue:
+                self.queue.pop(0)()
+
+    def wait_for_all(self) -> None:
+        """Do all that was launched, also in lanes."""
+        self.wait()
+        for lane in self.lanes:
+            EmulatedMark(lane).wait()
+
+    def mark(self) -> EmulatedMark:
+        """A mark behind all that was launched."""
+        return EmulatedMark(self)
+
+    def follow(self, mark: EmulatedMark) -> None:
+        """What is launched from now on comes after a mark."""
+        self.later(mark.wait)
+
+    def fence(self) -> EmulatedFence:
+        """A mark that is set again and again."""
+        return EmulatedFence(self)
+
+    def called(self, name: str, what: Callable[[], object]) -> NativeCall:
+        """What native code can call, which takes any integers and gives 1 after an error."""
+
+        def run() -> int:
+            try:
+                what()
+            except Exception as error:
+                self.error = error
+                return 1
+            return 0
+
+        made = ctypes.CFUNCTYPE(ctypes.c_int)(run)
+        return NativeCall(name, (ctypes.cast(made, ctypes.c_void_p).value or 0,), made)
+
+    def fail(self, call: NativeCall, status: int) -> NoReturn:
+        """Raise what happened."""
+        error, self.error = self.error, None
+        raise error or AssertionError(f"{call.name} gave {status}")
+
+    def lane(self) -> EmulatedLane:
+        """A queue of its own, in which nothing is done before it is waited for."""
+        self.lanes.append(EmulatedLane(self))
+        return self.lanes[-1]
+
+
+@cache
+def _engine() -> Emulator:
+    """One for all tests: kernels are compiled once."""
+    return Emulator()
+
+
+@contextmanager
+def emulated_device(seed: int = 0, capacity: int = 1 << 40) -> Iterator[Emulator]:
+    """One emulated device of `capacity` bytes in place of the machine's own."""
+    engine = _engine()
+    memory = engine.memory = HostMemory(capacity, engine)
+    engine.begin(seed)
+    before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
+    try:
+        yield engine
+        engine.wait()
+        memory.close()
+    finally:
+        engine.memory = None
+        engine.begin(seed)
+        install(before)

@@ -1,0 +1,113 @@
+"""Every op in every dtype on a device against its reference; random graphs against the reference executor.
+
+The emulated device compiles with g++, which takes its time: the usual run has a few ops there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.gradient import gradient
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.op import NoGradient, Op
+from magmadnn.graph.spec import is_floating
+from magmadnn.runtime import Executable
+from tests.compiler.native_draw import draw
+from tests.compiler.native_graphs import fault, shrunk
+from tests.ops.contract_cases import (
+    BUILT_IN,
+    FLOATS,
+    INTEGERS,
+    REFUSED,
+    Case,
+    assert_matches,
+    cases,
+)
+from tests.runtime.cuda.devices import DEVICES, on
+
+KINDS = {"emulated": ("float32",), "gpu": (*FLOATS, *INTEGERS)}
+GRAPHS = {"emulated": 20, "gpu": 500}
+BLOCKS = 10
+USUAL = ("softmax", "sum", "matmul", "where")
+
+EMULATED, GPU = DEVICES
+RARE = pytest.param("emulated", marks=[*EMULATED.marks, pytest.mark.long])
+EACH = [
+    pytest.param(op, *device.values, id=f"{op.name}-{device.values[0]}", marks=device.marks)
+    for op in BUILT_IN.values()
+    for device in (EMULATED if op.name in USUAL else RARE, GPU)
+]
+
+
+def on_graph(case: Case, number: int) -> tuple[Node, dict[Node, Any]]:
+    """The op on placeholders, and what is fed."""
+    inputs = [
+        placeholder(f"x{number}_{i}", Spec(x.shape, x.dtype)) for i, x in enumerate(case.operands)
+    ]
+    node = case.op(*case.listed(inputs), **case.attributes)
+    return node, dict(zip(inputs, case.operands, strict=True))
+
+
+@pytest.mark.parametrize(("op", "device"), EACH)
+def test_result_equals_the_reference(op: Op, device: str) -> None:
+    """All samples of an op and a dtype are outputs of one program."""
+    for dtype in KINDS[device]:
+        if dtype in REFUSED.get(op.name, ()):
+            continue
+        found = cases(op, dtype)
+        made = [on_graph(case, number) for number, case in enumerate(found)]
+        fed = {node: array for _, feeds in made for node, array in feeds.items()}
+        with on(device):
+            run = Executable([node for node, _ in made], executor="native", device="cuda")
+            results = run.run(fed)
+        for case, (node, _), result in zip(found, made, results, strict=True):
+            assert result.dtype == node.dtype
+            assert_matches(case, result)
+
+
+@pytest.mark.parametrize(("op", "device"), EACH)
+def test_gradients_equal_the_reference_executors(op: Op, device: str) -> None:
+    """Gradients of the sum of squares of each sample's result, in float64."""
+    nodes: list[Node] = []
+    fed: dict[Node, Any] = {}
+    for number, case in enumerate(cases(op, "float64")):
+        node, feeds = on_graph(case, number)
+        if not is_floating(node.dtype):
+            continue
+        real = [x for x in feeds if is_floating(x.dtype)]
+        try:
+            nodes += gradient(_sum_of_squares(node), real)
+        except NoGradient:
+            continue
+        fed |= feeds
+    if not nodes:
+        return
+    with on(device):
+        found = Executable(nodes, executor="native", device="cuda").run(fed)
+    for got, expected in zip(found, Executable(nodes).run(fed), strict=True):
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12 * scale)
+
+
+def _sum_of_squares(node: Node) -> Node:
+    multiply: Callable[..., Node] = BUILT_IN["multiply"]
+    total: Callable[..., Node] = BUILT_IN["sum"]
+    squares = multiply(node, node)
+    return total(squares) if squares.shape else squares
+
+
+@pytest.mark.parametrize("device", [RARE, GPU])
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_graphs(block: int, device: str) -> None:
+    each = GRAPHS[device] // BLOCKS
+    for seed in range(block * each, (block + 1) * each):
+        case = draw(seed)
+        with on(device):
+            why = fault(case, "cuda")
+            small = shrunk(case, "cuda") if why is not None else None
+        assert why is None, f"seed {seed}: {why}\n{small.text() if small else ''}"

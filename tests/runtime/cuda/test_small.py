@@ -1,0 +1,102 @@
+"""Small networks: all steps as one kernel of one block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.runtime.cuda.schedule import megakernel as whole
+from magmadnn.runtime.cuda.schedule import small
+from magmadnn.runtime.cuda.schedule.launch import Item
+from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
+from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
+
+EPS = float(np.finfo(np.float32).eps)
+SIZES = (13, 17, 11, 5)
+
+
+def kernels_of(engine: Emulator) -> list[int]:
+    """How many nodes each graph has."""
+    return [len(graph.nodes) for graph in engine.graphs]
+
+
+@needs_compiler
+def test_a_step_of_a_small_network_is_one_kernel() -> None:
+    x, y = samples(43, 13, 5)
+    with emulated_device() as engine:
+        network(SIZES, md.optim.SGD(0.3), device="cuda").fit(x, y, batch_size=8, verbose=0)
+        assert kernels_of(engine)
+        assert set(kernels_of(engine)) == {1}
+        engine.graphs.clear()
+        network(SIZES, None, device="cuda").predict(x)
+        assert kernels_of(engine) == [1]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("limit", "value"), [("MOST_OPERATIONS", 600), ("MOST_FED", 100), ("shared", 3000)]
+)
+def test_larger_networks_are_launches(
+    limit: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, _ = samples(8, 13, 5)
+    with emulated_device() as engine:
+        if limit == "shared":
+            monkeypatch.setattr(engine, "shared_bytes", value)
+        else:
+            monkeypatch.setattr(small, limit, value)
+        network(SIZES, None, device="cuda").predict(x)
+        assert kernels_of(engine) == [3]
+
+
+@needs_compiler
+def test_shared_memory_ends_where_a_wide_load_does() -> None:
+    """Compilers load 16 bytes where some are wanted: at the end of the last value there must be as many."""
+    x, _ = samples(3, 13, 5)
+    with emulated_device() as engine:
+        network((13, 17, 11, 1), None, device="cuda").predict(x)
+        (graph,) = engine.graphs
+        assert [node.shared_bytes % 16 for node in graph.nodes] == [0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_layers_losses_and_settings_of_many_kinds(device: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((45, 6)).astype(np.float32)
+    y = rng.standard_normal((45, 3)).astype(np.float32)
+
+    def built(place: str) -> Any:
+        layers = [md.layers.Input((6,)), md.layers.Dense(19, activation="tanh")]
+        layers += [md.layers.LayerNorm(), md.layers.Dropout(0.2), md.layers.Dense(3)]
+        rate = md.optim.cosine(0.03, 20)
+        return md.Model(
+            layers, loss="mse", optimizer=md.optim.Adam(rate), seed=5, device=place
+        )  # fmt: skip
+
+    with on(device):
+        there, here = built("cuda"), built("cpu")
+        curves = [m.fit(x, y, batch_size=8, epochs=3, verbose=0).rows for m in (there, here)]
+        for a, b in zip(*curves, strict=True):
+            assert a["loss"] == pytest.approx(b["loss"], rel=64 * EPS)
+        assert distance(there, here) < 18 * 64 * EPS
+
+
+@needs_compiler
+def test_a_missing_barrier_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warps of the emulated device run on until they wait: in one level they read what is not there yet."""
+    x, _ = samples(8, 13, 5)
+    with emulated_device():
+        right = network(SIZES, None, device="cuda").predict(x)
+        monkeypatch.setattr(whole, "levels_of", lambda items: [list(items)])
+        assert not np.allclose(network(SIZES, None, device="cuda").predict(x), right)
+
+
+def test_levels_come_after_what_they_depend_on() -> None:
+    a, b, c = (0, 10), (10, 20), (20, 30)
+    touched = [((), (a,)), ((a,), (b,)), ((), (c,)), ((b, c), ()), ((c,), (a,))]
+    items = [Item(None, reads, writes) for reads, writes in touched]  # type: ignore[arg-type]
+    levels = [[items.index(item) for item in level] for level in whole.levels_of(items)]
+    assert levels == [[0, 2], [1], [3, 4]]
