@@ -18,7 +18,6 @@ from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower.product_rule import selected
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
-from magmadnn.runtime.cpu.tasks import Tasks
 from magmadnn.runtime.threads import thread_count
 
 
@@ -74,8 +73,9 @@ class OnThreads:
         instance = Instance(plan, {}, threads, prepared=False)
         for node, value in whole.feeds.items():
             instance.arrays[node][...] = value
-        tasks = Tasks(plan, instance.arrays, {}, threads)
-        driver = Driver(tasks.phases(plan.work), tasks.useful_threads, tasks.scratch_bytes)
+        tasks = instance.tasks(threads)
+        phases = [phase for number in range(plan.phase_count) for phase in tasks.phase(number)]
+        driver = Driver(phases, tasks.useful_threads, tasks.scratch_bytes)
         self._c, self._kept = whole.result, instance
         self.run = partial(driver.run, 0, 1)
 

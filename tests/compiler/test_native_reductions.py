@@ -17,7 +17,6 @@ from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
-from magmadnn.runtime.cpu.tasks import Tasks
 from magmadnn.tensor import Operation
 from tests.compiler.sample_programs import BATCH
 
@@ -150,7 +149,7 @@ def test_bits_are_the_same_on_any_number_of_threads(name: str, shape: tuple[int,
     found = []
     for threads in (1, 2, 3):
         run = Instance(plan, {}, threads)
-        (parts,) = Tasks(plan, run.arrays, {}, threads).phases(plan.work)
+        (parts,) = run.tasks(threads).phase(0)
         assert (len(parts) > 1) == (threads > 1)
         found.append(np.array((run.run({node: x}, guard=False) or [])[0]))
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()

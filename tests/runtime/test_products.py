@@ -20,7 +20,6 @@ from magmadnn.compiler.tune.products import product_of
 from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
-from magmadnn.runtime.cpu.tasks import Tasks
 from magmadnn.storage.checkpoint import parameters_sha256
 
 SHAPES = {
@@ -120,8 +119,8 @@ def test_what_was_found_reaches_every_part(
 
     tuned()
     monkeypatch.setattr("magmadnn.compiler.tune.choice.Search", Last)
-    tasks = Tasks(plan, laid_out.arrays, {}, threads)
-    (made,) = tasks.phases(plan.work)
+    tasks = laid_out.tasks(threads)
+    (made,) = tasks.phase(0)
     (waiting,) = tasks._untried
     assert waiting.nbytes >= sum(array.nbytes for array in feeds.values())  # of all parts
     kept = [(array.tobytes(), array) for array in laid_out.arrays.values()]

@@ -101,6 +101,11 @@ class NativePlan:
         """How many steps are compiled kernels."""
         return sum(work.lowered is not None for work in self.work)
 
+    @property
+    def phase_count(self) -> int:
+        """How many phases there are."""
+        return max((work.phase for work in self.work), default=-1) + 1
+
     def arena(self, sizes: Mapping[str, int]) -> Arena:
         """Places in memory for these sizes.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 from magmadnn.backends.cpu.forks import cached_property
-from magmadnn.compiler.llvm.driver.clock import Clock
-from magmadnn.compiler.llvm.driver.driver import Driver, Task
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
@@ -60,23 +59,21 @@ class Instance:
     ) -> None:
         self.plan, self.sizes, self._timed = plan, dict(sizes), timed
         self._drivers: list[tuple[Driver, list[Work]]] = []  # of timed runs: whose tasks they do
-        self._spent: dict[Work, int] = {}  # ticks of calls, likewise
-        self._called: dict[Work, tuple[int, int]] = {}  # and when they last began and ended
-        self._clock = Clock() if timed else None
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: dict[Node, list[Patch]] = {}
         self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
-        self._faults = np.zeros(1, np.int64)
+        self._tasks: Tasks | None = None
         self._tune: Action | None = None  # between runs
         self._lay_out()
         self._in_place = {
             n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
         }
         self._fresh = self._written_last()
-        actions = self._prepare(threads) if prepared else []
-        self._early = [action for phase, action in actions if phase < plan.checked]
-        self._late = [action for phase, action in actions if phase >= plan.checked]
+        self._early: Driver | None = None  # computes the outputs,
+        self._late: Driver | None = None  # and then the updates
+        if prepared:
+            self._prepare(threads)
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -123,51 +120,37 @@ class Instance:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _prepare(self, threads: int) -> list[tuple[int, Action]]:
-        """What is done in order, with the phase after which it is done: runs of tasks, and calls."""
-        tasks = Tasks(self.plan, self.arrays, self.sizes, threads)
-        compiled: dict[int, list[Work]] = {}
-        calls: dict[int, list[Action]] = {}
-        for work in self.plan.work:
-            if work.lowered is None:
-                calls.setdefault(work.phase, []).append(self._call(work))
-            else:
-                compiled.setdefault(work.phase, []).append(work)
-        phases = {number: tasks.phases(works) for number, works in compiled.items()}
+    def _prepare(self, threads: int) -> None:
+        """Drivers for what comes before outputs are known, and for what follows."""
+        tasks = self._tasks = self.tasks(threads)
+        if not self._timed:
+            self._tune = tasks.tune
+        checked, end = self.plan.checked, self.plan.phase_count
+        self._early = self._driver(tasks, range(checked))
+        self._late = self._driver(tasks, range(checked, end))
         for patch in tasks.patches:
             if patch.placeholder in self._in_place:
                 self._patches.setdefault(patch.placeholder, []).append(patch)
-        self._faults = tasks.faults
-        if not self._timed:
-            self._tune = tasks.tune
-        actions: list[tuple[int, Action]] = []
-        waiting: list[list[Task]] = []
-        for phase in range(max((w.phase for w in self.plan.work), default=-1) + 1):
-            if phase in phases:
-                waiting += phases[phase]
-            if phase in calls or phase + 1 == self.plan.checked:
-                actions += self._driven(waiting, phase, tasks)
-                actions += [(phase, call) for call in calls.get(phase, [])]
-                waiting = []
-        last = max((w.phase for w in self.plan.work), default=-1)
-        return actions + self._driven(waiting, last, tasks)
 
-    def _driven(
-        self, phases: list[list[Task]], last: int, tasks: Tasks
-    ) -> list[tuple[int, Action]]:
-        """What runs these phases, the last of which is number `last`."""
-        if not phases:
-            return []
+    def tasks(self, threads: int, beside: Iterable[Kernel] = ()) -> Tasks:
+        """The tasks of the plan over this memory; `beside`: kernels that are needed too."""
+        return Tasks(self.plan, self.arrays, self.sizes, threads, self._function, beside)
+
+    def _driver(self, tasks: Tasks, numbers: Iterable[int]) -> Driver | None:
+        """What runs the phases of these numbers."""
+        phases = [phase for number in numbers for phase in tasks.phase(number)]
+        if not any(phases):
+            return None
         driver = Driver(
             phases, tasks.useful_threads, tasks.scratch_bytes, self._timed, cache=kernel_cache()
         )
         if self._timed:
             self._drivers.append((driver, [tasks.work_of[id(t)] for p in phases for t in p]))
-        return [(last, partial(driver.run, 0, 1))]
+        return driver
 
     def ticks(self) -> dict[Work, int]:
         """Of a timed instance: ticks of each step so far, on all threads together; see `ticks_per_second`."""
-        total = dict.fromkeys(self.plan.work, 0) | self._spent
+        total = dict.fromkeys(self.plan.work, 0)
         for driver, works in self._drivers:
             for work, (ticks, _) in zip(works, driver.ticks().tolist(), strict=True):
                 total[work] += ticks
@@ -175,13 +158,13 @@ class Instance:
 
     def spans(self) -> list[tuple[Work, int, int, int]]:
         """Of a timed instance, in the last run: (step, ticks when a part of it began and ended, thread)."""
-        found = [(work, *when, 0) for work, when in self._called.items()]
+        found = []
         for driver, works in self._drivers:
             for work, (begin, end, thread) in zip(works, driver.spans().tolist(), strict=True):
                 found.append((work, begin, end, thread))
         return found
 
-    def _call(self, work: Work) -> Action:
+    def _function(self, work: Work) -> Callable[[], None]:
         """The op's NumPy function; its operands are looked up at each run, since feeds change."""
         (node,) = work.region.nodes
         op, arrays = node.op, self.arrays
@@ -195,16 +178,7 @@ class Instance:
             with naming_scope(node):
                 np.copyto(out, op.forward(operands, attributes, node.dtype))
 
-        return call if self._clock is None else self._timed_call(work, call, self._clock)
-
-    def _timed_call(self, work: Work, call: Action, clock: Clock) -> Action:
-        def timed() -> None:
-            begun = clock.now()
-            call()
-            self._called[work] = begun, clock.now()
-            self._spent[work] = self._spent.get(work, 0) + self._called[work][1] - begun
-
-        return timed
+        return call
 
     def _current(self, node: Node) -> Array:
         """The array of a value now, where it may be a view of something that is fed."""
@@ -223,18 +197,14 @@ class Instance:
         for node, mirror in self._mirrors.items():
             np.copyto(mirror, node.value.read())
         self._take(fed)
-        for action in self._early:
-            action()
-        if self._faults[0]:
-            self._faults[0] = 0
+        if not self._drive(self._early):
             return None
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
         if guard and not all(map(is_finite, outputs)):
             return None
         if guard:
             self._remember()
-        for action in self._late:
-            action()
+        self._drive(self._late)
         if guard and not all(map(is_finite, self._new_values())):
             self._restore()
             return None
@@ -243,6 +213,16 @@ class Instance:
         if self._tune:
             self._tune()
         return outputs
+
+    def _drive(self, driver: Driver | None) -> bool:
+        """Run a driver; False where a row was asked for that is not there.
+
+        Raises:
+            what a function of NumPy raised.
+        """
+        if driver is not None:
+            driver.run(0, 1)
+        return self._tasks is None or self._tasks.went_well()
 
     def _take(self, fed: Mapping[Node, Array]) -> None:
         """Copy what is small to where kernels expect it; tell them where the rest lies."""
@@ -341,7 +321,7 @@ class NativeRunner:
 
     @cached_property
     def runs_alone(self) -> bool:
-        """Whether there are no calls, and new values and outputs lie in memory of their own."""
+        """Whether new values and outputs lie in memory of their own."""
         plan, bases = self.plan, self.plan.layouts.bases
         stored = {node for work in plan.work for node in work.needed}
 
@@ -349,8 +329,7 @@ class NativeRunner:
             return bases[node] in stored and plan.layouts.is_whole(node)
 
         return (
-            all(work.lowered is not None for work in plan.work)
-            and all(map(is_stored, plan.program.outputs))
+            all(map(is_stored, plan.program.outputs))
             and all(v in plan.in_place or is_stored(v) for _, v in plan.program.updates)
             and all(target.op is VARIABLE for target, _ in plan.program.updates)
         )

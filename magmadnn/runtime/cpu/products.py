@@ -10,7 +10,7 @@ from numpy.lib.array_utils import byte_bounds
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.llvm.kernel import scratch
+from magmadnn.compiler.llvm.kernel import Loaded, scratch
 from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.tune.choice import Untried
@@ -49,6 +49,7 @@ def untried(
 
     def prepare() -> Callable[[int], None]:
         block, kernel = tasks[0].arguments.copy(), tasks[0].kernel
+        assert isinstance(kernel, Loaded)
         memory = {(first, end): scratch(max(end - first, 1)) for first, end in spans}
         for slot, (address, span) in places.items():
             block[slots.index(slot)] = memory[span].ctypes.data + address - span[0]

@@ -25,7 +25,7 @@ from magmadnn.runtime.variables import is_finite
 
 from .native import Instance, NativeRunner, is_plain, variable_memory
 from .saved import Saved, saving_kernels
-from .tasks import Tasks, even_parts, task_of
+from .tasks import even_parts, task_of
 
 _SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
 _KEPT_SECONDS = 1.0  # that a copy of variables serves: so long it takes to run slices again
@@ -36,7 +36,7 @@ class Slices:
     """A plan that runs slices of batches of one size, over data that may change from slice to slice.
 
     Args:
-        plan: without calls of NumPy (see `can_slice`).
+        plan: one that can run on its own (see `can_slice`).
         data: for each placeholder of data, rows like those to take batches from.
         settings: scalar placeholders whose value may change from batch to batch.
         sizes: of symbolic dimensions, in a batch.
@@ -67,17 +67,12 @@ class Slices:
         self._fetching: list[
             tuple[Node, Task]
         ] = []  # gathers of data, whose addresses are set anew
-        self._driver = self._made(data, sizes, threads)
+        self._driver = self._made(data, threads)
         self._saved = Saved(self._changed, threads)
 
-    def _made(self, data: Mapping[Node, Array], sizes: Mapping[str, int], threads: int) -> Driver:
-        tasks = Tasks(self.plan, self._instance.arrays, sizes, threads, self._carriers(data))
-        self._faults, self._tune = tasks.faults, tasks.tune
-        phases = [
-            phase
-            for number in range(max((w.phase for w in self.plan.work), default=-1) + 1)
-            for phase in tasks.phases(w for w in self.plan.work if w.phase == number)
-        ]
+    def _made(self, data: Mapping[Node, Array], threads: int) -> Driver:
+        tasks = self._tasks = self._instance.tasks(threads, self._carriers(data))
+        phases = [p for number in range(self.plan.phase_count) for p in tasks.phase(number)]
         gathers = self._gathers(data, tasks.useful_threads)
         phases = [gathers, *phases, self._keeps()]
         return Driver(phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache())
@@ -140,7 +135,6 @@ class Slices:
 
     def restore(self) -> None:
         """Put back what was saved."""
-        self._faults[0] = 0
         self._saved.restore()
 
     def run(
@@ -175,10 +169,17 @@ class Slices:
             self._settings[node][:count] = values
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
-        if not self._faults[0] and all(map(is_finite, found)) and self._saved.are_finite():
-            self._tune()
+        if self._went_well() and all(map(is_finite, found)) and self._saved.are_finite():
+            self._tasks.tune()
             return found
         return None
+
+    def _went_well(self) -> bool:
+        """Whether no kernel and no function of NumPy failed; what an interruption raised is raised again."""
+        try:
+            return self._tasks.went_well()
+        except Exception:  # the batches are run one by one then, and the one that fails says why
+            return False
 
     def _variables(self) -> list[Node]:
         return [target for target, _ in self.plan.program.updates]
@@ -210,15 +211,23 @@ class BoundSlices:
         save = not follows or now - self._saved_at > _KEPT_SECONDS
         if save:
             self._saved_at, self._since = now, []
-        found = self._slices.run(self._data, order, settings, save)
+        try:
+            found = self._slices.run(self._data, order, settings, save)
+        except BaseException:  # such as Ctrl-C while NumPy computes a step
+            self._take_back()
+            raise
         if found is not None:
             self._since.append((order, settings))
             return found
-        self._slices.restore()
-        for earlier in self._since:
-            self._slices.run(self._data, *earlier)
-        self._saved_at = -math.inf
+        self._take_back()
         return None
+
+    def _take_back(self) -> None:
+        """Variables as they were before the slice that ran last."""
+        self._slices.restore()
+        since, self._since, self._saved_at = self._since, [], -math.inf
+        for earlier in since:
+            self._slices.run(self._data, *earlier)
 
 
 def slices_of(
@@ -242,7 +251,7 @@ def slices_of(
 
 
 def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
-    """Whether a plan can run on its own: no calls, data of known types, new values in memory of their own."""
+    """Whether a plan can run on its own: data of known types, new values in memory of their own."""
     fed = {*data, *settings}
     variables = {n for n in runner.leaves if n.op is VARIABLE}
     variables.update(target for target, _ in runner.plan.program.updates)

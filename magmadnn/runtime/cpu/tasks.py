@@ -7,7 +7,7 @@ of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -39,6 +39,7 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
+from .host_call import HostCall
 from .products import Part, Product, untried
 from .runs import runs_of
 from .shared_factors import SharedFactor, shared_factor
@@ -72,7 +73,7 @@ class Tasks:
         patches: addresses to be set before each run.
         scratch_bytes: what each thread needs.
         useful_threads: how many threads have something to gain: one, where no step is worth cutting.
-        faults: [1], not 0 after a run in which a number of a row was out of range.
+        faults: [1], not 0 after a run in which a number of a row was out of range, or NumPy raised something.
     """
 
     def __init__(
@@ -81,15 +82,27 @@ class Tasks:
         arrays: Mapping[Node, Array],
         sizes: Mapping[str, int],
         threads: int,
+        function: Callable[[Work], Callable[[], None]],
         beside: Iterable[Kernel] = (),
     ) -> None:
-        """`beside`: kernels that are needed too; compiled together they take less time."""
+        """Find kernels for the sizes, and compile them.
+
+        Args:
+            plan: what is computed.
+            arrays: where values lie.
+            sizes: of symbolic dimensions.
+            threads: how many threads take tasks.
+            function: what computes a step that has no kernel.
+            beside: kernels that are needed too; compiled together they take less time.
+        """
         self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
         self.patches: list[Patch] = []
         self.scratch_bytes = 0
         self.useful_threads = 1
         self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
+        self._function = function
+        self._calls: list[HostCall] = []
         self._values = {
             work: slot_values(work, arrays, sizes) for work in plan.work if work.lowered is not None
         }
@@ -170,19 +183,44 @@ class Tasks:
                 nodes += [node for _, node, _ in work.lowered.reads]
         return {self.plan.layouts.bases[node] for node in nodes}
 
-    def phases(self, works: Iterable[Work]) -> list[list[Task]]:
-        """The tasks of steps that do not depend on each other; large ones first: small ones fill up.
+    def went_well(self) -> bool:
+        """Whether no row was asked for that is not there since this was asked last.
+
+        Raises:
+            what a function of NumPy raised.
+        """
+        if not self.faults[0]:
+            return True
+        self.faults[0] = 0
+        for failure in [call.take_failure() for call in self._calls]:
+            if failure is not None:
+                raise failure
+        return False
+
+    def phase(self, number: int) -> list[list[Task]]:
+        """The tasks of a phase, which do not depend on each other; large ones first: small ones fill up.
 
         Before them come copies of factors that parts of products share.
         """
         self._copies = []
         self._taken = 0
-        made = [task for work in works for task in self._of(work)]
+        works = [work for work in self.plan.work if work.phase == number]
+        made = [pair for work in works for pair in self._of(work)]
         tasks = [task for _, task in sorted(made, key=lambda pair: -pair[0])]
         return [self._copies, tasks] if self._copies else [tasks]
 
+    def _call(self, work: Work) -> Task:
+        """A step that NumPy computes, as one task."""
+        call = HostCall(self._function(work), self.faults)
+        self._calls.append(call)
+        task = Task(call, np.zeros(0, np.int64), (call, self.faults))
+        self.work_of[id(task)] = work
+        return task
+
     def _of(self, work: Work) -> list[tuple[float, Task]]:
         """The tasks of one step, and what they cost."""
+        if work.lowered is None:
+            return [(math.inf, self._call(work))]  # first, as nothing is known of how long it takes
         lowered = self._lowered[work]
         (loaded,) = load([lowered.kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))

@@ -11,7 +11,7 @@ import pytest
 
 from magmadnn.compiler.kernels.gemm import Gemm, Loading
 from magmadnn.compiler.kernels.gemv import Gemv
-from magmadnn.compiler.llvm.gemm import tile as gemm_tile
+from magmadnn.compiler.llvm.gemm import register_tile as gemm_tile
 from magmadnn.compiler.llvm.gemm.blocking import Blocking
 from magmadnn.compiler.llvm.gemm.read import readers_of
 from magmadnn.compiler.llvm.ir.builder import F32, Code, Value

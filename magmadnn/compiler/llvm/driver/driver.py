@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.llvm.kernel import Loaded
 from magmadnn.compiler.llvm.object.cache import Cache
 from magmadnn.errors import ArgumentError
 
@@ -25,9 +24,18 @@ from .code import PHASE_END, TASK_WORDS, can_use_futex
 from .team import Teams, shared_words, teams
 
 
+class Callee(Protocol):
+    """What native code can call with a block of arguments: a kernel, or a function of Python."""
+
+    @property
+    def address(self) -> int:
+        """Of the function, whose signature is that of kernels."""
+        ...
+
+
 @dataclass(frozen=True)
 class Task:
-    """A call of a kernel.
+    """A call of a kernel, or of what is called like one.
 
     Attributes:
         kernel: what is called.
@@ -35,7 +43,7 @@ class Task:
         holds: what of that nobody else keeps alive.
     """
 
-    kernel: Loaded
+    kernel: Callee
     arguments: NDArray[np.int64]
     holds: tuple[Any, ...] = ()
 

@@ -1,0 +1,152 @@
+"""Steps that NumPy computes, as tasks of the native driver: many batches in one call, errors, interruptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import DataError
+from magmadnn.graph import NoGradient, Op, OpKind, Sample, by_signature, promote
+from magmadnn.runtime.cpu.host_call import HostCall
+from magmadnn.runtime.cpu.slices import Slices
+from magmadnn.runtime.threads import thread_count
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(211, 7)).astype(np.float32)
+Y = (X.sum(1) > 0).astype(np.int64)
+
+
+def by_numpy(look: Callable[[np.ndarray], None]) -> Op:
+    """An op without a kernel: twice x, after somebody has looked at x."""
+
+    def double(x: np.ndarray) -> np.ndarray:
+        look(x)
+        return 2 * x
+
+    return Op(
+        name="double_by_numpy",
+        args=("x",),
+        formula="2 x",
+        kind=OpKind.OTHER,
+        shapes=by_signature("... n -> ... n"),
+        dtypes=promote,
+        numpy=double,
+        vjp=NoGradient("nothing before it is trained"),
+        reference=lambda x: x + x,
+        samples=lambda draw: [Sample((draw(3),))],
+    )
+
+
+def network(look: Callable[[np.ndarray], None], **options: Any) -> md.Model:
+    x = md.layers.Input((7,))
+    hidden = md.layers.Dense(11, activation="tanh")(by_numpy(look)(x))
+    return md.Model(
+        inputs=[x], outputs=[md.layers.Dense(2)(hidden)], loss="cross_entropy", seed=1,
+        optimizer=md.optim.Adam(0.01), **options,
+    )  # fmt: skip
+
+
+def trained(model: md.Model, **options: Any) -> md.Model:
+    model.fit(X, Y, batch_size=16, epochs=3, verbose=False, **options)
+    return model
+
+
+class EachBatch(md.callbacks.Callback):
+    """Looks after every step, so that batches run one by one."""
+
+    def on_batch_end(self, fit: Any) -> None:
+        """Nothing."""
+
+
+def test_many_batches_run_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as fit asks for, with the bits of single steps and of any number of threads."""
+    batches: list[int] = []
+    run = Slices.run
+
+    def counted(self: Slices, data: Any, order: Any, *rest: Any) -> Any:
+        batches.append(len(order) // 16)
+        return run(self, data, order, *rest)
+
+    monkeypatch.setattr(Slices, "run", counted)
+    together = trained(network(lambda x: None))
+    assert sum(batches) == 3 * (len(X) // 16) and max(batches) > 1
+    assert "1 calls of NumPy" in together.plan(X, Y)
+    count, alone = len(batches), trained(network(lambda x: None), callbacks=[EachBatch()])
+    assert len(batches) == count
+    for name, value in together.values().items():
+        assert value.tobytes() == alone.values()[name].tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_bits_do_not_depend_on_threads(threads: int) -> None:
+    wanted = trained(network(lambda x: None)).values()
+    before = thread_count()
+    md.set_threads(threads)
+    try:
+        found = trained(network(lambda x: None)).values()
+    finally:
+        md.set_threads(before)
+    assert {n: v.tobytes() for n, v in found.items()} == {n: v.tobytes() for n, v in wanted.items()}
+
+
+def failing_at(call: int, error: BaseException) -> Callable[[np.ndarray], None]:
+    calls: list[int] = []
+
+    def look(x: np.ndarray) -> None:
+        calls.append(len(x))
+        if len(calls) == call:
+            raise error
+
+    return look
+
+
+def test_what_numpy_raises_comes_out_with_its_own_words() -> None:
+    """From whatever thread: the batch is run again by itself, and names the operation."""
+
+    def look(x: np.ndarray) -> None:
+        if (x == X[100, 0]).any():
+            raise DataError("double: row 100 is not welcome")
+
+    model = network(look)
+    with pytest.raises(DataError, match="row 100 is not welcome"):
+        trained(model, shuffle=False)
+    stepped = network(lambda x: None)  # batches 0 to 5 were whole
+    stepped.fit(X[:96], Y[:96], batch_size=16, shuffle=False, verbose=False)
+    for name, value in model.values().items():
+        assert value.tobytes() == stepped.values()[name].tobytes(), name
+
+
+def test_an_interruption_is_raised_and_leaves_the_variables_of_whole_slices() -> None:
+    model = network(failing_at(5, KeyboardInterrupt()))
+    before = model.values()
+    with pytest.raises(KeyboardInterrupt):
+        trained(model)
+    for name, value in model.values().items():
+        assert value.tobytes() == before[name].tobytes(), name
+    again = trained(network(lambda x: None)).values()  # and the model can go on as if it were new
+    model.optimizer = md.optim.Adam(0.01)
+    assert {n: v.tobytes() for n, v in trained(model).values().items()} == {
+        n: v.tobytes() for n, v in again.items()
+    }
+
+
+def test_a_failure_is_told_once() -> None:
+    faults = np.zeros(1, np.int64)
+    call = HostCall(lambda: 1 // 0, faults)
+    call._run(0, 0, 0)
+    assert faults[0] == 1
+    assert isinstance(call.take_failure(), ZeroDivisionError)
+    assert call.take_failure() is None
+
+
+def test_eval_tells_what_numpy_raises() -> None:
+    x = md.placeholder("x", ("rows", 7))
+    made = by_numpy(failing_at(2, DataError("double: not again")))(x)
+    assert np.array_equal(made.eval({x: X}).numpy(), 2 * X)
+    with pytest.raises(DataError, match="not again"):
+        made.eval({x: X})
+    assert np.array_equal(made.eval({x: X}).numpy(), 2 * X)
