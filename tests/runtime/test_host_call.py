@@ -1,4 +1,4 @@
-"""Steps that NumPy computes, as tasks of the native driver: many batches in one call, errors, interruptions."""
+"""Steps that NumPy computes as tasks of the native driver: many batches in one call, errors, interrupts."""
 
 from __future__ import annotations
 
