@@ -15,7 +15,8 @@ from magmadnn.data.batching import split_rows
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.tables.reading import Missing, check_missing, read_table, read_table_like
 from magmadnn.data.targets import Task, check_task, class_names, target_kind
-from magmadnn.errors import ArgumentError, DataError
+from magmadnn.errors import ArgumentError, DataError, quoted, shown
+from magmadnn.storage.input_files import input_name
 
 Array = NDArray[Any]
 
@@ -103,8 +104,8 @@ def load(
     check_missing(missing)
     if task is not None:
         check_task(task)
-    name = os.fspath(spec)
-    source = open_source(name, lambda path: read_table(path, target, missing), missing)
+    spec, name = input_name("data", spec), shown(spec)
+    source = open_source(spec, lambda path: read_table(path, target, missing), missing)
     if source.y is None:
         raise ArgumentError(f"{name}: without a target there is nothing to train: name a column")
     all_targets = np.concatenate([source.y, *([] if source.y_test is None else [source.y_test])])
@@ -157,9 +158,9 @@ def load_for(
     chosen = missing or preparation.missing
     if missing is None and chosen == "drop" and not with_target:
         chosen = None
-    name, schema = os.fspath(spec), preparation.schema
+    spec, name, schema = input_name("data", spec), shown(spec), preparation.schema
     source = open_source(
-        name,
+        spec,
         lambda path: (
             read_table(path, -1 if with_target else None, chosen)
             if schema is None
@@ -185,7 +186,7 @@ def _classes(name: str, targets: Array, source: Source) -> tuple[str, ...]:
     table = source.table
     if table is not None and table.schema.target_is_text and 2 * len(names) > len(targets) > 20:
         raise DataError(
-            f"{name}: the target {table.target_name!r} holds {len(names)} different texts in "
+            f"{name}: the target {quoted(table.target_name)} holds {len(names)} different texts in "
             f"{len(targets)} rows, too many for classes: name another column as the target"
         )
     return names
@@ -223,9 +224,10 @@ def _shape(shape: Sequence[int]) -> str:
 
 def _target_words(source: Source, preparation: Preparation) -> str:
     table = source.table
-    name = "" if table is None else f"target {table.target_name!r}: "
+    name = "" if table is None else f"target {quoted(table.target_name)}: "
     if preparation.task == "regression":
         return f"{name}regression"
     classes = preparation.classes
     more = ", ..." if len(classes) > _SHOWN else ""
-    return f"{name}classification, {len(classes)} classes ({', '.join(classes[:_SHOWN])}{more})"
+    listed = shown(", ".join(classes[:_SHOWN]), 200)
+    return f"{name}classification, {len(classes)} classes ({listed}{more})"

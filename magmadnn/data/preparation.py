@@ -25,7 +25,7 @@ from magmadnn.data.targets import (
     target_kind,
 )
 from magmadnn.data.validation import check_dtype, first_not_finite, place, row_blocks
-from magmadnn.errors import DataError, DTypeError, ShapeError
+from magmadnn.errors import DataError, DTypeError, ShapeError, quoted
 
 Floats = NDArray[np.float64]
 
@@ -78,9 +78,13 @@ class Preparation:
         ):
             least = 0.0 if name.endswith("std") else -math.inf
             if len(values) != count or not all(least < value < math.inf for value in values):
-                raise DataError(f"preparation: {name} needs {count} finite numbers, got {values}")
+                raise DataError(
+                    f"preparation: {name} needs {count} finite numbers, got {quoted(values)}"
+                )
         if (self.task == "classification") != (len(set(self.classes)) > 1):
-            raise DataError(f"preparation: {self.task} does not go with the classes {self.classes}")
+            raise DataError(
+                f"preparation: {self.task} does not go with the classes {quoted(self.classes)}"
+            )
 
     @classmethod
     def fit(
@@ -259,7 +263,7 @@ class Preparation:
 def _list(data: Mapping[str, Any], key: str, kind: Callable[[Any], Any]) -> tuple[Any, ...]:
     values = data.get(key)
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        raise DataError(f"preparation: the saved data is damaged: {key} is {values!r}")
+        raise DataError(f"preparation: the saved data is damaged: {key} is {quoted(values)}")
     return tuple(values)
 
 
@@ -308,7 +312,7 @@ def _statistics(
         high = np.fmax(high, _reduce(np.fmax, values, last))
     if (unknown := count == 0).any():
         column = int(np.argmax(unknown))
-        label = repr(names[column]) if names else str(column)
+        label = quoted(names[column]) if names else str(column)
         raise DataError(f"{name}: column {label} has no known value in the training rows")
     # By their range: the mean of equal numbers is rounded, so their std need not be exactly 0.
     std = np.sqrt(squares / count)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.errors import DataError, DTypeError, ShapeError, UnknownNameError
+from magmadnn.errors import DataError, DTypeError, ShapeError, UnknownNameError, quoted, shown
 
 Task = Literal["classification", "regression"]
 
@@ -63,7 +63,7 @@ def class_names(raw: NDArray[Any]) -> tuple[str, ...]:
         raise DataError(f"target: row {row} is {float(raw[row])}, expected a class")
     if len(distinct) < 2:
         raise DataError(
-            f"target: every row is {_text(distinct[0])!r}, expected at least 2 classes: "
+            f"target: every row is {quoted(_text(distinct[0]))}, expected at least 2 classes: "
             "is it the right column?"
         )
     return tuple(map(_text, distinct))
@@ -92,8 +92,8 @@ def number_classes(
         where = f"row {row}" if lines is None else f"line {lines[row]}"
         more = ", ..." if len(classes) > _SHOWN else ""
         raise DataError(
-            f"target: {where} is {_text(raw[row])!r}, which is none of the {len(classes)} "
-            f"classes {', '.join(classes[:_SHOWN])}{more}"
+            f"target: {where} is {quoted(_text(raw[row]))}, which is none of the {len(classes)} "
+            f"classes {shown(', '.join(classes[:_SHOWN]))}{more}"
         )
     return labels
 

@@ -59,7 +59,7 @@ TABLE: dict[str, Mistake] = {
     "a folder": Mistake(
         lambda p: data.read_table(p),
         FileError,
-        "{p}: cannot be read (Is a directory): check the path and its permissions",
+        "{p}: expected a regular file, got a folder: give the name of a file",
     ),
     "empty": Mistake(table("\n \n"), DataError, "{p}/t.csv: is empty: expected rows of numbers"),
     "header only": Mistake(

@@ -7,21 +7,28 @@ the same number of fields on most lines wins.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from magmadnn.data._find import cannot_read
-from magmadnn.errors import DataError
+from magmadnn.errors import DataError, quoted, shown
+from magmadnn.storage.input_files import check_room, opened, reading
 
 # In this order where several fit: commas stand in texts and decimal numbers of the others' files.
 _CANDIDATES = ("\t", ";", "|", ",")
 WHITE_SPACE = " "  # any run of blanks and tabs
 _SAMPLE = 100  # lines that the delimiter is told from
 _HEADER_SAMPLE = 1000  # rows that the header is told from
+_MOST_COLUMNS = 200_000  # some microseconds each
+_BYTES_A_BYTE = 3  # of memory, for each of the file: the text and its lines
+_BYTES_A_CELL = 100
+_WAY_OUT = "write large data to .npy files, and train on numpy.load(mmap_mode='r')"
 
 MISSING = ("", "?")
 
@@ -32,12 +39,17 @@ Row = tuple[int, list[str]]  # line number from 1, fields without surrounding bl
 class Cells:
     """The cells of a file: one list per column, and the line each row ends on."""
 
-    source: str
+    path: Path
     delimiter: str
     header: bool
     names: tuple[str, ...]
     columns: list[list[str]]
     lines: list[int]
+
+    @property
+    def source(self) -> str:
+        """The file, as messages name it."""
+        return shown(self.path)
 
 
 def read_cells(
@@ -61,24 +73,41 @@ def read_cells(
     Raises:
         FileError: the file cannot be read.
         DataError: no text, no rows, rows of unequal length, open quotes, a name used twice.
+        OutOfMemoryError: the table is larger than the memory that is free.
     """
+    with reading(path):
+        return _read_cells(path, delimiter, header, expected_names)
+
+
+def _read_cells(
+    path: Path, delimiter: str | None, header: bool | None, expected_names: Collection[str]
+) -> Cells:
     comment, text = _without_comments(_read_lines(path))
     chosen = delimiter or _detect_delimiter(text)
+    cells = sum(line.count(chosen) for line in text) + len(text)
+    check_room(path, _BYTES_A_CELL * cells, _WAY_OUT)
     rows = list(_rows(path, text, chosen))
     if not rows:
-        raise DataError(f"{path}: is empty: expected rows of numbers")
+        raise DataError(f"{shown(path)}: is empty: expected rows of numbers")
     _check_lengths(path, rows)
     width = len(rows[0][1])
+    if width > _MOST_COLUMNS:
+        raise DataError(
+            f"{shown(path)}: has {width} columns, at most {_MOST_COLUMNS} are read from text: write such "
+            "data to an .npz file"
+        )
     names: list[str] | None = None
     if header or (header is None and _has_header([row for _, row in rows], expected_names)):
         names, rows = rows[0][1], rows[1:]
         if not rows:
-            raise DataError(f"{path}: holds a header and no rows: expected rows below line 1")
+            raise DataError(
+                f"{shown(path)}: holds a header and no rows: expected rows below line 1"
+            )
     elif header is None and comment:
         fields = _fields_of_comment(comment, chosen)
         names = fields if len(fields) == width else None
     return Cells(
-        source=str(path),
+        path=path,
         delimiter=chosen,
         header=names is not None,
         names=_names(path, names, width),
@@ -88,16 +117,17 @@ def read_cells(
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: byte {error.start} is not UTF-8 text: save the table as UTF-8 text"
-        ) from error
+    with opened(path) as stream:
+        check_room(path, _BYTES_A_BYTE * os.fstat(stream.fileno()).st_size, _WAY_OUT)
+        try:
+            with io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig") as file:
+                text = file.read()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{shown(path)}: byte {error.start} is not UTF-8 text: save the table as UTF-8 text"
+            ) from error
     if "\0" in text:
-        raise DataError(f"{path}: holds zero bytes: it is no text file")
+        raise DataError(f"{shown(path)}: holds zero bytes: it is no text file")
     # Not splitlines(), which splits at form feeds and other signs inside a cell too.
     return [line + "\n" for line in text.split("\n")]
 
@@ -115,10 +145,11 @@ def _without_comments(lines: list[str]) -> tuple[str, list[str]]:
 
 def _fields_of_comment(comment: str, delimiter: str) -> list[str]:
     """Names in a comment: delimited as the rows are, or by white space."""
-    for candidate in (delimiter, WHITE_SPACE):
-        fields = next(_split([comment], candidate), [])
-        if len(fields) > 1:
-            return [field.strip() for field in fields]
+    with contextlib.suppress(csv.Error):  # a field of more letters than csv takes: no names
+        for candidate in (delimiter, WHITE_SPACE):
+            fields = next(_split([comment], candidate), [])
+            if len(fields) > 1:
+                return [field.strip() for field in fields]
     return []
 
 
@@ -163,7 +194,7 @@ def _rows(path: Path, lines: list[str], delimiter: str) -> Iterator[Row]:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise DataError(
-            f"{path}: line {reader.line_num}: cannot be split into fields ({error}): "
+            f"{shown(path)}: line {reader.line_num}: cannot be split into fields ({error}): "
             "check the quotes"
         ) from error
 
@@ -173,7 +204,7 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
     for line, row in rows:
         if len(row) != len(first):
             raise DataError(
-                f"{path}: line {line} has {len(row)} fields, expected {len(first)} as in line "
+                f"{shown(path)}: line {line} has {len(row)} fields, expected {len(first)} as in line "
                 f"{first_line}: repair or leave out the line"
             )
 
@@ -217,7 +248,7 @@ def _names(path: Path, names: list[str] | None, width: int) -> tuple[str, ...]:
         first = found.index(twice[0])
         second = found.index(twice[0], first + 1)
         raise DataError(
-            f"{path}: the name {twice[0]!r} stands twice in the header, in columns {first} and "
+            f"{shown(path)}: the name {quoted(twice[0])} stands twice in the header, in columns {first} and "
             f"{second} (counted from 0): every column needs a name of its own"
         )
     return tuple(found)

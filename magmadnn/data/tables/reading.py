@@ -21,12 +21,13 @@ from magmadnn.data.tables.schema import (
     numbers_of,
     refuse_decimal_commas,
 )
-from magmadnn.errors import ArgumentError, DataError, UnknownNameError
-from magmadnn.storage.places import expanded
+from magmadnn.errors import ArgumentError, DataError, UnknownNameError, quoted
+from magmadnn.storage.input_files import check_room, input_path
 
 Missing = Literal["mean", "drop"]
 
 _SHOWN = 5  # lines or names that a message lists
+_LONGEST_CLASS = 1000  # letters
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ def read_table(
         ArgumentError: a column number or a value of `missing` that does not exist.
     """
     check_missing(missing)
-    cells = read_cells(expanded(path), delimiter=delimiter, header=header)
+    cells = read_cells(input_path("read_table: the file", path), delimiter=delimiter, header=header)
     target_index = None if target is None else _column_number(cells, target, "target")
     left_out = {_column_number(cells, name, "ignored") for name in ignore} | {target_index}
     columns = tuple(
@@ -151,7 +152,7 @@ def read_table_like(
     """
     check_missing(missing)
     expected = [column.name for column in schema.columns] if schema.header else []
-    cells = read_cells(expanded(path), expected_names=expected)
+    cells = read_cells(input_path("read_table_like: the file", path), expected_names=expected)
     inputs, target_index = _places(cells, schema, with_target)
     return _table(cells, schema, inputs, target_index, missing)
 
@@ -187,7 +188,7 @@ def _column_number(cells: Cells, column: str | int, what: str) -> int:
 def _unknown_column(cells: Cells, name: object, what: str) -> ArgumentError:
     if not cells.header:
         return ArgumentError(
-            f"{cells.source}: {what} column {name!r} is not known: the file has no header, so "
+            f"{cells.source}: {what} column {quoted(name)} is not known: the file has no header, so "
             f"columns are known by number, 0..{len(cells.names) - 1}"
         )
     return UnknownNameError.of(f"{cells.source}: {what} column", name, cells.names)
@@ -223,6 +224,7 @@ def _table(
         bad |= [cell in MISSING for cell in cells.columns[index]]
     if missing is None and bad.any():
         raise _missing_error(cells, used, bad)
+    check_room(cells.path, 8 * len(cells.lines) * len(schema.inputs), "leave out columns of text")
     x = np.empty((len(cells.lines), len(schema.inputs)))
     low = 0
     for column, index in zip(schema.columns, inputs, strict=True):
@@ -242,11 +244,19 @@ def _target(cells: Cells, schema: Schema, index: int, missing: Missing | None) -
         bad = np.array([cell in MISSING for cell in cells.columns[index]])
         if bad.any():
             raise DataError(
-                f"{cells.source}: the target {cells.names[index]!r} is missing in "
+                f"{cells.source}: the target {quoted(cells.names[index])} is missing in "
                 f"{_lines(cells, bad)}: only inputs can be filled, so leave these rows out with "
                 'missing="drop"'
             )
-    return np.array(cells.columns[index]) if schema.target_is_text else numbers_of(cells, index)
+    if not schema.target_is_text:
+        return numbers_of(cells, index)
+    longest = max(map(len, cells.columns[index]))
+    if longest > _LONGEST_CLASS:  # an array of texts takes room for the longest in every row
+        raise DataError(
+            f"{cells.source}: the target {quoted(cells.names[index])} holds a text of {longest} letters, "
+            f"expected the names of classes, of at most {_LONGEST_CLASS}: name another column"
+        )
+    return np.array(cells.columns[index])
 
 
 def _without_rows(table: Table, bad: NDArray[np.bool_]) -> Table:
@@ -274,7 +284,7 @@ def _missing_error(cells: Cells, used: list[int], bad: NDArray[np.bool_]) -> Dat
     more = ", ..." if len(columns) > _SHOWN else ""
     return DataError(
         f"{cells.source}: values are missing in {_lines(cells, bad)} (columns "
-        f'{", ".join(map(repr, columns[:_SHOWN]))}{more}): use missing="mean" to fill them or '
+        f'{", ".join(map(quoted, columns[:_SHOWN]))}{more}): use missing="mean" to fill them or '
         'missing="drop" to leave the rows out'
     )
 
@@ -282,5 +292,5 @@ def _missing_error(cells: Cells, used: list[int], bad: NDArray[np.bool_]) -> Dat
 def _lines(cells: Cells, bad: NDArray[np.bool_]) -> str:
     """`1 row (line 7)`, or `6 rows (lines 88, 167, 193, 267, 288, ...)`."""
     lines = [cells.lines[row] for row in np.flatnonzero(bad)]
-    shown = ", ".join(map(str, lines[:_SHOWN])) + (", ..." if len(lines) > _SHOWN else "")
-    return f"1 row (line {shown})" if len(lines) == 1 else f"{len(lines)} rows (lines {shown})"
+    listed = ", ".join(map(str, lines[:_SHOWN])) + (", ..." if len(lines) > _SHOWN else "")
+    return f"1 row (line {listed})" if len(lines) == 1 else f"{len(lines)} rows (lines {listed})"

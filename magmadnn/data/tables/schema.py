@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data.tables.cells import MISSING, Cells, is_number
-from magmadnn.errors import DataError
+from magmadnn.errors import DataError, quoted, shown
 
 MOST_CATEGORIES = 256  # one input each; columns with more are names or numbers of the rows
 
@@ -151,11 +151,13 @@ def numbers_of(cells: Cells, index: int) -> NDArray[np.float64]:
             out[row] = math.nan
             continue
         if not is_number(cell):
-            raise DataError(_at(cells, row, index) + f"is {cell!r}, expected a number{_WAY_OUT}")
+            raise DataError(
+                _at(cells, row, index) + f"is {quoted(cell)}, expected a number{_WAY_OUT}"
+            )
         out[row] = float(cell)
         if not math.isfinite(out[row]):
             raise DataError(
-                _at(cells, row, index) + f"is {cell}, expected a finite number{_WAY_OUT}"
+                _at(cells, row, index) + f"is {shown(cell, 80)}, expected a finite number{_WAY_OUT}"
             )
     return out
 
@@ -164,7 +166,9 @@ _WAY_OUT = ": correct it, or write ? where the value is missing"
 
 
 def _at(cells: Cells, row: int, index: int) -> str:
-    return f"{cells.source}: line {cells.lines[row]}, column {cells.names[index]!r}: the cell "
+    return (
+        f"{cells.source}: line {cells.lines[row]}, column {quoted(cells.names[index])}: the cell "
+    )
 
 
 def refuse_decimal_commas(cells: Cells, index: int) -> None:
@@ -177,8 +181,8 @@ def refuse_decimal_commas(cells: Cells, index: int) -> None:
     commas = sorted(filter(_DECIMAL_COMMA.fullmatch, known))
     if commas and all(map(is_number, known.difference(commas))):
         raise DataError(
-            f"{cells.source}: column {cells.names[index]!r} holds numbers with decimal commas, "
-            f"{commas[0]} for instance: write decimal points"
+            f"{cells.source}: column {quoted(cells.names[index])} holds numbers with decimal commas, "
+            f"{shown(commas[0], 80)} for instance: write decimal points"
         )
 
 
@@ -194,7 +198,7 @@ def categories_of(cells: Cells, index: int) -> tuple[str, ...]:
     name = cells.names[index]
     if len(found) > MOST_CATEGORIES:
         raise DataError(
-            f"{cells.source}: column {name!r} holds {len(found)} different texts in {len(known)} "
+            f"{cells.source}: column {quoted(name)} holds {len(found)} different texts in {len(known)} "
             f"rows, at most {MOST_CATEGORIES} can become inputs: leave the column out"
         )
     return found
@@ -215,7 +219,8 @@ def indicators(cells: Cells, index: int, categories: tuple[str, ...]) -> NDArray
             out[row, place[cell]] = 1.0
         else:
             raise DataError(
-                _at(cells, row, index) + f"is {cell!r}, which the training table does not hold: "
-                f"known are {', '.join(categories)}"
+                _at(cells, row, index)
+                + f"is {quoted(cell)}, which the training table does not hold: "
+                f"known are {shown(', '.join(categories), 4000)}"
             )
     return out
