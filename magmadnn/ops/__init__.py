@@ -91,7 +91,7 @@ from .reductions import (
     sum,
     var,
 )
-from .sampling import dropout, random_uniform
+from .sampling import dropout, random_normal, random_uniform
 from .slicing import flip, pad, split, unstack
 
 use(Parts(add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast))
@@ -159,6 +159,7 @@ __all__ = [
     "power",
     "prelu",
     "prod",
+    "random_normal",
     "random_uniform",
     "reciprocal",
     "relu",
