@@ -57,3 +57,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+@pytest.fixture
+def quick_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the disk: the order of calls is tested elsewhere, only time would be lost."""
+    from magmadnn.storage.disk import calls
+
+    monkeypatch.setattr(calls, "sync", lambda descriptor: None)
