@@ -28,6 +28,7 @@ from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.summary import summary_text
 
 from .console import Console
+from .ending import Terminated
 from .outputs import check_above, check_place, read_result, say_result, write_json, write_results
 from .settings import Settings, mnist_folder
 from .units import OwnUnits
@@ -257,23 +258,21 @@ def _train(run: Run) -> int:
     say(f"output in {run.folder}")
     checkpoint = Checkpoint(run.folder, every_steps=settings.checkpoint_every)
     progress: list[Callback] = [] if say.quiet else [Progress()]
-    history = run.model.fit(
-        *run.data.train(),
-        batch_size=settings.batch_size,
-        epochs=settings.epochs,
-        validation_split=settings.validation_split,
-        callbacks=[
-            OwnUnits(run.data.preparation),
-            *progress,
-            _HistoryFiles(run.folder),
-            checkpoint,
-        ],
-        verbose=False,
-    )
-    if checkpoint.interrupted_by is not None:
-        name = signal.Signals(checkpoint.interrupted_by).name
-        say(f"{name}: the state is saved; go on with: magmadnn train --resume {run.folder}")
-        return 128 + checkpoint.interrupted_by
+    own_units, files = OwnUnits(run.data.preparation), _HistoryFiles(run.folder)
+    try:
+        history = run.model.fit(
+            *run.data.train(),
+            batch_size=settings.batch_size,
+            epochs=settings.epochs,
+            validation_split=settings.validation_split,
+            callbacks=[own_units, *progress, files, checkpoint],
+            verbose=False,
+        )
+    except (KeyboardInterrupt, Terminated):
+        if checkpoint.interrupted_by is not None and checkpoint.is_saved:
+            name = signal.Signals(checkpoint.interrupted_by).name
+            say(f"{name}: the state is saved; go on with: magmadnn train --resume {run.folder}")
+        raise
     result = write_results(run.folder, run.model, run.data, history, settings, say)
     say_result(result, say)
     if settings.json is not None:
