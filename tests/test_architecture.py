@@ -60,6 +60,7 @@ ROOMS = {
         program
         layout
         formulas
+        promotion
         kernels rates dump
     """,
     "compiler.llvm": """
@@ -231,6 +232,7 @@ WRITE_FORMULAS = (
     "magmadnn.compiler.cuda",
     "magmadnn.compiler.llvm",
     "magmadnn.compiler.formulas",
+    "magmadnn.compiler.promotion",
     "magmadnn.compiler.kernels",
     "magmadnn.compiler.lower.kernels_of",
     "magmadnn.compiler.regions.fuse",

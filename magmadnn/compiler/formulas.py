@@ -1,15 +1,11 @@
-"""Formulas of nodes, with the dtypes of their parts: what compiled code computes is what NumPy would.
+"""Formulas of nodes: what compiled code can do, and what it computes.
 
-A formula is a nested tuple (see `kernels.formula`). There, constants take the dtype of what they meet, and
-numbers of several dtypes become the widest of them. NumPy promotes operands first, and wraps and rounds
-after every op; so operands and results are cast here where that makes a difference.
+A formula is a nested tuple (see `kernels.formula`); `promotion` puts in what NumPy converts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,12 +14,12 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.spec import is_floating
 
-from .kernels.formula import DTYPES, HALVES, PRIMITIVES, REAL_FUNCTIONS, TRUTHS, Formula, frozen
+from .kernels.formula import DTYPES, FLOATS, HALVES, Formula, constant, frozen
+from .promotion import Part, promoted
 
 _SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
-_FLOATS = ("float32", "float64")
 _COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
-_CONVERSIONS = {*(("float32", h) for h in HALVES), *((h, f) for h in HALVES for f in _FLOATS)}
+_CONVERSIONS = {*(("float32", h) for h in HALVES), *((h, f) for h in HALVES for f in FLOATS)}
 
 
 def compilable(node: Node) -> bool:
@@ -36,7 +32,7 @@ def compilable(node: Node) -> bool:
     if not isinstance(op, Op) or any(n.dtype.name not in DTYPES for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:
-        return op.scalar is not None and _known(raw := _raw(node)) and _floats_meet(raw, node)
+        return op.scalar is not None and _is_written(node)
     if op.kind is OpKind.SCATTER:
         return node.dtype.name in _SUMMED and node.inputs[1].dtype.name in _COUNTED
     if op.kind is OpKind.RANDOM:
@@ -46,6 +42,12 @@ def compilable(node: Node) -> bool:
     if op.kind is OpKind.REDUCTION:
         return is_floating(node.dtype) or node.dtype == np.int64
     return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
+
+
+def _is_written(node: Node) -> bool:
+    """Whether there is a formula for operands of these dtypes."""
+    given = [Part(("argument", k), i.dtype.name) for k, i in enumerate(node.inputs)]
+    return promoted(_raw(node), given, node.dtype.name) is not None
 
 
 def converts_half(node: Node) -> bool:
@@ -102,25 +104,12 @@ def _moves(node: Node, op: Op) -> bool:
     return bool(sources) and all(s.dtype == node.dtype for s in sources)
 
 
-def constant(value: Any) -> Formula:
-    """A constant; the text keeps apart what compares equal: 0.0 and -0.0, 1, 1.0 and True."""
-    if value != value:
-        value = math.nan  # one object, so that formulas with it are equal
-    return ("constant", value, repr(value))
-
-
 def formula_of(node: Node, operands: Sequence[Formula]) -> Formula:
     """The formula of a pointwise node over the formulas of its operands, in the node's dtype."""
-    raw, common = _raw(node), _common(node)
-    kinds = ["bool" if i.dtype == np.bool_ else common for i in node.inputs]
-    read = [
-        f if f[0] == "constant" or kind == i.dtype.name else ("cast", f, kind)
-        for f, kind, i in zip(operands, kinds, node.inputs, strict=True)
-    ]
-    weak = [f if f[0] == "constant" else ("argument", k) for k, f in enumerate(operands)]
-    dtype = _dtype_of(_substituted(raw, weak), kinds)
-    made = _substituted(raw, read)
-    return made if dtype == node.dtype.name else ("cast", made, node.dtype.name)
+    given = [Part(f, i.dtype.name) for f, i in zip(operands, node.inputs, strict=True)]
+    made = promoted(_raw(node), given, node.dtype.name)
+    assert made is not None
+    return made
 
 
 def operations(node: Node) -> int:
@@ -146,84 +135,3 @@ def _tagged(formula: Formula) -> Formula:
     if name == "constant":
         return constant(args[0])
     return (name, *(_tagged(a) if isinstance(a, tuple) else a for a in args))
-
-
-def _substituted(formula: Formula, operands: Sequence[Formula]) -> Formula:
-    name, *args = formula
-    if name == "argument":
-        return operands[args[0]]
-    if name == "constant":
-        return formula
-    return (name, *(_substituted(a, operands) if isinstance(a, tuple) else a for a in args))
-
-
-def _known(formula: Formula) -> bool:
-    name, *args = formula
-    if name in ("argument", "constant"):
-        return name == "argument" or isinstance(args[0], (bool, int, float))
-    if name == "cast":
-        return args[1] in DTYPES and _known(args[0])
-    return name in PRIMITIVES and all(_known(a) for a in args)
-
-
-def _common(node: Node) -> str:
-    """The dtype that NumPy brings a node's numbers to first; truth values stay what they are."""
-    numbers = [i.dtype for i in node.inputs if i.dtype != np.bool_]
-    if _raw(node)[0] == "cast" or not numbers:
-        return numbers[0].name if numbers else "bool"
-    return (np.result_type(*numbers) if node.dtype == np.bool_ else node.dtype).name
-
-
-def _floats_meet(formula: Formula, node: Node) -> bool:
-    """Whether compiled code knows the dtype of the operands, and real functions get real numbers."""
-    common = _common(node)
-    if common not in DTYPES:
-        return False
-    kinds = ["bool" if i.dtype == np.bool_ else common for i in node.inputs]
-    return _all_fit(formula, kinds)
-
-
-def _all_fit(formula: Formula, kinds: Sequence[str]) -> bool:
-    name, *args = formula
-    if name in ("argument", "constant"):
-        return True
-    parts = [a for a in args if isinstance(a, tuple)]
-    if name in REAL_FUNCTIONS and _widest(parts, kinds) not in ("float32", "float64", None):
-        return False
-    return all(_all_fit(a, kinds) for a in parts)
-
-
-def _dtype_of(formula: Formula, kinds: Sequence[str]) -> str | None:
-    """The dtype that compiled code gives a formula; None for one of constants only."""
-    name, *args = formula
-    if name == "argument":
-        return kinds[args[0]]
-    if name == "constant":
-        return None
-    if name == "cast":
-        return str(args[1])
-    if name in TRUTHS:
-        return "bool"
-    parts = args[1:] if name == "where" else args
-    widest = _widest(parts, kinds)
-    if name == "where":
-        return widest
-    return "int32" if widest == "bool" else widest
-
-
-def _widest(parts: Sequence[Formula], kinds: Sequence[str]) -> str | None:
-    """The dtype of numbers that meet."""
-    found = [dtype for p in parts if (dtype := _dtype_of(p, kinds)) is not None]
-    if not found:
-        return None
-    widest = max(found, key=DTYPES.index)
-    constants = [p[1] for p in parts if p[0] == "constant"]
-    if widest.startswith("float"):
-        return widest
-    if any(isinstance(c, float) for c in constants):
-        return "float64"
-    if widest == "uint8" and len(parts) > 1:
-        return "int32"
-    if widest == "bool" and any(not isinstance(c, bool) for c in constants):
-        return "int64"
-    return widest

@@ -50,6 +50,7 @@ from .arithmetic import (
     subtract,
     where,
 )
+from .averages import mean, norm, std, var
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
 from .indexing import (
@@ -83,13 +84,9 @@ from .reductions import (
     argmin,
     cumsum,
     max,
-    mean,
     min,
-    norm,
     prod,
-    std,
     sum,
-    var,
 )
 from .sampling import dropout, random_normal, random_uniform
 from .slicing import flip, pad, split, unstack

@@ -122,8 +122,8 @@ def dtype_of_formula(scalar: Formula) -> DTypeRule:
     """
 
     @lru_cache(maxsize=1024, typed=True)  # typed: a slope of 1 and one of 1.0 give different dtypes
-    def of(*dtypes: np.dtype[Any], **attributes: Any) -> np.dtype[Any]:
-        tried = [np.dtype(np.float16) if d == BFLOAT16 else d for d in dtypes]
+    def of(brain: type, *dtypes: np.dtype[Any], **attributes: Any) -> np.dtype[Any]:
+        tried = [np.dtype(brain) if d == BFLOAT16 else d for d in dtypes]
         return np.asarray(scalar(*(np.empty(0, d) for d in tried), **attributes)).dtype
 
     def rule(
@@ -131,7 +131,11 @@ def dtype_of_formula(scalar: Formula) -> DTypeRule:
     ) -> np.dtype[Any]:
         brain = BFLOAT16 in dtypes and promote(words, dtypes) == BFLOAT16
         try:
-            result = as_dtype(of(*dtypes, **attributes))
+            result = as_dtype(of(np.float16, *dtypes, **attributes))
+            if (
+                brain and result == np.float16
+            ):  # of the stand-in, unless the formula itself makes it
+                brain = of(np.float32, *dtypes, **attributes) != np.float16
         except (TypeError, DTypeError) as error:
             given = ", ".join(f"{words.operand(i)} {d.name}" for i, d in enumerate(dtypes))
             raise DTypeError(

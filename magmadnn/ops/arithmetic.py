@@ -236,7 +236,12 @@ cast: Op = pointwise(
     attributes={"dtype": "float32"},
     canonical=lambda words, specs, dtype: {"dtype": dtype_attribute(words, dtype)},
     rewrites=(drop_unchanged,),
-    notes="Gradients go back in the dtype of x.",
+    notes=(
+        "Floats lose their fraction on the way to integers. What is out of range, and NaN, become what NumPy "
+        "makes of them on x86: the least integer of int32 and int64; in uint8 the low byte of that in int32. "
+        "On other processors NumPy, and so what is not compiled, gives other integers there. "
+        "Gradients go back in the dtype of x."
+    ),
 )  # fmt: skip
 stop_gradient = pointwise(
     "stop_gradient", "x, as a constant for the gradient", lambda x: x,

@@ -39,20 +39,16 @@ from magmadnn.graph.signature import (
 )
 from magmadnn.graph.spec import Spec, is_floating
 
-from ._arguments import dtype_of, ndim_of, shape_of, words_of
+from ._arguments import dtype_of, words_of
 from ._pointwise import HALF, widened
 from .arithmetic import (
     add,
     cast,
-    divide,
     equal,
     isnan,
     logical_or,
-    square,
-    subtract,
     where,
 )
-from .elementary import sqrt
 from .movement import broadcast_to, expand_dims, reshape, transpose
 from .slicing import flip
 
@@ -413,20 +409,6 @@ cumsum: Op = Op(
 )
 
 
-# --- built from them ------------------------------------------------------------------------------
-# Of ops, not operators: arrays would follow NumPy's operators then, with other dtypes and with warnings.
-
-
-def _count(name: str, x: Any, axis: Any) -> Any:
-    """How many elements each result of a reduction is made of, as a number or a scalar node."""
-    shape = shape_of(x)
-    count = product([shape[a] for a in axes_of(words_of(name), axis, len(shape))])
-    if isinstance(count, Dim):
-        dtype = dtype_of(x)
-        return size(count, dtype if is_floating(dtype) else np.float64)
-    return float(count)
-
-
 def with_digits(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """X in float32 where it is of half precision, and what brings a result back to its dtype.
 
@@ -436,58 +418,6 @@ def with_digits(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     if dtype in HALF:
         return cast(x, np.float32), lambda y: cast(y, dtype)
     return x, lambda y: y
-
-
-@public
-def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The arithmetic mean over axes; float64 for integers, NaN over nothing.
-
-    Args:
-        x: [...], numbers.
-        axis: one axis or several; None: all.
-        keepdims: whether the axes stay, with size 1.
-    """
-    x, back = with_digits(x)
-    count = _count("mean", x, axis)
-    return back(divide(sum(x, axis, keepdims), count))
-
-
-@public
-def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
-    """The variance over axes: `sum((x - mean)**2) / (n - ddof)` of n elements.
-
-    Args:
-        x: [...], numbers.
-        axis: one axis or several; None: all.
-        keepdims: whether the axes stay, with size 1.
-        ddof: 1 for the estimate from a sample.
-    """
-    x, back = with_digits(x)
-    count = _count("var", x, axis) - float(ddof)
-    centred = subtract(x, mean(x, axis, keepdims=True))
-    return back(divide(sum(square(centred), axis, keepdims), count))
-
-
-@public
-def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
-    """The standard deviation over axes: the square root of `var`; its gradient at 0 is NaN.
-
-    x, axis, keepdims and ddof are as for `var`.
-    """
-    axes_of(words_of("std"), axis, ndim_of(x))
-    x, back = with_digits(x)
-    return back(sqrt(var(x, axis, keepdims, ddof)))
-
-
-@public
-def norm(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """The Euclidean norm over axes: sqrt(sum(x**2)); its gradient at 0 is NaN.
-
-    x, axis and keepdims are as for `mean`.
-    """
-    axes_of(words_of("norm"), axis, ndim_of(x))
-    x, back = with_digits(x)
-    return back(sqrt(sum(square(x), axis, keepdims)))
 
 
 @public

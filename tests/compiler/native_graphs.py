@@ -38,6 +38,7 @@ BATCH = Dim.symbol("batch")
 WIDE = np.dtype(np.float64)
 LARGEST = 700  # elements of a value
 RUNS = 4  # disturbed runs
+_EXACT = np.zeros(0), np.zeros(0)  # in place of limits: equal or wrong
 SAFETY = 8.0  # the largest of few disturbances against the largest possible one
 EXACT = {"maximum", "minimum", "max", "min", "negative", "abs", "where", "relu", "stop_gradient"}
 
@@ -203,12 +204,21 @@ def ran(
     return found
 
 
-def fault(case: Case, device: str = "cpu") -> str | None:
-    """What differs between native and reference; None where nothing does."""
+def fault(case: Case, device: str = "cpu", exact: bool = False) -> str | None:
+    """What differs between native and reference; None where nothing does.
+
+    Args:
+        case: what is run.
+        device: the native executor's.
+        exact: whether results must be equal; otherwise, as far off as their roundings may make them.
+    """
     start = {node: np.array(node.value.read()) for node in variables_of(case)}
     try:
         expected = ran(case, "reference", start)
-        limits = [limits_of(case, feeds) for feeds in case.feeds]
+        limits = [
+            [_EXACT] * len(case.program.roots) if exact else limits_of(case, feeds)
+            for feeds in case.feeds
+        ]
     except MagmaDNNError:
         return None
     finally:
@@ -254,6 +264,8 @@ def difference(wanted: Array, have: Array, limit: tuple[Array, Array] | None) ->
         return f"expected {wanted.dtype} {wanted.shape}, got {have.dtype} {have.shape}"
     if limit is None:
         return None
+    if limit is _EXACT:
+        return _inequality(wanted, have)
     a, b = (x.astype(WIDE) for x in (wanted, have))
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return f"NaN elsewhere: expected {wanted}, got {have}"
@@ -269,16 +281,25 @@ def difference(wanted: Array, have: Array, limit: tuple[Array, Array] | None) ->
     return None
 
 
+def _inequality(wanted: Array, have: Array) -> str | None:
+    """Where two arrays of one shape and dtype are not equal, NaN or not NaN, zeros of any sign."""
+    same = (wanted == have) | ((wanted != wanted) & (have != have))
+    if same.all():
+        return None
+    at = tuple(int(k) for k in np.argwhere(~same)[0])
+    return f"{int((~same).sum())} of {same.size} differ, at {at}: expected {wanted[at]}, got {have[at]}"
+
+
 # --- shrinking ------------------------------------------------------------------------------------
 
 
-def shrunk(case: Case, device: str = "cpu") -> Case:
+def shrunk(case: Case, device: str = "cpu", exact: bool = False) -> Case:
     """A smaller case that still fails: fewer results, fewer runs, values fed in place of computed."""
     smaller = True
     while smaller:
         smaller = False
         for candidate in _smaller(case):
-            if len(candidate.program.roots) and fault(candidate, device) is not None:
+            if len(candidate.program.roots) and fault(candidate, device, exact) is not None:
                 case, smaller = candidate, True
                 break
     return case

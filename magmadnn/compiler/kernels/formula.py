@@ -10,11 +10,14 @@ several dtypes become the last of them in `DTYPES`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 Formula = tuple[Any, ...]
 
-DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
+INTEGERS = ("uint8", "int32", "int64")
+FLOATS = ("float32", "float64")
+DTYPES = ("bool", *INTEGERS, *FLOATS)
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bfloat16": 2,
     "float16": 2,
@@ -42,6 +45,13 @@ PRIMITIVES = (
         "floor", "ceil", "minimum", "maximum", "where",
     }
 )  # fmt: skip
+
+
+def constant(value: Any) -> Formula:
+    """A constant; the text keeps apart what compares equal: 0.0 and -0.0, 1, 1.0 and True."""
+    if value != value:
+        value = math.nan  # one object, so that formulas with it are equal
+    return ("constant", value, repr(value))
 
 
 def frozen(expression: Any) -> Formula:

@@ -6,10 +6,10 @@ from collections.abc import Container, Iterable
 
 import numpy as np
 
-from magmadnn.compiler.formulas import constant, formula_of
+from magmadnn.compiler.formulas import formula_of
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.draws import Draw
-from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
@@ -51,6 +51,10 @@ class _Formulas:
             operands = [self.read(i, node) for i in node.inputs]
             self._known[node] = formula_of(node, operands)
         return self._known[node]
+
+    def value(self, node: Node) -> Formula:
+        """The formula of what is stored."""
+        return _whole(self.of(node), node)
 
     def read(self, operand: Node, reader: Node) -> Formula:
         """What a member reads: another member's formula, a constant, or memory."""
@@ -101,6 +105,12 @@ class _Formulas:
         if region.kind is RegionKind.COLUMNS and spread == FULL:
             return ROW
         return spread
+
+
+def _whole(formula: Formula, node: Node) -> Formula:
+    """The formula of a node that is no part of another; an integer that is known stays one."""
+    known = formula[0] == "constant" and node.dtype.name in INTEGERS
+    return ("cast", formula, node.dtype.name) if known else formula
 
 
 def _counts(base: Node) -> bool:
@@ -156,18 +166,18 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
     for number, node in enumerate(region.nodes):
         name = f"v{number}"
         if is_reduction(node):
-            source = formulas.read(node.inputs[0], node)
+            source = _whole(formulas.read(node.inputs[0], node), node.inputs[0])
             made = Reduction(name, combined_by(node), source, node.dtype.name)
             reduce[stages.stage[node]].append(made)
             formulas.define(node, ("value", name))
         elif node in region.numbers:
-            then[stages.known[node] - 1].append((name, formulas.of(node)))
+            then[stages.known[node] - 1].append((name, formulas.value(node)))
             formulas.define(node, ("value", name))
     store: list[list[Result]] = [[] for _ in range(stages.count)]
     store_row: list[list[Result]] = [[] for _ in range(stages.count)]
     writes = []
     for number, node in enumerate(needed):
-        name, formula = f"y{number}", formulas.of(node)
+        name, formula = f"y{number}", formulas.value(node)
         if node in region.numbers:
             result = Result(name, node.dtype.name, formula, COLUMN)
             store_row[stages.known[node] - 1].append(result)
@@ -196,7 +206,7 @@ def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowe
     total = reduced_by(region)
     source = formulas.operand(total.inputs[0], FULL)
     formulas.define(total, ("value", "total"))
-    results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
+    results = [Result(f"y{i}", n.dtype.name, formulas.value(n), ROW) for i, n in enumerate(needed)]
     kernel = Columns(
         tuple(formulas.operands),
         (Reduction("total", combined_by(total), source, total.dtype.name),),
@@ -216,7 +226,7 @@ def _lower_random(region: Region, layouts: Layouts, needed: list[Node]) -> Lower
     drawn = region.nodes[0]
     formulas.operand(drawn.inputs[0], SCALAR)
     formulas.define(drawn, ("drawn",))
-    results = [Result(f"y{i}", n.dtype.name, formulas.of(n), ROW) for i, n in enumerate(needed)]
+    results = [Result(f"y{i}", n.dtype.name, formulas.value(n), ROW) for i, n in enumerate(needed)]
     kernel = Draw(tuple(formulas.operands), tuple(results), drawn.dtype.name)
     writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
     return Lowered(
@@ -287,7 +297,7 @@ def _lower_gemm(
     product, main = product_of(region), main_result(region, needed, in_place)
     formulas.define(product, ("product",))
     others = [n for n in needed if n is not main]
-    results = [Result(f"y{i}", n.dtype.name, formulas.of(n)) for i, n in enumerate(others)]
+    results = [Result(f"y{i}", n.dtype.name, formulas.value(n)) for i, n in enumerate(others)]
     formula = formulas.of(main)
     plain = formula == ("product",) and not results
     finish = None if plain else Finish(tuple(formulas.operands), tuple(results), formula)

@@ -25,6 +25,7 @@ from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
 from magmadnn.graph import scalar
 from magmadnn.memory import as_dtype
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
+from tests.compiler.exact_draw import ON_X86
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler, run_launch
 
 X, Y = ("argument", 0), ("argument", 1)
@@ -115,6 +116,38 @@ def test_primitives_mean_what_they_mean_in_numpy(dtype: str) -> None:
             np.testing.assert_array_equal(
                 np.signbit(result[zeros]), np.signbit(wanted[zeros]), name
             )
+
+
+@needs_compiler
+@pytest.mark.skipif(not ON_X86, reason="what is out of range is not the same in NumPy elsewhere")
+def test_conversions_are_numpys() -> None:
+    """Between all dtypes, in range, at its ends and beyond, all in one module."""
+    beyond = [127, 128, 200, 255, 256, -1, -128, -129, 3e9, -3e9, 1e19, -1e19, 2.0**31, 2.0**63]
+    launches, made = [], []
+    for source in DTYPES:
+        given = samples(source)
+        if source.startswith("float"):
+            given = np.r_[given, np.array(beyond, source)]
+        for goal in DTYPES:
+            y = np.full(given.size, 77 % 2, goal)
+            kernel = pointwise((Operand("x", source),), Result("y", goal, ("cast", X, goal)))
+            values = {
+                "row0": 0,
+                "row1": 1,
+                "column0": 0,
+                "column1": given.size,
+                "x_row": 0,
+                "y_row": 0,
+            }
+            values |= {"x": given.ctypes.data, "y": y.ctypes.data}
+            launch = choose(kernel, values, CHIP)
+            assert launch is not None
+            launches.append(launch)
+            made.append((given, goal, y))
+    run_all(launches)
+    for given, goal, y in made:
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(y, given.astype(goal), err_msg=f"{given.dtype} {goal}")
 
 
 def _expected(name: str, operands: list[np.ndarray]) -> np.ndarray | None:

@@ -17,6 +17,7 @@ from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import NoGradient, Op
 from magmadnn.graph.spec import is_floating
 from magmadnn.runtime import Executable
+from tests.compiler import exact_draw
 from tests.compiler.native_draw import draw
 from tests.compiler.native_graphs import fault, shrunk
 from tests.ops.contract_cases import (
@@ -29,9 +30,11 @@ from tests.ops.contract_cases import (
     cases,
 )
 from tests.runtime.cuda.devices import DEVICES, on
+from tests.runtime.cuda.emulator import needs_compiler
 
 KINDS = {"emulated": ("float32",), "gpu": (*FLOATS, *INTEGERS)}
 GRAPHS = {"emulated": 20, "gpu": 500}
+EXACT_GRAPHS = {"emulated": 200, "gpu": 2000}
 BLOCKS = 10
 USUAL = ("softmax", "sum", "matmul", "where")
 
@@ -111,3 +114,26 @@ def test_random_graphs(block: int, device: str) -> None:
             why = fault(case, "cuda")
             small = shrunk(case, "cuda") if why is not None else None
         assert why is None, f"seed {seed}: {why}\n{small.text() if small else ''}"
+
+
+def check_exact(seed: int, device: str) -> None:
+    case = exact_draw.draw(seed)
+    with on(device):
+        why = fault(case, "cuda", exact=True)
+        small = shrunk(case, "cuda", exact=True) if why is not None else None
+    assert why is None, f"seed {seed}: {why}\n{small.text() if small else ''}"
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", [2, 28, 30])
+def test_integers_truth_values_and_halves_are_equal(seed: int) -> None:
+    """A few of those below; the native executor once refused the last two."""
+    check_exact(seed, "emulated")
+
+
+@pytest.mark.parametrize("device", [RARE, GPU])
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_random_graphs_of_exact_steps_are_equal(block: int, device: str) -> None:
+    each = EXACT_GRAPHS[device] // BLOCKS
+    for seed in range(block * each, (block + 1) * each):
+        check_exact(seed, device)

@@ -14,8 +14,7 @@ from typing import Any
 
 from magmadnn.compiler.cuda.gemm.finish import PRODUCT, substituted
 from magmadnn.compiler.cuda.gemm.sized import results_of
-from magmadnn.compiler.formulas import constant
-from magmadnn.compiler.kernels.formula import HALVES, Formula
+from magmadnn.compiler.kernels.formula import HALVES, Formula, constant
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import FULL, ROW, SCALAR, Operand, Result
 from magmadnn.compiler.kernels.rows import Rows, Stage

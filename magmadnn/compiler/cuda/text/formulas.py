@@ -15,6 +15,7 @@ from typing import Any
 from magmadnn.compiler.kernels.formula import (
     DTYPES,
     HALVES,
+    INTEGERS,
     PRIMITIVES,
     REAL_FUNCTIONS,
     TRUTHS,
@@ -35,6 +36,7 @@ _COMPARED = {
 }  # fmt: skip
 _ARITHMETIC = {"add": "+", "subtract": "-", "multiply": "*"}
 _UNSIGNED = {"int32": "unsigned", "int64": "u64"}
+_TRUNCATED = {"uint8": "(u8)to_int({})", "int32": "to_int({})", "int64": "to_i64({})"}
 _RENAMED = {"power": "pow", "absolute": "fabs"}
 
 
@@ -113,6 +115,8 @@ class Writer:
         if name == "constant":
             return args[0]
         if name == "cast":
+            if args[0][0] == "constant" and args[1] in INTEGERS:
+                return literal(args[0][1], args[1])  # all of its digits
             return self._cast(self.write(args[0]), args[1])
         if name not in PRIMITIVES:
             return self._leaf(formula)
@@ -175,9 +179,10 @@ def _common(operands: list[Any]) -> str:
 
 
 def converted(cell: Cell, dtype: str) -> str:
-    """The text of a value in another dtype; NaN and what is out of range become some integer.
+    """The text of a value in another dtype.
 
-    In half precision it is rounded, and stays float32.
+    In half precision it is rounded, and stays float32. What is out of range becomes what NumPy makes of it on
+    x86: the least integer, of bytes the low one of int32.
     """
     if cell.dtype == dtype:
         return cell.text
@@ -185,8 +190,8 @@ def converted(cell: Cell, dtype: str) -> str:
         return f"({cell.text} != 0)"
     if dtype in HALVES:
         return f"as_float(as_{dtype}({converted(cell, 'float32')}))"
-    if dtype == "uint8":
-        return f"(u8)(i64){cell.text}" if is_float(cell.dtype) else f"(u8){cell.text}"
+    if is_float(cell.dtype) and dtype in _TRUNCATED:
+        return _TRUNCATED[dtype].format(cell.text)
     return f"({TYPES[dtype]}){cell.text}"
 
 

@@ -61,6 +61,14 @@ __device__ __forceinline__ void touch(const void *at) {
 __device__ __forceinline__ float make_f32(unsigned bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ double make_f64(u64 bits) { return __longlong_as_double((i64)bits); }
 
+// Truncated; the least integer for NaN and what is out of range, as NumPy has it on x86.
+template <typename T> __device__ __forceinline__ int to_int(T x) {
+  return x >= T(-0x1p31) && x < T(0x1p31) ? (int)x : (int)0x80000000u;
+}
+template <typename T> __device__ __forceinline__ i64 to_i64(T x) {
+  return x >= T(-0x1p63) && x < T(0x1p63) ? (i64)x : (i64)0x8000000000000000ull;
+}
+
 // NumPy's minimum and maximum: NaN is passed on.
 template <typename T> __device__ __forceinline__ T least(T a, T b) { return a < b || a != a ? a : b; }
 template <typename T> __device__ __forceinline__ T most(T a, T b) { return a > b || a != a ? a : b; }

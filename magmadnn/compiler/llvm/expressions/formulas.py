@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from magmadnn.compiler.kernels.formula import HALVES, Formula
+from magmadnn.compiler.kernels.formula import HALVES, INTEGERS, Formula
 from magmadnn.compiler.llvm.ir.builder import (
     F32,
     F64,
@@ -69,6 +69,8 @@ class Writer:
         if name == "constant":
             return args[0]
         if name == "cast":
+            if args[0][0] == "constant" and args[1] in INTEGERS:
+                return self._code.lift(int(args[0][1]), ITEMS[args[1]])  # all of its digits
             made = cast(self._code, self.write(args[0]), register_item(args[1]))
             return rounded(self._code, made, args[1]) if args[1] in HALVES else made
         if name not in PRIMITIVES and name not in _SPECIAL:
@@ -81,7 +83,11 @@ class Writer:
 
 
 def cast(code: Code, x: Value, item: Any) -> Value:
-    """`x` as elements of type `item`; NaN and what is out of range become some integer."""
+    """`x` as elements of type `item`.
+
+    What is out of range becomes what NumPy makes of it on x86: the least integer; of bytes, the low one of
+    int32.
+    """
     source = item_type(x.type)
     if item == source:
         return x
@@ -90,7 +96,7 @@ def cast(code: Code, x: Value, item: Any) -> Value:
     if source == I8:  # the one unsigned type
         x, source = code.widened(x, I32), I32
     if is_float(source) and not is_float(item):
-        return code.to_integer(x, item)
+        return code.convert(code.to_integer(x, I64 if item == I64 else I32), item)
     return code.convert(x, item)
 
 

@@ -133,7 +133,8 @@ class Arithmetic:
         """`a relation b` as a truth value; with NaN only `!=` is true."""
         x, y = self._pair(a, b)
         if not is_float(x.type):
-            return Value(self, self.ir.icmp_signed(relation, x.ir, y.ir))
+            make = self.ir.icmp_unsigned if item_type(x.type) == I1 else self.ir.icmp_signed
+            return Value(self, make(relation, x.ir, y.ir))
         make = self.ir.fcmp_unordered if relation == "!=" else self.ir.fcmp_ordered
         return Value(self, make(relation, x.ir, y.ir))
 
@@ -164,10 +165,10 @@ class Arithmetic:
         return Value(self, self.ir.frem(a.ir, b.ir))
 
     def to_integer(self, x: Value, item: Any) -> Value:
-        """Truncated to an integer; the nearest there is if out of range, 0 for NaN."""
-        kind = like(x.type, item)
-        name = f"llvm.fptosi.sat.{suffix(kind)}.{suffix(x.type)}"
-        return self.intrinsic(name, kind, [x.ir])
+        """Truncated to a signed integer; the least there is for NaN and what is out of range."""
+        least = -(2.0 ** (item.width - 1))
+        inside = (x >= least) & (x < -least)
+        return self.convert(self.select(inside, x, least), item)
 
     def select(self, condition: Value, yes: Number, no: Number) -> Value:
         """`yes` where `condition` holds, else `no`."""
