@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
@@ -157,10 +156,10 @@ def test_swapped_training_and_test_files_are_refused(tmp_path):
 def test_an_unreadable_file(tmp_path, idx_files, monkeypatch):
     idx_files()
 
-    def refuse(path, flags):
+    def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(FileError) as error:
         data.idx_folder(tmp_path)
     assert str(error.value) == (
