@@ -27,6 +27,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_NAMES = 1000  # known names that a message lists, and that the nearest is looked for among
+_NAME = 100  # letters of a name that is compared with others
+_LISTED = 4000  # letters of the list
+
 
 def shown(text: object, most: int = 1000) -> str:
     """A text from outside as a message shows it: in one line, printable, at most `most` characters.
@@ -70,11 +74,14 @@ class UnknownNameError(ArgumentError):
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
         """The error for `name`, which should be one of `known`, the names of a `what`."""
-        names = sorted(known)
-        begun = [n for n in names if len(str(name)) > 1 and n.startswith(str(name))]
-        near = begun or difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+        names, text = sorted(known), str(name)
+        # To compare takes time that grows with both lengths, and names from files may be of any length.
+        near_names = [n for n in names[:_NAMES] if len(n) <= _NAME] if len(text) <= _NAME else []
+        begun = [n for n in near_names if len(text) > 1 and n.startswith(text)]
+        near = begun or difflib.get_close_matches(text, near_names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return cls(f"{what} {name!r} is not known: {hint}known are {', '.join(names)}")
+        listed = shown(", ".join(names[:_NAMES]), _LISTED)
+        return cls(f"{what} {shown(repr(name), _NAME)} is not known: {hint}known are {listed}")
 
 
 class IndexOutOfRangeError(ArgumentError, IndexError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.backends.cpu.host import total_bytes
+from magmadnn.storage.machine_memory import available_bytes, total_bytes
 
 NOT_INSTALLED = "not installed"
 _UNKNOWN = "cannot be found out"
@@ -81,11 +81,9 @@ def cores_words() -> str:
 
 def memory_words() -> str:
     """All memory, and what is free for programs."""
-    free = ""
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            free = f", {int(line.split()[1]) / 2**20:.1f} GiB available"
-    return f"{total_bytes() / 2**30:.1f} GiB{free}"
+    total, free = total_bytes(), available_bytes()
+    words = f", {free / 2**30:.1f} GiB available" if free < total else ""
+    return f"{total / 2**30:.1f} GiB{words}"
 
 
 def numpy_words() -> str:

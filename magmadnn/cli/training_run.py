@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
+import re
 import signal
 import time
 from dataclasses import dataclass, replace
@@ -26,8 +27,8 @@ from magmadnn.training.callbacks.progress import Progress
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.summary import summary_text
 
-from .arguments import as_typed
 from .console import Console
+from .ending import Terminated
 from .outputs import check_above, check_place, read_result, say_result, write_json, write_results
 from .settings import Settings, mnist_folder
 from .units import OwnUnits
@@ -70,7 +71,6 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         data_sha256=_fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )
-    data = data.keeping_back(settings.validation_split, settings.seed)
     model = _build(settings, data)
     folder = _create(settings, out)
     return _train(Run(folder, settings, data, model, say))
@@ -107,7 +107,6 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
             f"{settings.data_folder or settings.data}: the training rows are not those that the run in "
             f"{folder} was started with; restore the data, or start a new run"
         )
-    data = data.keeping_back(settings.validation_split, settings.seed)
     return _train(Run(folder, settings, data, _build(settings, data), say))
 
 
@@ -153,20 +152,14 @@ def _load(settings: Settings, source: str, say: Console) -> Dataset:
         data = load(
             source,
             target=settings.target,
-            ignore=settings.ignore,
-            features=settings.features,
-            categories=settings.categories,
-            decimal=settings.decimal,
             missing=settings.missing,
             test_split=settings.test_split,
             seed=settings.seed,
             task=settings.task,
         )
-    except DataError as error:
-        raise type(error)(as_typed(str(error))) from error
+    except DataError as error:  # the way out as it is typed here
+        raise type(error)(re.sub(r'missing="(\w+)"', r"--missing \1", str(error))) from error
     say(data.description)
-    for note in data.notes:
-        say(f"note: {as_typed(note)}")
     say(f"{data.preparation.task}, since {_reason(settings, data)} (--task chooses)")
     return data
 
@@ -265,23 +258,21 @@ def _train(run: Run) -> int:
     say(f"output in {run.folder}")
     checkpoint = Checkpoint(run.folder, every_steps=settings.checkpoint_every)
     progress: list[Callback] = [] if say.quiet else [Progress()]
-    history = run.model.fit(
-        *run.data.train(),
-        batch_size=settings.batch_size,
-        epochs=settings.epochs,
-        validation_split=settings.validation_split,
-        callbacks=[
-            OwnUnits(run.data.preparation),
-            *progress,
-            _HistoryFiles(run.folder),
-            checkpoint,
-        ],
-        verbose=False,
-    )
-    if checkpoint.interrupted_by is not None:
-        name = signal.Signals(checkpoint.interrupted_by).name
-        say(f"{name}: the state is saved; go on with: magmadnn train --resume {run.folder}")
-        return 128 + checkpoint.interrupted_by
+    own_units, files = OwnUnits(run.data.preparation), _HistoryFiles(run.folder)
+    try:
+        history = run.model.fit(
+            *run.data.train(),
+            batch_size=settings.batch_size,
+            epochs=settings.epochs,
+            validation_split=settings.validation_split,
+            callbacks=[own_units, *progress, files, checkpoint],
+            verbose=False,
+        )
+    except (KeyboardInterrupt, Terminated):
+        if checkpoint.interrupted_by is not None and checkpoint.is_saved:
+            name = signal.Signals(checkpoint.interrupted_by).name
+            say(f"{name}: the state is saved; go on with: magmadnn train --resume {run.folder}")
+        raise
     result = write_results(run.folder, run.model, run.data, history, settings, say)
     say_result(result, say)
     if settings.json is not None:

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._find import PACKED, list_folder
+from magmadnn.data._find import list_folder
 from magmadnn.data.cifar import cifar10, cifar10_classes, has_cifar_files
 from magmadnn.data.idx import has_idx_files, idx_folder, mnist
 from magmadnn.data.npz import NpzArrays, read_npz
 from magmadnn.data.tables.reading import Missing, Table
 from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
-from magmadnn.errors import DataError, FileError
-from magmadnn.storage.places import expanded
+from magmadnn.errors import DataError, FileError, quoted, shown
+from magmadnn.storage.input_files import input_path, reading
 
 Array = NDArray[Any]
 
@@ -31,6 +31,7 @@ _KNOWN = (
 )
 _WORDS = {"\t": "tabs", " ": "white space"}
 _SHOWN = 5  # names that a message lists
+_LISTED = 1000  # names that one that is not there is compared with
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,37 +74,31 @@ def open_source(
     """
     if spec == "mnist":
         return _images("MNIST", *mnist())
-    path = expanded(spec)
-    if not path.exists():
+    path = input_path("data", spec)
+    with reading(path):
+        is_there, is_folder = path.exists(), path.is_dir()
+    if not is_there:
         raise _not_found(spec, path)
-    if path.is_dir():
+    if is_folder:
         return _folder(path)
     if path.suffix.lower() == ".npz":
         return _npz(path, read_npz(path, with_target=with_target), missing)
-    if not is_text_name(path):
-        raise DataError(f"{path}: its kind {path.suffix!r} is not known: expected {_KNOWN}")
-    return table_source(read_text(path))
-
-
-def is_text_name(path: Path) -> bool:
-    """Whether a file is named like a table in text, plain or packed."""
-    plain = path.with_suffix("") if path.suffix.lower() in PACKED[1:] else path
-    return plain.suffix.lower() in TEXT_ENDINGS
-
-
-def table_source(table: Table) -> Source:
-    """A table as a source."""
+    if path.suffix.lower() not in TEXT_ENDINGS:
+        raise DataError(
+            f"{shown(path)}: its kind {quoted(path.suffix)} is not known: expected {_KNOWN}"
+        )
+    table = read_text(path)
     return Source(_table_format(table), table.x, table.target, table=table)
 
 
 def _not_found(spec: str, path: Path) -> FileError:
     beside = list_folder(path.parent) if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, ["mnist", *beside], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(path.name, ["mnist", *beside[:_LISTED]], n=1, cutoff=0.6)
     hint = ""
     if near:
         known = near[0] if near[0] == "mnist" else str(path.with_name(near[0]))
-        hint = f"did you mean {known!r}? "
-    return FileError(f"data {spec!r} is not there: {hint}expected {_KNOWN}")
+        hint = f"did you mean {quoted(known, 1000)}? "
+    return FileError(f"data {quoted(spec, 1000)} is not there: {hint}expected {_KNOWN}")
 
 
 def _folder(path: Path) -> Source:
@@ -112,9 +107,9 @@ def _folder(path: Path) -> Source:
         return _images("IDX images", *idx_folder(path))
     if has_cifar_files(path):
         return _cifar(path)
-    found = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    found = shown(", ".join(names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     raise DataError(
-        f"{path}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 batches "
+        f"{shown(path)}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 batches "
         f"(data_batch_1.bin, ...): found {found or 'an empty folder'}"
     )
 
@@ -133,10 +128,10 @@ def _cifar(path: Path) -> Source:
 
 
 def _npz(path: Path, arrays: NpzArrays, missing: Missing | None) -> Source:
-    x, y = _npz_rows(f"{path}: x", arrays.x, arrays.y, missing)
+    x, y = _npz_rows(f"{shown(path)}: x", arrays.x, arrays.y, missing)
     if arrays.x_test is None:
         return Source(".npz arrays", x, y)
-    x_test, y_test = _npz_rows(f"{path}: x_test", arrays.x_test, arrays.y_test, missing)
+    x_test, y_test = _npz_rows(f"{shown(path)}: x_test", arrays.x_test, arrays.y_test, missing)
     return Source(".npz arrays", x, y, x_test, y_test)
 
 
@@ -171,7 +166,7 @@ def _rows_with_nan(array: Array) -> NDArray[np.bool_]:
 def _table_format(table: Table) -> str:
     delimiter = _WORDS.get(table.delimiter, repr(table.delimiter))
     header = "a header" if table.schema.header else "no header"
-    text = f"text separated by {delimiter}, {header}" if table.delimiter else "columns"
+    text = f"text separated by {delimiter}, {header}"
     if table.dropped:
         text += f", {table.dropped} rows with missing values left out"
     elif unknown := int(np.isnan(table.x).any(axis=1).sum()):

@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._find import find_file, list_folder, read_bytes
-from magmadnn.errors import DataError
-from magmadnn.storage.places import expanded
+from magmadnn.data._find import find_file, list_folder
+from magmadnn.data._packed import SMALLER, unpacked
+from magmadnn.errors import DataError, shown
+from magmadnn.storage.input_files import check_room, input_path, opened, reading
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 _SHAPE = (3, 32, 32)  # channel, height, width in the file
 _RECORD = 1 + 3 * 32 * 32
 _CLASSES = 10
-_TRAIN = re.compile(r"data_batch_([1-9]\d*)\.bin(?:\.gz|\.xz)?")
+_TRAIN = re.compile(r"data_batch_([1-9][0-9]{0,8})\.bin(?:\.gz|\.xz)?")
+_NAMES_BYTES = 10_000  # of batches.meta.txt, which has ten short lines
 
 
 def cifar10(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
@@ -36,13 +38,13 @@ def cifar10(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
         DataError: a batch is missing, cut short or no CIFAR-10 batch.
         FileError: a file or the folder cannot be read.
     """
-    place = expanded(folder)
+    place = input_path("cifar10: the folder", folder)
     training = [find_file(place, [f"data_batch_{n}.bin"]) for n in _train_numbers(place)]
     test = find_file(place, ["test_batch.bin"])
     if not training or test is None:
         missing = "test_batch.bin" if training else "data_batch_1.bin"
         raise DataError(
-            f"{place}: {missing} (plain, .gz or .xz) is missing: CIFAR-10 needs test_batch.bin "
+            f"{shown(place)}: {missing} (plain, .gz or .xz) is missing: CIFAR-10 needs test_batch.bin "
             "and at least one data_batch_<number>.bin"
         )
     return _read([path for path in training if path is not None]), _read([test])
@@ -55,12 +57,16 @@ def cifar10_classes(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
         DataError: the file does not hold ten names, one a line.
         FileError: it cannot be read.
     """
-    path = expanded(folder) / "batches.meta.txt"
-    if not path.is_file():
-        return None
-    names = read_bytes(path)[0].decode("utf-8", "replace").split()
+    path = input_path("cifar10_classes: the folder", folder) / "batches.meta.txt"
+    with reading(path):
+        if not path.exists():
+            return None
+    with opened(path) as file:
+        names = file.read(_NAMES_BYTES).decode("utf-8", "replace").split()
     if len(set(names)) != _CLASSES or len(names) != _CLASSES:
-        raise DataError(f"{path}: expected {_CLASSES} different class names, got {len(names)}")
+        raise DataError(
+            f"{shown(path)}: expected {_CLASSES} different class names, got {len(names)}"
+        )
     return tuple(names)
 
 
@@ -78,6 +84,7 @@ def _read(paths: list[Path]) -> Pair:
     records = [_records(path) for path in paths]
     rows = sum(map(len, records))
     channels, height, width = _SHAPE
+    check_room(paths[0].parent, 4 * _RECORD * rows, SMALLER)  # as float32
     x = np.empty((rows, height, width, channels), np.float32)
     y = np.empty(rows, np.int64)
     low = 0
@@ -91,17 +98,18 @@ def _read(paths: list[Path]) -> Pair:
 
 
 def _records(path: Path) -> NDArray[np.uint8]:
-    data, complete = read_bytes(path)
-    if not data or len(data) % _RECORD or not complete:
+    with unpacked(path) as source:
+        data = source.read_all()
+    if not data or len(data) % _RECORD or not source.is_whole:
         raise DataError(
-            f"{path}: is cut short or no CIFAR-10 batch: expected a multiple of {_RECORD} bytes, "
+            f"{shown(path)}: is cut short or no CIFAR-10 batch: expected a multiple of {_RECORD} bytes, "
             f"got {len(data)}: fetch the file again"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
     if (wrong := records[:, 0] >= _CLASSES).any():
         row = int(np.argmax(wrong))
         raise DataError(
-            f"{path}: record {row} has the label {records[row, 0]}, outside the classes "
+            f"{shown(path)}: record {row} has the label {records[row, 0]}, outside the classes "
             f"0..{_CLASSES - 1}: it is no CIFAR-10 batch"
         )
     return records

@@ -8,6 +8,7 @@ digits", section "File formats for the MNIST database".
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._find import find_file, places_of, read_bytes
-from magmadnn.errors import DataError, FileError
-from magmadnn.storage.places import expanded
+from magmadnn.data._find import find_file, places_of
+from magmadnn.data._packed import SMALLER, Unpacked, unpacked
+from magmadnn.errors import DataError, FileError, shown
+from magmadnn.storage.input_files import check_room, input_path, reading
 
 Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -81,7 +83,7 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> tuple[Pair, Pair]:
         other = "" if folder else ", or set MAGMADNN_DATA to the one it is in"
         raise DataError(
             f"MNIST: {missing[0]}.gz is missing{more}, looked in "
-            f"{', '.join(map(str, places))}: put it into one of these folders{other} "
+            f"{', '.join(map(shown, places))}: put it into one of these folders{other} "
             f"(SHA-256 {MNIST_GZ_SHA256[missing[0]]})"
         )
     return _read_folder(here, MNIST_SHA256)
@@ -97,9 +99,11 @@ def idx_folder(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
         DataError: a file is missing, cut short or swapped with another.
         FileError: a file or the folder cannot be read.
     """
-    place = expanded(folder)
-    if not place.is_dir():
-        raise FileError(f"{place}: expected a folder with IDX files, which is not there")
+    place = input_path("idx_folder: the folder", folder)
+    with reading(place):
+        is_there = place.is_dir()
+    if not is_there:
+        raise FileError(f"{shown(place)}: expected a folder with IDX files, which is not there")
     return _read_folder(place, {})
 
 
@@ -117,7 +121,7 @@ def _read_folder(folder: Path, sha256: Mapping[str, str]) -> tuple[Pair, Pair]:
     train, test = (_read_pair(folder, *names, sha256) for names in (IDX_FILES[:2], IDX_FILES[2:]))
     if train[0].shape[1:] != test[0].shape[1:]:
         raise DataError(
-            f"{folder}: training images are {_by(train[0].shape[1:3])} but test images are "
+            f"{shown(folder)}: training images are {_by(train[0].shape[1:3])} but test images are "
             f"{_by(test[0].shape[1:3])}: both sets need the same size"
         )
     return train, test
@@ -128,11 +132,11 @@ def _read_pair(folder: Path, images: str, labels: str, sha256: Mapping[str, str]
     numbers = _read(folder, labels, _LABELS, sha256.get(labels))
     if len(pixels) != len(numbers):
         raise DataError(
-            f"{folder}: {images} holds {len(pixels)} images but {labels} holds {len(numbers)} "
+            f"{shown(folder)}: {images} holds {len(pixels)} images but {labels} holds {len(numbers)} "
             "labels: the files belong to different sets"
         )
     if pixels.size == 0:
-        raise DataError(f"{folder}: {images} is empty: its shape is {pixels.shape}")
+        raise DataError(f"{shown(folder)}: {images} is empty: its shape is {pixels.shape}")
     x = np.divide(pixels[..., np.newaxis], np.float32(255.0), dtype=np.float32)
     return x, numbers.astype(np.int64)
 
@@ -141,26 +145,31 @@ def _read(folder: Path, name: str, kind: _Kind, sha256: str | None) -> NDArray[n
     path = _path(folder, name)
     if path is None:
         raise DataError(
-            f"{folder}: {name} (plain or .gz) is missing: the folder needs the four files "
+            f"{shown(folder)}: {name} (plain or .gz) is missing: the folder needs the four files "
             f"{', '.join(IDX_FILES)}"
         )
-    data, complete = read_bytes(path)
-    array = _parse(path, data, complete, kind)
-    if sha256 is not None and (got := hashlib.sha256(data).hexdigest()) != sha256:
-        raise DataError(
-            f"{path}: is not MNIST's file: the content's SHA-256 is {got}, expected {sha256}: "
-            "fetch it again, or read other data in this format with md.data.idx_folder"
-        )
+    with unpacked(path) as source:
+        head = source.read(4 + 4 * kind.axes)
+        array = _values(path, source, len(head), _shape(path, head, kind), kind)
+    if sha256 is not None:
+        digest = hashlib.sha256(head)
+        digest.update(array.data)
+        if (got := digest.hexdigest()) != sha256:
+            raise DataError(
+                f"{shown(path)}: is not MNIST's file: the content's SHA-256 is {got}, expected {sha256}: "
+                "fetch it again, or read other data in this format with md.data.idx_folder"
+            )
     return array
 
 
-def _parse(path: Path, data: bytes, complete: bool, kind: _Kind) -> NDArray[np.uint8]:
-    header = 4 + 4 * kind.axes
-    if len(data) < header:
+def _shape(path: Path, head: bytearray, kind: _Kind) -> list[int]:
+    """The sizes in the file's first bytes."""
+    if len(head) < 4 + 4 * kind.axes:
         raise DataError(
-            f"{path}: is cut short: expected a header of {header} bytes, got {len(data)} bytes"
+            f"{shown(path)}: is cut short: expected a header of {4 + 4 * kind.axes} bytes, got "
+            f"{len(head)} bytes"
         )
-    magic, *shape = struct.unpack(f">{1 + kind.axes}I", data[:header])
+    magic, *shape = struct.unpack(f">{1 + kind.axes}I", head)
     if magic != kind.magic:
         other = _LABELS if kind is _IMAGES else _IMAGES
         hint = (
@@ -169,16 +178,32 @@ def _parse(path: Path, data: bytes, complete: bool, kind: _Kind) -> NDArray[np.u
             else "it is not an IDX file of bytes"
         )
         raise DataError(
-            f"{path}: the magic number is {magic}, expected {kind.magic} ({kind.name}): {hint}"
+            f"{shown(path)}: the magic number is {magic}, expected {kind.magic} ({kind.name}): {hint}"
         )
-    expected = header + int(np.prod(shape, dtype=np.int64))
-    if len(data) != expected or not complete:
-        what = "is cut short" if len(data) < expected or not complete else "is too long"
-        raise DataError(
-            f"{path}: {what}: {shape[0]} {kind.name} need {expected} bytes, "
-            f"got {len(data)}: fetch the file again"
-        )
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
+    return shape
+
+
+def _values(
+    path: Path, source: Unpacked, header: int, shape: list[int], kind: _Kind
+) -> NDArray[np.uint8]:
+    """All bytes behind the header, which are as many as it says."""
+    size, total = math.prod(shape), header + math.prod(shape)
+    got: int | str = source.most
+    if source.is_packed and total > source.most:
+        raise source.too_much(f"{total:,}")
+    if source.is_packed or total == source.most:
+        check_room(path, 5 * size, SMALLER)  # as bytes, and as float32
+        array = np.empty(size, np.uint8)
+        got = header + source.read_into(array.data)
+        if got == total and not source.at_end():
+            got = "more"
+        elif got == total and source.is_whole:
+            return array.reshape(shape)
+    what = "is too long" if got == "more" or int(got) > total else "is cut short"
+    raise DataError(
+        f"{shown(path)}: {what}: {shape[0]} {kind.name} need {total} bytes, got {got}: "
+        "fetch the file again"
+    )
 
 
 def _by(shape: tuple[Any, ...]) -> str:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._find import cannot_read
 from magmadnn.data.validation import check_dtype
-from magmadnn.errors import DataError, ShapeError
-from magmadnn.storage.places import expanded
+from magmadnn.errors import DataError, ShapeError, shown
+from magmadnn.storage.input_files import input_path
+from magmadnn.storage.npz_file import opened_npz
 
 _KEYS = "x and y, or x_train and y_train (and x_test and y_test)"
+_SHOWN = 20  # keys that a message lists
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +37,14 @@ def read_npz(path: str | os.PathLike[str], *, with_target: bool = True) -> NpzAr
 
     Raises:
         FileError: the file cannot be read.
-        DataError: no .npz file, a damaged one, keys other than these, or no rows.
+        DataError: no .npz file, a damaged one, keys other than these, no rows, or packed to less than a
+            hundredth.
         ShapeError: numbers of rows differ.
         DTypeError: elements that are no numbers; objects are never loaded.
+        OutOfMemoryError: the arrays are larger than the memory that is free.
     """
-    file = expanded(path)
-    stored = _read(file)
+    path = input_path("read_npz: the file", path)
+    file, stored = shown(path), _read(path)
     if "x" in stored or ("x_train" not in stored and "x_test" not in stored):
         x, y = _pair(file, stored, "x", "y", with_target)
         return NpzArrays(x, y)
@@ -63,33 +63,18 @@ def read_npz(path: str | os.PathLike[str], *, with_target: bool = True) -> NpzAr
     return NpzArrays(x, y, x_test, y_test)
 
 
-def _read(file: Path) -> dict[str, NDArray[Any]]:
+def _read(path: Path) -> dict[str, NDArray[Any]]:
     known = ("x", "y", "x_train", "y_train", "x_test", "y_test")
-    try:
-        with file.open("rb") as stream:  # np.load leaves a damaged file open
-            stored = np.load(stream, allow_pickle=False)
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise DataError(f"{file}: holds a single array, expected an .npz with {_KEYS}")
-            found = {key: stored[key] for key in known if key in stored.files}
-            if not found:
-                keys = ", ".join(stored.files) or "none"
-                raise DataError(f"{file}: expected the keys {_KEYS}, found {keys}")
-            return found
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{file}: is damaged ({error}): write or fetch it again") from error
-    except OSError as error:
-        raise cannot_read(file, error) from error
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(
-            f"{file}: is no .npz file of numbers ({str(error).splitlines()[0]}): write it with "
-            "numpy.savez(file, x=..., y=...)"
-        ) from error
+    with opened_npz(path) as stored:
+        found = {key: stored.read(key) for key in known if key in stored.names}
+        if not found:
+            keys = shown(", ".join(stored.names[:_SHOWN]), 400) or "none"
+            raise DataError(f"{shown(path)}: expected the keys {_KEYS}, found {keys}")
+        return found
 
 
 def _pair(
-    file: Path, stored: dict[str, NDArray[Any]], x_key: str, y_key: str, with_target: bool
+    file: str, stored: dict[str, NDArray[Any]], x_key: str, y_key: str, with_target: bool
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     if x_key not in stored or (with_target and y_key not in stored):
         missing = x_key if x_key not in stored else y_key

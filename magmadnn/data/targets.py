@@ -9,15 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.errors import DataError, DTypeError, ShapeError, UnknownNameError
+from magmadnn.errors import DataError, DTypeError, ShapeError, UnknownNameError, quoted, shown
 
 Task = Literal["classification", "regression"]
 
 TASKS: tuple[Task, ...] = ("classification", "regression")
-
-Labels = Literal["text", "number", "bool"]
-
-LABELS: tuple[Labels, ...] = ("text", "number", "bool")
 
 _MOST_CLASSES = 20
 _ROWS_PER_CLASS = 10
@@ -67,33 +63,10 @@ def class_names(raw: NDArray[Any]) -> tuple[str, ...]:
         raise DataError(f"target: row {row} is {float(raw[row])}, expected a class")
     if len(distinct) < 2:
         raise DataError(
-            f"target: every row is {_text(distinct[0])!r}, expected at least 2 classes: "
+            f"target: every row is {quoted(_text(distinct[0]))}, expected at least 2 classes: "
             "is it the right column?"
         )
     return tuple(map(_text, distinct))
-
-
-def labels_of(raw: NDArray[Any]) -> Labels:
-    """What the classes in a target are."""
-    return "bool" if raw.dtype.kind == "b" else "number" if raw.dtype.kind in "iuf" else "text"
-
-
-def with_labels(classes: Sequence[str], labels: Labels) -> NDArray[Any]:
-    """Names of classes as what they were in the target; numbers are int64 if all are whole.
-
-    Raises:
-        DataError: they cannot have been that.
-    """
-    if labels == "text":
-        return np.array(classes)
-    if labels == "bool" and set(classes) <= {"False", "True"}:
-        return np.array([name == "True" for name in classes])
-    for number in (int, float):
-        try:
-            return np.array([number(name) for name in classes])
-        except ValueError:
-            continue
-    raise DataError(f"classes {', '.join(classes[:_SHOWN])} are no labels of the kind {labels!r}")
 
 
 def number_classes(
@@ -119,8 +92,8 @@ def number_classes(
         where = f"row {row}" if lines is None else f"line {lines[row]}"
         more = ", ..." if len(classes) > _SHOWN else ""
         raise DataError(
-            f"target: {where} is {_text(raw[row])!r}, which is none of the {len(classes)} "
-            f"classes {', '.join(classes[:_SHOWN])}{more}"
+            f"target: {where} is {quoted(_text(raw[row]))}, which is none of the {len(classes)} "
+            f"classes {shown(', '.join(classes[:_SHOWN]))}{more}"
         )
     return labels
 

@@ -9,11 +9,20 @@ from .composition import Output as Output
 from .composition import Residual as Residual
 from .composition import Sequential as Sequential
 from .dense import Dense as Dense
+from .functions import Lambda as Lambda
 from .inputs import Input as Input
 from .layer import Layer as Layer
 from .layer import Parameter as Parameter
 from .lookup import Embedding as Embedding
+from .merging import Add as Add
+from .merging import Average as Average
+from .merging import Concatenate as Concatenate
+from .merging import Maximum as Maximum
+from .merging import Minimum as Minimum
+from .merging import Multiply as Multiply
+from .merging import Subtract as Subtract
 from .noise import Dropout as Dropout
+from .noise import GaussianNoise as GaussianNoise
 from .normalization import BatchNorm as BatchNorm
 from .normalization import LayerNorm as LayerNorm
 from .regularizers import L1 as L1
@@ -28,20 +37,29 @@ __all__ = [
     "L2",
     "Activation",
     "ActivationLike",
+    "Add",
+    "Average",
     "BatchNorm",
+    "Concatenate",
     "Dense",
     "Dropout",
     "Embedding",
     "Flatten",
+    "GaussianNoise",
     "GaussianRBF",
     "Input",
+    "Lambda",
     "Layer",
     "LayerNorm",
+    "Maximum",
+    "Minimum",
+    "Multiply",
     "Output",
     "PReLU",
     "Parameter",
     "Reshape",
     "Residual",
     "Sequential",
+    "Subtract",
     "as_activation",
 ]

@@ -36,3 +36,15 @@ def above_zero(layer: Layer, argument: str, value: Any) -> None:
     """
     if not is_finite(value) or value <= 0:
         raise ArgumentError(f"{layer}: {argument} must be a finite number above 0, got {value!r}")
+
+
+def zero_or_above(layer: Layer, argument: str, value: Any) -> None:
+    """Nothing, for a finite number of at least 0.
+
+    Raises:
+        ArgumentError: otherwise.
+    """
+    if not is_finite(value) or value < 0:
+        raise ArgumentError(
+            f"{layer}: {argument} must be a finite number of at least 0, got {value!r}"
+        )

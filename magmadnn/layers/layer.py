@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, fields
+from inspect import signature
 from typing import Any, dataclass_transform
 
 import numpy as np
@@ -28,7 +29,7 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
-from magmadnn.graph.node import Node, with_origin
+from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, with_origin
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import as_dtype
 from magmadnn.tensor import Operation, Variable
@@ -200,13 +201,21 @@ class Layer:
     # --- for users --------------------------------------------------------------------------------
 
     def __call__(self, *inputs: Any) -> Operation:
-        """The layer applied to Operations."""
+        """The layer applied to Operations, one after the other or in one list.
+
+        Raises:
+            GraphError: for something else, or if the formula uses what is neither an input nor the layer's.
+            ArgumentError: if it takes another number of inputs.
+        """
+        if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
+            inputs = tuple(inputs[0])
         for value in inputs:
             if not isinstance(value, Operation):
                 raise GraphError(
                     f"{self}: expected an Operation, got {type(value).__name__}; start from "
                     "md.layers.Input, or wrap data with md.variable"
                 )
+        self._check_number(inputs)
         parent = _current.get()
         if parent is not None and self._parent is None and not self._built:
             self._parent = parent
@@ -223,6 +232,8 @@ class Layer:
                 result = output.node
                 if not result.inputs:  # a leaf stays what it is; the layer's output is a copy of it
                     result = ops.cast(Operation(result), result.dtype).node
+            if parent is None:
+                check_closed(self, result, [x.node for x in inputs])
         except MagmaDNNError as error:
             if str(error).startswith(f"{self}: ") or " (in " in str(error):
                 raise
@@ -230,6 +241,18 @@ class Layer:
         finally:
             _current.reset(token)
         return Operation(with_origin(result, LayerCall(self, tuple(x.node for x in inputs))))
+
+    def _check_number(self, inputs: Sequence[Operation]) -> None:
+        """Whether `build` and `forward` take so many inputs."""
+        for method in (self.forward,) if self._built else (self.build, self.forward):
+            taken = signature(method)
+            try:
+                taken.bind(*inputs)
+            except TypeError as error:
+                raise ArgumentError(
+                    f"{self}: takes the inputs ({', '.join(taken.parameters)}), got {len(inputs)}; "
+                    "a layer such as md.layers.Concatenate makes one of several"
+                ) from error
 
     @classmethod
     def settings(cls) -> tuple[Field[Any], ...]:
@@ -255,11 +278,11 @@ class Layer:
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers that this one is made of."""
-        found: list[Layer] = []
-        for part in self.settings():
-            found.extend(_layers_in(getattr(self, part.name)))
-        return found
+        """The layers that this one is made of: those in its settings, then those that build made."""
+        settings = [part.name for part in self.settings()]
+        others = [name for name in vars(self) if name not in settings and name != "_parent"]
+        found = [layer for name in settings + others for layer in _layers_in(getattr(self, name))]
+        return list(dict.fromkeys(found))
 
     def parameters(self) -> Iterator[Parameter]:
         """Everything that the layer keeps, its own before that of its parts, in order of making."""
@@ -291,7 +314,36 @@ def _layers_in(value: Any) -> list[Layer]:
         return [value]
     if isinstance(value, (list, tuple)):
         return [layer for item in value for layer in _layers_in(item)]
+    if isinstance(value, dict):
+        return [layer for item in value.values() for layer in _layers_in(item)]
     return []
+
+
+def check_closed(layer: Layer, result: Node, inputs: Sequence[Node]) -> None:
+    """Nothing, where the result depends on inputs, parameters of the layer and constants alone.
+
+    Raises:
+        GraphError: otherwise, since what it takes from elsewhere is neither found for training nor saved.
+    """
+    own = {p.node for p in layer.parameters()}
+    seen, left = {*inputs, *own}, [result]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is VARIABLE:
+            raise GraphError(
+                f"{layer}: its formula uses the variable {node.label}, which is not the layer's and would "
+                "not be trained; make it in build with self.parameter, keep layers as fields or "
+                "attributes, or compute this outside of a layer"
+            )
+        if node.op is PLACEHOLDER:
+            raise GraphError(
+                f"{layer}: its formula uses {node.label}, which is not one of its inputs; "
+                "call the layer with both: layer([a, b])"
+            )
+        left.extend(node.inputs)
 
 
 def snake_case(name: str) -> str:
@@ -305,7 +357,7 @@ def number_layers(layers: list[Layer]) -> None:
     A layer that has its number already, from another model, keeps it where no other layer here has it.
 
     Raises:
-        ArgumentError: if two layers were given one name.
+        ArgumentError: if two layers were given one name, or a layer is a part of two.
     """
     taken: dict[str, Layer] = {}
     for layer in layers:
@@ -323,8 +375,26 @@ def number_layers(layers: list[Layer]) -> None:
                 counts[base] += 1
             layer._given = f"{base}_{counts[base]}"
             taken[layer._given] = layer
+    _check_parts(layers)
     for layer in layers:
         layer.number_parts()
+
+
+def _check_parts(layers: Sequence[Layer]) -> None:
+    owners: dict[Layer, Layer | None] = dict.fromkeys(layers)
+    left = list(layers)
+    while left:
+        layer = left.pop(0)
+        for part in layer.layers:
+            if part in owners:
+                first = owners[part]
+                where = f"a part of {first} and of {layer}" if first else f"also a part of {layer}"
+                raise ArgumentError(
+                    f"layer {part} is {where}; give each its own, or share it outside of them, "
+                    "calling it twice"
+                )
+            owners[part] = layer
+            left.append(part)
 
 
 def positive(layer: Layer, argument: str, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Dropout: noise in training, nothing in prediction."""
+"""Noise in training, nothing in prediction: zeros of dropout, and Gaussian noise that is added."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.errors import DTypeError
 from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
 from magmadnn.ops import philox
 from magmadnn.tensor import Operation, by_phase, with_update
 from magmadnn.tensor.init import Initializer, Shape
 
-from .checks import fraction
+from .checks import fraction, zero_or_above
 from .layer import Layer
 
 
@@ -52,3 +54,34 @@ class Dropout(Layer):
             return x
         masked = ops.dropout(x, self.rate, self.counter)
         return by_phase(with_update(masked, self.counter, self.counter + 1), x)
+
+
+class GaussianNoise(Layer):
+    """Training: `x + stddev * z`, z standard normal for each element. Prediction: x. The shape stays.
+
+    Bishop, "Training with noise is equivalent to Tikhonov regularization", Neural Computation 7 (1995).
+    z depends on the model's seed, the layer's name, the number of steps taken and the element's place, so
+    a resumed training draws what an unbroken one does.
+
+    Attributes:
+        stddev: standard deviation of the noise, at least 0, in units of x.
+    """
+
+    stddev: float
+
+    def __post_init__(self) -> None:
+        zero_or_above(self, "stddev", self.stddev)
+
+    def build(self, x: Operation) -> None:
+        """The counter, which each training step moves on by one."""
+        if not is_floating(x.dtype):
+            raise DTypeError(f"{self}: x must be floating-point, got {x.dtype.name}; cast it")
+        self.counter = self.state("counter", (), _OwnStreams(), "int64")
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        if self.stddev == 0:
+            return x
+        noise = ops.random_normal(self.counter, x.shape, x.dtype)
+        noisy = x + self.stddev * noise
+        return by_phase(with_update(noisy, self.counter, self.counter + 1), x)

@@ -88,7 +88,7 @@ from .reductions import (
     prod,
     sum,
 )
-from .sampling import dropout, random_uniform
+from .sampling import dropout, random_normal, random_uniform
 from .slicing import flip, pad, split, unstack
 
 use(Parts(add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast))
@@ -156,6 +156,7 @@ __all__ = [
     "power",
     "prelu",
     "prod",
+    "random_normal",
     "random_uniform",
     "reciprocal",
     "relu",

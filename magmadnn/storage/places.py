@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from magmadnn.errors import FileError
+from magmadnn.errors import FileError, shown
 
 _NAME = "magmadnn"
 
@@ -37,7 +37,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     except RuntimeError as error:
         first = Path(path).parts[0]
         raise FileError(
-            f"{path}: the home folder {first} is not known; give the path without {first}, or set HOME"
+            f"{shown(path)}: the home folder {first} is not known; give the path without {first}, or set HOME"
         ) from error
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
+import math
 import os
 import secrets
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +21,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, shown
 from magmadnn.memory import BFLOAT16, as_dtype, is_floating
+from magmadnn.storage.input_files import check_room, input_path, opened
+from magmadnn.storage.npz_file import opened_npz
 
 from .conversion import asarray
 from .tensor import Tensor
@@ -31,8 +34,7 @@ PathLike = str | os.PathLike[str]
 
 _SINGLE = "tensor"  # the name of a Tensor that is saved alone
 _BFLOAT16 = ".bfloat16"  # ends the name of an array of 16-bit patterns in an npz
-_DAMAGE: tuple[type[Exception], ...] = (ValueError, EOFError, MemoryError, RuntimeError)
-_DAMAGE += (NotImplementedError, zipfile.BadZipFile, zlib.error)
+_BYTES_A_BYTE = 20  # of memory, for each of the file, while a text is read
 _TRUTH = {"0": False, "1": True, "false": False, "true": True}
 
 
@@ -75,23 +77,14 @@ def load_csv(path: PathLike, dtype: DTypeLike = "float32", delimiter: str = ",")
         DataError: if it is empty, its rows differ in length, or a value is none of the dtype; names the
             line and the column, counted from 1.
     """
-    where, dtype = f"load_csv: {os.fspath(path)}", as_dtype(dtype)
-    parse = _parser_of(dtype)
-    rows: list[list[Any]] = []
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            for fields in reader:
-                if fields:
-                    _check_length(where, reader.line_num, fields, rows)
-                    rows.append(_parsed(where, reader.line_num, fields, parse, dtype))
-    except OSError as error:
-        raise _file_error("load_csv: cannot read", path, error) from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{where}: this is no text of separated values: {error}") from error
-    if not rows:
-        raise DataError(f"{where}: the file is empty")
-    array = _converted(where, np.array(rows, np.float64 if is_floating(dtype) else dtype), dtype)
+    file, dtype = input_path("load_csv: the file", path), as_dtype(dtype)
+    where = f"load_csv: {shown(file)}"
+    with opened(file, where) as stream:
+        check_room(where, _BYTES_A_BYTE * os.fstat(stream.fileno()).st_size, "read it in parts")
+        with io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", newline="") as text:
+            rows = _rows_of(where, csv.reader(text, delimiter=delimiter, strict=True), dtype)
+        array = np.array(rows, np.float64 if is_floating(dtype) else dtype)
+    array = _converted(where, array, dtype)
     return Tensor.wrap(array[:, 0].copy() if array.shape[1] == 1 else array)
 
 
@@ -127,31 +120,24 @@ def load_npz(path: PathLike) -> dict[str, Tensor]:
 
     Raises:
         FileError: if the file cannot be read.
-        DataError: if it is damaged, no npz file, or holds something other than numbers.
+        DataError: if it is damaged, no npz file, holds something other than numbers, or is packed to less
+            than a hundredth.
         DTypeError: if magmadnn has no such dtype.
+        OutOfMemoryError: if the arrays are larger than the memory that is free.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = {name: _member(archive, name) for name in archive.namelist()}
-    except OSError as error:
-        raise _file_error("load_npz: cannot read", path, error) from error
-    except _DAMAGE as error:
-        where = os.fspath(path)
-        raise DataError(f"load_npz: {where} is damaged or no npz file: {error}") from error
-    tensors = {}
-    for name, array in arrays.items():
-        name = name.removesuffix(".npy")
-        if name.endswith(_BFLOAT16):
-            name, array = name.removesuffix(_BFLOAT16), array.view(BFLOAT16)
-        tensors[name] = asarray(array)
+    file = input_path("load_npz: the file", path)
+    with opened_npz(file, f"load_npz: {shown(file)}") as stored:
+        arrays = {name: stored.read(name) for name in stored.names}
+    tensors: dict[str, Tensor] = {}
+    for label, array in arrays.items():
+        name = label.removesuffix(_BFLOAT16)
+        if name in tensors or (name != label and array.dtype != np.uint16):
+            raise DataError(
+                f"load_npz: {shown(file)}: expected 16-bit patterns of one array under "
+                f"{shown(name + _BFLOAT16, 80)!r}, got {array.dtype} or another array of that name"
+            )
+        tensors[name] = asarray(array if name == label else array.view(BFLOAT16))
     return tensors
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> Array:
-    with archive.open(name) as file:
-        array: Array = np.lib.format.read_array(file, allow_pickle=False)
-        file.read()  # up to the end, where the checksum is compared
-    return array
 
 
 # --- numbers as text -------------------------------------------------------------------------
@@ -174,10 +160,17 @@ def _text_of_float32(x: Any) -> str:
 
 def _parser_of(dtype: np.dtype[Any]) -> Callable[[str], Any]:
     if is_floating(dtype):
-        return float
+        return _float
     if dtype == np.bool_:
         return lambda text: _TRUTH[text.strip().lower()]
     return int
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value) and "n" not in text.lower():  # neither inf nor infinity
+        raise ValueError("too large")
+    return value
 
 
 def _parsed(
@@ -191,7 +184,9 @@ def _parsed(
         except (ValueError, KeyError):
             value = None
         if value is None or (limits and not limits.min <= value <= limits.max):
-            raise DataError(f"{where}: line {line}, column {column}: {text!r} is no {dtype.name}")
+            raise DataError(
+                f"{where}: line {line}, column {column}: {shown(repr(text), 80)} is no {dtype.name}"
+            )
         values.append(value)
     return values
 
@@ -207,6 +202,22 @@ def _converted(where: str, array: Array, dtype: np.dtype[Any]) -> Array:
             f"for {dtype.name}"
         )
     return result
+
+
+def _rows_of(where: str, reader: Any, dtype: np.dtype[Any]) -> list[list[Any]]:
+    """The rows of a reader of `csv`."""
+    parse = _parser_of(dtype)
+    rows: list[list[Any]] = []
+    try:
+        for fields in reader:
+            if fields:
+                _check_length(where, reader.line_num, fields, rows)
+                rows.append(_parsed(where, reader.line_num, fields, parse, dtype))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{where}: this is no text of separated values: {error}") from error
+    if not rows:
+        raise DataError(f"{where}: the file is empty")
+    return rows
 
 
 def _check_length(where: str, line: int, fields: Sequence[str], rows: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -156,10 +157,10 @@ def test_swapped_training_and_test_files_are_refused(tmp_path):
 def test_an_unreadable_file(tmp_path, idx_files, monkeypatch):
     idx_files()
 
-    def refuse(path):
+    def refuse(path, flags):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(FileError) as error:
         data.idx_folder(tmp_path)
     assert str(error.value) == (

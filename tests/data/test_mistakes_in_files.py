@@ -278,7 +278,8 @@ NPZ: dict[str, Mistake] = {
     "a single array": Mistake(
         npz(bytes_of(np.save, X)),
         DataError,
-        "{p}/a.npz: holds a single array, expected an .npz with " + KEYS,
+        "{p}/a.npz: holds a single array, expected an .npz file of named ones: write it with "
+        "numpy.savez(file, x=..., y=...)",
     ),
     "cut short": Mistake(
         npz(STORED[:-30]),

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn import init, layers
+from magmadnn import Model, init, layers, ops
 from magmadnn.layers import Layer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Formula = Callable[[Array, Mapping[str, Array]], Array]
+Formula = Callable[[Any, Mapping[str, Array]], Array]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Case:
         name: of the test.
         make: gives a new layer.
         sample: shape of a sample of x.
+        others: shapes of samples of further inputs; formulas then get a list of inputs.
         result: shape of a sample of y.
         formula: y of x and parameters in prediction; in float64.
         training: the same in training; None where it is no other. Not asked where training is random.
@@ -44,13 +45,29 @@ class Case:
     states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     integers: int = 0
     random: bool = False
+    others: tuple[tuple[int, ...], ...] = ()
 
-    def draw(self, batch: int, seed: int = 0) -> Array:
+    def model(self) -> Model:
+        """A model of the layer alone."""
+        dtype = "int64" if self.integers else "float32"
+        samples = enumerate((self.sample, *self.others))
+        inputs = [layers.Input(sample, dtype, name=f"x{k}") for k, sample in samples]
+        return Model(inputs=inputs, outputs=[self.make()(inputs)])
+
+    def draw(self, batch: int, seed: int = 0) -> list[Array]:
+        """Values of all inputs."""
         rng = np.random.default_rng((seed, batch))
         if self.integers:
-            return rng.integers(0, self.integers, (batch, *self.sample))
-        x = rng.normal(size=(batch, *self.sample))
-        return x + np.sign(x) * 0.05  # away from the kinks at 0
+            return [rng.integers(0, self.integers, (batch, *self.sample))]
+        drawn = [rng.normal(size=(batch, *sample)) for sample in (self.sample, *self.others)]
+        return [x + np.sign(x) * 0.05 for x in drawn]  # away from the kinks at 0
+
+    def expected(
+        self, inputs: list[Array], parameters: Mapping[str, Array], training: bool
+    ) -> Array:
+        """What the formula gives."""
+        formula = (training and self.training) or self.formula
+        return formula(inputs if self.others else inputs[0], parameters)
 
 
 def softmax(x: Array) -> Array:
@@ -107,6 +124,15 @@ def dense_shapes(*sizes: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def halves(x: Any) -> Any:
+    """A named function, so that a Lambda of it can be saved."""
+    return x[:, :2] * x[:, 2:]
+
+
+def gated(x: Any, gate: Any) -> Any:
+    return x * ops.sigmoid(gate)
+
+
 def two_layers(units: int) -> list[Layer]:
     return [layers.Dense(7, "tanh"), layers.Dense(units)]
 
@@ -136,6 +162,23 @@ CASES = [
          states={"counter": ()}, random=True),
     Case("dropout of nothing", lambda: layers.Dropout(0.0), (5,), (5,), lambda x, p: x,
          states={"counter": ()}),
+    Case("gaussian noise", lambda: layers.GaussianNoise(0.3), (3, 5), (3, 5), lambda x, p: x,
+         states={"counter": ()}, random=True),
+    Case("gaussian noise of nothing", lambda: layers.GaussianNoise(0), (5,), (5,), lambda x, p: x,
+         states={"counter": ()}),
+    Case("concatenate", layers.Concatenate, (2, 3), (2, 10), lambda xs, p: np.concatenate(xs, -1),
+         others=((2, 5), (2, 2))),
+    Case("concatenate on an axis in the middle", lambda: layers.Concatenate(axis=1), (2, 3), (7, 3),
+         lambda xs, p: np.concatenate(xs, 1), others=((5, 3),)),
+    Case("add", layers.Add, (2, 3), (2, 3), lambda xs, p: sum(xs), others=((2, 3),) * 2),
+    Case("subtract", layers.Subtract, (5,), (5,), lambda xs, p: xs[0] - xs[1], others=((5,),)),
+    Case("multiply", layers.Multiply, (5,), (5,), lambda xs, p: np.prod(xs, 0), others=((5,),) * 2),
+    Case("average", layers.Average, (5,), (5,), lambda xs, p: np.mean(xs, 0), others=((5,),) * 2),
+    Case("maximum", layers.Maximum, (5,), (5,), lambda xs, p: np.max(xs, 0), others=((5,),) * 2),
+    Case("minimum", layers.Minimum, (5,), (5,), lambda xs, p: np.min(xs, 0), others=((5,),) * 2),
+    Case("lambda", lambda: layers.Lambda(halves), (4,), (2,), lambda x, p: x[:, :2] * x[:, 2:]),
+    Case("lambda of two", lambda: layers.Lambda(gated), (5,), (5,),
+         lambda xs, p: xs[0] / (1 + np.exp(-xs[1])), others=((5,),)),
     Case("flatten", layers.Flatten, (2, 3, 5), (30,), lambda x, p: x.reshape(len(x), 30)),
     Case("flatten of numbers", layers.Flatten, (), (1,), lambda x, p: x.reshape(len(x), 1)),
     Case("reshape", lambda: layers.Reshape((3, 5)), (15,), (3, 5), lambda x, p: x.reshape(-1, 3, 5)),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn import grad, init, layers, ops, placeholder
 from magmadnn.errors import (
     ArgumentError,
@@ -113,6 +115,37 @@ def test_parts_are_numbered_so_that_they_start_differently() -> None:
     assert not np.array_equal(first.value, second.value)
 
 
+class Made(Layer):
+    """Makes its layers in build, one of them in a list, one in a dict."""
+
+    units: int = 3
+
+    def build(self, x: Any) -> None:
+        self.first = layers.Dense(self.units, "tanh")
+        self.rest = [layers.Dense(self.units)]
+        self.named = {"last": layers.Dense(2)}
+
+    def forward(self, x: Any) -> Any:
+        return self.named["last"](self.rest[0](self.first(x)))
+
+
+def test_layers_that_build_makes_are_trained_saved_and_frozen(tmp_path: Path) -> None:
+    x, y = np.ones((11, 5), np.float32), np.ones((11, 2), np.float32)
+    model = md.Model([layers.Input((5,)), Made()], loss="mse", optimizer="adam")
+    names = [p.name for p in model.parameters()]
+    assert names == [
+        f"made_1/dense_{n}/{p}" for n in (1, 2, 3) for p in ("kernel", "bias")
+    ]  # fmt: skip
+    before = model.values()
+    model.fit(x, y, epochs=2, verbose=False)
+    assert all((model.values()[name] != before[name]).any() for name in names)
+    model.save(tmp_path / "made")
+    again = md.load(tmp_path / "made", custom=[Made])
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    again.freeze("made_1")
+    assert again.parameters() == []
+
+
 def test_composites_of_composites() -> None:
     block = lambda: layers.Residual([layers.Dense(5, "relu"), layers.Dropout(0.2)])  # noqa: E731
     net = layers.Sequential([block(), block(), layers.Dense(2)])
@@ -140,6 +173,24 @@ def test_output_gives_its_name() -> None:
 
 def on(layer: Layer, *shape: Any, dtype: str = "float32") -> Any:
     return layer(placeholder("x", (None, *shape), dtype))
+
+
+INPUT = layers.Input((5,))
+ANOTHER = layers.Input((5,), name="z")
+
+
+def layers_outside() -> Callable[[Any], Any]:
+    dense = layers.Dense(3)
+    return lambda x: dense(x)
+
+
+def shared_by_two(beside: bool = False) -> md.Model:
+    shared = layers.Dense(5, name="d")
+    blocks = [
+        layers.Residual(shared, name="r_1"),
+        shared if beside else layers.Residual(shared, name="r_2"),
+    ]
+    return md.Model([layers.Input((5,)), *blocks])
 
 
 MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
@@ -196,6 +247,53 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
      "Own: a layer has no __init__; list its settings as fields, "),
     ("no return", lambda: on(type("Own", (Layer,), {"forward": lambda self, x: None})(), 5), ArgumentError,
      "own: forward must return an Operation, got NoneType"),
+    ("two inputs", lambda: layers.Dense(3, name="d")(md.layers.Input((5,)), md.layers.Input((5,))),
+     ArgumentError, ("d: takes the inputs (x), got 2; a layer such as "
+                     "md.layers.Concatenate makes one of several")),
+    ("another's parameters", lambda: on(layers.Activation(layers_outside(), name="a"), 5), GraphError,
+     ("a: its formula uses the variable a/dense/bias, which is not the layer's and would not be trained; "
+      "make it in build with self.parameter, keep layers as fields or attributes, or compute this outside "
+      "of a layer")),
+    ("a variable", lambda: on(layers.Lambda(lambda x: x * variable("w", 3.0), name="l"), 5), GraphError,
+     ("l: its formula uses the variable w, which is not the layer's and would not be trained; make it in "
+      "build with self.parameter, keep layers as fields or attributes, or compute this outside of a layer")),
+    ("another input", lambda: on(layers.Lambda(lambda x: x * ANOTHER, name="l"), 5), GraphError,
+     "l: its formula uses z, which is not one of its inputs; call the layer with both: layer([a, b])"),
+    ("a layer of two", lambda: shared_by_two(), ArgumentError,
+     ("layer d is a part of r_1 and of r_2; give each its own, or share it outside of them, "
+      "calling it twice")),
+    ("a layer within and beside", lambda: shared_by_two(beside=True), ArgumentError,
+     ("layer d is also a part of r_1; give each its own, or share it outside of them, "
+      "calling it twice")),
+    ("one to add", lambda: on(layers.Add(), 5), ArgumentError,
+     "add: needs two inputs or more, got 1; call it with a list: [a, b]"),
+    ("one to join", lambda: on(layers.Concatenate(), 5), ArgumentError,
+     "concatenate: needs two inputs or more, got 1; call it with a list: [a, b]"),
+    ("three to subtract", lambda: layers.Subtract()([INPUT, INPUT, INPUT]), ArgumentError,
+     ("subtract: takes the inputs (a, b), got 3; a layer such as "
+      "md.layers.Concatenate makes one of several")),
+    ("shapes to add", lambda: layers.Add(name="sum")(INPUT, md.layers.Input((1,))), ShapeError,
+     ("sum: input 0 is (batch, 5) but input 1 (batch, 1); make them equal, or write an operator, "
+      "which broadcasts: a + b")),
+    ("axes to average", lambda: layers.Average()(INPUT, INPUT, md.layers.Input((5, 5))), ShapeError,
+     ("average: input 0 is (batch, 5) but input 2 (batch, 5, 5); make them equal, or write an operator, "
+      "which broadcasts: a + b")),
+    ("dtypes to join", lambda: layers.Concatenate()([INPUT, md.layers.Input((5,), "int64")]), DTypeError,
+     'concatenate: input 0 is float32 but input 1 int64; make them equal: md.ops.cast(x, "float32")'),
+    ("integers to average", lambda: layers.Average()([md.layers.Input((5,), "int64")] * 2), DTypeError,
+     "average: inputs must be floating-point, got int64; cast them"),
+    ("shapes to join", lambda: layers.Concatenate()([md.layers.Input((2, 5)), md.layers.Input((3, 5))]),
+     ShapeError, "concatenate: input 0 is (batch, 2, 5) but input 1 (batch, 3, 5); only axis 2 may differ"),
+    ("joined batches", lambda: layers.Concatenate(0)([INPUT, INPUT]), ArgumentError,
+     ("concatenate: axis must be one of a sample, got 0 for input 0 (batch, 5); axis 0 is the batch")),
+    ("axis to join", lambda: layers.Concatenate(2)([INPUT, INPUT]), ShapeError,
+     "concatenate: there is no axis 2: input 0 has 2 axes; use -2 to 1"),
+    ("stddev", lambda: layers.GaussianNoise(-0.1), ArgumentError,
+     "gaussian_noise: stddev must be a finite number of at least 0, got -0.1"),
+    ("noise on integers", lambda: on(layers.GaussianNoise(0.1), 5, dtype="int32"), DTypeError,
+     "gaussian_noise: x must be floating-point, got int32; cast it"),
+    ("no function", lambda: layers.Lambda("tanh"), ArgumentError,
+     ("lambda: function must be a function of Operations, got 'tanh'; give for instance lambda x: 2 * x")),
     ("an array", lambda: layers.Dense(3)(np.ones((5, 3))), GraphError,
      ("dense: expected an Operation, got ndarray; start from md.layers.Input, or wrap data with "
       "md.variable")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_functions_keep_the_dtype(name: str, dtype: str) -> None:
 
 
 def test_every_function_is_in_a_table_or_an_op() -> None:
-    called = {name.split()[0] for name in TABLE} | {"dropout", "arange", "getitem"}
+    called = {name.split()[0] for name in TABLE} | {"dropout", "random_normal", "arange", "getitem"}
     private = {"_clip", "_einsum", "_slice", "_unslice", "_where_positive"}
     assert {*FUNCTIONS} - {*REGISTRY} - private <= called
     public = {*FUNCTIONS} - private - {n for n in FUNCTIONS if n.startswith("user_")}
@@ -222,6 +223,32 @@ def test_dropout(dtype: Any) -> None:
     assert bits(kept) == bits(ops.dropout(x, 0.25, 5, seed=9))
     assert bits(kept) != bits(ops.dropout(x, 0.25, 6, seed=9))
     assert bits(kept) != bits(ops.dropout(x, 0.25, 5, seed=8))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, BFLOAT16])
+def test_random_normal(dtype: Any) -> None:
+    drawn = ops.random_normal(5, (100, 101), dtype, seed=9)
+    assert drawn.dtype == dtype
+    n, z = drawn.size, drawn.astype(np.float64)
+    # five standard deviations of the mean, of the variance, and of the shares below some numbers
+    assert abs(z.mean()) < 5 / np.sqrt(n)
+    assert abs(z.var() - 1) < 5 * np.sqrt(2 / n)
+    for below in (-1.9, -0.3, 0.7, 2.3):
+        share = (1 + math.erf(below / math.sqrt(2))) / 2
+        assert abs((z < below).mean() - share) < 5 * np.sqrt(share * (1 - share) / n)
+    assert abs((z[:, 1:] * z[:, :-1]).mean()) < 5 / np.sqrt(n)  # neighbours know nothing of each other
+    assert bits(drawn) == bits(ops.random_normal(5, (100, 101), dtype, seed=9))
+    assert bits(drawn) != bits(ops.random_normal(6, (100, 101), dtype, seed=9))
+    assert bits(drawn) != bits(ops.random_normal(5, (100, 101), dtype, seed=8))
+
+
+def test_random_normal_is_made_of_two_uniform_numbers() -> None:
+    u = philox.uniform(9, 5, 1001)
+    v = philox.uniform(9 ^ 1 << 62, 5, 1001)
+    expected = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
+    drawn = ops.random_normal(5, 1001, "float64", seed=9)
+    # 1 - u rounds, which log makes as large as 2**-53 / u below u: the root of what is left
+    np.testing.assert_allclose(drawn, expected, rtol=0, atol=16 * 2.0**-26)
 
 
 def test_dropped_values_leave_nothing() -> None:

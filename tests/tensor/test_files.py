@@ -183,7 +183,7 @@ def test_npz_never_unpickles(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.array([Trap()], object))
     (tmp_path / "p.npz").write_bytes(pickle.dumps(Trap()))
     for name in ("t.npz", "p.npz"):
-        with pytest.raises(errors.DataError, match="damaged or no npz file"):
+        with pytest.raises(errors.DataError, match=r"never loaded|not a zip file"):
             load_npz(tmp_path / name)
     assert not (tmp_path / "sprung").exists()
 
@@ -211,7 +211,7 @@ def test_npz_damage_is_one_clear_error(tmp_path: Path, savez: Any) -> None:
 
 def test_npy_is_no_npz(tmp_path: Path) -> None:
     np.save(tmp_path / "single.npy", np.arange(5.0))
-    with pytest.raises(errors.DataError, match="no npz file"):
+    with pytest.raises(errors.DataError, match=r"holds a single array, expected an \.npz file"):
         load_npz(tmp_path / "single.npy")
 
 
@@ -250,12 +250,12 @@ def test_files_and_folders_that_are_not_there(tmp_path: Path, save: Any, load: A
     ):
         save(Tensor(3), missing)
     with pytest.raises(
-        errors.FileError, match=f"cannot read {re.escape(str(missing))}: No such file"
+        errors.FileError, match=rf": {re.escape(str(missing))}: cannot be read \(No such file"
     ):
         load(missing)
     with pytest.raises(errors.FileError, match="cannot write"):
         save(Tensor(3), tmp_path)
-    with pytest.raises(errors.FileError, match=r"cannot read .*Is a directory"):
+    with pytest.raises(errors.FileError, match="expected a regular file, got a folder"):
         load(tmp_path)
 
 

@@ -14,6 +14,7 @@ import magmadnn as md
 from magmadnn.errors import (
     ArgumentError,
     CheckpointError,
+    FileError,
     MissingExtraError,
     UnknownNameError,
 )
@@ -138,13 +139,59 @@ def test_a_signal_saves_and_stops_at_the_next_step(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
     checkpoint = md.callbacks.Checkpoint(tmp_path)
-    sender = md.callbacks.LambdaCallback(on_batch_end=send)
-    history = network().fit(
-        X, Y, batch_size=7, epochs=2, verbose=False, callbacks=[sender, checkpoint]
+    stopped = []
+    sender = md.callbacks.LambdaCallback(
+        on_batch_end=send, on_train_end=lambda fit: stopped.append(fit.stopped)
     )
+    with pytest.raises(SystemExit) as ended:
+        network().fit(X, Y, batch_size=7, epochs=2, verbose=False, callbacks=[sender, checkpoint])
+    assert ended.value.code == 143
     assert checkpoint.interrupted_by == signal.SIGTERM
-    assert history.stopped == "signal 15"
+    assert stopped == ["signal 15"]
+    assert checkpoint.is_saved
     assert checkpoint.store.latest().record["steps"] == 4
+
+
+def test_a_signal_during_the_last_validation_saves_and_is_passed_on(tmp_path):
+    checkpoint = md.callbacks.Checkpoint(tmp_path)
+    sender = md.callbacks.LambdaCallback(
+        on_epoch_end=lambda fit: fit.epoch == 2 and signal.raise_signal(signal.SIGINT)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        network().fit(X, Y, epochs=2, verbose=False, callbacks=[sender, checkpoint])
+    assert checkpoint.is_saved
+    assert len(checkpoint.store.latest().record["history"]) == 2
+
+
+def test_a_signal_goes_to_the_handler_that_the_program_has(tmp_path):
+    """Which may let it go on, as a batch job does that is told of its end beforehand."""
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        sender = md.callbacks.LambdaCallback(
+            on_epoch_begin=lambda fit: signal.raise_signal(signal.SIGTERM)
+        )
+        callbacks = [sender, md.callbacks.Checkpoint(tmp_path)]
+        history = network().fit(X, Y, epochs=2, verbose=False, callbacks=callbacks)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+    assert history.stopped == "signal 15"
+
+
+def test_an_error_of_training_is_not_hidden_by_a_signal(tmp_path, monkeypatch):
+    checkpoint = md.callbacks.Checkpoint(tmp_path)
+
+    def full(*arguments, **options):
+        raise FileError("the disk is full")
+
+    monkeypatch.setattr(checkpoint.store, "save", full)
+    sender = md.callbacks.LambdaCallback(
+        on_epoch_begin=lambda fit: signal.raise_signal(signal.SIGTERM)
+    )
+    with pytest.raises(FileError, match="full"):
+        network().fit(X, Y, epochs=2, verbose=False, callbacks=[sender, checkpoint])
+    assert not checkpoint.is_saved
 
 
 def test_early_stopping_waits_and_gives_the_best_parameters_back():

@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from magmadnn.storage.checkpoint import CheckpointStore
 from magmadnn.training.loop.signals import StopRequest
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -87,8 +89,43 @@ def test_handlers_that_are_not_pythons_are_left(monkeypatch: pytest.MonkeyPatch)
         assert handlers() == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_handler_of_the_programs_own_gets_what_was_noted(number: signal.Signals) -> None:
+    seen: list[int] = []
+    before = signal.signal(number, lambda number, frame: seen.append(number))
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(number)
+        assert not seen
+        stop.pass_on()
+    finally:
+        signal.signal(number, before)
+    assert seen == [number]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_without_a_handler_the_program_ends_in_order(number: int, handler: Any) -> None:
+    before = signal.signal(number, handler)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as ended:
+            stop.pass_on()
+    finally:
+        signal.signal(number, before)
+    assert number == signal.SIGINT or ended.value.code == 143
+
+
+def test_what_nobody_asked_for_is_not_passed_on() -> None:
+    with StopRequest() as stop:
+        pass
+    stop.pass_on()
+
+
 LOOP = """
 import sys, time
+from magmadnn.storage.checkpoint import CheckpointStore
 from magmadnn.training.loop.signals import StopRequest
 steps = 0
 try:
@@ -150,3 +187,45 @@ def test_ctrl_c_works_where_a_shell_had_it_ignored() -> None:
     os.kill(process.pid, signal.SIGINT)
     assert process.communicate(timeout=30)[0] == "saved\n"
     assert process.returncode == 130
+
+
+FITS = """
+import sys
+import numpy as np
+import magmadnn as md
+
+x, y = np.ones((64, 3), "f4"), np.ones((64, 2), "f4")
+for number in range(5):
+    model = md.Model([md.layers.Input((3,)), md.layers.Dense(2)], loss="mse", optimizer="sgd")
+    ready = md.callbacks.LambdaCallback(
+        on_batch_end=lambda fit: fit.steps == 3 and print("training", number, flush=True)
+    )
+    try:
+        epochs = 1 if number == 0 else 10**6
+        model.fit(x, y, batch_size=8, epochs=epochs, verbose=0,
+                  callbacks=[ready, md.callbacks.Checkpoint(f"run-{number}")])
+    except Exception:
+        print("went on")
+"""
+
+
+@POSIX
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_program_of_many_trainings_and_what_it_had_is_saved(
+    number: int, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FITS], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["training 0\n", "training 1\n"]
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert out == ""
+    assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
+    # a shell gives 128 + number for both: ended by the signal, or with that code
+    assert process.returncode in (-number, 128 + number)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-0", "run-1"]
+    state = CheckpointStore(tmp_path / "run-1").latest()
+    assert state is not None and state.record["steps"] >= 3

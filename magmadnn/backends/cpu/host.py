@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
-
 import numpy as np
+
+from magmadnn.storage.machine_memory import total_bytes
 
 from .large_pages import ALIGNMENT as ALIGNMENT  # one cache line, and one AVX-512 register
 from .large_pages import AVAILABLE, LARGE_PAGES
@@ -51,12 +50,3 @@ class HostMemory:
     def free_and_total(self) -> tuple[int | None, int]:
         """Free bytes where they are known, and all bytes."""
         return None, total_bytes()
-
-
-@cache
-def total_bytes() -> int:
-    """Bytes of memory in this machine; where it does not say, as much as one can address."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not every system knows these two
-        return 1 << 47

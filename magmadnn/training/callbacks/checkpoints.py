@@ -29,7 +29,12 @@ class Checkpoint(Callback):
         monitor: column that says which epoch is best; as in EarlyStopping.
         mode: as in EarlyStopping.
         resume: whether to go on from a checkpoint that is there already.
-        signals: whether SIGTERM and Ctrl-C save and end training at the next step.
+        signals: whether SIGTERM and Ctrl-C save at the next step, and then end training and the program: as
+            KeyboardInterrupt, as SystemExit with the code 143, or as the program's own handler wants it. A
+            second Ctrl-C does not wait for the step.
+
+    Attributes:
+        is_saved: whether all steps of the last training are.
 
     Raises:
         ArgumentError: if every_steps or every_seconds is not above 0.
@@ -59,6 +64,7 @@ class Checkpoint(Callback):
         self._monitor = Monitor("Checkpoint", monitor, mode)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._saved_step = -1
+        self.is_saved = False
         self._best: tuple[int, State] | None = None  # not written yet
 
     @property
@@ -70,7 +76,7 @@ class Checkpoint(Callback):
         """Listen to signals."""
         self._monitor.begin(fit)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
-        self._saved_step, self._best = -1, None
+        self._saved_step, self._best, self.is_saved = -1, None, False
         self._signals = StopRequest() if self.signals else None
         if self._signals is not None:
             self._signals.__enter__()
@@ -100,6 +106,8 @@ class Checkpoint(Callback):
 
     def on_epoch_end(self, fit: Fit) -> None:
         """Save, if it is time; the best epoch is marked, and kept in memory until then."""
+        if self.interrupted_by is not None:  # while validation ran
+            fit.stop(f"signal {self.interrupted_by}")
         if self._monitor.improves(fit):
             self._best = fit.steps, fit.state()
         is_last = fit.epoch == fit.epochs or fit.is_stopping
@@ -122,9 +130,14 @@ class Checkpoint(Callback):
 
     def on_train_end(self, fit: Fit) -> None:
         """Write what is kept in memory, and give signals back to the program."""
-        self._write_best()
-        if self._signals is not None:
-            self._signals.__exit__(None, None, None)
+        try:
+            self._write_best()
+            self.is_saved = self._saved_step == fit.steps
+        finally:
+            if self._signals is not None:
+                self._signals.__exit__(None, None, None)
+        if self._signals is not None and fit.completed:
+            self._signals.pass_on()
 
     def state(self) -> dict[str, Any]:
         """The best value so far."""

@@ -65,6 +65,7 @@ class Fit:
         row: the row of the epoch that just ended.
         seconds: that the current epoch has taken so far, before a resume too.
         stopped: why training is to end; None if nothing has asked for that.
+        completed: whether it has come to its end, where it was to stop or not, without an error.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Fit:
         self.totals = Totals(objective)
         self.seconds = 0.0
         self.stopped: str | None = None
+        self.completed = False
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self.call: Call | None = None  # whose first steps may be on their way
@@ -137,7 +139,7 @@ class Fit:
                 for callback in self.callbacks:
                     ends.callback(callback.on_train_end, self)
                     callback.begin(self)
-                ends.callback(self._leave)
+                ends.push(self._leave)
                 for callback in self.callbacks:
                     if (state := callback.saved(self)) is not None:
                         self.restore(state)
@@ -147,8 +149,9 @@ class Fit:
             _running.discard(self.model)
         return self.history
 
-    def _leave(self) -> None:
+    def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for no more slices; callbacks are told of the end after this."""
+        self.completed = kind is None
         for slices in self._made_slices.values():
             if slices is not None:
                 slices.abandon()

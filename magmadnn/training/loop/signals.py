@@ -1,8 +1,9 @@
-"""Stopping on SIGTERM and Ctrl-C: the handler only sets a flag, the training loop saves and leaves."""
+"""Stopping on SIGTERM and Ctrl-C: the handler sets a flag; the training loop saves, and passes it on."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -12,16 +13,17 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopRequest:
     """Notes SIGTERM and SIGINT while its block runs, instead of ending the program.
 
-    The training loop looks at `requested` after each step, saves, and exits with `exit_code`. A second
-    SIGINT (Ctrl-C) raises `KeyboardInterrupt` at once. In a thread other than the main one, where Python
-    sets no handlers, nothing is noted and nothing is changed::
+    The training loop looks at `requested` after each step, saves, and then lets the program have the
+    signal. A second SIGINT (Ctrl-C) raises `KeyboardInterrupt` at once. In a thread other than the main
+    one, where Python sets no handlers, nothing is noted and nothing is changed::
 
         with StopRequest() as stop:
             for batch in batches:
                 step(batch)
                 if stop.requested:
                     save()
-                    sys.exit(stop.exit_code)
+                    break
+        stop.pass_on()
     """
 
     def __init__(self) -> None:
@@ -38,6 +40,23 @@ class StopRequest:
     def exit_code(self) -> int:
         """128 + the signal's number, as shells report it; 0 if nothing was asked."""
         return 0 if self._requested is None else 128 + self._requested
+
+    def pass_on(self) -> None:
+        """Do with what was noted as the program would have done without this block, which has ended.
+
+        A handler of the program's own gets the signal. Where there is none, SIGTERM raises SystemExit with
+        `exit_code`, so that the program ends in order, and SIGINT raises KeyboardInterrupt, also where a
+        shell had it ignored: somebody asked for an end.
+        """
+        if self._requested is None:
+            return
+        handler = signal.getsignal(self._requested)
+        if callable(handler):
+            handler(self._requested, sys._getframe())
+        elif self._requested == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise SystemExit(self.exit_code)
 
     def __enter__(self) -> StopRequest:
         for number in _SIGNALS:
