@@ -39,6 +39,8 @@ def compilable(node: Node) -> bool:
         return op.draws == "uniform" and node.dtype.name in ("float32", "float64")
     if any(i.dtype != node.dtype for i in node.inputs):
         return False
+    if op.kind is OpKind.ACCUMULATION:
+        return op.contracts == "add" and node.dtype.name in ("float32", "float64", "int64")
     if op.kind is OpKind.REDUCTION:
         return is_floating(node.dtype) or node.dtype == np.int64
     return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION

@@ -37,6 +37,9 @@ class OpKind(Enum):
     MOVEMENT = "movement"  # every element of the result is one element of an operand, or a constant
     GATHER = "gather"  # slices of the first operand along `axis`, as the second numbers them
     SCATTER = "scatter"  # its transpose: `count` slices, sums of those of the first operand
+    ACCUMULATION = (
+        "accumulation"  # along `axis`, from its other end with `reverse`: see `Op.contracts`
+    )
     RANDOM = "random"  # depends on a counter, see `Op.draws`
     OTHER = "other"
 

@@ -173,9 +173,9 @@ class Operators:
         """`md.ops.argmin` of this."""
         return _call("argmin", self, axis, keepdims)
 
-    def cumsum(self, axis: Any = None) -> Any:
+    def cumsum(self, axis: Any = None, reverse: bool = False) -> Any:
         """`md.ops.cumsum` of this."""
-        return _call("cumsum", self, axis)
+        return _call("cumsum", self, axis, reverse)
 
     def clip(self, low: Any = None, high: Any = None) -> Any:
         """`md.ops.clip` of this."""

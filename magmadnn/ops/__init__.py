@@ -7,6 +7,7 @@ Operation; with a Tensor it computes a Tensor now; with arrays and numbers alone
 from magmadnn.graph.gradient import Parts, use
 
 from ._pointwise import pointwise
+from .accumulation import arange, cumsum
 from .activations import (
     elu,
     gaussian_rbf,
@@ -79,10 +80,8 @@ from .movement import (
 )
 from .probabilities import log_softmax, logsumexp, softmax
 from .reductions import (
-    arange,
     argmax,
     argmin,
-    cumsum,
     max,
     min,
     prod,

@@ -109,6 +109,11 @@ def in_float32(scalar: Formula) -> Formula:
     return compute
 
 
+def sum_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
+    """The dtype of sums: int64 of integers and bools, else that of the operand."""
+    return np.dtype(np.int64) if dtypes[0].kind in "iub" else dtypes[0]
+
+
 def widened(x: Array) -> Array:
     """An array of half precision in float32, any other as it is."""
     return x.astype(np.float32) if x.dtype in HALF else x

@@ -1,4 +1,4 @@
-"""Reductions over axes: sum, prod, max, min, argmax, argmin, cumsum, and what is built from them.
+"""Reductions over axes: sum, prod, max, min, argmax, argmin, and what is built from them.
 
 `axis` is an integer, a tuple or None (all axes), counted from the end where negative; `keepdims` keeps
 the reduced axes with size 1. Half-precision values are summed in float32.
@@ -14,7 +14,7 @@ import numpy as np
 
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim, Shape, product
-from magmadnn.graph.node import Node, constant, places, size
+from magmadnn.graph.node import constant, places, size
 from magmadnn.graph.op import (
     REGISTRY,
     Array,
@@ -27,12 +27,10 @@ from magmadnn.graph.op import (
     fixed_dtype,
     promote,
 )
-from magmadnn.graph.operators import public
 from magmadnn.graph.signature import (
     Attributes,
     OpWords,
     ShapeRule,
-    axes_text,
     axis_number,
     by_signature,
     shape_text,
@@ -40,7 +38,8 @@ from magmadnn.graph.signature import (
 from magmadnn.graph.spec import Spec, is_floating
 
 from ._arguments import dtype_of, words_of
-from ._pointwise import HALF, widened
+from ._pointwise import HALF, sum_dtype, widened
+from .accumulation import arange
 from .arithmetic import (
     add,
     cast,
@@ -50,7 +49,6 @@ from .arithmetic import (
     where,
 )
 from .movement import broadcast_to, expand_dims, reshape, transpose
-from .slicing import flip
 
 
 def axes_of(words: OpWords, axis: Any, ndim: int) -> tuple[int, ...]:
@@ -103,10 +101,6 @@ def _nonempty_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attribut
 
 
 _SHAPES = by_signature(_signature)
-
-
-def _sum_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> Any:
-    return np.dtype(np.int64) if dtypes[0].kind in "iub" else dtypes[0]
 
 
 def _samples(draw: Draw) -> Iterable[Sample]:
@@ -267,7 +261,7 @@ sum = _reduction(
     lambda x, axis, keepdims: widened(x).sum(axis=axis, keepdims=keepdims),
     vjp=_sum_vjp,
     reference=math.fsum,
-    dtypes=_sum_dtype,
+    dtypes=sum_dtype,
 )
 prod = _reduction(
     "prod",
@@ -275,7 +269,7 @@ prod = _reduction(
     lambda x, axis, keepdims: widened(x).prod(axis=axis, keepdims=keepdims),
     vjp=_prod_vjp,
     reference=math.prod,
-    dtypes=_sum_dtype,
+    dtypes=sum_dtype,
 )
 max = _reduction(
     "max",
@@ -376,39 +370,6 @@ argmin = _arg(
 )
 
 
-def _cumsum_canonical(words: OpWords, specs: Sequence[Spec], axis: Any) -> dict[str, Any]:
-    ndim = specs[0].ndim
-    if axis is None and ndim > 1:
-        raise ShapeError(f"{words.name}: x has {axes_text(ndim)}; say along which one, as axis=-1")
-    return {"axis": axis_number(words, 0 if axis is None else axis, ndim)}
-
-
-def _cumsum_reference(x: Array, axis: int | None = None) -> Array:
-    axis = axis or 0
-    lower = np.tril(np.ones((x.shape[axis], x.shape[axis])))
-    return np.moveaxis(np.tensordot(lower, np.moveaxis(x, axis, 0), 1), 0, axis)
-
-
-cumsum: Op = Op(
-    name="cumsum",
-    args=("x",),
-    formula="the running sum of x along an axis",
-    kind=OpKind.OTHER,
-    shapes=lambda words, specs, attributes: specs[0].shape,
-    dtypes=_sum_dtype,
-    numpy=lambda x, axis: np.cumsum(widened(x), axis=axis),
-    vjp=lambda g, y, x, axis: flip(cumsum(flip(g, axis), axis), axis),
-    reference=_cumsum_reference,
-    samples=lambda draw: [
-        Sample((draw(7),)),
-        Sample((draw(5, 7),), {"axis": -1}),
-        Sample((draw(3, 1, 5),), {"axis": 1}),
-    ],
-    attributes={"axis": None},
-    canonical=_cumsum_canonical,
-)
-
-
 def with_digits(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """X in float32 where it is of half precision, and what brings a result back to its dtype.
 
@@ -418,12 +379,3 @@ def with_digits(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     if dtype in HALF:
         return cast(x, np.float32), lambda y: cast(y, dtype)
     return x, lambda y: y
-
-
-@public
-def arange(count: Any) -> Any:
-    """0, 1, ..., count - 1 in int64; the count may be a symbolic dimension."""
-    if isinstance(count, Dim):
-        one: Node = constant(np.ones((), np.int64))
-        return cumsum(broadcast_to(one, (count,))) - 1
-    return np.arange(count)

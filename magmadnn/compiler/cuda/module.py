@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.rows import Rows
 
+from .fused.accumulate import choose_accumulate
 from .fused.columns import choose_columns
 from .fused.draw import choose_draw
 from .fused.moves import choose_add_picked, choose_move, choose_pick
@@ -29,6 +31,7 @@ _CHOICES: dict[type[Any], Callable[[Any, Mapping[str, int], Chip], Launch | None
     Move: choose_move,
     Pick: choose_pick,
     AddPicked: choose_add_picked,
+    Accumulate: choose_accumulate,
 }
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
+from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.data_rows import Gather, Keep
 from magmadnn.compiler.kernels.draws import Draw
@@ -14,6 +15,7 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.rows import Rows
 
+from .fused.accumulate import write_accumulate
 from .fused.batch_rows import write_gather
 from .fused.columns import columns_scratch_bytes, write_columns
 from .fused.draw import write_draw
@@ -37,6 +39,7 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Move: write_move,
     Pick: write_pick,
     AddPicked: write_add_picked,
+    Accumulate: write_accumulate,
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 import numpy as np
 
 from magmadnn.compiler.formulas import formula_of
+from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
@@ -240,7 +241,7 @@ def _signed(seed: int) -> int:
     return low - (1 << 64) if low >> 63 else low
 
 
-# --- movements, rows by number --------------------------------------------------------------------
+# --- movements, rows by number, running sums ------------------------------------------------------
 
 
 def _lower_move(node: Node) -> Lowered:
@@ -262,6 +263,13 @@ def _lower_scatter(node: Node) -> Lowered:
     return _picked(kernel, node, node.attributes["count"], product(node.shape[axis + 1 :]))
 
 
+def _lower_accumulate(node: Node) -> Lowered:
+    axis, reverse = node.attributes["axis"], bool(node.attributes["reverse"])
+    numbers = (("length", node.shape[axis]), ("columns", product(node.shape[axis + 1 :])))
+    kernel = Accumulate(node.dtype.name, reverse)
+    return Lowered(kernel, (("source", node.inputs[0], FULL),), (("result", node, FULL),), numbers)
+
+
 def _picked(kernel: Kernel, node: Node, count: Size, columns: Size) -> Lowered:
     source, index = node.inputs
     numbers = (("count", count), ("columns", columns), ("picks", product(index.shape)))
@@ -273,6 +281,7 @@ _ALONE = {
     RegionKind.MOVE: _lower_move,
     RegionKind.GATHER: _lower_gather,
     RegionKind.SCATTER: _lower_scatter,
+    RegionKind.ACCUMULATE: _lower_accumulate,
 }
 
 

@@ -47,7 +47,7 @@ def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]
 
 
 def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
-    if op.kind in (OpKind.GATHER, OpKind.SCATTER):
+    if op.kind in (OpKind.GATHER, OpKind.SCATTER, OpKind.ACCUMULATION):
         return bool(layouts.arrays[operand].flags.c_contiguous)
     if op.kind is OpKind.POINTWISE:
         return layouts.spread(operand, *matrix_of(node.shape)) is not None

@@ -35,6 +35,7 @@ _ALONE = {
     OpKind.MOVEMENT: RegionKind.MOVE,
     OpKind.GATHER: RegionKind.GATHER,
     OpKind.SCATTER: RegionKind.SCATTER,
+    OpKind.ACCUMULATION: RegionKind.ACCUMULATE,
 }
 _LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
 
@@ -80,8 +81,14 @@ class Fusion:
         return region
 
     def _walked(self, node: Node) -> Any:
-        """The shape that a kernel of one node walks over: for rows by number, [outer, picks, inner]."""
+        """The shape that a kernel of one node walks over.
+
+        For rows by number [outer, picks, inner], for what is accumulated [outer, inner].
+        """
         kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
+        if kind is OpKind.ACCUMULATION:
+            axis = node.attributes["axis"]
+            return (*node.shape[:axis], product(node.shape[axis + 1 :]))
         if kind not in (OpKind.GATHER, OpKind.SCATTER):
             return node.shape
         axis, picks = node.attributes["axis"], node.inputs[1].ndim

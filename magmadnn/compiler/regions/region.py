@@ -22,11 +22,18 @@ class RegionKind(Enum):
     MOVE = "move"  # a movement that is no view
     GATHER = "gather"  # rows by number
     SCATTER = "scatter"  # sums of rows by number
+    ACCUMULATE = "accumulate"  # running sums along an axis
     CALL = "call"  # the NumPy function of one op
 
 
 # What does not walk over a matrix element by element: nothing else joins it.
-ALONE = (RegionKind.MOVE, RegionKind.GATHER, RegionKind.SCATTER, RegionKind.CALL)
+ALONE = (
+    RegionKind.MOVE,
+    RegionKind.GATHER,
+    RegionKind.SCATTER,
+    RegionKind.ACCUMULATE,
+    RegionKind.CALL,
+)
 
 
 @dataclass(eq=False)

@@ -296,6 +296,8 @@ class Tasks:
         cost = rows * columns * values.get("k", 1) * values.get("outer1", 1) / least
         if work.region.kind is RegionKind.SCATTER:
             cost *= values["picks"]
+        if work.region.kind is RegionKind.ACCUMULATE:
+            cost *= values["length"]
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:

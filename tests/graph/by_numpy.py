@@ -1,0 +1,18 @@
+"""An op that has no kernel on any device: NumPy computes it."""
+
+from __future__ import annotations
+
+from magmadnn.graph import Op, OpKind, Sample, by_signature, promote
+
+doubled = Op(
+    name="doubled_by_numpy",
+    args=("x",),
+    formula="2 x",
+    kind=OpKind.OTHER,
+    shapes=by_signature("... n -> ... n"),
+    dtypes=promote,
+    numpy=lambda x: x + x,
+    vjp=lambda g, y, x: doubled(g),
+    reference=lambda x: 2 * x,
+    samples=lambda draw: [Sample((draw(3),))],
+)
