@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, cast
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from magmadnn.data._find import places_of
 from magmadnn.data.idx import has_idx_files
@@ -110,8 +111,16 @@ class Settings:
                 f"{folder}: run.json is not of a training of this version: argument {min(wrong)!r} "
                 "is missing or not known"
             )
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-        return cls(**cast("dict[str, Any]", values))
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
+        }
+        for name, kind in get_type_hints(cls).items():
+            if not _is_of(values[name], kind):
+                raise CheckpointError(
+                    f"{folder}: run.json is not of a training: argument {name!r} is "
+                    f"{_shown(values[name])!r:.80}"
+                )
+        return cls(**values)
 
     def check_same(self, arguments: argparse.Namespace) -> None:
         """Arguments beside --resume may repeat what the run was started with.
@@ -133,6 +142,19 @@ class Settings:
                     f"{option} {_shown(value)} contradicts {_shown(own)} of the run in {arguments.resume}; "
                     "leave it out, or start a new run with another --out"
                 )
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of the type of a field."""
+    if get_origin(kind) in (Union, UnionType):
+        return any(_is_of(value, one) for one in get_args(kind))
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_of(v, get_args(kind)[0]) for v in value)
+    if kind in (int, float):
+        return not isinstance(value, bool) and isinstance(value, (int, kind))
+    return isinstance(value, kind)
 
 
 def _shown(value: Any) -> str:

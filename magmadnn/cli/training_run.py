@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 import signal
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from magmadnn.data import Dataset, load
 from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
 from magmadnn.models import by_name
 from magmadnn.storage.places import expanded
-from magmadnn.storage.run_folder import create_run, read_run
+from magmadnn.storage.run_folder import check_links, create_run, read_run
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import Progress
@@ -29,7 +30,15 @@ from magmadnn.training.model.summary import summary_text
 
 from .console import Console
 from .ending import Terminated
-from .outputs import check_above, check_place, read_result, say_result, write_json, write_results
+from .outputs import (
+    RESULT,
+    check_above,
+    check_place,
+    read_result,
+    say_result,
+    write_json,
+    write_results,
+)
 from .settings import Settings, mnist_folder
 from .units import OwnUnits
 
@@ -90,15 +99,14 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
             f"--out {arguments.out} contradicts --resume {arguments.resume}: a run stays in its folder; "
             "leave --out out"
         )
-    path = arguments.json or settings.json
-    check_place("--json", path)
-    settings = replace(settings, json=path)
+    check_links(folder)
+    settings = replace(settings, json=_json_of(arguments, settings))
     result = read_result(folder)
     if result is not None:
         say(f"{folder}: this run is finished; nothing is trained")
         say_result(result, say)
-        if path is not None:
-            write_json(path, result)
+        if settings.json is not None:
+            write_json(settings.json, result)
         return 0
     _check_device(settings.device)
     data = _load(settings, settings.data_folder or settings.data, say)
@@ -108,6 +116,21 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
             f"{folder} was started with; restore the data, or start a new run"
         )
     return _train(Run(folder, settings, data, _build(settings, data), say))
+
+
+def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
+    """Where the result is written too: where this command says, and not where a file in a folder says.
+
+    The folder may come from somebody else, or be a copy of another one.
+    """
+    check_place("--json", arguments.json)
+    if settings.json is not None and arguments.json is None:
+        print(
+            f"magmadnn: note: the run was started with --json {settings.json}, which --resume does not write "
+            f"by itself: give --json again; the result is in {Path(arguments.resume) / RESULT} too",
+            file=sys.stderr,
+        )
+    return None if arguments.json is None else str(expanded(arguments.json).absolute())
 
 
 def _check_device(device: str) -> None:

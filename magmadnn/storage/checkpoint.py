@@ -181,6 +181,9 @@ class CheckpointStore:
         if not 0 <= step < 10**18:
             raise ArgumentError(f"checkpoint: step must be from 0 to 10**18 - 1, got {step}")
         path = self._path(step)
+        for name in (path, self.folder / _LATEST):
+            if name.is_symlink():  # of a copied folder, to files that are not the run's
+                raise FileError(f"cannot write {name}: it is a link; remove it")
         save_state(path, state, replace=True, step=step, best=best)
         _read(path)
         best_step = step if best else self._best_step(step)

@@ -59,6 +59,24 @@ def write_file(path: str | os.PathLike[str], data: Content) -> None:
             calls.sync_folder(target.parent)
 
 
+def append_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Adds to the end of a file all of `data`, or nothing where that fails.
+
+    Raises:
+        FileError: full disk, no permission, read-only, a folder of that name.
+    """
+    target = Path(path)
+    with worded("cannot write", target), target.open("ab", buffering=0) as file:
+        before, rest = file.seek(0, os.SEEK_END), memoryview(data)
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(before)
+            raise
+
+
 def write_folder(
     path: str | os.PathLike[str],
     files: Mapping[str, Content],

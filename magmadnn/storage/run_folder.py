@@ -66,6 +66,31 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     return arguments
 
 
+def check_links(path: str | os.PathLike[str]) -> None:
+    """Look whether all that a run writes lies in its folder, which itself may be a link.
+
+    Raises:
+        FileError: a link in the folder leads out of it, so that what lies there would be written.
+    """
+    folder = Path(os.path.realpath(path))
+    with worded("cannot read", folder):
+        for above, folders, files in os.walk(folder, onerror=_fail):
+            for name in (*folders, *files):
+                entry = Path(above) / name
+                if not entry.is_symlink():
+                    continue
+                goal = Path(os.path.realpath(entry))
+                if not goal.is_relative_to(folder):
+                    raise FileError(
+                        f"{entry}: is a link to {goal}, outside the run's folder, where a resumed run would "
+                        "write; put what it means in its place, or resume the folder that holds all of it"
+                    )
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
 def _is_empty_folder(folder: Path) -> bool:
     """Raises `FileError` if it is a folder that holds something."""
     with worded("cannot write", folder):

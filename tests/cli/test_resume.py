@@ -15,6 +15,7 @@ import pytest
 
 from magmadnn.cli import main
 from magmadnn.storage.checkpoint import CheckpointStore
+from magmadnn.storage.run_folder import create_run, read_run
 
 # 276 rows to train on: 35 steps an epoch, the last of 4 rows. The preset has dropout and a falling rate.
 TRAINING = ("--hidden", "13,11", "--batch-size", "8", "--epochs", "3", "--checkpoint-every", "5")
@@ -75,9 +76,13 @@ def test_a_finished_run_trains_nothing_and_gives_its_result_again(
     shutil.rmtree(images)  # nothing of it is needed any more
     monkeypatch.setattr("magmadnn.training.Model.fit", None)
     done = command("train", "--resume", "run")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
     assert done.out.splitlines()[0] == "run: this run is finished; nothing is trained"
-    assert (tmp_path / "r.json").read_bytes() == first
+    assert done.err.startswith(
+        f"magmadnn: note: the run was started with --json {tmp_path / 'r.json'}, which --resume does not "
+        "write by itself: give --json again"
+    )
+    assert not (tmp_path / "r.json").exists()
     assert command("train", "--resume", "run", "--json", "other.json", "--quiet").code == 0
     assert (tmp_path / "other.json").read_bytes() == first
 
@@ -118,6 +123,74 @@ def test_arguments_may_repeat_but_not_contradict(
         )
     again = ("--data", images, *TRAINING, "--out", "run", "--quiet")
     assert command("train", "mlp", "--resume", "run", *again).code == 0
+
+
+def test_a_run_of_somebody_else_overwrites_nothing_of_ours(command, images, tmp_path) -> None:
+    """`run.json` names what it likes: the folder may have been copied, or come from anywhere."""
+    mine = tmp_path / "mine.json"
+    command("train", "--data", images, *TRAINING, "--out", "run", "--json", mine, "--quiet")
+    mine.write_text("precious")
+    for state in ("finished", "unfinished"):
+        done = command("train", "--resume", "run", "--quiet")
+        assert (done.code, done.out) == (0, "")
+        assert mine.read_text() == "precious", state
+        assert "give --json again" in done.err
+        (tmp_path / "run" / "result.json").unlink()
+
+
+@pytest.mark.parametrize(
+    "name", ["history.csv", "result.json", "curves.png", "model", "checkpoints", "checkpoints/latest.json"]
+)  # fmt: skip
+def test_links_out_of_a_run_are_not_written_through(
+    command, images, tmp_path, interrupt, goes_on, name: str
+) -> None:
+    interrupt(50)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    entry, mine = tmp_path / "run" / name, tmp_path / "mine"
+    if entry.exists():
+        entry.rename(mine)
+    elif name == "model":
+        mine.mkdir()
+    else:
+        mine.write_text("precious")
+    entry.symlink_to(mine)
+    before = mine.stat().st_mtime_ns
+    done = command("train", "--resume", "run", "--quiet")
+    assert (done.code, done.out) == (2, "")
+    assert f"{entry}: is a link to {mine}, outside the run's folder" in done.err
+    assert mine.stat().st_mtime_ns == before
+
+
+def test_a_run_may_lie_behind_a_link_as_a_whole(
+    command, images, tmp_path, interrupt, goes_on, unbroken
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    interrupt(50)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    assert command("train", "--resume", "run", "--quiet").code == 0
+    assert sha256(tmp_path / "elsewhere") == sha256(unbroken)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epochs", "3"), ("hidden", [13, "x"]), ("hidden", 13), ("json", 7), ("cosine", 1), ("lr", None),
+     ("batch_size", 2.5), ("task", "guess"), ("data", ["mnist"]), ("seed", True)],
+)  # fmt: skip
+def test_arguments_of_another_type_are_one_line(
+    command, images, tmp_path, interrupt, goes_on, name: str, value: object
+) -> None:
+    interrupt(5)
+    command("train", "--data", images, *TRAINING, "--out", "run")
+    goes_on()
+    arguments = read_run(tmp_path / "run") | {name: value}
+    shutil.rmtree(tmp_path / "run")
+    create_run(tmp_path / "run", arguments)
+    done = command("train", "--resume", "run", "--quiet")
+    assert (done.code, done.out) == (2, "")
+    assert f"run.json is not of a training: argument {name!r} is" in done.err
 
 
 def test_other_data_is_refused(command, images, tmp_path, interrupt, goes_on) -> None:

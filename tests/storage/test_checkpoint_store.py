@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.errors import ArgumentError, CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError, FileError
 from magmadnn.storage import checkpoint
 from magmadnn.storage.checkpoint import CheckpointStore, State
 from magmadnn.storage.disk import calls
@@ -239,6 +239,21 @@ def test_what_cannot_be_removed_is_a_note(
     store.save(30, state(30))
     assert kept(store) == [10, 20, 30]
     assert len(notes) == 1 and "cannot remove" in notes[0] and "no permission" in notes[0]
+
+
+@pytest.mark.parametrize("name", ["latest.json", "step-00000002"])
+def test_links_among_the_checkpoints_are_not_written_through(
+    store: CheckpointStore, tmp_path: Path, name: str
+) -> None:
+    store.save(1, state(1))
+    mine = tmp_path / "mine"
+    mine.mkdir() if name.startswith("step") else mine.write_text("precious")
+    entry = store.folder / name
+    entry.unlink(missing_ok=True)
+    entry.symlink_to(mine)
+    with pytest.raises(FileError, match=f"cannot write {entry}: it is a link"):
+        store.save(2, state(2))
+    assert (mine.is_dir() and not list(mine.iterdir())) or mine.read_text() == "precious"
 
 
 def test_other_files_among_the_checkpoints_are_left_alone(store: CheckpointStore) -> None:

@@ -16,6 +16,7 @@ from magmadnn.storage import disk
 from magmadnn.storage.disk import calls, worded
 from magmadnn.storage.durable import (
     MANIFEST,
+    append_file,
     is_plain_name,
     read_file,
     read_folder,
@@ -49,6 +50,28 @@ def test_file_is_made_and_replaced_with_the_folders_above_it(tmp_path: Path) -> 
     write_file(path, lambda: iter([b"tw", b"", b"o"]))
     assert path.read_bytes() == b"two"
     assert names(path.parent) == ["file"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_what_is_added_to_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    import resource
+    import signal
+
+    path = tmp_path / "file"
+    append_file(path, b"one\n")
+    append_file(path, b"two\n")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(FileError, match=f"cannot write {path}: .*too large"):
+            append_file(path, b"three\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == b"one\ntwo\n"
+    with pytest.raises(FileError, match="it is a folder"):
+        append_file(tmp_path, b"x")
 
 
 def test_relative_paths_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
 from magmadnn.errors import MissingExtraError
+from magmadnn.storage.durable import append_file
 from magmadnn.training.loop.fit import Fit
 
 from .callback import Callback
@@ -34,8 +36,9 @@ class CSVLogger(Callback):
             fit.history.to_csv(self.path)
             self._columns = fit.history.columns
             return
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self._columns, lineterminator="\n").writerow(fit.row)
+        text = io.StringIO()
+        csv.DictWriter(text, self._columns, lineterminator="\n").writerow(fit.row)
+        append_file(self.path, text.getvalue().encode())
 
 
 class TensorBoard(Callback):
