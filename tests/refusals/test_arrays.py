@@ -167,6 +167,16 @@ PYTHON: dict[str, PythonCase] = {
         ShapeError,
         "fit: validation_data: x has 23 rows but y has 3: every row needs a target",
     ),
+    "shape: validation weights": (
+        lambda p: fit(validation_data=(X, Y, np.ones(3)), callbacks=[NoEpoch()]),
+        ShapeError,
+        "fit: validation_data: sample_weight must have shape (23,), got (3,)",
+    ),
+    "shape: validation of four": (
+        lambda p: fit(validation_data=(X, Y, None, None), callbacks=[NoEpoch()]),
+        ArgumentError,
+        "fit: validation_data must be (x, y) or (x, y, weights)",
+    ),
     "list: callbacks": (
         lambda p: fit(callbacks=[3]),
         ArgumentError,

@@ -51,3 +51,23 @@ def test_a_batch_size_may_be_an_integer_of_numpy():
         model = md.Model(layers, loss="cross_entropy", optimizer="sgd", seed=3)
         losses.append(model.fit(x, y, batch_size=size, verbose=False)["loss"])
     assert losses[0] == losses[1] == losses[2]
+
+
+def test_weights_of_validation_rows_are_repeats():
+    x, y = RNG.normal(size=(31, 5)).astype(np.float32), np.arange(31) % 3
+    weights = RNG.integers(0, 4, 31)
+    repeated = np.repeat(np.arange(31), weights)
+
+    def row(*validation):
+        layers = [md.layers.Input((5,)), md.layers.Dense(3)]
+        model = md.Model(
+            layers, loss="cross_entropy", optimizer="sgd", metrics=["accuracy"], seed=3
+        )
+        return model.fit(x, y, batch_size=8, validation_data=validation, verbose=False).rows[0]
+
+    weighted, plain = row(x, y, weights), row(x, y)
+    expected = row(x[repeated], y[repeated])
+    # 46 terms in other orders
+    for name in ("val_loss", "val_accuracy"):
+        np.testing.assert_allclose(weighted[name], expected[name], rtol=46 * 6e-8)
+        assert abs(weighted[name] - plain[name]) > 1e-3

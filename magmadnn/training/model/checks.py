@@ -19,6 +19,7 @@ from magmadnn.metrics import as_metric
 from magmadnn.runtime import Executable
 from magmadnn.runtime.places import device_of
 from magmadnn.tensor import Operation, Placeholder
+from magmadnn.training.loop.objective import sample_weights
 from magmadnn.training.loop.resident import resident, settle_all
 from magmadnn.training.loop.sources import as_arrays, inputs_for
 
@@ -130,23 +131,26 @@ def checked_arrays(
     return inputs, targets
 
 
-def check_validation(model: Model, data: Any) -> tuple[Any, Any]:
-    """The pair (x, y) that `fit` is to evaluate; looked at before an epoch is spent, and copied nowhere.
+def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
+    """What `fit` is to evaluate, (x, y, weights); looked at before an epoch is spent, and copied nowhere.
 
     Raises:
-        ArgumentError: if it is no pair.
+        ArgumentError: if it is neither (x, y) nor (x, y, weights).
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
     """
-    if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise ArgumentError("fit: validation_data must be a pair (x, y)")
-    x, y = data
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise ArgumentError("fit: validation_data must be (x, y) or (x, y, weights)")
+    x, y, weights = (*data, None)[:3]
     device = gpu_of(model)
     inputs = inputs_for(model.inputs, x, "fit: validation_data", device)
     try:
-        check_values(model, inputs, as_arrays(y, device), later=True)
+        targets = as_arrays(y, device)
+        check_values(model, inputs, targets, later=True)
+        sample_weights(targets, weights, None)
     except MagmaDNNError as error:
-        raise type(error)(f"fit: validation_data: {error}") from error
-    return x, y
+        text = str(error).removeprefix("fit: ")
+        raise type(error)(f"fit: validation_data: {text}") from error
+    return x, y, weights
 
 
 def check_values(

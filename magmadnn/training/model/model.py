@@ -281,7 +281,7 @@ class Model:
             y: targets: class numbers, or numbers; a list for several outputs.
             batch_size: samples of a step, or a function of the epoch; the last batch may be smaller.
             epochs: passes over the data, those before initial_epoch included.
-            validation_data: (x, y) that is evaluated after each epoch.
+            validation_data: (x, y) or (x, y, weights) that is evaluated after each epoch.
             validation_split: or the part of x and y, chosen by seed, that is kept back for that.
             shuffle: a new order for each epoch, which depends on seed and epoch only.
             sample_weight: weight of each sample in the loss.
@@ -369,8 +369,8 @@ class Model:
         return IterableSource(as_iterable(x), gpu_of(self), names)
 
     def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
-        x, y = check_validation(self, data)
-        return lambda: self.evaluate(x, y, batch_size=batch_size)
+        x, y, weights = check_validation(self, data)
+        return lambda: self.evaluate(x, y, batch_size=batch_size, sample_weight=weights)
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 1024, sample_weight: Any = None
