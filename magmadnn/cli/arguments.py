@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -27,6 +29,22 @@ class Parser(argparse.ArgumentParser):
         """Add `--threads N`, to a group of options where one is given; `read` obeys it."""
         about = "threads to compute on; results do not depend on it (default: one for each core)"
         (to or self).add_argument("--threads", type=whole(1), metavar="N", help=about)
+
+    def add_reading(self) -> None:
+        """Add the options of commands that read data for a network that is trained."""
+        self.add_argument("--data", metavar="DATA", required=True, help="as for magmadnn train")
+        self.add_argument(
+            "--missing",
+            type=one_of("way", ("mean", "drop")),
+            metavar="mean|drop",
+            help="what to do with missing values (default: as in training)",
+        )
+        self.add_argument(
+            "--decimal",
+            type=one_of("decimal sign", (".", ",")),
+            metavar=".|,",
+            help="decimal sign of numbers in text (default: as in training)",
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise ArgumentError.
@@ -103,6 +121,26 @@ def sizes(text: str) -> tuple[int, ...]:
             f"must be whole numbers of at least 1 with commas between, such as 512,256, got {text!r}"
         )
     return found
+
+
+def columns(text: str) -> tuple[str, ...]:
+    """Reads names or numbers of columns: `age,dose`; one with a comma in it stands in double quotes."""
+    found = tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), []))
+    if not found or not all(found):
+        raise argparse.ArgumentTypeError(
+            f"must be names of columns with commas between, such as age,dose, got {text!r}"
+        )
+    return found
+
+
+def as_typed(message: str) -> str:
+    """A message whose ways out are arguments of Python's functions, with the options of a command."""
+    message = re.sub(r'\b(missing|decimal)="([^"]+)"', r"--\1 \2", message)
+    return re.sub(
+        r"\b(ignore|categories)=\[([^\]]*)\]",
+        lambda found: f"--{found[1]} " + re.sub(r"'([^',]*)'(, )?", r"\1,", found[2]).strip(","),
+        message,
+    )
 
 
 def one_of(what: str, known: Iterable[str]) -> Callable[[str], str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from magmadnn.data import load_for
 from magmadnn.errors import DataError
 
 from .arguments import Parser
 from .console import Console
 from .outputs import check_place, say_result, write_json
-from .trained import open_trained
+from .trained import open_trained, rows_for
 from .units import figures
 
 
@@ -23,7 +22,7 @@ def parser() -> Parser:
         "otherwise on all rows. Inputs are scaled as in training.",
     )
     made.add_argument("folder", metavar="DIR", help="output folder of magmadnn train")
-    made.add_argument("--data", metavar="DATA", required=True, help="as for magmadnn train")
+    made.add_reading()
     made.add_argument("--json", metavar="FILE", help="write the result to FILE too")
     made.add_threads()
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -40,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
     say = Console(arguments.quiet)
     check_place("--json", arguments.json)
     model, preparation = open_trained(arguments.folder)
-    rows = load_for(preparation, arguments.data)
+    rows = rows_for(preparation, arguments)
     if rows.y is None or rows.raw_target is None:
         raise DataError(f"{arguments.data}: has no targets to compare with")
     say(rows.description)

@@ -78,6 +78,6 @@ def _note(preparation: Preparation) -> str:
     if preparation.task == "classification":
         lines += ["", "Outputs of a sample: the probabilities of"]
         lines += [f"{k}: {name}" for k, name in enumerate(preparation.classes)]
-    elif schema is not None and schema.target is not None:
-        lines += ["", f"Output: {schema.target}."]
+    elif names := preparation.target_names:
+        lines += ["", f"Output: {', '.join(names)}."]
     return "\n".join(lines)

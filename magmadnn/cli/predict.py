@@ -7,13 +7,13 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from magmadnn.data import Preparation, load_for
+from magmadnn.data import Preparation
 from magmadnn.training import Model
 
 from .arguments import Parser
 from .console import Console
 from .outputs import check_place, write_output
-from .trained import open_trained
+from .trained import open_trained, rows_for
 from .units import Array, values
 
 
@@ -25,7 +25,7 @@ def parser() -> Parser:
         "class and the probability of each class, or the value in the target's own units.",
     )
     made.add_argument("folder", metavar="DIR", help="output folder of magmadnn train")
-    made.add_argument("--data", metavar="DATA", required=True, help="as for magmadnn train")
+    made.add_reading()
     made.add_argument("--out", metavar="FILE.csv", required=True, help="where to write")
     made.add_threads()
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     say = Console(arguments.quiet)
     check_place("--out", arguments.out)
     model, preparation = open_trained(arguments.folder)
-    rows = load_for(preparation, arguments.data, with_target=False)
+    rows = rows_for(preparation, arguments, with_target=False)
     say(rows.description)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(_lines(model, preparation, rows.x))
@@ -66,8 +66,7 @@ def _lines(model: Model, preparation: Preparation, x: Array) -> Iterator[Sequenc
 
 
 def _names(preparation: Preparation, count: int) -> list[str]:
-    """Names of predicted quantities: the target column's, where there is one."""
-    schema = preparation.schema
-    if schema is not None and schema.target is not None:
-        return [schema.target]
+    """Names of predicted quantities: those of the target columns, where there are some."""
+    if len(preparation.target_names) == count:
+        return list(preparation.target_names)
     return ["value"] if count == 1 else [f"value_{k}" for k in range(count)]

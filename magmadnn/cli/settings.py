@@ -24,7 +24,11 @@ class Settings:
     Attributes:
         model: name of the network.
         data: what `magmadnn.data.load` takes; paths are absolute.
-        target: name or number of a table's target column.
+        target: names or numbers of a table's target columns.
+        ignore: of its columns that are left out.
+        features: of its inputs; None: all others.
+        categories: of columns of numbers that name categories.
+        decimal: sign of numbers in text.
         task: "classification" or "regression"; None: told from the target.
         missing: what is done with missing values of a table.
         test_split: share of the rows that is the test set, where data has none of its own.
@@ -42,7 +46,11 @@ class Settings:
 
     model: str
     data: str
-    target: str
+    target: tuple[str, ...]
+    ignore: tuple[str, ...]
+    features: tuple[str, ...] | None
+    categories: tuple[str, ...]
+    decimal: str
     task: Task | None
     missing: Missing | None
     test_split: float
@@ -81,7 +89,8 @@ class Settings:
         name = given.get("preset", network.default_preset(input_shape))
         preset = network.preset(name)
         values: dict[str, Any] = {f.name: None for f in fields(cls) if f.default is MISSING}
-        values |= {"model": network.name, "data": "mnist", "target": "-1", "test_split": 0.2}
+        values |= {"model": network.name, "data": "mnist", "test_split": 0.2}
+        values |= {"target": ("-1",), "ignore": (), "categories": (), "decimal": "."}
         values |= {"device": "auto", "precision": "float32", "seed": 0}
         values |= {"preset": name, "lr": preset.learning_rate}
         values |= {k: v for k, v in vars(preset).items() if k in values}

@@ -70,9 +70,8 @@ def _data_words(preparation: Preparation) -> str:
     """What goes in and comes out."""
     shape = " x ".join(map(str, preparation.input_shape))
     if preparation.task == "regression":
-        schema = preparation.schema
-        target = "" if schema is None or schema.target is None else f" of {schema.target}"
-        return f"inputs: {shape}; regression{target}"
+        targets = ", ".join(preparation.target_names)
+        return f"inputs: {shape}; regression" + (f" of {targets}" if targets else "")
     names = ", ".join(preparation.classes[:_SHOWN])
     more = ", ..." if len(preparation.classes) > _SHOWN else ""
     return f"inputs: {shape}; {len(preparation.classes)} classes: {names}{more}"

@@ -13,7 +13,7 @@ from magmadnn.layers.activations import ACTIVATIONS
 from magmadnn.models import NETWORKS
 from magmadnn.optim import by_name as optimizer_by_name
 
-from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, one_of, sizes, whole
+from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, columns, one_of, sizes, whole
 from .console import Console
 from .training_run import resume_run, start_run
 
@@ -37,9 +37,28 @@ _DATA: tuple[Option, ...] = (
     ),
     (
         "--target",
-        str,
-        "COLUMN",
+        columns,
+        "COLUMN,...",
         "of a table: its name, or its number from 0, or from the end if negative (default: -1)",
+    ),
+    ("--ignore", columns, "COLUMN,...", "of a table: columns to leave out"),
+    (
+        "--features",
+        columns,
+        "COLUMN,...",
+        "of a table: the inputs (default: all columns, but for those that only number the rows)",
+    ),
+    (
+        "--categories",
+        columns,
+        "COLUMN,...",
+        "of a table: numbers that name categories (default: texts are categories)",
+    ),
+    (
+        "--decimal",
+        one_of("decimal sign", (".", ",")),
+        ".|,",
+        "decimal sign of numbers in text (default: .)",
     ),
     (
         "--task",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from magmadnn.data import Preparation
-from magmadnn.errors import CheckpointError, FileError
+import argparse
+
+from magmadnn.data import Preparation, Rows, load_for
+from magmadnn.errors import CheckpointError, DataError, FileError
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
 from magmadnn.training.model.saving import load_model
 
+from .arguments import as_typed
 from .outputs import MODEL
 
 
@@ -35,3 +38,23 @@ def open_trained(name: str) -> tuple[Model, Preparation]:
             "magmadnn train; use it from Python: md.load"
         )
     return model, Preparation.from_json(extra["preparation"])
+
+
+def rows_for(
+    preparation: Preparation, arguments: argparse.Namespace, *, with_target: bool = True
+) -> Rows:
+    """The data that a command is given (`Parser.add_reading`), prepared.
+
+    Raises:
+        MagmaDNNError: it cannot be read, or does not fit the model.
+    """
+    try:
+        return load_for(
+            preparation,
+            arguments.data,
+            with_target=with_target,
+            missing=arguments.missing,
+            decimal=arguments.decimal,
+        )
+    except DataError as error:
+        raise type(error)(as_typed(str(error))) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-import re
 import signal
 import sys
 import time
@@ -28,6 +27,7 @@ from magmadnn.training.callbacks.progress import Progress
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.summary import summary_text
 
+from .arguments import as_typed
 from .console import Console
 from .ending import Terminated
 from .outputs import (
@@ -80,6 +80,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         data_sha256=_fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )
+    data = data.keeping_back(settings.validation_split, settings.seed)
     model = _build(settings, data)
     folder = _create(settings, out)
     return _train(Run(folder, settings, data, model, say))
@@ -115,6 +116,7 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
             f"{settings.data_folder or settings.data}: the training rows are not those that the run in "
             f"{folder} was started with; restore the data, or start a new run"
         )
+    data = data.keeping_back(settings.validation_split, settings.seed)
     return _train(Run(folder, settings, data, _build(settings, data), say))
 
 
@@ -175,14 +177,20 @@ def _load(settings: Settings, source: str, say: Console) -> Dataset:
         data = load(
             source,
             target=settings.target,
+            ignore=settings.ignore,
+            features=settings.features,
+            categories=settings.categories,
+            decimal=settings.decimal,
             missing=settings.missing,
             test_split=settings.test_split,
             seed=settings.seed,
             task=settings.task,
         )
-    except DataError as error:  # the way out as it is typed here
-        raise type(error)(re.sub(r'missing="(\w+)"', r"--missing \1", str(error))) from error
+    except DataError as error:
+        raise type(error)(as_typed(str(error))) from error
     say(data.description)
+    for note in data.notes:
+        say(f"note: {as_typed(note)}")
     say(f"{data.preparation.task}, since {_reason(settings, data)} (--task chooses)")
     return data
 

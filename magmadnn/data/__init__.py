@@ -10,7 +10,7 @@ from magmadnn.data.npz import NpzArrays, read_npz
 from magmadnn.data.prefetching import Prefetcher, prefetch
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.tables.reading import Table, read_table, read_table_like
-from magmadnn.data.tables.schema import Column, Schema
+from magmadnn.data.tables.schema import Column, Schema, Target
 from magmadnn.data.targets import class_names, number_classes, target_kind
 from magmadnn.data.validation import check_arrays
 
@@ -23,6 +23,7 @@ __all__ = [
     "Rows",
     "Schema",
     "Table",
+    "Target",
     "batch_count",
     "batches",
     "check_arrays",

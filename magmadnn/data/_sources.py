@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._find import list_folder
+from magmadnn.data._find import PACKED, list_folder
 from magmadnn.data.cifar import cifar10, cifar10_classes, has_cifar_files
 from magmadnn.data.idx import has_idx_files, idx_folder, mnist
 from magmadnn.data.npz import NpzArrays, read_npz
@@ -83,11 +83,21 @@ def open_source(
         return _folder(path)
     if path.suffix.lower() == ".npz":
         return _npz(path, read_npz(path, with_target=with_target), missing)
-    if path.suffix.lower() not in TEXT_ENDINGS:
+    if not is_text_name(path):
         raise DataError(
             f"{shown(path)}: its kind {quoted(path.suffix)} is not known: expected {_KNOWN}"
         )
-    table = read_text(path)
+    return table_source(read_text(path))
+
+
+def is_text_name(path: Path) -> bool:
+    """Whether a file is named like a table in text, plain or packed."""
+    plain = path.with_suffix("") if path.suffix.lower() in PACKED[1:] else path
+    return plain.suffix.lower() in TEXT_ENDINGS
+
+
+def table_source(table: Table) -> Source:
+    """A table as a source."""
     return Source(_table_format(table), table.x, table.target, table=table)
 
 
@@ -166,7 +176,7 @@ def _rows_with_nan(array: Array) -> NDArray[np.bool_]:
 def _table_format(table: Table) -> str:
     delimiter = _WORDS.get(table.delimiter, repr(table.delimiter))
     header = "a header" if table.schema.header else "no header"
-    text = f"text separated by {delimiter}, {header}"
+    text = f"text separated by {delimiter}, {header}" if table.delimiter else "columns"
     if table.dropped:
         text += f", {table.dropped} rows with missing values left out"
     elif unknown := int(np.isnan(table.x).any(axis=1).sum()):

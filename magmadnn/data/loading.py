@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data._sources import Source, open_source
+from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.preparation import Preparation
-from magmadnn.data.tables.reading import Missing, check_missing, read_table, read_table_like
+from magmadnn.data.tables.choice import Names
+from magmadnn.data.tables.grid import names_text
+from magmadnn.data.tables.libraries import is_table
+from magmadnn.data.tables.reading import (
+    Missing,
+    check_missing,
+    frame_like,
+    frame_table,
+    read_table,
+    read_table_like,
+)
 from magmadnn.data.targets import Task, check_task, class_names, target_kind
 from magmadnn.errors import ArgumentError, DataError, quoted, shown
 from magmadnn.storage.input_files import input_name
@@ -33,7 +42,8 @@ class Dataset:
         y_train: targets as they were read: texts, class numbers or quantities.
         x_test: likewise.
         y_test: likewise.
-        preparation: scales inputs and targets; save it with the model.
+        preparation: scales inputs and targets; give it to the model: `Model(..., preparation=...)`.
+        notes: what somebody should know about the columns of a table, a line each.
     """
 
     description: str
@@ -42,6 +52,7 @@ class Dataset:
     x_test: Array
     y_test: Array
     preparation: Preparation
+    notes: tuple[str, ...] = ()
 
     def train(self) -> tuple[Array, Array]:
         """The training rows prepared: float32 inputs; int64 classes or scaled float32 targets."""
@@ -50,6 +61,27 @@ class Dataset:
     def test(self) -> tuple[Array, Array]:
         """The test rows, prepared with the statistics of the training rows."""
         return self._prepared(self.x_test, self.y_test)
+
+    def keeping_back(self, validation_split: float, seed: int) -> Dataset:
+        """The same with statistics that leave out the rows that `fit` keeps back to validate.
+
+        Args:
+            validation_split: as `fit` is given it.
+            seed: of the model.
+        """
+        if not validation_split:
+            return self
+        old, kept = self.preparation, split_rows(len(self.x_train), validation_split, seed)[0]
+        new = Preparation.fit(
+            self.x_train,
+            self.y_train,
+            task=old.task,
+            classes=old.classes or None,
+            missing=old.missing,
+            schema=old.schema,
+            rows=kept,
+        )
+        return replace(self, preparation=new)
 
     def _prepared(self, x: Array, y: Array) -> tuple[Array, Array]:
         return self.preparation.apply_inputs(x), self.preparation.apply_target(y)
@@ -75,9 +107,13 @@ class Rows:
 
 
 def load(
-    spec: str | os.PathLike[str],
+    spec: Any,
     *,
-    target: str | int = -1,
+    target: Names = -1,
+    ignore: Names = (),
+    features: Names | None = None,
+    categories: Names = (),
+    decimal: str = ".",
     missing: Missing | None = None,
     test_split: float = 0.2,
     seed: int = 0,
@@ -87,9 +123,14 @@ def load(
 
     Args:
         spec: `mnist`; a folder with IDX files; a folder with CIFAR-10 batches; a text file with a
-            table (.csv, .tsv, .data, .dat, .txt); an .npz file (see `read_npz`; arrays of bytes
-            with three or four axes are images).
-        target: of a table: name or number of the target column.
+            table (.csv, .tsv, .data, .dat, .txt, also packed: .csv.gz, .csv.xz); an .npz file (see
+            `read_npz`; arrays of bytes with three or four axes are images); or a table itself, of pandas,
+            polars or pyarrow.
+        target: of a table: name or number of the target column, or several, all numeric.
+        ignore: of a table: columns that are left out.
+        features: of a table: the inputs, in this order; None: all other columns.
+        categories: of a table: columns whose values name categories though they are numbers.
+        decimal: of a table in a text file: the decimal sign.
         missing: values of a table, or NaN in an .npz: None: an error; "mean": filled with the
             training rows' mean; "drop": the row is left out.
         test_split: the share of rows that becomes the test set, where data has none of its own.
@@ -104,8 +145,21 @@ def load(
     check_missing(missing)
     if task is not None:
         check_task(task)
-    spec, name = input_name("data", spec), shown(spec)
-    source = open_source(spec, lambda path: read_table(path, target, missing), missing)
+    columns: dict[str, Any] = {"ignore": ignore, "features": features, "categories": categories}
+    if is_table(spec):
+        name = "table"
+        source = table_source(frame_table(spec, target, missing, **columns))
+    else:
+        spec, name = input_name("data", spec), shown(spec)
+        source = open_source(
+            spec,
+            lambda path: read_table(path, target, missing, decimal=decimal, **columns),
+            missing,
+        )
+        if source.table is None and (
+            given := [k for k, v in columns.items() if v not in (None, ())]
+        ):
+            raise ArgumentError(f"{name}: {given[0]} names columns of a table, and this is none")
     if source.y is None:
         raise ArgumentError(f"{name}: without a target there is nothing to train: name a column")
     all_targets = np.concatenate([source.y, *([] if source.y_test is None else [source.y_test])])
@@ -125,15 +179,16 @@ def load(
         f"{name}: {source.format}; {len(train[0]):,} training and {len(test[0]):,} test rows{how} "
         f"of {_shape(preparation.input_shape)} inputs; {_target_words(source, preparation)}"
     )
-    return Dataset(description, *train, *test, preparation)
+    return Dataset(description, *train, *test, preparation, _notes(source, preparation))
 
 
 def load_for(
     preparation: Preparation,
-    spec: str | os.PathLike[str],
+    spec: Any,
     *,
     with_target: bool = True,
     missing: Missing | None = None,
+    decimal: str | None = None,
     test_split: float | None = None,
     seed: int = 0,
 ) -> Rows:
@@ -147,6 +202,7 @@ def load_for(
         with_target: False: targets are not read and may be absent.
         missing: None: as in training, but without targets no row is left out: there
             missing values are an error unless they were filled in training.
+        decimal: the decimal sign of a table in a text file; None: as in training.
         test_split: with a number, and no test set of its own: only the rows that `load` made the
             test set with this share and seed.
         seed: as given to `load`.
@@ -158,17 +214,27 @@ def load_for(
     chosen = missing or preparation.missing
     if missing is None and chosen == "drop" and not with_target:
         chosen = None
-    spec, name, schema = input_name("data", spec), shown(spec), preparation.schema
-    source = open_source(
-        spec,
-        lambda path: (
-            read_table(path, -1 if with_target else None, chosen)
-            if schema is None
-            else read_table_like(path, schema, chosen, with_target=with_target)
-        ),
-        chosen,
-        with_target=with_target,
-    )
+    schema = preparation.schema
+    if is_table(spec):
+        name = "table"
+        if schema is None:
+            table = frame_table(spec, -1 if with_target else None, chosen)
+        else:
+            table = frame_like(spec, schema, chosen, with_target=with_target)
+        source = table_source(table)
+    else:
+        spec, name = input_name("data", spec), shown(spec)
+        sign = decimal or "."
+        source = open_source(
+            spec,
+            lambda path: (
+                read_table(path, -1 if with_target else None, chosen, decimal=sign)
+                if schema is None
+                else read_table_like(path, schema, chosen, with_target=with_target, decimal=decimal)
+            ),
+            chosen,
+            with_target=with_target,
+        )
     x, y, lines, part = _part(source, test_split, seed)
     raw = y if with_target else None
     filled = replace(preparation, missing=chosen)
@@ -218,13 +284,25 @@ def _part(
     return x[test], None if y is None else y[test], None if lines is None else lines[test], part
 
 
+def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
+    """What somebody should know about the columns."""
+    if source.table is None:
+        return ()
+    notes = source.table.notes
+    if constant := preparation.constant:
+        are = "is" if len(constant) == 1 else "are"
+        notes += (f"constant in the training rows, and so not used, {are} {names_text(constant)}",)
+    return notes
+
+
 def _shape(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
 
 
 def _target_words(source: Source, preparation: Preparation) -> str:
-    table = source.table
-    name = "" if table is None else f"target {quoted(table.target_name)}: "
+    names = source.table.schema.target_names if source.table else ()
+    word = "target" if len(names) == 1 else "targets"
+    name = f"{word} {names_text(names)}: " if names else ""
     if preparation.task == "regression":
         return f"{name}regression"
     classes = preparation.classes

@@ -6,28 +6,46 @@ Fitted on the training rows only, kept with the model, and applied to whatever c
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from magmadnn.data._statistics import Floats, check_block, statistics
 from magmadnn.data._structure import as_array
+from magmadnn.data.tables.alignment import check_rows
+from magmadnn.data.tables.choice import Names
+from magmadnn.data.tables.libraries import is_table
+from magmadnn.data.tables.plain import inputs_in_order, inputs_like, learn_columns, plain_target
 from magmadnn.data.tables.reading import Missing, check_missing
 from magmadnn.data.tables.schema import Schema
 from magmadnn.data.targets import (
+    LABELS,
     TASKS,
+    Labels,
     Task,
     check_task,
     class_names,
+    labels_of,
     number_classes,
     target_kind,
+    with_labels,
 )
-from magmadnn.data.validation import check_dtype, first_not_finite, place, row_blocks
-from magmadnn.errors import DataError, DTypeError, ShapeError, quoted
+from magmadnn.data.validation import check_dtype, row_blocks
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    DTypeError,
+    ShapeError,
+    UnknownNameError,
+    quoted,
+)
 
-Floats = NDArray[np.float64]
+_VERSION = 1  # of what `to_json` gives
+_LEAST, _MOST = math.ulp(0.0), sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -36,19 +54,21 @@ class Preparation:
 
     Inputs become (x - mean) / std, with a mean and a std for each index of the last axis: each
     column of a table, each channel of images (one of grey, three of colour) or signals. Statistics
-    are those of the training rows, of known values, with divisor n; a column that is constant gets
-    std 1. A missing value becomes the mean, 0 once scaled.
+    are those of the training rows, of known values, with divisor n. A missing value becomes the mean,
+    0 once scaled. So does every value of a column that is constant in the training rows: its std is
+    infinite, since nothing can be learnt of its values (`constant` names such columns).
 
     A numeric target becomes (y - target_mean) / target_std likewise. Classes become their numbers.
 
     Attributes:
         input_shape: of one row.
         mean: one for each index of the last axis.
-        std: likewise, all positive.
+        std: likewise, all positive; infinite for constant ones.
         missing: "mean": NaN in inputs is a missing value and is filled. Otherwise it is an error.
             ("drop" says how a table is to be read.)
         task: "classification" or "regression".
         classes: names in the order of their numbers; empty for regression.
+        labels: what the classes were: "text", "number" or "bool"; `restore_target` gives such.
         target_shape: of one row's target: () or, for several numbers, (n,).
         target_mean: one for each target; empty for classification.
         target_std: likewise, all positive.
@@ -65,19 +85,21 @@ class Preparation:
     target_mean: tuple[float, ...] = ()
     target_std: tuple[float, ...] = ()
     schema: Schema | None = None
+    labels: Labels = "text"
 
     def __post_init__(self) -> None:
         check_task(self.task)
         check_missing(self.missing)
+        if self.labels not in LABELS:
+            raise UnknownNameError.of("labels", self.labels, LABELS)
         targets = math.prod(self.target_shape) if self.task == "regression" else 0
-        for name, values, count in (
-            ("mean", self.mean, self.input_shape[-1] if self.input_shape else 0),
-            ("std", self.std, len(self.mean)),
-            ("target_mean", self.target_mean, targets),
-            ("target_std", self.target_std, targets),
+        for name, values, count, least, most in (
+            ("mean", self.mean, self.input_shape[-1] if self.input_shape else 0, -_MOST, _MOST),
+            ("std", self.std, len(self.mean), _LEAST, math.inf),
+            ("target_mean", self.target_mean, targets, -_MOST, _MOST),
+            ("target_std", self.target_std, targets, _LEAST, _MOST),
         ):
-            least = 0.0 if name.endswith("std") else -math.inf
-            if len(values) != count or not all(least < value < math.inf for value in values):
+            if len(values) != count or not all(least <= value <= most for value in values):
                 raise DataError(
                     f"preparation: {name} needs {count} finite numbers, got {quoted(values)}"
                 )
@@ -85,70 +107,144 @@ class Preparation:
             raise DataError(
                 f"preparation: {self.task} does not go with the classes {quoted(self.classes)}"
             )
+        with_labels(self.classes, self.labels)
+        if self.schema is not None and (len(self.schema.inputs),) != self.input_shape:
+            raise DataError(
+                f"preparation: columns of {len(self.schema.inputs)} inputs do not go with the shape "
+                f"{self.input_shape}"
+            )
 
     @classmethod
     def fit(
         cls,
-        x: ArrayLike,
-        target: ArrayLike,
+        x: Any,
+        target: Any,
         *,
         task: Task | None = None,
         classes: tuple[str, ...] | None = None,
         missing: Missing | None = None,
         schema: Schema | None = None,
+        ignore: Names = (),
+        categories: Names = (),
+        rows: NDArray[np.int64] | None = None,
     ) -> Preparation:
         """The statistics of training rows.
 
         Args:
-            x: inputs [rows, ...]; may be a memory map, which is read once, block by block.
-            target: [rows] texts or numbers, or [rows, n] numbers.
+            x: inputs [rows, ...]; may be a memory map, which is read once, block by block; or a table of
+                pandas, polars or pyarrow, whose texts and categories become one input for each value.
+            target: [rows] texts or numbers, or [rows, n] numbers; or a Series, or a table with a column for
+                each target.
             task: overrides what `target_kind` tells.
             classes: names in the order of their numbers; None: the sorted values of `target`.
-            missing: with "mean", NaN in `x` is a missing value.
-            schema: of the table the rows came from.
+            missing: with "mean", NaN in `x`, or what a table takes for missing, is a missing value.
+            schema: of the table the rows of an array came from.
+            ignore: columns of a table that are left out.
+            categories: columns of a table whose values name categories though they are numbers.
+            rows: those that statistics are taken from, ascending; None: all. Names of classes and categories
+                come from all rows.
 
         Raises:
-            DataError: NaN or infinity; a column without a known value; one class only.
+            DataError: NaN or infinity; a column without a known value; one class only; a target without any
+                differences; rows that are labelled differently in `x` and `target`; a target among the
+                columns of `x`.
             ShapeError: no axis beside the rows, or not one target for each row.
             DTypeError: elements that are no numbers.
         """
-        x, target = as_array(x, "x"), as_array(target, "target")
+        check_rows("", x=x, target=target)
+        found = plain_target(target, "target")
+        raw = found.values
+        if is_table(x):
+            schema = learn_columns(
+                x, "x", ignore=ignore, categories=categories, targets=found.columns
+            )
+            x = inputs_like(x, "x", schema, missing)
+        elif ignore or categories:
+            raise ArgumentError("ignore and categories name columns of a table, and x is none")
+        x = as_array(x, "x")
         check_dtype("x", x)
-        if x.ndim < 2 or x.size == 0 or len(x) != len(target):
+        if x.ndim < 2 or x.size == 0 or len(x) != len(raw):
             raise ShapeError(
-                f"x has the shape {x.shape} and the target {target.shape}: "
+                f"x has the shape {x.shape} and the target {raw.shape}: "
                 "expected [rows, ...] and one target for each row"
             )
-        chosen = target_kind(target) if task is None else task
+        kind = "classification" if found.names_classes else target_kind(raw)
+        chosen = kind if task is None else task
         check_task(chosen)
-        mean, std = _statistics("x", x, missing == "mean", schema.inputs if schema else ())
-        if chosen == "classification":
-            names = class_names(target) if classes is None else classes
-            return cls(x.shape[1:], mean, std, chosen, missing, names, schema=schema)
-        numbers = _numeric_target(target)
-        target_mean, target_std = _statistics(
-            "target", numbers.reshape(len(numbers), -1), False, ()
-        )
-        return cls(
+        names = schema.inputs if schema else ()
+        mean, std = statistics("x", x, missing == "mean", names, rows)
+        made = cls(
             input_shape=x.shape[1:],
-            mean=mean,
-            std=std,
-            task=chosen,
+            mean=tuple(mean.tolist()),
+            std=tuple(np.where(std > 0.0, std, np.inf).tolist()),
+            task="regression",
             missing=missing,
-            target_shape=numbers.shape[1:],
-            target_mean=target_mean,
-            target_std=target_std,
             schema=schema,
+            target_mean=(0.0,),
+            target_std=(1.0,),
+        )
+        return (
+            made._of_classes(raw, classes)
+            if chosen == "classification"
+            else made._of_numbers(raw, rows)
         )
 
-    def apply_inputs(self, x: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    def _of_classes(self, raw: NDArray[Any], classes: tuple[str, ...] | None) -> Preparation:
+        """The same for these classes."""
+        names = class_names(raw) if classes is None else classes
+        return replace(
+            self,
+            task="classification",
+            classes=names,
+            labels=labels_of(raw),
+            target_mean=(),
+            target_std=(),
+        )
+
+    def _of_numbers(self, raw: NDArray[Any], rows: NDArray[np.int64] | None) -> Preparation:
+        """The same for these quantities."""
+        numbers = _numeric_target(raw)
+        columns = numbers.reshape(len(numbers), -1)
+        mean, std = statistics("target", columns, False, rows=rows)
+        if not std.all():
+            column = int(np.argmin(std > 0))
+            which = "" if numbers.ndim == 1 else f" in column {column}"
+            raise DataError(
+                f"target: every training row is {mean[column]:g}{which}, so there is nothing to learn: is it "
+                "the right column?"
+            )
+        return replace(
+            self,
+            target_shape=numbers.shape[1:],
+            target_mean=tuple(mean.tolist()),
+            target_std=tuple(std.tolist()),
+        )
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Names of the inputs that are constant in the training rows, and so always become 0."""
+        names = self.schema.inputs if self.schema else tuple(map(str, range(len(self.std))))
+        return tuple(name for name, std in zip(names, self.std, strict=True) if std == math.inf)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Names of the targets, where they have some."""
+        return () if self.schema is None else self.schema.target_names
+
+    def apply_inputs(self, x: Any, dtype: DTypeLike = np.float32) -> NDArray[Any]:
         """Scaled inputs in a new array of `dtype`.
+
+        Columns of a table are found by their names, in any order; targets and columns that were left out in
+        training may stand beside them. An array has them in the order of training.
 
         Raises:
             ShapeError: rows are not of `input_shape`.
-            DataError: infinity, or NaN that is not to be filled; names row and column.
+            DataError: infinity, or NaN that is not to be filled; names row and column. Columns that are
+                missing, that training did not know, or that hold something else than in training.
             DTypeError: elements that are no numbers.
         """
+        if is_table(x):
+            x = self._columns(x)
         x = as_array(x, "x")
         check_dtype("x", x)
         if x.shape[1:] != self.input_shape or x.ndim == 0:
@@ -160,39 +256,55 @@ class Preparation:
         for low, block in row_blocks(x):
             scaled = (np.asarray(block, np.float64) - mean) / std
             if not np.isfinite(scaled).all():
-                _check_block("x", block, low, self.missing == "mean")
+                check_block("x", block, range(low, low + len(block)), self.missing == "mean")
                 scaled[np.isnan(scaled)] = 0.0
             out[low : low + len(block)] = scaled
         return out
 
-    def apply_target(
-        self, raw: NDArray[Any], lines: NDArray[np.int64] | None = None
-    ) -> NDArray[Any]:
+    def _columns(self, x: Any) -> Floats:
+        """The inputs of a table."""
+        if self.schema is None:
+            return inputs_in_order(x, "x")
+        return inputs_like(x, "x", self.schema, self.missing)
+
+    def apply_target(self, raw: Any, lines: NDArray[np.int64] | None = None) -> NDArray[Any]:
         """Class numbers, int64; or scaled numbers, float32.
 
         Args:
-            raw: targets as they were read.
+            raw: targets as they were read; also a Series, or a table with a column for each target.
             lines: the line in a file of each row, for the message.
 
         Raises:
-            DataError: a value that is none of the classes; NaN or infinity.
+            DataError: a value that is none of the classes; NaN or infinity; other columns than in training.
             ShapeError: not one class, or not `target_shape` numbers, for each row.
             DTypeError: text where a number is needed.
         """
+        found = plain_target(raw, "target")
+        values = found.values
+        names = tuple(column.name for column in found.columns)
+        if len(names) > 1 and len(self.target_names) > 1 and names != self.target_names:
+            if set(names) != set(self.target_names):
+                raise DataError(
+                    f"target: has the columns {quoted(names)}, expected {quoted(self.target_names)} as in "
+                    "training"
+                )
+            values = values[:, [names.index(name) for name in self.target_names]]
         if self.task == "classification":
-            return number_classes(raw, self.classes, lines)
-        numbers = _numeric_target(raw)
+            return number_classes(values, self.classes, lines)
+        numbers = _numeric_target(values)
         if numbers.shape[1:] != self.target_shape:
             raise ShapeError(
                 f"target has rows of the shape {numbers.shape[1:]}, expected {self.target_shape} "
                 "as in training"
             )
-        _check_block("target", numbers, 0, False)
+        check_block("target", numbers, range(len(numbers)), False)
         scaled: Floats = (numbers - np.array(self.target_mean)) / np.array(self.target_std)
         return scaled.astype(np.float32)
 
     def restore_target(self, predicted: ArrayLike) -> NDArray[Any]:
-        """Predictions in the target's own units (float64), or the names of class numbers.
+        """Predictions in the target's own units (float64), or the classes of class numbers.
+
+        Classes are what they were in training: texts, numbers (int64 or float64) or bools.
 
         Raises:
             DataError: a class number outside the classes.
@@ -218,15 +330,15 @@ class Preparation:
                 f"prediction {predicted[outside][0]} is outside the classes "
                 f"0..{len(self.classes) - 1}"
             )
-        names: NDArray[np.str_] = np.array(self.classes)[predicted]
-        return names
+        return with_labels(self.classes, self.labels)[predicted]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for JSON; floats keep all their digits."""
+        """Plain data for JSON; floats keep all their digits, and None is an infinite std."""
         return {
+            "version": _VERSION,
             "input_shape": list(self.input_shape),
             "mean": list(self.mean),
-            "std": list(self.std),
+            "std": [None if std == math.inf else std for std in self.std],
             "task": self.task,
             "missing": self.missing,
             "classes": list(self.classes),
@@ -234,6 +346,7 @@ class Preparation:
             "target_mean": list(self.target_mean),
             "target_std": list(self.target_std),
             "schema": None if self.schema is None else self.schema.to_json(),
+            "labels": self.labels,
         }
 
     @classmethod
@@ -245,11 +358,22 @@ class Preparation:
         """
         if not isinstance(data, Mapping) or data.get("task") not in TASKS:
             raise DataError("preparation: the saved data is damaged: there is no task")
+        version = data.get("version", 1)  # that of before it was written
+        if type(version) is not int or version > _VERSION:
+            raise DataError(
+                f"preparation: was saved by a newer magmadnn (version {quoted(version)}, this one reads up "
+                f"to {_VERSION}): update magmadnn"
+            )
         schema = data.get("schema")
+        std = data.get("std")
+        known = [1.0 if value is None else value for value in std] if isinstance(std, list) else std
         return cls(
             input_shape=_list(data, "input_shape", int),
             mean=_list(data, "mean", float),
-            std=_list(data, "std", float),
+            std=tuple(
+                math.inf if given is None else value
+                for given, value in zip(std or (), _list({"std": known}, "std", float), strict=True)
+            ),
             task=cast(Task, data["task"]),
             missing=data.get("missing"),
             classes=_list(data, "classes", str),
@@ -257,6 +381,7 @@ class Preparation:
             target_mean=_list(data, "target_mean", float),
             target_std=_list(data, "target_std", float),
             schema=None if schema is None else Schema.from_json(schema),
+            labels=cast(Labels, data.get("labels", "text")),
         )
 
 
@@ -274,54 +399,3 @@ def _numeric_target(raw: NDArray[Any]) -> Floats:
             "[rows] or [rows, n] for regression"
         )
     return raw.astype(np.float64)
-
-
-def _check_block(name: str, block: NDArray[Any], low: int, nan_allowed: bool) -> None:
-    where = first_not_finite(block, nan_allowed=nan_allowed)
-    if where is not None:
-        row, *rest = where
-        raise DataError(
-            f"{name}: {place((low + row, *rest))} is {float(block[where])}, "
-            "expected finite numbers: repair or leave out the row"
-        )
-
-
-def _statistics(
-    name: str, x: NDArray[Any], nan_allowed: bool, names: tuple[str, ...]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation for each index of the last axis, in one pass over the rows.
-
-    Blocks are merged with Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for
-    computing sample variances", 1979, eq. (2.1): no difference of large sums is taken.
-    """
-    last = x.shape[-1]
-    count, mean, squares = np.zeros(last), np.zeros(last), np.zeros(last)
-    low, high = np.full(last, np.inf), np.full(last, -np.inf)
-    for first, block in row_blocks(x):
-        _check_block(name, block, first, nan_allowed)
-        values = np.asarray(block, np.float64)
-        known = ~np.isnan(values)
-        n = _reduce(np.add, known.astype(np.float64), last)
-        block_mean = _reduce(np.add, np.where(known, values, 0.0), last) / np.maximum(n, 1.0)
-        deviation = np.where(known, values - block_mean, 0.0)
-        total = np.maximum(count + n, 1.0)
-        delta = block_mean - mean
-        squares += _reduce(np.add, deviation * deviation, last) + delta * delta * count * n / total
-        mean, count = mean + delta * n / total, count + n
-        low = np.fmin(low, _reduce(np.fmin, values, last))
-        high = np.fmax(high, _reduce(np.fmax, values, last))
-    if (unknown := count == 0).any():
-        column = int(np.argmax(unknown))
-        label = quoted(names[column]) if names else str(column)
-        raise DataError(f"{name}: column {label} has no known value in the training rows")
-    # By their range: the mean of equal numbers is rounded, so their std need not be exactly 0.
-    std = np.sqrt(squares / count)
-    std = np.where((high > low) & (std > 0.0), std, 1.0)
-    return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _reduce(function: np.ufunc, values: Floats, last: int) -> Floats:
-    """Reduces to the last axis; over the rows first, so that the inner loop is long."""
-    rows = function.reduce(values.reshape(len(values), -1), axis=0)
-    result: Floats = function.reduce(rows.reshape(-1, last), axis=0)
-    return result

@@ -15,6 +15,10 @@ Task = Literal["classification", "regression"]
 
 TASKS: tuple[Task, ...] = ("classification", "regression")
 
+Labels = Literal["text", "number", "bool"]
+
+LABELS: tuple[Labels, ...] = ("text", "number", "bool")
+
 _MOST_CLASSES = 20
 _ROWS_PER_CLASS = 10
 _SHOWN = 20  # class names that a message lists
@@ -67,6 +71,29 @@ def class_names(raw: NDArray[Any]) -> tuple[str, ...]:
             "is it the right column?"
         )
     return tuple(map(_text, distinct))
+
+
+def labels_of(raw: NDArray[Any]) -> Labels:
+    """What the classes in a target are."""
+    return "bool" if raw.dtype.kind == "b" else "number" if raw.dtype.kind in "iuf" else "text"
+
+
+def with_labels(classes: Sequence[str], labels: Labels) -> NDArray[Any]:
+    """Names of classes as what they were in the target; numbers are int64 if all are whole.
+
+    Raises:
+        DataError: they cannot have been that.
+    """
+    if labels == "text":
+        return np.array(classes)
+    if labels == "bool" and set(classes) <= {"False", "True"}:
+        return np.array([name == "True" for name in classes])
+    for number in (int, float):
+        try:
+            return np.array([number(name) for name in classes])
+        except ValueError:
+            continue
+    raise DataError(f"classes {', '.join(classes[:_SHOWN])} are no labels of the kind {labels!r}")
 
 
 def number_classes(

@@ -123,7 +123,7 @@ TABLE: dict[str, Mistake] = {
     "name without header": Mistake(
         table("1,2\n3,4\n", target="age"),
         ArgumentError,
-        "{p}/t.csv: target column 'age' is not known: the file has no header, so columns are "
+        "{p}/t.csv: target column 'age' is not known: the table has no header, so columns are "
         "known by number, 0..1",
     ),
     "number too large": Mistake(
@@ -196,7 +196,8 @@ TABLE: dict[str, Mistake] = {
     "NaN": Mistake(
         table("a,b\n1,2\nnan,4\n"),
         DataError,
-        "{p}/t.csv: line 3, column 'a': the cell is nan, expected a finite number" + MEND,
+        "{p}/t.csv: values are missing in 1 row (line 3) (columns 'a'): "
+        'use missing="mean" to fill them or missing="drop" to leave the rows out',
     ),
     "infinity": Mistake(
         table("a,b\n1,2\n3,-inf\n"),
@@ -212,25 +213,25 @@ TABLE: dict[str, Mistake] = {
         table("a;b;y\n1,5;2;3\n7;5;6\n", target="y"),
         DataError,
         "{p}/t.csv: column 'a' holds numbers with decimal commas, 1,5 for instance: "
-        "write decimal points",
+        'give decimal="," or write decimal points',
     ),
     "decimal commas in the target": Mistake(
         table("a;b;y\n1;2;3,25\n7;5;6\n", target="y"),
         DataError,
         "{p}/t.csv: column 'y' holds numbers with decimal commas, 3,25 for instance: "
-        "write decimal points",
+        'give decimal="," or write decimal points',
     ),
     "decimal commas": Mistake(
         table("a;b\n1,5;2\n2,5;3\n"),
         DataError,
         "{p}/t.csv: column 'a' holds numbers with decimal commas, 1,5 for instance: "
-        "write decimal points",
+        'give decimal="," or write decimal points',
     ),
     "names of rows": Mistake(
         table(IDS),
         DataError,
-        "{p}/t.csv: column 'column 0' holds 299 different texts in 299 rows, at most 256 can "
-        "become inputs: leave the column out",
+        "{p}/t.csv: column 'column 0' holds 299 different texts in 299 rows, too many for categories "
+        "(at most 149): leave the column out with ignore=['column 0']",
     ),
     "second table lacks a column": Mistake(
         second_table(NAMED, "age,hight,score\n1,2,3\n"),
@@ -256,8 +257,8 @@ TABLE: dict[str, Mistake] = {
     "second table of new texts": Mistake(
         second_table("a,b\nred,1\nblue,2\nred,3\n", "a,b\nred,1\ngreen,2\n"),
         DataError,
-        "{p}/u.csv: line 3, column 'a': the cell is 'green', which the training table does not "
-        "hold: known are blue, red",
+        "{p}/u.csv: line 3, column 'a': 'green' is none of the categories of the training table: "
+        "known are blue, red",
     ),
     "a target where there was none": Mistake(
         second_table(NAMED, NAMED, target=None),

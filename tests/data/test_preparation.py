@@ -51,14 +51,18 @@ def test_inputs_are_standardised_with_the_training_statistics():
     assert np.abs(exact[:31].std(axis=0) - 1.0).max() < 32 * EPS
 
 
-def test_constant_columns_get_std_1():
+def test_a_constant_column_is_not_used_whatever_it_holds_later():
     """0.1 + ... + 0.1 is rounded, so the deviation of equal numbers need not be exactly 0."""
     x = np.full((7, 3), 0.1)
     x[:, 1] = np.arange(7)
     x[:, 2] = 1e-200 * np.arange(7)  # its squares vanish
     preparation = data.Preparation.fit(x, np.arange(7) % 2)
-    assert preparation.std == (1.0, 2.0, 1.0)
-    assert np.abs(preparation.apply_inputs(x)[:, 0]).max() < 8 * EPS
+    assert preparation.std == (math.inf, 2.0, math.inf)
+    assert preparation.constant == ("0", "2")
+    x[:, 0] = 1e6  # nothing was learnt of such values
+    assert not preparation.apply_inputs(x)[:, [0, 2]].any()
+    plain = json.loads(json.dumps(preparation.to_json(), allow_nan=False))
+    assert data.Preparation.from_json(plain) == preparation
 
 
 @pytest.mark.parametrize("block", [1 << 18, 5])

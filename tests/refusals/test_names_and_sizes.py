@@ -215,10 +215,10 @@ COMMAND: dict[str, CommandCase] = {
         (*TRAIN, "--epoch", "3"),
         (
             "option '--epoch' is not known: did you mean '--epochs'? known are "
-            "--activation, --batch-size, --checkpoint-every, --data, --device, --epochs, "
-            "--help, --hidden, --json, --lr, --missing, --optimizer, --out, --precision, --preset, "
-            "--quiet, --resume, --seed, --target, --task, --test-split, --threads, "
-            "--validation-split, --weight-decay, -h"
+            "--activation, --batch-size, --categories, --checkpoint-every, --data, --decimal, --device, "
+            "--epochs, --features, --help, --hidden, --ignore, --json, --lr, --missing, --optimizer, "
+            "--out, --precision, --preset, --quiet, --resume, --seed, --target, --task, --test-split, "
+            "--threads, --validation-split, --weight-decay, -h"
         ),
     ),
     "name: model": (

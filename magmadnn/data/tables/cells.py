@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import io
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from magmadnn.errors import DataError, quoted, shown
-from magmadnn.storage.input_files import check_room, opened, reading
+from magmadnn.data._packed import unpacked
+from magmadnn.errors import ArgumentError, DataError, UnknownNameError, quoted, shown
+from magmadnn.storage.input_files import check_room, reading
 
 # In this order where several fit: commas stand in texts and decimal numbers of the others' files.
 _CANDIDATES = ("\t", ";", "|", ",")
@@ -30,21 +29,55 @@ _BYTES_A_BYTE = 3  # of memory, for each of the file: the text and its lines
 _BYTES_A_CELL = 100
 _WAY_OUT = "write large data to .npy files, and train on numpy.load(mmap_mode='r')"
 
-MISSING = ("", "?")
+# Texts that stand for a missing value: what R, NumPy, pandas, SQL and spreadsheets write.
+MISSING = frozenset(
+    (
+        "",
+        "?",
+        "NA",
+        "N/A",
+        "n/a",
+        "nan",
+        "NaN",
+        "NAN",
+        "-nan",
+        "-NaN",
+        "null",
+        "NULL",
+        "<NA>",
+        "#N/A",
+    )
+)
+
+DECIMALS = (".", ",")
+UNNAMED = ("", "Unnamed: 0")  # names of the column that an index without a name leaves
 
 Row = tuple[int, list[str]]  # line number from 1, fields without surrounding blanks
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells of a file: one list per column, and the line each row ends on."""
+    """The cells of a file: one list per column, and the line each row ends on.
+
+    Attributes:
+        source: the file.
+        delimiter: what separates fields.
+        header: whether columns have names.
+        names: of the columns, `column <index>` where there is none.
+        unnamed: whether the first column alone has no name, or the one that pandas gives such a column.
+        columns: cells without surrounding blanks.
+        lines: line of each row, from 1.
+        decimal: the decimal sign of numbers.
+    """
 
     path: Path
     delimiter: str
     header: bool
     names: tuple[str, ...]
+    unnamed: bool
     columns: list[list[str]]
     lines: list[int]
+    decimal: str = "."
 
     @property
     def source(self) -> str:
@@ -57,9 +90,10 @@ def read_cells(
     *,
     delimiter: str | None = None,
     header: bool | None = None,
+    decimal: str = ".",
     expected_names: Collection[str] = (),
 ) -> Cells:
-    """Reads a file of text in UTF-8.
+    """Reads a file of text in UTF-8, which may be packed (.gz, .xz).
 
     Blank lines are skipped. Lines that begin with `#` are skipped at the top of the file; the last
     of them is the header if it has one name per column.
@@ -68,6 +102,7 @@ def read_cells(
         path: the file.
         delimiter: one character, or " " for any white space; None: detected.
         header: whether the first row holds names; None: detected.
+        decimal: the decimal sign of numbers, a point or a comma.
         expected_names: a first row with all of these is a header.
 
     Raises:
@@ -75,15 +110,25 @@ def read_cells(
         DataError: no text, no rows, rows of unequal length, open quotes, a name used twice.
         OutOfMemoryError: the table is larger than the memory that is free.
     """
+    if decimal not in DECIMALS:
+        raise UnknownNameError.of("decimal", decimal, DECIMALS)
     with reading(path):
-        return _read_cells(path, delimiter, header, expected_names)
+        return _read_cells(path, delimiter, header, decimal, expected_names)
 
 
 def _read_cells(
-    path: Path, delimiter: str | None, header: bool | None, expected_names: Collection[str]
+    path: Path,
+    delimiter: str | None,
+    header: bool | None,
+    decimal: str,
+    expected_names: Collection[str],
 ) -> Cells:
     comment, text = _without_comments(_read_lines(path))
-    chosen = delimiter or _detect_delimiter(text)
+    chosen = delimiter or _detect_delimiter(text, decimal)
+    if chosen == decimal:
+        raise ArgumentError(
+            f"{shown(path)}: {decimal!r} cannot be the decimal sign and separate fields too"
+        )
     cells = sum(line.count(chosen) for line in text) + len(text)
     check_room(path, _BYTES_A_CELL * cells, _WAY_OUT)
     rows = list(_rows(path, text, chosen))
@@ -97,7 +142,7 @@ def _read_cells(
             "data to an .npz file"
         )
     names: list[str] | None = None
-    if header or (header is None and _has_header([row for _, row in rows], expected_names)):
+    if header or (header is None and _has_header(rows, expected_names, decimal)):
         names, rows = rows[0][1], rows[1:]
         if not rows:
             raise DataError(
@@ -111,21 +156,26 @@ def _read_cells(
         delimiter=chosen,
         header=names is not None,
         names=_names(path, names, width),
+        unnamed=names is not None and names[0] in UNNAMED and "" not in names[1:],
         columns=[list(column) for column in zip(*(row for _, row in rows), strict=True)],
         lines=[line for line, _ in rows],
+        decimal=decimal,
     )
 
 
 def _read_lines(path: Path) -> list[str]:
-    with opened(path) as stream:
-        check_room(path, _BYTES_A_BYTE * os.fstat(stream.fileno()).st_size, _WAY_OUT)
-        try:
-            with io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig") as file:
-                text = file.read()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{shown(path)}: byte {error.start} is not UTF-8 text: save the table as UTF-8 text"
-            ) from error
+    with unpacked(path) as file:
+        if not file.is_packed:
+            check_room(path, _BYTES_A_BYTE * file.most, _WAY_OUT)
+        data = file.read_all()
+        if not (file.at_end() and file.is_whole):
+            raise DataError(f"{shown(path)}: the packed data is cut short: fetch the file again")
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{shown(path)}: byte {error.start} is not UTF-8 text: save the table as UTF-8 text"
+        ) from error
     if "\0" in text:
         raise DataError(f"{shown(path)}: holds zero bytes: it is no text file")
     # Not splitlines(), which splits at form feeds and other signs inside a cell too.
@@ -164,14 +214,15 @@ def _split(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
     return csv.reader(_tidy(lines, delimiter), delimiter=delimiter, skipinitialspace=True)
 
 
-def _detect_delimiter(lines: list[str]) -> str:
+def _detect_delimiter(lines: list[str], decimal: str) -> str:
     sample = list(islice((line for line in lines if line.strip()), _SAMPLE))
-    shares = {candidate: _share_of_equal_lines(sample, candidate) for candidate in _CANDIDATES}
-    best = max(_CANDIDATES, key=lambda candidate: shares[candidate])  # the first of equals
+    candidates = [candidate for candidate in _CANDIDATES if candidate != decimal]
+    shares = {candidate: _share_of_equal_lines(sample, candidate) for candidate in candidates}
+    best = max(candidates, key=lambda candidate: shares[candidate])  # the first of equals
     # White space only where nothing else fits: names, dates and texts hold blanks too.
     if shares[best] <= 0.5 and _share_of_equal_lines(sample, WHITE_SPACE) > shares[best]:
         return WHITE_SPACE
-    return best if shares[best] > 0.0 else ","
+    return best if shares[best] > 0.0 else candidates[-1]
 
 
 def _share_of_equal_lines(sample: list[str], delimiter: str) -> float:
@@ -209,36 +260,47 @@ def _check_lengths(path: Path, rows: list[Row]) -> None:
             )
 
 
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number; Python's `1_000` is not one."""
+def to_number(cell: str, decimal: str = ".") -> float | None:
+    """The number that a cell is, perhaps infinite; None for other texts, Python's `1_000` and NaN."""
+    if decimal == ",":
+        if "." in cell:  # 1.500 may be one and a half, or a thousand and five hundred
+            return None
+        cell = cell.replace(",", ".")
     try:
-        float(cell)
+        value = float(cell)
     except ValueError:
-        return False
-    return "_" not in cell
+        return None
+    return None if "_" in cell or value != value else value
 
 
-def _has_header(rows: list[list[str]], expected_names: Collection[str]) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number; missing values are none."""
+    return to_number(cell) is not None
+
+
+def _has_header(rows: list[Row], expected_names: Collection[str], decimal: str) -> bool:
     """Whether the first row names the columns.
 
-    It does if none of its cells is a number while some column below it is numeric; and in a table
-    of texts only, if its cells differ from each other and none is met again in its column.
+    It does if none of its cells is a number or `?` while some column below it is
+    numeric; and in a table of texts only, if its cells differ from each other and none is met again in its
+    column.
     """
-    first, rest = rows[0], rows[1 : 1 + _HEADER_SAMPLE]
+    first, rest = rows[0][1], [row for _, row in rows[1 : 1 + _HEADER_SAMPLE]]
     if expected_names and set(expected_names) <= set(first):
         return True
-    if any(is_number(cell) for cell in first) or "?" in first:
+    if any(to_number(cell, decimal) is not None or cell == "?" for cell in first):
         return False
     columns = list(zip(*rest, strict=True)) or [()] * len(first)
-    if any(name and _mostly_numbers(column) for name, column in zip(first, columns, strict=True)):
+    named = zip(first, columns, strict=True)
+    if any(name and _mostly_numbers(column, decimal) for name, column in named):
         return True
     distinct = len(set(first)) == len(first) and "" not in first
     return distinct and not any(name in column for name, column in zip(first, columns, strict=True))
 
 
-def _mostly_numbers(column: Collection[str]) -> bool:
+def _mostly_numbers(column: Collection[str], decimal: str) -> bool:
     known = [cell for cell in column if cell not in MISSING]
-    return 2 * sum(map(is_number, known)) > len(known)
+    return 2 * sum(to_number(cell, decimal) is not None for cell in known) > len(known)
 
 
 def _names(path: Path, names: list[str] | None, width: int) -> tuple[str, ...]:

@@ -1,26 +1,15 @@
-"""Columns of a table: telling numbers from categories, and what a table's columns were.
-
-A column is numeric when more than half of its known cells are numbers; then any other cell is an
-error. Otherwise it is text, and its cells are categories.
-"""
+"""What the columns of a table are: kept with a model, so that another table is read the same way."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
+from magmadnn.data.tables.values import KINDS, Kind
+from magmadnn.errors import DataError
 
-from magmadnn.data.tables.cells import MISSING, Cells, is_number
-from magmadnn.errors import DataError, quoted, shown
-
-MOST_CATEGORIES = 256  # one input each; columns with more are names or numbers of the rows
-
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
+_VERSION = 2  # 1 had one target, and no kinds
 
 
 @dataclass(frozen=True)
@@ -28,14 +17,23 @@ class Column:
     """One input column of a table.
 
     Attributes:
-        name: from the header, or `column <index>`.
-        index: its place in the file, from 0.
-        categories: the texts it may hold, sorted, one input each; None: it holds numbers.
+        name: its own, or `column <index>`.
+        index: its place in the table, from 0.
+        categories: the texts it may hold, sorted, one input each; None unless it holds categories.
+        kind: "number", "bool", "duration" (in seconds) or "category".
     """
 
     name: str
     index: int
     categories: tuple[str, ...] | None = None
+    kind: Kind = "number"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or (self.kind == "category") != (self.categories is not None):
+            raise DataError(
+                f"column {self.name!r}: its kind is {self.kind!r}, which does not go with the categories "
+                f"{self.categories}"
+            )
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -46,181 +44,161 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Target:
+    """A column that is to be predicted.
+
+    Attributes:
+        name: its own, or `column <index>`.
+        index: its place in the table, from 0; None where it came in an array of its own.
+        is_text: whether its values are kept as texts.
+    """
+
+    name: str
+    index: int | None
+    is_text: bool = False
+
+
+@dataclass(frozen=True)
 class Schema:
-    """What a table's columns were, so that another file is read the same way.
+    """What a table's columns were, so that another table is read the same way.
 
     Attributes:
         columns: the input columns.
-        target: name of the target column, or None.
-        target_index: its place in the file, from 0; None without one.
-        target_is_text: whether the target's cells are kept as texts.
-        header: whether the file had names; then columns of another file are found by name.
-        width: columns of the file.
+        targets: the columns to be predicted.
+        ignored: names of columns that were left out.
+        header: whether the table had names; then columns of another one are found by name.
+        width: columns of the table.
+        decimal: the decimal sign of numbers in text.
     """
 
     columns: tuple[Column, ...]
-    target: str | None
-    target_index: int | None
-    target_is_text: bool
+    targets: tuple[Target, ...]
     header: bool
     width: int
+    ignored: tuple[str, ...] = ()
+    decimal: str = "."
+
+    def __post_init__(self) -> None:
+        found: list[Column | Target] = [*self.columns, *self.targets]
+        places = [column.index for column in found if column.index is not None]
+        names = [column.name for column in found]
+        inside = all(0 <= place < self.width for place in places)
+        if not (self.columns and inside and len(set(places)) == len(places)):
+            raise DataError(
+                f"columns of a table: {len(found)} do not go with a width of {self.width}"
+            )
+        if len(set(names)) < len(names):
+            raise DataError(f"columns of a table: a name stands twice among {names}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of all inputs, in order."""
         return tuple(name for column in self.columns for name in column.inputs)
 
+    @property
+    def target(self) -> str | None:
+        """Name of the target, if it is a single one."""
+        return self.targets[0].name if len(self.targets) == 1 else None
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        return tuple(target.name for target in self.targets)
+
+    @property
+    def target_is_text(self) -> bool:
+        """Whether the single target holds texts."""
+        return len(self.targets) == 1 and self.targets[0].is_text
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        columns = [
-            {
-                "name": column.name,
-                "index": column.index,
-                "categories": None if column.categories is None else list(column.categories),
-            }
-            for column in self.columns
-        ]
         return {
-            "columns": columns,
-            "target": self.target,
-            "target_index": self.target_index,
-            "target_is_text": self.target_is_text,
+            "version": _VERSION,
+            "columns": [
+                {
+                    "name": column.name,
+                    "index": column.index,
+                    "kind": column.kind,
+                    "categories": None if column.categories is None else list(column.categories),
+                }
+                for column in self.columns
+            ],
+            "targets": [
+                {"name": target.name, "index": target.index, "is_text": target.is_text}
+                for target in self.targets
+            ],
+            "ignored": list(self.ignored),
             "header": self.header,
             "width": self.width,
+            "decimal": self.decimal,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """The schema that `to_json` wrote; DataError if the data is something else."""
+        """The schema that `to_json` wrote, also of version 1.
+
+        Raises:
+            DataError: the data is something else, or of a newer version.
+        """
         try:
-            columns = tuple(
-                Column(
-                    name=str(column["name"]),
-                    index=int(column["index"]),
-                    categories=_texts(column["categories"]),
+            version = data.get("version", 1)
+            if _typed(version, int) > _VERSION:
+                raise DataError(
+                    f"columns of the training table: were saved by a newer magmadnn (version {version} of "
+                    f"their description, this one reads up to {_VERSION}): update magmadnn"
                 )
-                for column in data["columns"]
-            )
-            target, target_index = data["target"], data["target_index"]
             return cls(
-                columns=columns,
-                target=None if target is None else str(target),
-                target_index=None if target_index is None else int(target_index),
-                target_is_text=bool(data["target_is_text"]),
-                header=bool(data["header"]),
-                width=int(data["width"]),
+                columns=tuple(map(_column, _typed(data["columns"], list))),
+                targets=_targets(data) if version > 1 else _first_target(data),
+                header=_typed(data["header"], bool),
+                width=_typed(data["width"], int),
+                ignored=_texts(data.get("ignored", [])),
+                decimal=_typed(data.get("decimal", "."), str),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
             raise DataError(
                 f"columns of the training table: the saved description is damaged ({error!r})"
             ) from error
 
 
-def _texts(values: list[str] | None) -> tuple[str, ...] | None:
-    return None if values is None else tuple(map(str, values))
-
-
-def is_text_column(cells: list[str]) -> bool:
-    """Whether at most half of the known cells are numbers; a column of missing cells is not text."""
-    if _all_numbers(cells) is not None:
-        return False
-    known = [cell for cell in cells if cell not in MISSING]
-    return bool(known) and 2 * sum(map(is_number, known)) <= len(known)
-
-
-def _all_numbers(cells: list[str]) -> NDArray[np.float64] | None:
-    """The usual column, converted at once; None if some cell needs a closer look."""
-    try:
-        numbers = np.fromiter(map(float, cells), np.float64, len(cells))
-    except ValueError:
-        return None
-    return numbers if np.isfinite(numbers).all() and "_" not in "".join(cells) else None
-
-
-def numbers_of(cells: Cells, index: int) -> NDArray[np.float64]:
-    """Column `index` as numbers, NaN where a cell is missing.
-
-    Raises:
-        DataError: a cell is text, NaN or infinite; names line, column and cell.
-    """
-    if (numbers := _all_numbers(cells.columns[index])) is not None:
-        return numbers
-    out = np.empty(len(cells.lines))
-    for row, cell in enumerate(cells.columns[index]):
-        if cell in MISSING:
-            out[row] = math.nan
-            continue
-        if not is_number(cell):
-            raise DataError(
-                _at(cells, row, index) + f"is {quoted(cell)}, expected a number{_WAY_OUT}"
-            )
-        out[row] = float(cell)
-        if not math.isfinite(out[row]):
-            raise DataError(
-                _at(cells, row, index) + f"is {shown(cell, 80)}, expected a finite number{_WAY_OUT}"
-            )
-    return out
-
-
-_WAY_OUT = ": correct it, or write ? where the value is missing"
-
-
-def _at(cells: Cells, row: int, index: int) -> str:
-    return (
-        f"{cells.source}: line {cells.lines[row]}, column {quoted(cells.names[index])}: the cell "
+def _column(data: Mapping[str, Any]) -> Column:
+    categories = None if data["categories"] is None else _texts(data["categories"])
+    kind = data.get("kind", "number" if categories is None else "category")
+    return Column(
+        name=_typed(data["name"], str),
+        index=_typed(data["index"], int),
+        categories=categories,
+        kind=cast(Kind, _typed(kind, str)),
     )
 
 
-def refuse_decimal_commas(cells: Cells, index: int) -> None:
-    """Refuses a column of numbers some of which have decimal commas: it would pass for text.
-
-    Raises:
-        DataError: it is one.
-    """
-    known = {cell for cell in cells.columns[index] if cell not in MISSING}
-    commas = sorted(filter(_DECIMAL_COMMA.fullmatch, known))
-    if commas and all(map(is_number, known.difference(commas))):
-        raise DataError(
-            f"{cells.source}: column {quoted(cells.names[index])} holds numbers with decimal commas, "
-            f"{shown(commas[0], 80)} for instance: write decimal points"
+def _targets(data: Mapping[str, Any]) -> tuple[Target, ...]:
+    return tuple(
+        Target(
+            name=_typed(target["name"], str),
+            index=None if target["index"] is None else _typed(target["index"], int),
+            is_text=_typed(target["is_text"], bool),
         )
+        for target in _typed(data["targets"], list)
+    )
 
 
-def categories_of(cells: Cells, index: int) -> tuple[str, ...]:
-    """The texts of a column, sorted.
-
-    Raises:
-        DataError: numbers with decimal commas, or more texts than can be one input each.
-    """
-    refuse_decimal_commas(cells, index)
-    known = [cell for cell in cells.columns[index] if cell not in MISSING]
-    found = tuple(sorted(set(known)))
-    name = cells.names[index]
-    if len(found) > MOST_CATEGORIES:
-        raise DataError(
-            f"{cells.source}: column {quoted(name)} holds {len(found)} different texts in {len(known)} "
-            f"rows, at most {MOST_CATEGORIES} can become inputs: leave the column out"
-        )
-    return found
+def _first_target(data: Mapping[str, Any]) -> tuple[Target, ...]:
+    """The target of version 1, if there was one."""
+    if data["target"] is None:
+        return ()
+    index = _typed(data["target_index"], int)
+    return (Target(_typed(data["target"], str), index, _typed(data["target_is_text"], bool)),)
 
 
-def indicators(cells: Cells, index: int, categories: tuple[str, ...]) -> NDArray[np.float64]:
-    """One column per category: 1 where the cell is that category, else 0; NaN where missing.
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(_typed(value, str) for value in _typed(values, list))
 
-    Raises:
-        DataError: a cell is none of the categories.
-    """
-    place = {category: number for number, category in enumerate(categories)}
-    out = np.zeros((len(cells.lines), len(categories)))
-    for row, cell in enumerate(cells.columns[index]):
-        if cell in MISSING:
-            out[row] = math.nan
-        elif cell in place:
-            out[row, place[cell]] = 1.0
-        else:
-            raise DataError(
-                _at(cells, row, index)
-                + f"is {quoted(cell)}, which the training table does not hold: "
-                f"known are {shown(', '.join(categories), 4000)}"
-            )
-    return out
+
+def _typed(value: Any, kind: type) -> Any:
+    """The value, which must be exactly of this type: JSON's true is no number."""
+    if type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return value
