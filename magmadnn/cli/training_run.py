@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import math
 import signal
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from magmadnn.data import Dataset, load
 from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
 from magmadnn.models import by_name
 from magmadnn.storage.places import expanded
+from magmadnn.storage.printing import note
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback, Checkpoint
@@ -127,10 +127,9 @@ def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
     """
     check_place("--json", arguments.json)
     if settings.json is not None and arguments.json is None:
-        print(
-            f"magmadnn: note: the run was started with --json {settings.json}, which --resume does not write "
-            f"by itself: give --json again; the result is in {Path(arguments.resume) / RESULT} too",
-            file=sys.stderr,
+        note(
+            f"the run was started with --json {settings.json}, which --resume does not write by itself: give "
+            f"--json again; the result is in {Path(arguments.resume) / RESULT} too"
         )
     return None if arguments.json is None else str(expanded(arguments.json).absolute())
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import DTypeLike
 
 from magmadnn.errors import ArgumentError, CheckpointError, FileError
 
+from . import printing
 from .durable import (
     clean_leftovers,
     folder_names,
@@ -291,7 +291,7 @@ class CheckpointStore:
 
 
 def _print_note(note: str) -> None:
-    print(f"note: {note}", file=sys.stderr)
+    printing.note(note)
 
 
 def _read(path: Path) -> dict[str, bytes]:

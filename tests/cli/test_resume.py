@@ -240,8 +240,8 @@ def test_a_damaged_checkpoint_is_passed_over(
     done = command("train", "--resume", "run", "--quiet")
     assert done.code == 0
     first, second = done.err.splitlines()
-    assert first.startswith("note: the checkpoint of step 20 is passed over: ")
-    assert second == "note: using the checkpoint of step 15"
+    assert first.startswith("magmadnn: note: the checkpoint of step 20 is passed over: ")
+    assert second == "magmadnn: note: using the checkpoint of step 15"
     assert sha256(tmp_path / "run") == sha256(unbroken)
 
 
@@ -255,7 +255,7 @@ def test_without_a_whole_checkpoint_there_is_one_error(
         flip(folder / "tensors.safetensors")
     done = command("train", "--resume", "run", "--quiet")
     assert done.code == 2
-    errors = [line for line in done.err.splitlines() if not line.startswith("note: ")]
+    errors = [line for line in done.err.splitlines() if not line.startswith("magmadnn: note: ")]
     assert len(errors) == 1
     assert errors[0].startswith("magmadnn: error: no checkpoint is whole: ")
 

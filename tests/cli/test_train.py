@@ -7,6 +7,9 @@ import json
 import math
 import os
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,3 +236,26 @@ def test_a_pipe_is_written_to_and_not_replaced(command, images, tmp_path) -> Non
         assert json.loads(os.read(reader, 65536))["epochs"] == 2
     finally:
         os.close(reader)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("output", "code"),
+    [(">&-", 1), (">/dev/full", 1), ("| true", 141), ("2>&-", 0), (">/dev/full 2>/dev/full", 1)],
+)
+def test_a_training_whose_output_cannot_be_written_keeps_its_results(
+    images: Path, tmp_path: Path, output: str, code: int
+) -> None:
+    program = (
+        f"{sys.executable} -m magmadnn train --data images --hidden 5 --epochs 1 --out run {output}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{program}; exit ${{PIPESTATUS[0]}}"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "run" / "result.json").exists()
+    told = code == 1 and "2>" not in output
+    assert ("magmadnn: note: standard output cannot be written any more" in done.stderr) == told
+    assert done.stderr.count("\n") == told

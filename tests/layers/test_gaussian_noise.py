@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from magmadnn.executor import threads
 
 import magmadnn as md
 from magmadnn import layers, placeholder
+from magmadnn.executor import threads
 
 ROWS, COLUMNS = 101, 97
 

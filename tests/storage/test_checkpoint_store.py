@@ -157,7 +157,7 @@ def test_notes_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixtur
     damage(store.folder / "step-00000020" / "record.json")
     assert store.latest() is not None
     out, err = capsys.readouterr()
-    assert not out and err.startswith("note: the checkpoint of step 20 is passed over")
+    assert not out and err.startswith("magmadnn: note: the checkpoint of step 20 is passed over")
 
 
 def test_checkpoint_of_another_model_is_not_passed_over(

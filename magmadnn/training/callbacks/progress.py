@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from magmadnn.errors import UnknownNameError
+from magmadnn.storage.printing import SafeStream
 from magmadnn.training.loop.fit import Fit
 
 from .callback import Callback
@@ -17,13 +18,14 @@ _QUIET = {"seconds", "learning_rate"}
 class Progress(Callback):
     """Prints rows; draws a bar where the output is a terminal.
 
-    In files and logs there are no control characters, and between epochs at most a line a minute.
+    In files and logs there are no control characters, and between epochs at most a line a minute. Output that
+    cannot be written ends no training: that is told once on standard error.
     """
 
     stands_aside = True
 
     def __init__(self, output: TextIO | None = None) -> None:
-        self.output = output or sys.stdout
+        self.output = SafeStream(output or sys.stdout)
         self._bar: Any = None
         self._task: Any = None
         self._said = time.monotonic()
@@ -41,7 +43,7 @@ class Progress(Callback):
             BarColumn(),
             TextColumn("{task.completed}/{task.total} loss {task.fields[loss]:.4f}"),
             TimeRemainingColumn(),
-            console=Console(file=self.output),
+            console=Console(file=cast("TextIO", self.output)),
             transient=True,
         )
         self._task = self._bar.add_task(
@@ -88,7 +90,8 @@ class Progress(Callback):
             self._bar = None
 
     def _print(self, line: str) -> None:
-        print(line, file=self.output, flush=True)
+        self.output.write(line + "\n")
+        self.output.flush()
 
 
 def _cell(name: str, value: float) -> str:
