@@ -25,11 +25,34 @@ with code 2.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 _NAMES = 1000  # known names that a message lists, and that the nearest is looked for among
 _NAME = 100  # letters of a name that is compared with others
 _LISTED = 4000  # letters of the list
+
+
+class _Short(reprlib.Repr):
+    """Looks at a few parts of a value, in their own order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 4, 200, 200, 200
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Integers of more digits than Python writes too."""
+        return super().repr_int(x, level) if x.bit_length() < 10_000 else f"<{x.bit_length()} bits>"
+
+    def repr_dict(self, x: dict[object, object], level: int) -> str:
+        """The first fields; the base class would sort all names."""
+        if level <= 0:
+            return "{...}"
+        inner = [f"{self.repr1(k, level - 1)}: {self.repr1(x[k], level - 1)}" for k in [*x][:4]]
+        return "{" + ", ".join(inner) + (", ..." if len(x) > 4 else "") + "}"
+
+
+_SHORT = _Short()
 
 
 def shown(text: object, most: int = 1000) -> str:
@@ -48,7 +71,9 @@ def shown(text: object, most: int = 1000) -> str:
 
 
 def quoted(value: object, most: int = 80) -> str:
-    """`repr(value)` as a message shows it."""
+    """`repr(value)` as a message shows it; of a large list or object only the first parts are looked at."""
+    if isinstance(value, dict | list | tuple | set | int):
+        return shown(_SHORT.repr(value), most)
     return shown(repr(value), most)
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from magmadnn.data.validation import check_dtype
 from magmadnn.errors import DataError, ShapeError, shown
 from magmadnn.storage.input_files import input_path
-from magmadnn.storage.npz_file import opened_npz
 
 _KEYS = "x and y, or x_train and y_train (and x_test and y_test)"
 _SHOWN = 20  # keys that a message lists
@@ -64,6 +63,8 @@ def read_npz(path: str | os.PathLike[str], *, with_target: bool = True) -> NpzAr
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
+    from magmadnn.storage.npz_file import opened_npz  # loads zipfile, which takes milliseconds
+
     known = ("x", "y", "x_train", "y_train", "x_test", "y_test")
     with opened_npz(path) as stored:
         found = {key: stored.read(key) for key in known if key in stored.names}

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from magmadnn.errors import ArgumentError, CheckpointError, FileError
+from magmadnn.errors import ArgumentError, CheckpointError, FileError, quoted, shown
 
 from . import printing
+from .disk import as_path, is_folder, is_there
 from .durable import (
     clean_leftovers,
     folder_names,
@@ -35,11 +36,13 @@ from .plain_json import (
     check_format,
     decode,
     encode,
+    excess,
     from_plain,
     seal,
     to_plain,
     unseal,
 )
+from .plain_schema import Anything, Fields, Flag, Many, Table, Text, Whole, check, maybe
 from .tensor_file import (
     Array,
     dtype_of,
@@ -54,6 +57,20 @@ Expected = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 
 _TENSORS, _RECORD, _LATEST = "tensors.safetensors", "record.json", "latest.json"
 _FORMAT, _POINTER_FORMAT, _VERSION = "magmadnn-checkpoint", "magmadnn-latest", 1
+_DOCUMENT = Fields(
+    {
+        "format": Text(),
+        "version": Whole(),
+        "step": maybe(Whole(0, 10**18 - 1)),
+        "best": Flag(),
+        "tensors": Table(Fields({"dtype": Text(40), "shape": Many(Whole(0, 2**63 - 1), most=64)})),
+        "record": Table(Anything()),
+    },
+    others=Anything(),
+)
+_POINTER = Fields(
+    {"step": Whole(0, 10**18 - 1), "best": maybe(Whole(0, 10**18 - 1))}, others=Anything()
+)
 _STEP = re.compile(r"step-([0-9]{8,18})")
 
 
@@ -106,8 +123,8 @@ def save_state(
         "record": record,
     }
     text = encode(document)
-    if len(text) > JSON_BYTES:
-        raise ArgumentError(f"record: expected at most {JSON_BYTES} bytes as JSON, got {len(text)}")
+    if (found := excess(text, JSON_BYTES)) is not None:
+        raise ArgumentError(f"record: expected {found}")
     files = {_TENSORS: tensors_to_bytes(state.tensors), _RECORD: text}
     write_folder(folder, files, replace=replace)
 
@@ -165,7 +182,7 @@ class CheckpointStore:
     def __init__(
         self, run_folder: str | os.PathLike[str], note: Callable[[str], None] | None = None
     ) -> None:
-        self.folder = Path(run_folder) / "checkpoints"
+        self.folder = as_path("checkpoints: the folder", run_folder) / "checkpoints"
         self._note = note or _print_note
 
     def save(self, step: int, state: State, best: bool = False) -> None:
@@ -214,7 +231,9 @@ class CheckpointStore:
         """The first of the candidates that is whole; `promised` is the one that should be there."""
         steps, failure = candidates(), None
         if promised is not None and (not steps or steps[0] < promised):
-            failure = self._pass_over(promised, f"{self._path(promised)}: is missing or damaged")
+            failure = self._pass_over(
+                promised, f"{shown(self._path(promised))}: is missing or damaged"
+            )
         for step in steps:
             try:
                 files = _read(self._path(step))
@@ -239,7 +258,7 @@ class CheckpointStore:
 
     def _steps(self) -> list[int]:
         """The steps that have a checkpoint, whole or not, newest first."""
-        if not self.folder.is_dir():
+        if not is_folder(self.folder):
             return []
         matches = [_STEP.fullmatch(name) for name in folder_names(self.folder)]
         return sorted((int(match[1]) for match in matches if match), reverse=True)
@@ -265,17 +284,16 @@ class CheckpointStore:
     def _pointed_to(self, field: str) -> int | None:
         """The step in this field of `latest.json`; None if there is none or it is damaged."""
         path = self.folder / _LATEST
-        if not path.exists():
-            return None
         try:
-            step = unseal(read_file(path, JSON_BYTES), str(path), _POINTER_FORMAT, _VERSION).get(
-                field
-            )
-            if step is not None and type(step) is not int:
-                raise CheckpointError(f"{path}: expected a step in {field!r}, got {_short(step)}")
+            if not is_there(path):
+                return None
+            where = shown(path)
+            document = unseal(read_file(path, JSON_BYTES), where, _POINTER_FORMAT, _VERSION)
+            check(_POINTER, document, where)
         except FileError as error:
             self._note(f"{error}; going by the checkpoints that are there")
             return None
+        step: int | None = document[field]
         return step
 
     def _prune(self, step: int, best_step: int | None) -> None:
@@ -301,7 +319,7 @@ def _read(path: Path) -> dict[str, bytes]:
 def _decode(files: Mapping[str, bytes], path: Path, expect: Expected | None) -> State:
     """The state in files whose checksums are right."""
     document = _decode_record(files[_RECORD], path)
-    where = str(path / _TENSORS)
+    where = shown(path / _TENSORS)
     found = tensors_from_bytes(files[_TENSORS], where)
     listed = document["tensors"]
     actual = {
@@ -311,8 +329,8 @@ def _decode(files: Mapping[str, bytes], path: Path, expect: Expected | None) -> 
     if listed != actual:
         names = sorted(name for name in {*listed, *actual} if listed.get(name) != actual.get(name))
         raise CheckpointError(
-            f"{where}: tensor {names[0]!r}: expected {_short(listed.get(names[0]))} as in {_RECORD}, "
-            f"got {_short(actual.get(names[0]))}"
+            f"{where}: tensor {quoted(names[0])}: expected {quoted(listed.get(names[0]), 120)} as in "
+            f"{_RECORD}, got {quoted(actual.get(names[0]), 120)}"
         )
     tensors = {name: found[name] for name in listed}
     if expect is not None:
@@ -321,15 +339,10 @@ def _decode(files: Mapping[str, bytes], path: Path, expect: Expected | None) -> 
 
 
 def _decode_record(data: bytes, path: Path) -> dict[str, Any]:
-    where = str(path / _RECORD)
+    where = shown(path / _RECORD)
     document = decode(data, where)
     check_format(document, where, _FORMAT, _VERSION)
-    kinds = {"step": int | None, "best": bool, "tensors": dict, "record": dict}
-    for name, kind in kinds.items():
-        if name not in document or not isinstance(document[name], kind):
-            raise CheckpointError(
-                f"{where}: expected a field {name!r}, got {_short(document.get(name))}"
-            )
+    check(_DOCUMENT, document, where)
     return document
 
 
@@ -339,21 +352,19 @@ def _check_expected(tensors: Mapping[str, Array], expect: Expected, where: str) 
         wanted = f"shape {tuple(shape)} {_dtype_name(dtype)}"
         if name not in tensors:
             raise CheckpointError(
-                f"{where}: expected tensor {name!r} of {wanted}, got none; {way_out}"
+                f"{where}: expected tensor {quoted(name)} of {wanted}, got none; {way_out}"
             )
         array = tensors[name]
         got = f"shape {array.shape} {array.dtype.name}"
         if got != wanted:
             raise CheckpointError(
-                f"{where}: tensor {name!r}: expected {wanted}, got {got}; {way_out}"
+                f"{where}: tensor {quoted(name)}: expected {wanted}, got {got}; {way_out}"
             )
     for name in tensors.keys() - expect.keys():
-        raise CheckpointError(f"{where}: tensor {name!r} is not expected by this model; {way_out}")
+        raise CheckpointError(
+            f"{where}: tensor {quoted(name)} is not expected by this model; {way_out}"
+        )
 
 
 def _dtype_name(dtype: DTypeLike) -> str:
     return (dtype_of(dtype) if isinstance(dtype, str) else np.dtype(dtype)).name
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:120]

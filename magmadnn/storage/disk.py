@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from magmadnn.errors import ArgumentError, FileError
+from magmadnn.errors import FileError, MagmaDNNError, OutOfMemoryError, shown
+from magmadnn.storage.input_files import input_name
 
 try:
     import fcntl
@@ -111,28 +112,47 @@ def as_path(what: str, value: Any) -> Path:
     """A path that a user gave.
 
     Raises:
-        ArgumentError: if it is none, or empty: that would be the folder that the process is in.
+        ArgumentError: if it is none, holds a zero byte, or is empty: that would be the folder that the
+            process is in.
     """
-    if not isinstance(value, (str, os.PathLike)) or not str(value):
-        raise ArgumentError(f"{what} must be a path, got {value!r}")
-    return Path(value)
+    return Path(input_name(what, value))
 
 
 def file_error(action: str, path: Path, error: OSError) -> FileError:
     """The error for `action` ("cannot write") on `path`: one line with reason and way out."""
     system = error.strerror or str(error) or type(error).__name__
     reason = _REASONS.get(error.errno or 0)
-    wrapped = FileError(f"{action} {path}: {f'{reason} ({system})' if reason else system}")
+    wrapped = FileError(f"{action} {shown(path)}: {f'{reason} ({system})' if reason else system}")
     wrapped.errno = error.errno
     return wrapped
 
 
 @contextmanager
 def worded(action: str, path: Path) -> Iterator[None]:
-    """Turns an OSError of the block into a `FileError` about `path`."""
+    """Turns an OSError of the block into a `FileError` about `path`, and a lack of memory into ours."""
     try:
         yield
-    except FileError:
+    except MagmaDNNError:
         raise
     except OSError as error:
         raise file_error(action, path, error) from error
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"{action} {shown(path)}: it does not fit into the memory of this process"
+        ) from error
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder.
+
+    Raises:
+        FileError: the system does not let us look, or takes no such name.
+    """
+    with worded("cannot read", path):
+        return path.is_dir()
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name; raises as `is_folder`."""
+    with worded("cannot read", path):
+        return path.exists()

@@ -13,23 +13,33 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from magmadnn.errors import ArgumentError, CheckpointError, FileError
+from magmadnn.errors import ArgumentError, CheckpointError, FileError, quoted, shown
 
-from .disk import calls, worded
+from .disk import as_path, calls, is_there, worded
+from .input_files import check_room, kind_of
 from .leftovers import discard, leftovers, temporary_name, writer_mark
 from .plain_json import JSON_BYTES, seal, unseal
+from .plain_schema import Fields, Table, Text, Whole, check
 
 Content = bytes | Callable[[], Iterable[bytes]]
 """A file's bytes, or a function that gives them piece by piece."""
 
 MANIFEST = "manifest.json"
 _FORMAT, _VERSION = "magmadnn-manifest", 1
+_FILES = Fields(
+    {
+        "files": Table(
+            Fields({"bytes": Whole(), "sha256": Text(64)}),
+            most=1000,
+            named=lambda name: is_plain_name(name) and name != MANIFEST,
+        )
+    }
+)
 _ATTEMPTS = 20  # to read what another process keeps replacing
 _PIECE = 64 * 2**20  # bytes a call: some systems refuse 2**31, and signals are seen in between
 
@@ -99,7 +109,7 @@ def write_folder(
     """
     for name in files:
         if not is_plain_name(name) or name == MANIFEST:
-            raise ArgumentError(f"write_folder: expected a plain file name, got {name!r}")
+            raise ArgumentError(f"write_folder: expected a plain file name, got {quoted(name)}")
     target = _real(path)
     with worded("cannot write", target):
         make_folders(target.parent)
@@ -158,12 +168,14 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
 
 def make_folders(path: Path) -> None:
     """Makes a folder and those above it that are missing, durably."""
-    if path.is_dir():
-        return
-    make_folders(path.parent)
-    with suppress(FileExistsError):  # another process may be as quick
-        calls.make_folder(path)
-    calls.sync_folder(path.parent)
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        with suppress(FileExistsError):  # another process may be as quick
+            calls.make_folder(folder)
+        calls.sync_folder(folder.parent)
 
 
 def clean_leftovers(folder: str | os.PathLike[str]) -> None:
@@ -190,30 +202,36 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
     Raises:
         CheckpointError: not there, not a regular file, or more than `limit` bytes.
         FileError: it cannot be read.
+        OutOfMemoryError: it is larger than the memory that is free.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would block
     with worded("cannot read", path):
-        if path.is_symlink():
-            raise CheckpointError(
-                f"{path}: expected a regular file, got a link; copy the file there"
-            )
         try:
+            _check_regular(path, path.lstat())  # first, since opening some devices does something
             descriptor = os.open(path, flags)
         except FileNotFoundError as error:
-            raise CheckpointError(f"{path}: is missing; restore it from a copy") from error
+            raise CheckpointError(f"{shown(path)}: is missing; restore it from a copy") from error
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError(f"{path}: expected a regular file, got another kind")
+            _check_regular(path, status)
             if limit is not None and status.st_size > limit:
                 raise CheckpointError(
-                    f"{path}: expected at most {limit} bytes, got {status.st_size}"
+                    f"{shown(path)}: expected at most {limit} bytes, got {status.st_size}"
                 )
+            # Whoever reads bytes makes values of them.
+            check_room(path, 2 * status.st_size, "use a machine with more")
             with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return file.read()
         finally:
             os.close(descriptor)
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if (kind := kind_of(status)) is not None:
+        raise CheckpointError(
+            f"{shown(path)}: expected a regular file, got {kind}; copy the file there"
+        )
 
 
 def is_plain_name(name: object) -> bool:
@@ -230,7 +248,7 @@ def is_plain_name(name: object) -> bool:
 
 def _real(path: str | os.PathLike[str]) -> Path:
     # A link is followed, so that it goes on pointing to what is written and is not replaced by it.
-    return Path(os.path.realpath(path))
+    return Path(os.path.realpath(as_path("a file or folder", path)))
 
 
 def _write_new(path: Path, content: Content) -> dict[str, Any]:
@@ -293,18 +311,18 @@ def _check_free(target: Path, files: Collection[str], replace: bool) -> None:
         return
     if not target.is_dir():
         raise FileError(
-            f"cannot write {target}: it is a file, expected a folder; choose another name"
+            f"cannot write {shown(target)}: it is a file, expected a folder; choose another name"
         )
     present = {entry.name for entry in target.iterdir()}
     if present and not replace:
         raise FileError(
-            f"cannot write {target}: it exists already and is not empty; choose another name or "
+            f"cannot write {shown(target)}: it exists already and is not empty; choose another name or "
             "remove it first"
         )
     if foreign := sorted(present - {MANIFEST, *files, *_listed(target)}):
         raise FileError(
-            f"cannot replace {target}: it holds {foreign[0]!r}, which is not part of what magmadnn "
-            "wrote there; choose another folder or move that file away"
+            f"cannot replace {shown(target)}: it holds {quoted(foreign[0])}, which is not part of what "
+            "magmadnn wrote there; choose another folder or move that file away"
         )
 
 
@@ -350,7 +368,7 @@ def _find(target: Path) -> Path:
                 return target if target.is_dir() else aside[0].path
             # Nothing aside: it is missing, or another process has just put the new one in place.
     there = "it is a file, expected a folder" if target.is_file() else "there is no such folder"
-    raise FileError(f"cannot read {target}: {there}; check the path")
+    raise FileError(f"cannot read {shown(target)}: {there}; check the path")
 
 
 def _identity(folder: Path) -> tuple[Path, int, int]:
@@ -370,13 +388,13 @@ def _read(folder: Path, only: Collection[str] | None) -> dict[str, bytes]:
 def _read_checked(path: Path, entry: Any) -> bytes:
     if entry is None:
         raise CheckpointError(
-            f"{path.parent}: has no {path.name!r}; expected a checkpoint of magmadnn's"
+            f"{shown(path.parent)}: has no {quoted(path.name)}; expected a checkpoint of magmadnn's"
         )
     data = read_file(path, entry["bytes"])
     actual = hashlib.sha256(data).hexdigest()
     if len(data) != entry["bytes"] or actual != entry["sha256"]:
         raise CheckpointError(
-            f"{path}: damaged: expected {entry['bytes']} bytes with SHA-256 {entry['sha256']}, got "
+            f"{shown(path)}: damaged: expected {entry['bytes']} bytes with SHA-256 {entry['sha256']}, got "
             f"{len(data)} bytes with {actual}; use another checkpoint or a copy"
         )
     return data
@@ -384,27 +402,12 @@ def _read_checked(path: Path, entry: Any) -> bytes:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    if not path.exists():
+    if not is_there(path):
         raise CheckpointError(
-            f"{folder}: has no {MANIFEST}; expected a folder that magmadnn wrote, this one is foreign "
+            f"{shown(folder)}: has no {MANIFEST}; expected a folder that magmadnn wrote, this one is foreign "
             "or only partly copied"
         )
-    document = unseal(read_file(path, JSON_BYTES), str(path), _FORMAT, _VERSION)
-    entries = document.get("files")
-    if not isinstance(entries, dict) or not all(map(_is_entry, entries.items())):
-        raise CheckpointError(
-            f"{path}: expected plain file names with size and checksum in 'files'"
-        )
+    document = unseal(read_file(path, JSON_BYTES), shown(path), _FORMAT, _VERSION)
+    check(_FILES, document, shown(path))
+    entries: dict[str, Any] = document["files"]
     return entries
-
-
-def _is_entry(item: tuple[str, Any]) -> bool:
-    name, entry = item
-    return (
-        is_plain_name(name)
-        and name != MANIFEST
-        and isinstance(entry, dict)
-        and entry.keys() == {"bytes", "sha256"}
-        and type(entry["bytes"]) is int
-        and isinstance(entry["sha256"], str)
-    )

@@ -22,6 +22,7 @@ _SMALL = (
 )  # bytes that are not worth asking the system about, and that packed data may always become
 _RATIO = 100
 _KINDS = (
+    (stat.S_ISLNK, "a link"),
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -101,9 +102,15 @@ def opened(path: Path, where: str | None = None) -> Iterator[FileIO]:
 
 def check_regular(where: str, status: os.stat_result) -> None:
     """Raises `FileError` unless it is a regular file."""
-    if not stat.S_ISREG(status.st_mode):
-        kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "another kind")
+    if (kind := kind_of(status)) is not None:
         raise FileError(f"{where}: expected a regular file, got {kind}: give the name of a file")
+
+
+def kind_of(status: os.stat_result) -> str | None:
+    """What it is, in words; None for a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return None
+    return next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "another kind")
 
 
 def check_room(where: object, nbytes: int, way_out: str) -> None:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError, quoted, shown
 
 JSON_BYTES = 32 * 2**20
 JSON_DEPTH = 64
+JSON_CONTAINERS = (
+    500_000  # objects and lists: an empty one takes 2 letters, and more than 60 bytes of memory
+)
 
 _NOT_FINITE = "$float"  # JSON has no NaN or infinity: {"$float": "nan"}, "inf" or "-inf"
-# A string that never ends runs to the end of the data, so this takes linear time on anything.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_IS_BRACKET = bytes(byte in b"[]{}" for byte in range(256))
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
@@ -47,17 +47,17 @@ def decode(data: bytes, where: str, limit: int = JSON_BYTES) -> dict[str, Any]:
     Raises:
         CheckpointError: too large, too deep, a repeated name, NaN, or not a JSON object.
     """
-    if len(data) > limit:
-        raise CheckpointError(f"{where}: expected at most {limit} bytes of JSON, got {len(data)}")
-    _check_depth(data, where)
+    if (found := excess(data, limit)) is not None:
+        raise CheckpointError(f"{where}: expected {found}")
     try:
         document = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
+            parse_int=_whole,
             parse_constant=_refuse_constant,
             parse_float=_finite,
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{where}: expected plain JSON, got {_one_line(error)}; the file is damaged or foreign"
         ) from error
@@ -85,7 +85,7 @@ def unseal(data: bytes, where: str, form: str, version: int) -> dict[str, Any]:
     # Bytes are compared, not only checksums, so that a changed blank is found too.
     if encode({**document, "sha256": actual}) != data:
         raise CheckpointError(
-            f"{where}: damaged or edited: expected checksum {claimed!r}, got {actual!r}; "
+            f"{where}: damaged or edited: expected checksum {quoted(claimed)}, got {actual!r}; "
             "restore the file from a copy"
         )
     return {name: value for name, value in document.items() if name not in ("format", "version")}
@@ -94,13 +94,13 @@ def unseal(data: bytes, where: str, form: str, version: int) -> dict[str, Any]:
 def check_format(document: Mapping[str, Any], where: str, form: str, version: int) -> None:
     """Raises `CheckpointError` unless the document is of this format, at most of this version."""
     if document.get("format") != form:
-        got = repr(document.get("format"))[:80]
+        got = quoted(document.get("format"))
         raise CheckpointError(
             f"{where}: expected format {form!r}, got {got}; not a file of magmadnn's"
         )
     found = document.get("version")
     if type(found) is not int or found < 1:
-        raise CheckpointError(f"{where}: expected version 1 to {version}, got {str(found)[:80]!r}")
+        raise CheckpointError(f"{where}: expected version 1 to {version}, got {quoted(found)}")
     if found > version:
         raise CheckpointError(
             f"{where}: written by a newer magmadnn: version {found} of {form}, this one reads up to "
@@ -154,24 +154,33 @@ def from_plain(value: Any) -> Any:
 def _plain_name(name: object, where: str) -> str:
     if not isinstance(name, str) or name == _NOT_FINITE:
         raise ArgumentError(
-            f"{where}: a name must be a str other than {_NOT_FINITE!r}, got {name!r}"
+            f"{where}: a name must be a str other than {_NOT_FINITE!r}, got {quoted(name)}"
         )
     return name
 
 
-def _check_depth(data: bytes, where: str) -> None:
-    brackets = np.frombuffer(_STRING.sub(b"", data).translate(None, _NO_BRACKETS), np.uint8)
+def excess(data: bytes, limit: int = JSON_BYTES) -> str | None:
+    """What makes JSON too large, too deep or too long to be read; None where nothing does."""
+    if len(data) > limit:
+        return f"at most {limit} bytes of JSON, got {len(data)}"
+    # Backslashes stand in strings only; without what they escape, every quote begins or ends one.
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    letters = np.frombuffer(plain, np.uint8)
+    in_text = np.add.accumulate(letters == ord('"'), dtype=np.uint8) & 1
+    is_bracket = np.frombuffer(plain.translate(_IS_BRACKET), np.bool_)
+    brackets = letters[is_bracket & (in_text == 0)]
     opening = (brackets == ord("[")) | (brackets == ord("{"))
-    depth = np.cumsum(np.where(opening, 1, -1)).max(initial=0)
-    if depth > JSON_DEPTH:
-        raise CheckpointError(f"{where}: expected JSON of at most {JSON_DEPTH} levels, got {depth}")
+    if (count := np.count_nonzero(opening)) > JSON_CONTAINERS:
+        return f"JSON of at most {JSON_CONTAINERS} objects and lists, got {count}"
+    depth = np.cumsum(np.where(opening, np.int8(1), np.int8(-1)), dtype=np.int32).max(initial=0)
+    return f"JSON of at most {JSON_DEPTH} levels, got {depth}" if depth > JSON_DEPTH else None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for name, value in pairs:
         if name in document:
-            raise ValueError(f"the name {name[:80]!r} twice")
+            raise ValueError(f"the name {quoted(name)} twice")
         document[name] = value
     return document
 
@@ -183,9 +192,16 @@ def _finite(text: str) -> float:
     return value
 
 
+def _whole(text: str) -> int:
+    value = int(text) if len(text) <= 20 else 2**64
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"the integer {shown(text, 40)}, which has more than 64 bits")
+    return value
+
+
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"the constant {text}")
 
 
-def _one_line(error: ValueError) -> str:
-    return " ".join(str(error).split())[:200]
+def _one_line(error: Exception) -> str:
+    return shown(" ".join(str(error).split()), 200)

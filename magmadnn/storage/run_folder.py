@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from magmadnn.errors import CheckpointError, FileError
+from magmadnn.errors import CheckpointError, FileError, quoted, shown
 
-from .disk import worded
+from .disk import as_path, is_there, worded
 from .durable import clean_leftovers, read_file, write_file, write_folder
 from .plain_json import JSON_BYTES, from_plain, seal, to_plain, unseal
+from .plain_schema import Anything, Fields, Table, check
 
 RUN = "run.json"
 _FORMAT, _VERSION = "magmadnn-run", 1
+_DOCUMENT = Fields({"arguments": Table(Anything())}, others=Anything())
 
 
 def create_run(path: str | os.PathLike[str], arguments: Mapping[str, Any]) -> None:
@@ -31,7 +33,7 @@ def create_run(path: str | os.PathLike[str], arguments: Mapping[str, Any]) -> No
         ArgumentError: an argument that JSON cannot give back.
         FileError: the folder exists and is not empty, or it cannot be written.
     """
-    folder = Path(os.path.realpath(path))
+    folder = Path(os.path.realpath(as_path("the run's folder", path)))
     document = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -53,16 +55,14 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: not a run's folder, damaged, or of a newer version.
         FileError: it cannot be read.
     """
-    file = Path(path) / RUN
-    with worded("cannot read", file):
-        if not file.exists():
-            raise CheckpointError(
-                f"{path}: expected a run's folder, got none with a {RUN}; check the path"
-            )
-    document = unseal(read_file(file, JSON_BYTES), str(file), _FORMAT, _VERSION)
-    arguments = from_plain(document.get("arguments"))
-    if not isinstance(arguments, dict):
-        raise CheckpointError(f"{file}: expected an object 'arguments', got {repr(arguments)[:80]}")
+    file = as_path("the run's folder", path) / RUN
+    if not is_there(file):
+        raise CheckpointError(
+            f"{shown(path)}: expected a run's folder, got none with a {RUN}; check the path"
+        )
+    document = unseal(read_file(file, JSON_BYTES), shown(file), _FORMAT, _VERSION)
+    check(_DOCUMENT, document, shown(file))
+    arguments: dict[str, Any] = from_plain(document["arguments"])
     return arguments
 
 
@@ -100,7 +100,7 @@ def _is_empty_folder(folder: Path) -> bool:
         held = sorted(entry.name for entry in folder.iterdir())
     if held:
         raise FileError(
-            f"{folder}: expected a new or empty folder, got one that holds {held[0]!r}; "
+            f"{shown(folder)}: expected a new or empty folder, got one that holds {quoted(held[0])}; "
             "give another --out, or go on with the run there by --resume"
         )
     return True

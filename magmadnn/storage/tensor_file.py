@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.errors import ArgumentError, CheckpointError, DTypeError
+from magmadnn.errors import ArgumentError, CheckpointError, DTypeError, quoted
 
 from .plain_json import decode
 
@@ -110,7 +110,9 @@ def tensors_from_bytes(data: bytes, where: str) -> dict[str, Array]:
     for name, entry in entries:
         array = np.frombuffer(entry["data"], dtype_of(_DTYPES[entry["dtype"]]))
         if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
-            raise CheckpointError(f"{where}: tensor {name!r}: a bool must be stored as 0 or 1")
+            raise CheckpointError(
+                f"{where}: tensor {quoted(name)}: a bool must be stored as 0 or 1"
+            )
         array = array if sys.byteorder == "little" else array.byteswap()
         tensors[name] = array.reshape(entry["shape"])
     return tensors
@@ -135,7 +137,7 @@ def check_header(data: bytes, where: str) -> None:
     for first, last, name in ranges:
         if first != end:
             raise CheckpointError(
-                f"{where}: tensor {name!r}: expected its bytes from {end}, got {first}; "
+                f"{where}: tensor {quoted(name)}: expected its bytes from {end}, got {first}; "
                 "they overlap or leave a gap"
             )
         end = last
@@ -148,29 +150,29 @@ def check_header(data: bytes, where: str) -> None:
 
 def _byte_range(name: str, entry: Any, where: str) -> tuple[int, int, str]:
     """The checked (first, last, name) of one header entry."""
-    where = f"{where}: tensor {name[:200]!r}"
+    where = f"{where}: tensor {quoted(name)}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(f"{where}: expected dtype, shape and data_offsets")
     code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(code, str) or code not in _DTYPES:
         raise CheckpointError(
-            f"{where}: expected a dtype of {', '.join(_DTYPES)}, got {str(code)[:40]!r}"
+            f"{where}: expected a dtype of {', '.join(_DTYPES)}, got {quoted(code)}"
         )
     if not _are_sizes(shape) or len(shape) > _RANK:
         raise CheckpointError(
-            f"{where}: expected a shape of sizes from 0 to 2**63 - 1, got {_short(shape)}"
+            f"{where}: expected a shape of sizes from 0 to 2**63 - 1, got {quoted(shape)}"
         )
     if not _are_sizes(offsets) or len(offsets) != 2:
-        raise CheckpointError(f"{where}: expected two byte offsets, got {_short(offsets)}")
+        raise CheckpointError(f"{where}: expected two byte offsets, got {quoted(offsets)}")
     itemsize = dtype_of(_DTYPES[code]).itemsize
     if math.prod(max(1, size) for size in shape) * itemsize >= 2**63:  # NumPy refuses it too
         raise CheckpointError(
-            f"{where}: expected fewer than 2**63 bytes, got shape {_short(shape)}"
+            f"{where}: expected fewer than 2**63 bytes, got shape {quoted(shape)}"
         )
     nbytes = math.prod(shape) * itemsize
     if offsets[1] - offsets[0] != nbytes:
         raise CheckpointError(
-            f"{where}: expected {nbytes} bytes for {code} {_short(shape)}, got offsets {_short(offsets)}"
+            f"{where}: expected {nbytes} bytes for {code} {quoted(shape)}, got offsets {quoted(offsets)}"
         )
     return offsets[0], offsets[1], name
 
@@ -184,8 +186,4 @@ def _are_sizes(values: Any) -> bool:
 def _check_metadata(metadata: Any, where: str) -> None:
     texts = isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
     if not texts:
-        raise CheckpointError(f"{where}: expected texts in __metadata__, got {_short(metadata)}")
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:80]
+        raise CheckpointError(f"{where}: expected texts in __metadata__, got {quoted(metadata)}")

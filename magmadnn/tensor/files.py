@@ -13,7 +13,6 @@ import io
 import math
 import os
 import secrets
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +23,6 @@ from numpy.typing import DTypeLike, NDArray
 from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, shown
 from magmadnn.memory import BFLOAT16, as_dtype, is_floating
 from magmadnn.storage.input_files import check_room, input_path, opened
-from magmadnn.storage.npz_file import opened_npz
 
 from .conversion import asarray
 from .tensor import Tensor
@@ -97,6 +95,8 @@ def save_npz(tensors: Any, path: PathLike) -> None:
         ArgumentError: if a name is not plain.
         FileError: if the file cannot be written.
     """
+    import zipfile  # takes milliseconds to load
+
     named = tensors if isinstance(tensors, Mapping) else {_SINGLE: tensors}
     arrays: dict[str, Array] = {}
     for name, tensor in named.items():
@@ -125,6 +125,8 @@ def load_npz(path: PathLike) -> dict[str, Tensor]:
         DTypeError: if magmadnn has no such dtype.
         OutOfMemoryError: if the arrays are larger than the memory that is free.
     """
+    from magmadnn.storage.npz_file import opened_npz  # loads zipfile
+
     file = input_path("load_npz: the file", path)
     with opened_npz(file, f"load_npz: {shown(file)}") as stored:
         arrays = {name: stored.read(name) for name in stored.names}

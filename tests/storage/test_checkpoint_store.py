@@ -147,7 +147,7 @@ def test_damaged_pointer_is_passed_over(store: CheckpointStore, notes: list[str]
     pointer = {"format": "magmadnn-latest", "version": 1, "step": "10", "best": None}
     (store.folder / "latest.json").write_bytes(seal(pointer))
     assert store.latest() is not None
-    assert "expected a step in 'step', got '10'" in notes[1]
+    assert "latest.json: step: expected an integer from 0 to" in notes[1]
 
 
 def test_notes_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

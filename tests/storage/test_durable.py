@@ -368,7 +368,7 @@ def test_manifest_with_a_path_is_refused(tmp_path: Path, name: str) -> None:
     secret = tmp_path / "a"
     secret.write_bytes(FILES["a.bin"])
     edit_manifest(tmp_path / "box", lambda d: d["files"].update({name: d["files"]["a.bin"]}))
-    with pytest.raises(CheckpointError, match="expected plain file names"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json: files: expected plain names, got"):
         read_folder(tmp_path / "box")
 
 
@@ -389,7 +389,7 @@ def test_manifest_with_a_path_is_refused(tmp_path: Path, name: str) -> None:
 def test_manifest_with_other_entries_is_refused(tmp_path: Path, entry: object) -> None:
     write_folder(tmp_path / "box", FILES)
     edit_manifest(tmp_path / "box", lambda d: d["files"].update({"a.bin": entry}))
-    with pytest.raises(CheckpointError, match="expected plain file names with size and checksum"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json: files\['a\.bin'\]"):
         read_folder(tmp_path / "box")
 
 
@@ -397,11 +397,11 @@ def test_manifest_with_other_entries_is_refused(tmp_path: Path, entry: object) -
 def test_manifest_without_files_is_refused(tmp_path: Path, files: object) -> None:
     write_folder(tmp_path / "box", FILES)
     edit_manifest(tmp_path / "box", lambda d: d.update(files=files))
-    with pytest.raises(CheckpointError, match="expected plain file names with size and checksum"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json: files: expected an object"):
         read_folder(tmp_path / "box")
 
 
-@pytest.mark.parametrize("size", [-1, 250, 2**70])
+@pytest.mark.parametrize("size", [-1, 250, 2**60])
 def test_manifest_with_another_size_is_refused(tmp_path: Path, size: int) -> None:
     write_folder(tmp_path / "box", FILES)
     edit_manifest(tmp_path / "box", lambda d: d["files"]["a.bin"].update(bytes=size))

@@ -10,6 +10,7 @@ import pytest
 
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.storage.plain_json import (
+    JSON_BYTES,
     JSON_DEPTH,
     decode,
     encode,
@@ -18,6 +19,7 @@ from magmadnn.storage.plain_json import (
     to_plain,
     unseal,
 )
+from tests.fuzz.harness import bounded_memory
 
 DOCUMENT: dict[str, Any] = {
     "format": "test",
@@ -103,8 +105,8 @@ FORMATS = {
     "foreign": ({"format": "onnx", "version": 1}, "expected format 'test', got 'onnx'"),
     "none": ({}, "expected format 'test', got None"),
     "newer": ({"format": "test", "version": 3}, "written by a newer magmadnn: version 3"),
-    "zero": ({"format": "test", "version": 0}, "expected version 1 to 2, got '0'"),
-    "bool": ({"format": "test", "version": True}, "expected version 1 to 2, got 'True'"),
+    "zero": ({"format": "test", "version": 0}, "expected version 1 to 2, got 0"),
+    "bool": ({"format": "test", "version": True}, "expected version 1 to 2, got True"),
     "text": ({"format": "test", "version": "1"}, "expected version 1 to 2, got '1'"),
 }
 
@@ -179,3 +181,21 @@ def test_the_deepest_that_is_taken_can_be_read() -> None:
     assert from_plain(decode(data, "f")["record"]) == value
     with pytest.raises(ArgumentError):
         to_plain([value], "record")
+
+
+def test_ten_million_empty_objects_are_refused_before_they_are_made() -> None:
+    for piece in (b"{},", b"[],", b"[0],", b'{"a":0},'):
+        data = b'{"a": [' + piece * ((JSON_BYTES - 100) // len(piece)) + b"0]}"
+        with bounded_memory(400 << 20), pytest.raises(CheckpointError, match="objects and lists"):
+            decode(data, "f")
+
+
+def test_integers_have_64_bits() -> None:
+    assert decode(b'{"a": [18446744073709551615, -9223372036854775808]}', "f") == {
+        "a": [2**64 - 1, -(2**63)]
+    }
+    for number in (2**64, -(2**63) - 1, 10**4000, 10**100_000):
+        digits = b"9" * 100_000 if number > 10**5000 else str(number).encode()
+        with pytest.raises(CheckpointError, match="which has more than 64 bits") as caught:
+            decode(b'{"a": ' + digits + b"}", "f")
+        assert len(str(caught.value)) < 300

@@ -114,7 +114,7 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     documents: list[tuple[dict[str, Any], str]] = [
         ({"format": "magmadnn-checkpoint", "version": 1}, "expected format 'magmadnn-run'"),
         ({"format": "magmadnn-run", "version": 2}, "written by a newer magmadnn"),
-        ({"format": "magmadnn-run", "version": 1}, "expected an object 'arguments', got None"),
+        ({"format": "magmadnn-run", "version": 1}, "expected a field 'arguments'"),
         ({"format": "magmadnn-run", "version": 1, "arguments": [1]}, "expected an object"),
     ]
     for document, message in documents:

@@ -173,7 +173,7 @@ HOSTILE = {
     "offsets swapped": (pack({"a": entry(offsets=[8, 0])}, EIGHT), "expected 8 bytes for F32"),
     "three offsets": (pack({"a": entry(offsets=[0, 4, 8])}, EIGHT), "expected two byte offsets"),
     "offsets null": (pack({"a": entry(offsets=None)}, EIGHT), "expected two byte offsets"),
-    "offset too large": (pack({"a": entry(offsets=[0, 2**64])}, EIGHT), "expected two byte offs"),
+    "offset too large": (pack({"a": entry(offsets=[0, 2**64])}, EIGHT), "which has more than 64 bits"),
     "too few bytes": (pack({"a": entry(shape=[3])}, EIGHT), "expected 12 bytes for F32"),
     "gap at the start": (pack({"a": entry(shape=[1], offsets=[4, 8])}, EIGHT), "or leave a gap"),
     "gap": (

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magmadnn.errors import ArgumentError, DTypeError, FileError
+from magmadnn.errors import ArgumentError, DTypeError, FileError, shown
 from magmadnn.graph.node import Node
 from magmadnn.runtime import Executable
-from magmadnn.storage.disk import as_path
-from magmadnn.storage.durable import read_file, write_file
+from magmadnn.storage.disk import as_path, is_there
+from magmadnn.storage.durable import write_file
+from magmadnn.storage.input_files import opened
 from magmadnn.tensor import Operation
 
 from .interfaces import C_TYPES, Argument, Interface, c_header, fortran_module
@@ -115,8 +116,12 @@ def _arguments(
 
 def _check_own(file: Path) -> None:
     """Refuse to write over a file that somebody wrote by hand."""
-    if file.exists() and b"magmadnn" not in read_file(file)[:200]:
+    if not is_there(file):
+        return
+    with opened(file) as stream:
+        start = stream.read(200)
+    if b"magmadnn" not in start:
         raise FileError(
-            f"export: {file} would be replaced, but magmadnn did not write it; choose another name or "
+            f"export: {shown(file)} would be replaced, but magmadnn did not write it; choose another name or "
             "remove it"
         )
