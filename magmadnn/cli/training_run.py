@@ -188,8 +188,8 @@ def _load(settings: Settings, source: str, say: Console) -> Dataset:
     except DataError as error:
         raise type(error)(as_typed(str(error))) from error
     say(data.description)
-    for note in data.notes:
-        say(f"note: {as_typed(note)}")
+    for remark in data.notes:
+        say(f"note: {as_typed(remark)}")
     say(f"{data.preparation.task}, since {_reason(settings, data)} (--task chooses)")
     return data
 
