@@ -18,8 +18,8 @@ from magmadnn.backends import cuda
 from magmadnn.data import Dataset, load
 from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
 from magmadnn.models import by_name
+from magmadnn.storage import printing
 from magmadnn.storage.places import expanded
-from magmadnn.storage.printing import note
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 from magmadnn.training import Model
 from magmadnn.training.callbacks import Callback, Checkpoint
@@ -127,7 +127,7 @@ def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
     """
     check_place("--json", arguments.json)
     if settings.json is not None and arguments.json is None:
-        note(
+        printing.note(
             f"the run was started with --json {settings.json}, which --resume does not write by itself: give "
             f"--json again; the result is in {Path(arguments.resume) / RESULT} too"
         )

@@ -23,6 +23,8 @@ Value = Any  # an Operation; Tensors and arrays are computed at once
 class Loss(Named):
     """Derive from it, as a frozen dataclass, for a loss of your own; from then on it is known by name.
 
+    The name must be another than those of magmadnn's losses; `names` may say it.
+
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
     """
 

@@ -9,12 +9,14 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar, Self
 
 from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph.own_names import check_name
 
 
 class Named(ABC):
     """Base of `Loss` and `Metric`, which each say their `kind` and hold the classes that are `known`.
 
-    A derived class is a frozen dataclass, known by `names` from its definition on.
+    A derived class is a frozen dataclass, known by `names` from its definition on. Names of magmadnn's own
+    are refused.
     """
 
     kind: ClassVar[str]
@@ -24,6 +26,9 @@ class Named(ABC):
     def __init_subclass__(cls) -> None:
         if not (cls.__name__.startswith("_") or inspect.isabstract(cls)):
             cls.names = cls.__dict__.get("names") or (snake_case(cls.__name__),)
+            for name in cls.names:
+                other = f'give yours another: names = ("my_{name}",) in the class'
+                check_name(f"{cls.kind} {cls.__name__}", name, cls, cls.known, other)
             cls.known.update(dict.fromkeys(cls.names, cls))
 
     @property

@@ -30,6 +30,8 @@ ROUNDING = 64 * np.finfo(np.float64).eps  # what a sum may be off by, relative t
 class Metric(Named):
     """Derive from it, as a frozen dataclass, for a metric of your own; from then on it is known by name.
 
+    The name must be another than those of magmadnn's metrics; `names` may say it.
+
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
 
     Attributes:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph.own_names import check_name
 
 Setting = float | Callable[[int], float]  # a number, or a schedule: step -> number
 R = TypeVar("R", bound="Record")
@@ -98,11 +99,7 @@ class Record:
         if family or abstract or cls.__name__.startswith("_"):
             return
         key = cls.__name__.lower()
-        if key in _RECORDS and _ours(_RECORDS[key]) and not _ours(cls):
-            raise ArgumentError(
-                f"{cls.family} {cls.__name__}: md.optim.{_RECORDS[key].__name__} has this name; "
-                "give yours another"
-            )
+        check_name(f"{cls.family} {cls.__name__}", key, cls, _RECORDS, "give yours another name")
         _RECORDS[key] = cls
 
     def __post_init__(self) -> None:
@@ -131,10 +128,6 @@ class Record:
         cls = type(self).__name__
         values = {f.name: _plain(getattr(self, f.name), f"{cls}: {f.name}") for f in fields(self)}
         return {"name": cls, **values}
-
-
-def _ours(cls: type[Record]) -> bool:
-    return cls.__module__.startswith("magmadnn.")
 
 
 def _hint(value: Any) -> str:

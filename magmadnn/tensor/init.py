@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
+from magmadnn.graph.own_names import check_name
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory import as_dtype, is_floating
 from magmadnn.ops import philox
@@ -38,15 +39,17 @@ _TWO_SIGMA = 0.022750131948179207  # the normal distribution function at -2
 class Initializer(ABC):
     """A rule for initial values. Derive from it, as a frozen dataclass, for one of your own.
 
-    A derived class is known by its name from then on (see `by_name`); fields hold numbers, or tuples of
-    them, so that they can be kept as JSON.
+    A derived class is known by its name from then on (see `by_name`), which must not be one of magmadnn's
+    own; fields hold numbers, or tuples of them, so that they can be kept as JSON.
     """
 
     floating: ClassVar[bool] = False  # whether integers make no sense
 
     def __init_subclass__(cls) -> None:
         if not cls.__name__.startswith("_"):
-            _REGISTRY[cls.__name__] = cls
+            name = cls.__name__
+            check_name(f"initialiser {name}", name, cls, _REGISTRY, "give yours another name")
+            _REGISTRY[name] = cls
 
     @abstractmethod
     def make(self, shape: Shape, dtype: np.dtype[Any], seed: int, stream: int) -> Array:

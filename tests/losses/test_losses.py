@@ -15,6 +15,7 @@ import pytest
 from magmadnn import losses, ops
 from magmadnn.errors import (
     ArgumentError,
+    CheckpointError,
     DataError,
     DTypeError,
     GraphError,
@@ -417,6 +418,33 @@ def test_a_class_of_ones_own_is_known_by_name() -> None:
     assert float(loss(np.full((5, 3), 2.0), ones((5, 3)))) == pytest.approx(
         math.log(math.cosh(0.5))
     )
+
+
+def test_a_class_of_ones_own_that_is_called_like_ours_changes_ours_in_nothing() -> None:
+    before = losses.by_name("huber")
+    with pytest.raises(ArgumentError, match="known by the name 'huber'"):
+
+        @dataclass(frozen=True)
+        class Huber(losses.Loss):
+            def per_sample(self, predictions: Any, targets: Any) -> Any:
+                return ops.mean(predictions, axis=1)
+
+    assert losses.by_name("huber") == before
+
+    @dataclass(frozen=True)
+    class Huber(losses.Loss):  # type: ignore[no-redef]
+        names = ("my_huber",)
+
+        def per_sample(self, predictions: Any, targets: Any) -> Any:
+            return ops.mean(predictions, axis=1)
+
+    assert losses.by_name("huber") == before
+    assert type(losses.by_name("my_huber")) is Huber
+    saved = encode(Huber())
+    with pytest.raises(CheckpointError, match="the model needs Huber; hand it over"):
+        decode(saved, Custom([]))
+    assert type(decode(saved, Custom([Huber]))) is Huber
+    assert decode(encode(before), Custom([Huber])) == before
 
 
 def cubed(p: Any, t: Any) -> Any:

@@ -123,7 +123,7 @@ def test_mistakes_in_names(make: Any, error: type[ArgumentError], text: str) -> 
 def test_our_names_are_not_taken() -> None:
     with pytest.raises(ArgumentError) as caught:
         type("adam", (optim.Part,), {})
-    text = "optimiser part adam: md.optim.Adam has this name; give yours another"
+    text = "optimiser part adam: md.optim.Adam is known by the name 'adam'; give yours another name"
     assert str(caught.value) == text
 
 

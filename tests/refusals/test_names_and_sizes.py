@@ -23,7 +23,51 @@ from tests.refusals.cases import (
     network,
 )
 
+
+def define(name: str, base: type, **members: object) -> type:
+    """A class of a user's own."""
+    return type(name, (base,), {"__module__": "script", **members})
+
+
+OWN = 'give yours another: names = ("my_'
 PYTHON: dict[str, PythonCase] = {
+    "name: a loss of ours": (
+        lambda p: define("Huber", md.losses.Loss, per_sample=abs),
+        ArgumentError,
+        f"loss Huber: md.losses.Huber is known by the name 'huber'; {OWN}huber\",) in the class",
+    ),
+    "name: a loss of ours, changed": (
+        lambda p: define("Huber", md.losses.Huber),
+        ArgumentError,
+        f"loss Huber: md.losses.Huber is known by the name 'huber'; {OWN}huber\",) in the class",
+    ),
+    "name: another name of a loss of ours": (
+        lambda p: define("Mine", md.losses.Loss, per_sample=abs, names=("mine", "mse")),
+        ArgumentError,
+        "~loss Mine: md.losses.MeanSquaredError is known by the name 'mse'; .*my_mse",
+    ),
+    "name: a metric of ours": (
+        lambda p: define("Accuracy", md.metrics.Average, per_sample=abs),
+        ArgumentError,
+        "~metric Accuracy: md.metrics.Accuracy is known by the name 'accuracy'; .*my_accuracy",
+    ),
+    "name: an optimiser of ours": (
+        lambda p: define("SGD", md.optim.Optimizer, parts=tuple),
+        ArgumentError,
+        "optimiser SGD: md.optim.SGD is known by the name 'sgd'; give yours another name",
+    ),
+    "name: an initialiser of ours": (
+        lambda p: define("normal", md.init.Initializer, make=abs),
+        ArgumentError,
+        "initialiser normal: md.init.normal is known by the name 'normal'; give yours another name",
+    ),
+    "name: two of one name for loading": (
+        lambda p: md.load(
+            p, custom=[define("Mine", md.layers.Layer), define("Mine", md.layers.Layer)]
+        ),
+        ArgumentError,
+        "~custom: two of the items are called Mine, and a saved model names one; .*",
+    ),
     "size: batch is no integer": (
         lambda p: fit(batch_size=2.5),
         ArgumentError,

@@ -31,7 +31,11 @@ class Custom:
             name = item.name if isinstance(item, Op) else getattr(item, "__name__", None)
             if name is None:
                 raise ArgumentError(f"custom: expected classes, ops or functions, got {item!r}")
-            self.items[name] = item
+            if self.items.setdefault(name, item) is not item:
+                raise ArgumentError(
+                    f"custom: two of the items are called {name}, and a saved model names one; hand over the "
+                    "one it was saved with"
+                )
 
     def op(self, name: str) -> Op | None:
         """The op called `name`, if there is one."""
