@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from magmadnn import errors, graph, memory, ops
+from magmadnn.calls import missing_name
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
     Operation,
@@ -52,7 +53,7 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     """Import what is used for the first time."""
     if name not in _LATER:
-        raise AttributeError(f"module 'magmadnn' has no attribute {name!r}")
+        raise missing_name("module magmadnn", ["magmadnn"], name, lambda: __all__)
     path = _LATER[name]
     module = import_module(f"magmadnn.{path}")
     return module if path.rpartition(".")[2] == name else getattr(module, name)

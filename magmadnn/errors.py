@@ -7,6 +7,9 @@ Every error is a `MagmaDNNError` and also the built-in exception that a Python u
     ├── DTypeError            (TypeError)     an element type that an operation does not take
     ├── ArgumentError         (ValueError)    a value outside what an argument allows
     │   ├── UnknownNameError                  a name that is not known; says the nearest known one
+    │   │   └── UnknownAttributeError (AttributeError) an attribute that is not there
+    │   ├── CallError          (TypeError)    arguments that do not fit a call: unknown, missing, too many
+    │   │   └── UnknownArgumentError          a name that is no argument's; an UnknownNameError too
     │   └── IndexOutOfRangeError (IndexError) an index beyond the end of an axis or a memory
     ├── GraphError            (ValueError)    a graph that cannot be built or run as asked
     ├── DataError             (ValueError)    data that cannot be trained on: labels, NaN, columns, files
@@ -26,7 +29,10 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from magmadnn.hints import hint
 
 _NAMES = 1000  # known names that a message lists, and that the nearest is looked for among
 _NAME = 100  # letters of a name that is compared with others
@@ -97,16 +103,45 @@ class UnknownNameError(ArgumentError):
     """A name is not known; the message gives the nearest known name."""
 
     @classmethod
-    def of(cls, what: str, name: object, known: Iterable[str]) -> UnknownNameError:
-        """The error for `name`, which should be one of `known`, the names of a `what`."""
+    def of(cls, what: str, name: object, known: Iterable[str], way_out: str | None = None) -> Self:
+        """The error for `name`, which should be one of `known`, the names of a `what`.
+
+        The way out is a hint of its kind where there is one, else the nearest name.
+        """
         names, text = sorted(known), str(name)
+        way_out = way_out or hint([what.rpartition(": ")[2]], name, names)
+        if way_out:
+            return cls(f"{what} {shown(repr(name), _NAME)} is not known: {way_out}")
         # To compare takes time that grows with both lengths, and names from files may be of any length.
         near_names = [n for n in names[:_NAMES] if len(n) <= _NAME] if len(text) <= _NAME else []
         begun = [n for n in near_names if len(text) > 1 and n.startswith(text)]
         near = begun or difflib.get_close_matches(text, near_names, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        meant = f"did you mean {near[0]!r}? " if near else ""
         listed = shown(", ".join(names[:_NAMES]), _LISTED)
-        return cls(f"{what} {shown(repr(name), _NAME)} is not known: {hint}known are {listed}")
+        return cls(f"{what} {shown(repr(name), _NAME)} is not known: {meant}known are {listed}")
+
+
+class UnknownAttributeError(UnknownNameError, AttributeError):
+    """An attribute is not there; the message says what to write instead, where that is known.
+
+    `hasattr` and many libraries only try whether it is there, so the message is made when it is shown.
+    """
+
+    def __init__(self, text: str, way_out: Callable[[], str | None] = lambda: None) -> None:
+        super().__init__(text)
+        self._way_out = way_out
+
+    def __str__(self) -> str:
+        text, way_out = str(self.args[0]), self._way_out()
+        return f"{text}: {way_out}" if way_out else text
+
+
+class CallError(ArgumentError, TypeError):
+    """Arguments do not fit a call: one is unknown, missing, given twice, or there are too many."""
+
+
+class UnknownArgumentError(CallError, UnknownNameError):
+    """A call names an argument that there is not; the message says what to write instead."""
 
 
 class IndexOutOfRangeError(ArgumentError, IndexError):
@@ -147,6 +182,11 @@ class MissingExtraError(MagmaDNNError, ImportError):
     @classmethod
     def of(cls, library: str, needed_for: str, extra: str) -> MissingExtraError:
         """The error for a missing `library` that comes with the extra `extra`."""
-        return cls(
-            f"{needed_for} needs {library}, which is not installed: pip install 'magmadnn[{extra}]'"
-        )
+        return cls(f"{needed_for} needs {library}, which is not installed: {installing(extra)}")
+
+
+def installing(*extras: str) -> str:
+    """The commands that install one of these extras, for a clone of the repository and for a package."""
+    clone = " or ".join(f'pip install -e ".[{extra}]"' for extra in extras)
+    package = " or ".join(f'pip install "magmadnn[{extra}]"' for extra in extras)
+    return f"{clone} in the clone, or {package}"

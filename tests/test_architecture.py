@@ -46,7 +46,9 @@ LAYERS = """
     memory
     backends
     storage
+    calls
     errors
+    hints
 """
 HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in names.split()}
 # The same within a folder: its sub-folders and files, top to bottom.

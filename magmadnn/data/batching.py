@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.data._structure import Array, is_mapped, rebuild, row_count, take_rows
 from magmadnn.errors import ArgumentError, DataError, DTypeError
 from magmadnn.ops import philox
@@ -46,6 +47,7 @@ def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:
     return rows // batch_size if drop_last else -(-rows // batch_size)
 
 
+@checked_call
 def batches(
     arrays: Arrays,
     batch_size: int,
@@ -113,6 +115,7 @@ def _whole(name: str, value: int, least: int) -> int:
     return number
 
 
+@checked_call
 def split_rows(
     rows: int, fraction: float, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -133,6 +136,7 @@ def split_rows(
     return np.sort(shuffled[part:]), np.sort(shuffled[:part])
 
 
+@checked_call
 def split(arrays: Arrays, fraction: float, seed: int) -> tuple[Arrays, Arrays]:
     """Two parts of the same structure; the second holds `fraction` of the rows, at random.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.data._find import find_file, list_folder
 from magmadnn.data._packed import SMALLER, unpacked
 from magmadnn.errors import DataError, shown
@@ -27,6 +28,7 @@ _TRAIN = re.compile(r"data_batch_([1-9][0-9]{0,8})\.bin(?:\.gz|\.xz)?")
 _NAMES_BYTES = 10_000  # of batches.meta.txt, which has ten short lines
 
 
+@checked_call
 def cifar10(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
     """((x_train, y_train), (x_test, y_test)): small colour images of 10 classes.
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.data._find import find_file, places_of
 from magmadnn.data._packed import SMALLER, Unpacked, unpacked
 from magmadnn.errors import DataError, FileError, shown
@@ -62,6 +63,7 @@ _IMAGES = _Kind("images", 2051, 3)
 _LABELS = _Kind("labels", 2049, 1)
 
 
+@checked_call
 def mnist(folder: str | os.PathLike[str] | None = None) -> tuple[Pair, Pair]:
     """((x_train, y_train), (x_test, y_test)): handwritten digits, 60,000 and 10,000 of them.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.preparation import Preparation
@@ -106,6 +107,7 @@ class Rows:
     lines: NDArray[np.int64] | None
 
 
+@checked_call
 def load(
     spec: Any,
     *,
@@ -182,6 +184,7 @@ def load(
     return Dataset(description, *train, *test, preparation, _notes(source, preparation))
 
 
+@checked_call
 def load_for(
     preparation: Preparation,
     spec: Any,

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.data.validation import check_dtype
 from magmadnn.errors import DataError, ShapeError, shown
 from magmadnn.storage.input_files import input_path
@@ -27,6 +28,7 @@ class NpzArrays:
     y_test: NDArray[Any] | None = None
 
 
+@checked_call
 def read_npz(path: str | os.PathLike[str], *, with_target: bool = True) -> NpzArrays:
     """Reads the arrays x and y, or x_train, y_train, x_test and y_test; others are not looked at.
 

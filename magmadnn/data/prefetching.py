@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DataError, DTypeError
 
 Item = TypeVar("Item")
@@ -17,6 +18,7 @@ Item = TypeVar("Item")
 _JOIN_SECONDS = 5.0  # how long `close` waits for an item that is just being prepared
 
 
+@checked_call
 def prefetch(source: Iterable[Item], depth: int = 2) -> Prefetcher[Item]:
     """The items of `source` in their order, up to `depth` of them prepared ahead by a thread.
 

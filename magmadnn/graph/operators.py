@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from magmadnn.calls import ExplainsAttributes, checked_call, checked_method
 from magmadnn.errors import GraphError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -26,15 +27,16 @@ _OF_BITS = {
 
 def public(function: F) -> F:
     """Make a function of ops known under its name, as `md.ops.NAME`."""
-    FUNCTIONS[function.__name__] = function
-    return function
+    checked = checked_call(function)
+    FUNCTIONS[function.__name__] = checked
+    return checked
 
 
 def _call(name: str, *args: Any, **attributes: Any) -> Any:
     return FUNCTIONS[name](*args, **attributes)
 
 
-class Operators:
+class Operators(ExplainsAttributes):
     """NumPy's operators and methods over `md.ops`."""
 
     __slots__ = ()
@@ -137,50 +139,62 @@ class Operators:
         """All axes in reverse order."""
         return _call("transpose", self)
 
+    @checked_method
     def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.sum` of this."""
         return _call("sum", self, axis, keepdims)
 
+    @checked_method
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.mean` of this."""
         return _call("mean", self, axis, keepdims)
 
+    @checked_method
     def max(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.max` of this."""
         return _call("max", self, axis, keepdims)
 
+    @checked_method
     def min(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.min` of this."""
         return _call("min", self, axis, keepdims)
 
+    @checked_method
     def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.prod` of this."""
         return _call("prod", self, axis, keepdims)
 
+    @checked_method
     def var(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.var` of this."""
         return _call("var", self, axis, keepdims)
 
+    @checked_method
     def std(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.std` of this."""
         return _call("std", self, axis, keepdims)
 
+    @checked_method
     def argmax(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.argmax` of this."""
         return _call("argmax", self, axis, keepdims)
 
+    @checked_method
     def argmin(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`md.ops.argmin` of this."""
         return _call("argmin", self, axis, keepdims)
 
+    @checked_method
     def cumsum(self, axis: Any = None, reverse: bool = False) -> Any:
         """`md.ops.cumsum` of this."""
         return _call("cumsum", self, axis, reverse)
 
+    @checked_method
     def clip(self, low: Any = None, high: Any = None) -> Any:
         """`md.ops.clip` of this."""
         return _call("clip", self, low, high)
 
+    @checked_method
     def astype(self, dtype: Any) -> Any:
         """`md.ops.cast` of this."""
         return _call("cast", self, dtype)
@@ -189,10 +203,12 @@ class Operators:
         """`md.ops.reshape` of this; the shape as one tuple or as several integers."""
         return _call("reshape", self, shape[0] if len(shape) == 1 else shape)
 
+    @checked_method
     def squeeze(self, axis: Any = None) -> Any:
         """`md.ops.squeeze` of this."""
         return _call("squeeze", self, axis)
 
+    @checked_method
     def unsqueeze(self, axis: int = 0) -> Any:
         """`md.ops.expand_dims` of this."""
         return _call("expand_dims", self, axis)
@@ -201,6 +217,7 @@ class Operators:
         """`md.ops.transpose` of this; the axes as one tuple or as several integers."""
         return _call("transpose", self, axes[0] if len(axes) == 1 else axes or None)
 
+    @checked_method
     def swapaxes(self, axis1: int, axis2: int) -> Any:
         """`md.ops.swapaxes` of this."""
         return _call("swapaxes", self, axis1, axis2)

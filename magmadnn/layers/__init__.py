@@ -1,5 +1,9 @@
 """Layers: fields, initial values, formula."""
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import check_public, explains_names
+
 from .activations import Activation as Activation
 from .activations import ActivationLike as ActivationLike
 from .activations import GaussianRBF as GaussianRBF
@@ -63,3 +67,8 @@ __all__ = [
     "Subtract",
     "as_activation",
 ]
+
+check_public(vars())
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.layers", __all__)

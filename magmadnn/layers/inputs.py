@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.signature import is_integer
 from magmadnn.tensor import Placeholder, placeholder
 
 
+@checked_call
 def Input(shape: Sequence[Any], dtype: Any = "float32", *, name: str = "input") -> Placeholder:
     """A placeholder for a batch of samples of one shape.
 

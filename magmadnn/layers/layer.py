@@ -26,6 +26,7 @@ from typing import Any, dataclass_transform
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.calls import ExplainsAttributes, check_calls, checked_method
 from magmadnn.errors import ArgumentError, GraphError, MagmaDNNError, ShapeError
 from magmadnn.graph import scope
 from magmadnn.graph.dim import Dim
@@ -114,7 +115,7 @@ class PartedCall:
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
 @dataclass(eq=False, repr=False)
-class Layer:
+class Layer(ExplainsAttributes):
     """Base of layers; see the module's docstring for how to write one.
 
     Attributes:
@@ -137,6 +138,7 @@ class Layer:
                 "such as `factor: float = 1.0`, and make its parameters in build(self, x)"
             )
         dataclass(eq=False, repr=False)(cls)
+        check_calls(cls)
 
     # --- for subclasses ---------------------------------------------------------------------------
 
@@ -200,6 +202,7 @@ class Layer:
 
     # --- for users --------------------------------------------------------------------------------
 
+    @checked_method
     def __call__(self, *inputs: Any) -> Operation:
         """The layer applied to Operations, one after the other or in one list.
 

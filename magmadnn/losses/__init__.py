@@ -1,5 +1,9 @@
 """Losses: what training makes smaller. Records such as `CrossEntropy`, and functions that apply them."""
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import check_public, explains_names
+
 from .classification import BinaryCrossEntropy as BinaryCrossEntropy
 from .classification import CrossEntropy as CrossEntropy
 from .classification import Hinge as Hinge
@@ -41,3 +45,8 @@ __all__ = [
     "mse",
     "weighted_mean",
 ]
+
+check_public(vars())
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.losses", __all__)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
@@ -161,6 +162,7 @@ class Hinge(Loss):
         return mean_of_sample(ops.relu(1 - ops.where(t > 0, z, -z)))
 
 
+@checked_call
 def cross_entropy(
     predictions: Any,
     targets: Any,
@@ -188,6 +190,7 @@ def cross_entropy(
     return loss(predictions, targets, weights)
 
 
+@checked_call
 def binary_cross_entropy(predictions: Any, targets: Any, weights: Any = None) -> Any:
     """`mean(t * softplus(-z) + (1 - t) * softplus(z))`: the log loss of sigmoid(z).
 
@@ -202,6 +205,7 @@ def binary_cross_entropy(predictions: Any, targets: Any, weights: Any = None) ->
     return BinaryCrossEntropy()(predictions, targets, weights)
 
 
+@checked_call
 def hinge(predictions: Any, targets: Any, weights: Any = None) -> Any:
     """`mean(max(0, 1 - s z))` with s = 1 for targets above 0 and -1 otherwise.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from magmadnn import ops
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError
 
 from .loss import Loss, Value
@@ -66,6 +67,7 @@ class Huber(Loss):
         return mean_of_sample(inner * (distance - 0.5 * inner))
 
 
+@checked_call
 def mean_squared_error(predictions: Any, targets: Any, weights: Any = None) -> Any:
     """`mean((predictions - targets)**2)`; also called `mse`.
 
@@ -80,6 +82,7 @@ def mean_squared_error(predictions: Any, targets: Any, weights: Any = None) -> A
     return MeanSquaredError()(predictions, targets, weights)
 
 
+@checked_call
 def mean_absolute_error(predictions: Any, targets: Any, weights: Any = None) -> Any:
     """`mean(|predictions - targets|)`; also called `mae`.
 
@@ -94,6 +97,7 @@ def mean_absolute_error(predictions: Any, targets: Any, weights: Any = None) -> 
     return MeanAbsoluteError()(predictions, targets, weights)
 
 
+@checked_call
 def huber(predictions: Any, targets: Any, weights: Any = None, *, delta: float = 1.0) -> Any:
     """Squared errors up to delta, absolute ones beyond; formula and source: `Huber`.
 

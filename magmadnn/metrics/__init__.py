@@ -1,5 +1,9 @@
 """Metrics: how good predictions are. Each is a record; sums over batches, then a result."""
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import check_public, explains_names
+
 from .classification import F1 as F1
 from .classification import Accuracy as Accuracy
 from .classification import ConfusionMatrix as ConfusionMatrix
@@ -37,3 +41,8 @@ __all__ = [
     "as_metric",
     "by_name",
 ]
+
+check_public(vars())
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.metrics", __all__)

@@ -4,6 +4,9 @@ Each op takes Tensors, Operations, arrays or numbers. With an Operation among it
 Operation; with a Tensor it computes a Tensor now; with arrays and numbers alone it gives an array.
 """
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import explains_names
 from magmadnn.graph.gradient import Parts, use
 
 from ._pointwise import pointwise
@@ -189,3 +192,6 @@ __all__ = [
     "var",
     "where",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.ops", __all__)

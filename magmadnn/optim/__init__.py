@@ -1,5 +1,9 @@
 """Optimisers: update rules as small parts, schedules, and the chains that have a name."""
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import check_public, explains_names
+
 from .named import LAMB as LAMB
 from .named import LARS as LARS
 from .named import SGD as SGD
@@ -75,3 +79,8 @@ __all__ = [
     "step_decay",
     "warm_up",
 ]
+
+check_public(vars())
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.optim", __all__)

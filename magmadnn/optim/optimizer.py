@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from magmadnn.calls import ExplainsAttributes
 from magmadnn.errors import ArgumentError
 from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds
@@ -17,7 +18,7 @@ from .step import Step
 
 
 @dataclass(frozen=True)
-class Optimizer(Record, ABC, family="optimiser"):
+class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
     """A rule for updating parameters; a frozen record that can be used for many steps and models.
 
     The state (moments, the count) is in the `Step`, not here.

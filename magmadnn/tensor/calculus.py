@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.calls import checked_call
 from magmadnn.errors import GraphError, ShapeError
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.gradient import gradient
@@ -20,6 +21,7 @@ from .operation import Operation
 Targets = Operation | Sequence[Operation]
 
 
+@checked_call
 def grad(y: Operation, xs: Targets, seed: Any = None, *, training: bool = False) -> Any:
     """dy/dx for one x, or a list of them for several.
 
@@ -42,6 +44,7 @@ def grad(y: Operation, xs: Targets, seed: Any = None, *, training: bool = False)
     return results[0] if single else results
 
 
+@checked_call
 def jacobian(y: Operation, x: Operation, *, training: bool = False) -> Operation:
     """All dy_i/dx_j: y [p...], x [q...] -> [p..., q...]; one reverse sweep for each element of y.
 
@@ -64,6 +67,7 @@ def jacobian(y: Operation, x: Operation, *, training: bool = False) -> Operation
     return Operation(ops.reshape(ops.stack(rows), (*y.shape, *x.shape)))
 
 
+@checked_call
 def hvp(y: Operation, x: Operation, vector: Any, *, training: bool = False) -> Operation:
     """The Hessian of y with respect to x, times a vector of x's shape: the gradient of <dy/dx, vector>.
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from magmadnn.backends.cuda import array_library
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
 from magmadnn.memory.foreign import is_foreign, packed_strides, settle
@@ -19,6 +20,7 @@ _CUDA = 2  # kDLCUDA
 _HOST_DEVICES = {1, 3}  # kDLCPU and kDLCUDAHost of dlpack.h
 
 
+@checked_call
 def asarray(
     obj: Any,
     dtype: DTypeLike | None = None,

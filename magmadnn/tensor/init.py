@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from magmadnn.calls import check_calls, checked_call
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from magmadnn.graph.own_names import check_name
 from magmadnn.graph.signature import shape_text
@@ -105,10 +106,8 @@ def by_name(name: str, **settings: Any) -> Initializer:
     for key in settings:
         if key not in known:
             raise UnknownNameError.of(f"init.{name}: setting", key, known)
-    try:
-        return cls(**settings)
-    except TypeError as error:
-        raise ArgumentError(f"init.{name}: settings are {', '.join(known)}; {error}") from error
+    made: Initializer = checked_call(cls)(**settings)
+    return made
 
 
 def from_config(config: dict[str, Any]) -> Initializer:
@@ -423,3 +422,6 @@ def _check_at_least_zero(init: Initializer, setting: str, value: float) -> None:
         raise ArgumentError(
             f"init.{type(init).__name__}: {setting} must be at least 0, got {value}"
         )
+
+
+check_calls(*_REGISTRY.values())

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError, GraphError, ShapeError
 from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
@@ -175,6 +176,7 @@ def as_feeds(feeds: Feeds | None) -> dict[nodes.Node, Any]:
     return fed
 
 
+@checked_call
 def variable(
     name: str,
     value: Any,
@@ -223,6 +225,7 @@ def _listed(name: str, shape: Any) -> Sequence[Any]:
     return tuple(shape)
 
 
+@checked_call
 def placeholder(name: str, shape: Sequence[Any], dtype: Any = "float32") -> Placeholder:
     """A value that is fed.
 

@@ -1,7 +1,16 @@
 """Training: the model, its loop, its callbacks, and the durable files that a run leaves."""
 
+from magmadnn.calls import check_methods, check_public
+
 from .loop.history import History as History
 from .model.model import Model as Model
 from .model.saving import load as load
 
 __all__ = ["History", "Model", "load"]
+
+check_public(vars())
+check_methods(
+    Model,
+    *("__call__", "fit", "evaluate", "predict", "predict_probability", "predict_class"),
+    *("layer", "plan", "diagram", "profile", "save", "export"),
+)

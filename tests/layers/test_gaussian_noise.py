@@ -10,7 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import layers, placeholder
-from magmadnn.executor import threads
+from magmadnn.runtime import threads
 
 ROWS, COLUMNS = 101, 97
 

@@ -236,9 +236,8 @@ def test_random_normal(dtype: Any) -> None:
     for below in (-1.9, -0.3, 0.7, 2.3):
         share = (1 + math.erf(below / math.sqrt(2))) / 2
         assert abs((z < below).mean() - share) < 5 * np.sqrt(share * (1 - share) / n)
-    assert abs((z[:, 1:] * z[:, :-1]).mean()) < 5 / np.sqrt(
-        n
-    )  # neighbours know nothing of each other
+    # neighbours know nothing of each other
+    assert abs((z[:, 1:] * z[:, :-1]).mean()) < 5 / np.sqrt(n)
     assert bits(drawn) == bits(ops.random_normal(5, (100, 101), dtype, seed=9))
     assert bits(drawn) != bits(ops.random_normal(6, (100, 101), dtype, seed=9))
     assert bits(drawn) != bits(ops.random_normal(5, (100, 101), dtype, seed=8))

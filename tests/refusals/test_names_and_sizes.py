@@ -170,8 +170,8 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: fit(callbacks=[md.callbacks.EarlyStopping("val_los")]),
         UnknownNameError,
         (
-            "EarlyStopping: monitor 'val_los' is not known: did you mean 'loss'? known are "
-            "accuracy, epoch, learning_rate, loss, samples_per_second, seconds"
+            "EarlyStopping: monitor 'val_los' is not known: there is no validation: give fit "
+            "validation_data=(x, y) or validation_split=0.2"
         ),
     ),
     "size: units": (
@@ -306,8 +306,8 @@ COMMAND: dict[str, CommandCase] = {
     "name: device": (
         (*TRAIN, "--device", "gpu"),
         (
-            "--device: device 'gpu' is not known: did you mean 'cpu'? known are auto, cpu, "
-            "cuda; see magmadnn train --help"
+            "--device: device 'gpu' is not known: it is called 'cuda' here; see "
+            "magmadnn train --help"
         ),
     ),
     "name: summary": (

@@ -236,7 +236,7 @@ def test_a_rule_of_ones_own_is_known_by_name() -> None:
         (lambda: init.by_name("glorot"), errors.UnknownNameError, "initialiser 'glorot' is not known"),
         (lambda: init.by_name("orthogonel"), errors.UnknownNameError, "did you mean 'orthogonal'"),
         (lambda: init.by_name("normal", stdd=1), errors.UnknownNameError, "did you mean 'std'"),
-        (lambda: init.by_name("constant"), errors.ArgumentError, "settings are value"),
+        (lambda: init.by_name("constant"), errors.CallError, "argument 'value' is missing"),
         (lambda: init.of(3), errors.ArgumentError, "or its name, got 3"),
         (lambda: init.uniform(2, 1), errors.ArgumentError, "low 2 must not be above high 1"),
         (lambda: init.normal(0, -1), errors.ArgumentError, "std must be at least 0, got -1"),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.calls import checked_call
 from magmadnn.data.tables.cells import read_cells
 from magmadnn.data.tables.choice import Choice, Names, choose, column_number
 from magmadnn.data.tables.frames import FrameGrid
@@ -65,6 +66,7 @@ class Table:
         return tuple(np.unique(self.target).tolist())
 
 
+@checked_call
 def read_table(
     path: str | os.PathLike[str],
     target: Names | None = -1,

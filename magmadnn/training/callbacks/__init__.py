@@ -1,5 +1,9 @@
 """Callbacks: what happens beside training. Each is a few lines over the hooks of `Callback`."""
 
+from typing import TYPE_CHECKING
+
+from magmadnn.calls import check_public, explains_names
+
 from .callback import Callback as Callback
 from .checkpoints import Checkpoint as Checkpoint
 from .early_stopping import EarlyStopping as EarlyStopping
@@ -17,3 +21,8 @@ __all__ = [
     "Schedule",
     "TensorBoard",
 ]
+
+check_public(vars())
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of this module
+    __getattr__ = explains_names("magmadnn.callbacks", __all__)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from magmadnn.calls import ExplainsAttributes
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
 from magmadnn.storage.durable import write_file
 
@@ -20,7 +21,7 @@ _NO_CURVES = frozenset(
 )
 
 
-class History:
+class History(ExplainsAttributes):
     """One row for each epoch.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from magmadnn import ops, optim
+from magmadnn.calls import ExplainsAttributes
 from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
 from magmadnn.graph.diagram import Diagram
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 Trained = Parameter | Variable
 
 
-class Model:
+class Model(ExplainsAttributes):
     """A network from inputs to outputs.
 
     Args:

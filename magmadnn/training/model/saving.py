@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import CheckpointError
 from magmadnn.storage.checkpoint import State, load_state, save_state
 from magmadnn.storage.disk import as_path
@@ -85,6 +86,7 @@ def load_model(
     return model, state.record["extra"]
 
 
+@checked_call
 def load(folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu") -> Model:
     """The model that was saved to a folder.
 

@@ -1,0 +1,191 @@
+"""Calls with wrong arguments, and attributes that are not there: our errors in place of Python's.
+
+`checked_call` wraps a function, `check_calls` the constructors of classes. A call that fits costs nothing
+more than one Python call; the signature is looked at only after a TypeError. `ExplainsAttributes` and
+`missing_name` say what to write in place of a name that an object or a module does not have.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from magmadnn.errors import CallError, UnknownArgumentError, UnknownAttributeError
+from magmadnn.hints import hint
+
+_CHECKED: set[Callable[..., Any]] = set()  # constructors, which are wrapped once
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def checked_call(function: F) -> F:
+    """The function; a call that does not fit its signature raises ours with the way out."""
+    return _checked(function, function.__name__, method=False)
+
+
+def checked_method(function: F) -> F:
+    """The same of a method, whose first argument the caller does not write."""
+    name = function.__name__
+    if name == "__call__":
+        name = function.__qualname__.split(".")[-2]
+    return _checked(function, name, method=True)
+
+
+def check_calls(*classes: type) -> None:
+    """Check the calls of these classes' own constructors."""
+    for cls in classes:
+        own = vars(cls).get("__init__")
+        if own is not None and own not in _CHECKED:
+            made = _checked(own, cls.__name__, method=True)
+            cls.__init__ = made  # type: ignore[misc]  # of a class, on purpose
+            _CHECKED.add(made)
+
+
+def check_methods(cls: type, *names: str) -> None:
+    """Check the calls of these methods of a class."""
+    for name in names:
+        setattr(cls, name, checked_method(vars(cls)[name]))
+
+
+def check_public(names: Mapping[str, Any]) -> None:
+    """Check the calls of the constructors that a folder exports: `check_public(vars())`."""
+    check_calls(*(names[n] for n in names["__all__"] if isinstance(names[n], type)))
+
+
+def _checked(function: F, name: str, method: bool) -> F:
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return function(*args, **named)
+        except TypeError:
+            wrong = _wrong_call(name, function, args, named, method)
+            if wrong is None:
+                raise
+        raise wrong
+
+    return call  # type: ignore[return-value]  # of the same signature
+
+
+def _wrong_call(
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    method: bool,
+) -> CallError | None:
+    """What is wrong with a call; None where it fits, so that the error came from within."""
+    taken = signature(function)
+    try:
+        taken.bind(*args, **named)
+    except TypeError as error:
+        parameters = list(taken.parameters.values())[method:]
+        return (
+            _unknown(name, parameters, named)
+            or _too_many(name, parameters, args[method:], named)
+            or _missing(name, parameters, args[method:], named)
+            or CallError(f"{name}: {error}")
+        )
+    return None
+
+
+def _unknown(
+    name: str, parameters: Sequence[Parameter], named: Mapping[str, Any]
+) -> CallError | None:
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    known = [p.name for p in parameters if p.kind in _BY_NAME]
+    for key in named:
+        if key not in known:
+            found = hint((f"{name} argument", "argument"), key, known)
+            return UnknownArgumentError.of(f"{name}: argument", key, known, found)
+    return None
+
+
+def _too_many(
+    name: str, parameters: Sequence[Parameter], args: Sequence[Any], named: Mapping[str, Any]
+) -> CallError | None:
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    placed = [p.name for p in parameters if p.kind in _BY_PLACE]
+    if len(args) > len(placed):
+        rest = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+        names = (
+            f"; write names before values: {', '.join(f'{n}=...' for n in rest)}" if rest else ""
+        )
+        taken = f"the arguments ({', '.join(placed)})" if placed else "no arguments"
+        return CallError(f"{name}: takes {taken} without a name, got {len(args)}{names}")
+    if twice := [key for key in placed[: len(args)] if key in named]:
+        return CallError(f"{name}: argument {twice[0]!r} is given twice, in its place and by name")
+    return None
+
+
+def _missing(
+    name: str, parameters: Sequence[Parameter], args: Sequence[Any], named: Mapping[str, Any]
+) -> CallError | None:
+    placed = [p.name for p in parameters if p.kind in _BY_PLACE][: len(args)]
+    for p in parameters:
+        given = p.name in placed or p.name in named or p.default is not Parameter.empty
+        if not given and p.kind in (*_BY_PLACE, Parameter.KEYWORD_ONLY):
+            return CallError(f"{name}: argument {p.name!r} is missing: {name}{_shown(parameters)}")
+    return None
+
+
+def _shown(parameters: Sequence[Parameter]) -> str:
+    """`(units, activation=None)`: the first few, without types."""
+    bare = [p.replace(annotation=Parameter.empty) for p in parameters[:4]]
+    text = str(Signature(bare))
+    return f"{text[:-1]}, ...)" if len(parameters) > 4 else text
+
+
+# --- attributes -----------------------------------------------------------------------------------
+
+
+def missing_name(
+    owner: str, kinds: Sequence[str], name: str, known: Callable[[], Iterable[str]]
+) -> AttributeError:
+    """The error for an attribute that an owner, such as "module magmadnn", does not have.
+
+    Names that begin with _ are asked for by Python and by tools, which look for nothing but the error.
+    """
+    text = f"{owner} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(text)
+
+    def way_out() -> str | None:
+        names = [n for n in known() if not n.startswith("_")]
+        if found := hint(kinds, name, names):
+            return found
+        near = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.7)
+        return f"did you mean {near[0]!r}?" if near else None
+
+    return UnknownAttributeError(text, way_out)
+
+
+class ExplainsAttributes:
+    """Base of classes whose missing attributes say what to write instead."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Asked only for what is not there; often by NumPy, for names with underscores."""
+            cls = type(self)
+            if name.startswith("_"):
+                raise AttributeError(f"{cls.__name__} has no attribute {name!r}")
+            kinds = [base.__name__ for base in cls.__mro__]
+            raise missing_name(cls.__name__, kinds, name, lambda: dir(cls))
+
+
+def explains_names(module: str, known: Iterable[str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module, which is asked only for what is not there."""
+
+    def of_module(name: str) -> Any:
+        raise missing_name(f"module {module}", (module,), name, lambda: known)
+
+    return of_module

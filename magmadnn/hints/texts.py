@@ -1,0 +1,287 @@
+"""What to write in place of names of other libraries that nothing here bears: by kind, as in `synonyms.py`.
+
+Each text completes the sentence "... is not known: ".
+"""
+
+_ONCE = "the sizes of a sample are said once: md.layers.Input((784,)) is the first of the layers"
+_LOGITS = "losses of classes always take logits: leave softmax and sigmoid out of the last layer"
+_OF_MODEL = "it belongs to the model: md.Model(..., loss=..., optimizer=..., metrics=[...])"
+_OF_OPTIMIZER = "it belongs to the optimiser: md.Model(..., optimizer=md.optim.Adam(1e-3))"
+_QUIET = "leave it out; only fit prints"
+_FED_BATCHES = "an iterable of (x, y), or a function that makes one, gives batches as they come"
+_CONVOLUTION = "there are no convolutions yet; md.layers.Flatten and Dense take images"
+_RECURRENT = "there are no recurrent layers yet"
+_DEVICE = 'the device is chosen when the model is made: md.Model(..., device="cuda")'
+_NO_MODES = "there are no modes to switch: fit trains; evaluate and predict do not"
+_FITS = "fit does that; for a loop of your own see md.optim.Adam().step(loss, parameters)"
+_VALUES = "arrays by name are model.values()"
+_ASSIGN = "give arrays by name: model.assign(values)"
+_SAVED = "write model.save(folder), and md.load(folder) later"
+_GRADIENTS = "gradients are graph: md.grad(loss, [w, b])"
+_CROSS_ENTROPY = (
+    'write "cross_entropy", which takes class numbers or one-hot targets, and logits '
+    "(no softmax in the last layer)"
+)
+_BINARY = 'write "binary_cross_entropy", which takes logits (no sigmoid in the last layer)'
+
+
+def _activation_layer(name: str) -> str:
+    return f'write md.layers.Activation("{name}"), or activation="{name}" in Dense'
+
+
+HINTS: dict[str, dict[str, str]] = {
+    # --- names of things ------------------------------------------------------------------------
+    "activation": {
+        "log_softmax": "losses take logits: leave it out, and see predict_probability",
+    },
+    "loss": {
+        "sparse_categorical_crossentropy": _CROSS_ENTROPY,
+        "categorical_crossentropy": _CROSS_ENTROPY,
+        "categorical_cross_entropy": _CROSS_ENTROPY,
+        "crossentropy": _CROSS_ENTROPY,
+        "nll": _CROSS_ENTROPY,
+        "nll_loss": _CROSS_ENTROPY,
+        "log_loss": _CROSS_ENTROPY,
+        "binary_crossentropy": _BINARY,
+        "bce": _BINARY,
+        "bce_with_logits": _BINARY,
+    },
+    # --- names of arguments ---------------------------------------------------------------------
+    "argument": {
+        "input_shape": _ONCE,
+        "input_dim": _ONCE,
+        "input_size": _ONCE,
+        "in_features": _ONCE,
+        "batch_input_shape": _ONCE,
+        "from_logits": _LOGITS,
+        "decay": "give a schedule as learning_rate, such as md.optim.exponential(1e-3, 0.99)",
+        "training": "fit trains; evaluate and predict do not; an Operation has y.eval(feeds, training=True)",
+        "verbose": _QUIET,
+        "return_dict": "leave it out: the result always is a dict",
+        "steps_per_epoch": f"an epoch is one pass over the data; {_FED_BATCHES}",
+        "validation_steps": f"all of validation_data is used; {_FED_BATCHES}",
+        "save_best_only": "leave it out: monitor says which is the best, which is kept beside the last two",
+        "requires_grad": "a variable is trained where it is among the parameters; see freeze for layers",
+    },
+    "Embedding argument": {
+        "input_length": "leave it out: Input says the length",
+    },
+    "BatchNorm argument": {
+        "num_features": "leave it out: it follows from the input",
+        "axis": "leave it out: features are the last axis",
+    },
+    "Input argument": {
+        "batch_size": "leave it out: a batch may have any number of rows",
+        "batch_shape": "give the shape of one sample: md.layers.Input((784,))",
+        "sparse": "there are no sparse inputs",
+    },
+    "Model argument": {
+        "lr": _OF_OPTIMIZER,
+        "learning_rate": _OF_OPTIMIZER,
+        "loss_weights": "give losses as functions that weigh: lambda p, t: 0.1 * md.losses.mse(p, t)",
+        "batch_size": "it belongs to model.fit(x, y, batch_size=32)",
+        "epochs": "it belongs to model.fit(x, y, epochs=5)",
+        "dtype": 'write precision="float64"',
+        "name": "leave it out: folders and files have names, models have none",
+    },
+    "fit argument": {
+        "lr": _OF_OPTIMIZER,
+        "learning_rate": _OF_OPTIMIZER,
+        "optimizer": _OF_MODEL,
+        "loss": _OF_MODEL,
+        "metrics": _OF_MODEL,
+        "device": _DEVICE,
+        "workers": "leave it out; md.data.prefetch reads batches ahead",
+        "use_multiprocessing": "leave it out; md.data.prefetch reads batches ahead",
+        "validation_batch_size": "leave it out: results do not depend on it",
+        "validation_freq": "leave it out: validation_data is evaluated after each epoch",
+        "early_stopping": "write callbacks=[md.callbacks.EarlyStopping(patience=5)]",
+        "patience": "write callbacks=[md.callbacks.EarlyStopping(patience=5)]",
+        "seed": "it belongs to the model: md.Model(..., seed=0)",
+    },
+    "evaluate argument": {"metrics": _OF_MODEL, "loss": _OF_MODEL, "steps": _FED_BATCHES},
+    "predict argument": {"steps": "give all rows as one array"},
+    "Sequential argument": {"layers": "write parts, or md.Model([...]) for a whole network"},
+    # --- attributes of objects ------------------------------------------------------------------
+    "Model": {
+        "compile": "md.Model(layers, loss=..., optimizer=..., metrics=[...]) takes what compile does",
+        "build": "a model is built when it is made; md.layers.Input says the sizes",
+        "add": "layers come in a list: md.Model([md.layers.Input((4,)), md.layers.Dense(3)])",
+        "to": _DEVICE,
+        "cuda": _DEVICE,
+        "cpu": _DEVICE,
+        "train": _NO_MODES,
+        "eval": _NO_MODES,
+        "forward": "call the model: model(x); or model.predict(x) for arrays",
+        "get_weights": _VALUES,
+        "state_dict": _VALUES,
+        "weights": f"{_VALUES}; variables are model.variables()",
+        "set_weights": _ASSIGN,
+        "load_state_dict": _ASSIGN,
+        "save_weights": _SAVED,
+        "load_weights": _SAVED,
+        "save_model": _SAVED,
+        "to_json": _SAVED,
+        "get_config": _SAVED,
+        "trainable_weights": "write model.parameters()",
+        "trainable_variables": "write model.parameters()",
+        "named_parameters": "write model.parameters(); each has a name",
+        "count_params": "model.summary() prints the number of parameters",
+        "get_layer": "write model.layer(name)",
+        "trainable": "write model.freeze() or model.unfreeze()",
+        "requires_grad_": "write model.freeze() or model.unfreeze()",
+        "zero_grad": _FITS,
+        "backward": _FITS,
+        "step": _FITS,
+        "train_step": _FITS,
+        "train_on_batch": "write model.fit(x, y, batch_size=len(x), epochs=1, verbose=False)",
+        "partial_fit": "write model.fit(x, y, epochs=1): a further fit goes on from where the last one ended",
+        "test_on_batch": "write model.evaluate(x, y)",
+        "predict_on_batch": "write model.predict(x)",
+        "fit_generator": "write model.fit(batches), where batches gives pairs (x, y)",
+        "predict_proba": "write model.predict_probability(x)",
+        "predict_classes": "write model.predict_class(x)",
+        "score": "write model.evaluate(x, y)",
+        "history": "fit returns it: history = model.fit(x, y)",
+        "stop_training": "write fit.stop(reason) in a callback",
+        "input": "write model.inputs[0]",
+        "output": "write model.outputs[0]",
+        "input_shape": "write model.inputs[0].shape",
+        "output_shape": "write model.outputs[0].shape",
+        "children": "write model.layers",
+        "modules": "write model.layers",
+        "lr": "write model.optimizer, which has the learning rate",
+    },
+    "Layer": {
+        "get_weights": "write [p.eval() for p in layer.parameters()]",
+        "set_weights": "each of layer.parameters() has assign(values)",
+        "state_dict": "write {p.name: p.eval() for p in layer.parameters()}",
+        "weights": "write list(layer.parameters())",
+        "variables": "write list(layer.parameters())",
+        "trainable_weights": "write [p for p in layer.parameters() if p.trained]",
+        "add_weight": "write self.parameter(name, shape, init) in build",
+        "register_buffer": "write self.state(name, shape, init) in build",
+        "register_parameter": "write self.parameter(name, shape, init) in build",
+        "weight": "write layer.kernel, which is there once the layer was called",
+        "kernel": "it is made when the layer is called on an Input, or in a Model",
+        "bias": "it is made when the layer is called on an Input, or in a Model",
+        "output": "keep what calling the layer gives: y = layer(x)",
+        "input": "keep what the layer is called on",
+        "output_shape": "write layer(x).shape",
+        "input_shape": "write the shape of what the layer is called on",
+        "requires_grad_": "write layer.trainable = False",
+    },
+    "Optimizer": {
+        "lr": "write learning_rate",
+        "zero_grad": _FITS,
+        "param_groups": "settings are attributes of the optimiser, such as learning_rate",
+        "apply_gradients": _FITS,
+        "state_dict": "the state is in the step: step.state()",
+    },
+    "History": {
+        "history": 'columns are indexed: history["loss"]',
+        "epoch": 'write history["epoch"]',
+        "params": "what fit was given is not kept",
+        "keys": "write history.columns",
+        "to_dataframe": "write pandas.DataFrame(history.rows)",
+    },
+    "Operators": {
+        "detach": "write md.ops.stop_gradient(x)",
+        "requires_grad": "md.grad and steps are given the variables that they are to train",
+        "requires_grad_": "make it a md.variable, and give it to md.grad or a step",
+        "backward": _GRADIENTS,
+        "grad": _GRADIENTS,
+        "gradient": _GRADIENTS,
+        "cuda": "values go to the device where they are used; md.Model(..., device=...) chooses it",
+        "cpu": "np.asarray(x) is the value on the host",
+        "view": "write x.reshape(shape)",
+        "permute": "write x.transpose(axes)",
+        "dim": "write x.ndim",
+        "float": 'write x.astype("float32")',
+        "double": 'write x.astype("float64")',
+        "half": 'write x.astype("float16")',
+        "long": 'write x.astype("int64")',
+        "int": 'write x.astype("int32")',
+        "type": "write x.astype(dtype)",
+        "data": "write np.asarray(x)",
+        "get_shape": "write x.shape",
+        "clamp": "write x.clip(low, high)",
+        "mm": "write x @ y",
+        "t": "write x.T",
+    },
+    "Operation": {
+        "to": "write x.astype(dtype) for another dtype; models choose the device",
+        "size": "write x.shape",
+        "item": "write float(x)",
+        "tolist": "write x.eval().tolist()",
+    },
+    # --- names in modules -----------------------------------------------------------------------
+    "magmadnn": {
+        "nn": "layers are in md.layers, losses in md.losses",
+        "keras": "layers are in md.layers; a model is md.Model([...])",
+        "Sequential": "write md.Model([md.layers.Input((4,)), md.layers.Dense(3)])",
+        "Module": "derive from md.layers.Layer",
+        "Input": "write md.layers.Input",
+        "Dense": "write md.layers.Dense",
+        "tensor": "write md.asarray(values)",
+        "array": "write md.asarray(values)",
+        "as_tensor": "write md.asarray(values)",
+        "from_numpy": "write md.asarray(values)",
+        "constant": "write md.asarray(values)",
+        "Placeholder": "write md.placeholder(name, shape)",
+        "optimizers": "write md.optim",
+        "optimisers": "write md.optim",
+        "activations": 'activations go by name: Dense(64, activation="relu"); functions are in md.ops',
+        "initializers": "write md.init",
+        "regularizers": "write md.layers.L1, L2 or L1L2",
+        "datasets": "write md.data",
+        "manual_seed": "seeds belong to models: md.Model(..., seed=0)",
+        "set_seed": "seeds belong to models: md.Model(..., seed=0)",
+        "random": "random numbers are md.ops.random_uniform and md.ops.random_normal; seeds belong to models",
+        "no_grad": "nothing is recorded unless md.grad asks for it; leave it out",
+        "load_model": "write md.load(folder)",
+        "save": "write model.save(folder)",
+        "cuda": 'write md.Model(..., device="cuda"); magmadnn doctor shows what is there',
+        "device": 'write md.Model(..., device="cuda")',
+        "GradientTape": _GRADIENTS,
+    },
+    "magmadnn.layers": {
+        "ReLU": _activation_layer("relu"),
+        "LeakyReLU": _activation_layer("leaky_relu"),
+        "ELU": _activation_layer("elu"),
+        "GELU": _activation_layer("gelu"),
+        "SiLU": _activation_layer("swish"),
+        "Sigmoid": _activation_layer("sigmoid"),
+        "Softmax": _activation_layer("softmax"),
+        "Softplus": _activation_layer("softplus"),
+        "Tanh": _activation_layer("tanh"),
+        "Conv1D": _CONVOLUTION,
+        "Conv2D": _CONVOLUTION,
+        "Conv1d": _CONVOLUTION,
+        "Conv2d": _CONVOLUTION,
+        "MaxPooling2D": _CONVOLUTION,
+        "MaxPool2d": _CONVOLUTION,
+        "LSTM": _RECURRENT,
+        "GRU": _RECURRENT,
+        "SimpleRNN": _RECURRENT,
+        "ModuleList": "a layer's fields may hold lists of layers",
+        "Identity": "leave it out, or write md.layers.Output(name=...) to name an output",
+    },
+    "magmadnn.losses": {
+        "CategoricalCrossentropy": "write md.losses.CrossEntropy(), which takes logits",
+        "SparseCategoricalCrossentropy": "write md.losses.CrossEntropy(), which takes logits",
+        "BinaryCrossentropy": "write md.losses.BinaryCrossEntropy(), which takes logits",
+        "BCELoss": "write md.losses.BinaryCrossEntropy(), which takes logits",
+        "NLLLoss": "write md.losses.CrossEntropy(), which takes logits",
+    },
+    "magmadnn.metrics": {},
+    "magmadnn.optim": {
+        "RMSprop": "write md.optim.RMSProp",
+        "Adagrad": "write md.optim.AdaGrad",
+        "lr_scheduler": "schedules are in md.optim: Adam(md.optim.cosine(1e-3, steps=1000))",
+        "schedules": "schedules are in md.optim: Adam(md.optim.cosine(1e-3, steps=1000))",
+    },
+    "magmadnn.callbacks": {
+        "History": "fit returns the history",
+    },
+}
