@@ -29,6 +29,11 @@ def define(name: str, base: type, **members: object) -> type:
     return type(name, (base,), {"__module__": "script", **members})
 
 
+def load_with(folder: Path, *custom: type) -> None:
+    network().save(folder)
+    md.load(folder, custom=custom)
+
+
 OWN = 'give yours another: names = ("my_'
 PYTHON: dict[str, PythonCase] = {
     "name: a loss of ours": (
@@ -44,12 +49,12 @@ PYTHON: dict[str, PythonCase] = {
     "name: another name of a loss of ours": (
         lambda p: define("Mine", md.losses.Loss, per_sample=abs, names=("mine", "mse")),
         ArgumentError,
-        "~loss Mine: md.losses.MeanSquaredError is known by the name 'mse'; .*my_mse",
+        "~loss Mine: md.losses.MeanSquaredError is known by the name 'mse'; .*my_mse.*",
     ),
     "name: a metric of ours": (
         lambda p: define("Accuracy", md.metrics.Average, per_sample=abs),
         ArgumentError,
-        "~metric Accuracy: md.metrics.Accuracy is known by the name 'accuracy'; .*my_accuracy",
+        "~metric Accuracy: md.metrics.Accuracy is known by the name 'accuracy'; .*my_accuracy.*",
     ),
     "name: an optimiser of ours": (
         lambda p: define("SGD", md.optim.Optimizer, parts=tuple),
@@ -62,9 +67,7 @@ PYTHON: dict[str, PythonCase] = {
         "initialiser normal: md.init.normal is known by the name 'normal'; give yours another name",
     ),
     "name: two of one name for loading": (
-        lambda p: md.load(
-            p, custom=[define("Mine", md.layers.Layer), define("Mine", md.layers.Layer)]
-        ),
+        lambda p: load_with(p / "saved", define("Mine", D), define("Mine", D)),
         ArgumentError,
         "~custom: two of the items are called Mine, and a saved model names one; .*",
     ),
