@@ -53,6 +53,20 @@ class Layouts:
         for node in nodes:
             self._place(node)
 
+    def renewed(self, new: Mapping[Node, Node]) -> Layouts:
+        """The same for a program of other nodes; stand-ins are shared.
+
+        Args:
+            new: what stands for each node.
+        """
+        other = Layouts(())
+        other.arrays = {new[node]: array for node, array in self.arrays.items()}
+        other.bases = {new[node]: new[base] for node, base in self.bases.items()}
+        other._sizes = self._sizes
+        other._copied = {new[node] for node in self.bases if node in self._copied}
+        other._loads = {new[node] for node in self.bases if node in self._loads}
+        return other
+
     def _place(self, node: Node) -> None:
         for size in node.shape:
             for symbol in sorted(size.symbols if isinstance(size, Dim) else ()):

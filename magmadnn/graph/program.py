@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from magmadnn.backends.cpu.forks import cached_property
 
-from .node import Node, Updated, resolve_phase, topological
+from .dim import Dim, dims_of
+from .node import PLACEHOLDER, Node, Updated, resolve_phase, topological
 from .text import describe
 
 
@@ -49,6 +50,19 @@ class Program:
     @cached_property
     def _nodes(self) -> list[Node]:
         return topological(self.roots)
+
+    @cached_property
+    def placeholders(self) -> tuple[Node, ...]:
+        """What must be fed."""
+        return tuple(node for node in self._nodes if node.op is PLACEHOLDER)
+
+    @cached_property
+    def open_sizes(self) -> tuple[Dim, ...]:
+        """Symbolic dimensions that must not turn out negative, such as `batch - 3`, each once."""
+        found = (
+            dim for node in self._nodes for dim in dims_of((node.shape, *node.attributes.values()))
+        )
+        return tuple(dict.fromkeys(dim for dim in found if not dim.never_negative))
 
     def with_roots(self, roots: Sequence[Node]) -> Program:
         """The same program with its roots replaced, as a pass does."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.kernels.formula import DTYPES, KEPT
-from magmadnn.compiler.program.call_plan import Plan
 from magmadnn.errors import DataError, DTypeError, GraphError, ShapeError
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
+from magmadnn.graph.program import Program
 from magmadnn.graph.signature import axes_text, shape_text
 from magmadnn.graph.spec import is_floating
 from magmadnn.memory.foreign import as_array, on_device
@@ -21,10 +21,10 @@ _REMEMBERED = 64  # sets of shapes and dtypes
 
 
 class Bindings:
-    """`bind` for many runs of a plan: arrays like some that were bound before are not looked at again."""
+    """`bind` for many runs of a program: arrays like some that were bound before are not looked at again."""
 
-    def __init__(self, plan: Plan, device: int | None = None) -> None:
-        self._plan, self._device = plan, device
+    def __init__(self, program: Program, device: int | None = None) -> None:
+        self._program, self._device = program, device
         self._sizes: dict[tuple[Any, ...], dict[str, int]] = {}
 
     def __call__(self, feeds: Mapping[Node, Any]) -> tuple[Mapping[Node, Any], dict[str, int]]:
@@ -37,7 +37,7 @@ class Bindings:
         known = self._sizes.get(key)
         if known is not None and len(key) == 3 * len(feeds):
             return feeds, known
-        fed, sizes = bind(self._plan, feeds, self._device)
+        fed, sizes = bind(self._program, feeds, self._device)
         if len(key) == 3 * len(feeds) and all(fed[node] is feeds[node] for node in fed):
             if len(self._sizes) >= _REMEMBERED:
                 self._sizes.clear()
@@ -46,7 +46,7 @@ class Bindings:
 
 
 def bind(
-    plan: Plan, feeds: Mapping[Node, Any], device: int | None = None
+    program: Program, feeds: Mapping[Node, Any], device: int | None = None
 ) -> tuple[dict[Node, Any], dict[str, int]]:
     """The fed arrays in their placeholders' dtypes, and the sizes of symbolic dimensions.
 
@@ -58,7 +58,7 @@ def bind(
         DTypeError: if the dtype cannot be converted without changing its kind.
         DataError: if an integer does not fit into a smaller type.
     """
-    for node in plan.placeholders:
+    for node in program.placeholders:
         if node not in feeds:
             raise GraphError(
                 f"placeholder {node.name} {shape_text(node.shape)} is not fed: "
@@ -71,7 +71,7 @@ def bind(
         _bind_shape(node, array, sizes, givers)
     for node, array in fed.items():  # now that all symbols have sizes: 2*batch and the like
         _check_composed(node, array, sizes)
-    for dim in plan.sizes:
+    for dim in program.open_sizes:
         dim.bind(sizes)
     return fed, sizes
 

@@ -140,11 +140,11 @@ class Executable:
         if self.executor == "native" and self.device is not None:
             from .cuda.run.profiling import profile_on_device
 
-            return profile_on_device(self.cuda, *bind(self.plan, feeds), self.precision)
+            return profile_on_device(self.cuda, *bind(self.program, feeds), self.precision)
         from .profile.profiling import profile
 
         self._need_cores("profile")
-        return profile(self.native.plan, *bind(self.plan, feeds))
+        return profile(self.native.plan, *bind(self.program, feeds))
 
     def _need_cores(self, what: str) -> None:
         if self.executor != "native" or self.device is not None:
@@ -157,7 +157,7 @@ class Executable:
 
     def sizes(self, feeds: Mapping[Node, Any]) -> dict[str, int]:
         """The sizes of symbolic dimensions for these feeds."""
-        return bind(self.plan, feeds, self.device)[1]
+        return bind(self.program, feeds, self.device)[1]
 
     @property
     def room(self) -> Room | None:
@@ -201,7 +201,7 @@ class Executable:
 
     @cached_property
     def _bindings(self) -> Bindings:
-        return Bindings(self.plan, self.device)
+        return Bindings(self.program, self.device)
 
     @cached_property
     def _indices(self) -> Indices:

@@ -77,7 +77,7 @@ def _compute(
     plan: Plan, feeds: Mapping[Node, Any], watch: Watch | None, float64: bool, check: bool = False
 ) -> tuple[list[Any], set[int]]:
     """The slots when all steps are done, and the ids of the leaves' arrays; nothing is written."""
-    fed, sizes = bind(plan, feeds)
+    fed, sizes = bind(plan.program, feeds)
     values: list[Any] = [None] * plan.slots
     for slot, node in plan.leaves:
         value = _leaf(node, fed, sizes)

@@ -224,7 +224,7 @@ def test_results_are_arrays_of_their_own(rows: int) -> None:
 def test_other_sizes_compile_nothing_new() -> None:
     program = PROGRAMS["mlp_adam"]()
     executable = Executable(program.outputs, program.updates, executor="native")
-    feeds = {n.name: n for n in executable.plan.placeholders}
+    feeds = {n.name: n for n in executable.program.placeholders}
     settings = {n: np.float64(0.01) for k, n in feeds.items() if k not in ("input", "target")}
     seen = []
     for batch in (13, 5, 2, 32, 1, 7, 1):

@@ -21,21 +21,21 @@ def plan() -> Plan:
 
 
 def test_feeds_that_fit_are_handed_on() -> None:
-    bindings, feeds = Bindings(plan()), {X: ramp(5, 7), Y: ramp(5, 1)}
+    bindings, feeds = Bindings(plan().program), {X: ramp(5, 7), Y: ramp(5, 1)}
     for _ in range(3):
         fed, sizes = bindings(feeds)
         assert all(fed[node] is feeds[node] for node in (X, Y)) and sizes == {"batch": 5}
 
 
 def test_what_has_to_be_converted_is_converted_every_time() -> None:
-    bindings = Bindings(plan())
+    bindings = Bindings(plan().program)
     for _ in range(2):
         fed, _ = bindings({X: ramp(5, 7).astype(np.float64), Y: [[1.0]] * 5})
         assert fed[X].dtype == fed[Y].dtype == np.float32
 
 
 def test_errors_stay_after_feeds_that_fit() -> None:
-    bindings, right = Bindings(plan()), {X: ramp(5, 7), Y: ramp(5, 1)}
+    bindings, right = Bindings(plan().program), {X: ramp(5, 7), Y: ramp(5, 1)}
     for _ in range(2):
         bindings(right)
         with pytest.raises(ShapeError, match="axis 1 must be 7, got 6"):

@@ -35,6 +35,7 @@ from magmadnn.graph.svg import to_svg
 from .diagram import diagram_of_plan
 from .listing import describe
 from .memory import Arena, arena_of
+from .reuse import drafted
 
 Pass = Callable[[Draft], Draft]
 
@@ -129,6 +130,21 @@ class NativePlan:
         return self.text()
 
 
+def _passed(program: Program, check: bool, rounding: bool, dump: Dump) -> Draft:
+    """What all passes make of a program."""
+    draft = Draft(program)
+    for run_pass in PASSES:
+        apart = not rounding and run_pass is fuse
+        after = _fuse_without_rounding(draft) if apart else run_pass(draft)
+        if check:
+            name = run_pass.__name__
+            verify(before=draft.program, after=after.program, name=name)
+            verify_draft(after, name=name)
+        draft = after
+        dump.add(run_pass.__name__, draft.__str__)
+    return draft
+
+
 def native_plan(program: Program, *, check: bool = False, rounding: bool = True) -> NativePlan:
     """The native plan of a program.
 
@@ -140,17 +156,12 @@ def native_plan(program: Program, *, check: bool = False, rounding: bool = True)
     Raises:
         GraphError: if a check fails.
     """
-    draft, dump = Draft(program), Dump("native")
+    dump = Dump("native")
     dump.add("given", program.__str__)
-    for run_pass in PASSES:
-        apart = not rounding and run_pass is fuse
-        after = _fuse_without_rounding(draft) if apart else run_pass(draft)
-        if check:
-            name = run_pass.__name__
-            verify(before=draft.program, after=after.program, name=name)
-            verify_draft(after, name=name)
-        draft = after
-        dump.add(run_pass.__name__, draft.__str__)
+    run = functools.partial(_passed, check=check, rounding=rounding, dump=dump)
+    draft = drafted(program, run, rounding)
+    if check:
+        verify_draft(draft, name="drafted")
     early = draft.dependencies.early(draft.program.outputs)
     checked = max((draft.phases[r] for r in early), default=-1) + 1
     plan = NativePlan(

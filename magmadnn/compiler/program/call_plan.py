@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from magmadnn.graph.dim import Dim, dims_of
-from magmadnn.graph.node import CONSTANT, PLACEHOLDER, Node
+from magmadnn.graph.dim import dims_of
+from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 from magmadnn.graph.text import constant_text
@@ -55,7 +55,6 @@ class Plan:
         steps: calls in running order.
         outputs: slots of the program's outputs.
         updates: (variable, slot of its new value).
-        sizes: symbolic dimensions that must not turn out negative, such as `batch - 3`.
     """
 
     program: Program
@@ -64,12 +63,6 @@ class Plan:
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     updates: tuple[tuple[Node, int], ...]
-    sizes: tuple[Dim, ...]
-
-    @property
-    def placeholders(self) -> tuple[Node, ...]:
-        """What must be fed."""
-        return tuple(n for _, n in self.leaves if n.op is PLACEHOLDER)
 
     def __str__(self) -> str:
         lines = [f"s{slot} = {_leaf_text(node)}: {node.spec}" for slot, node in self.leaves]
@@ -98,7 +91,6 @@ def plan_of(program: Program) -> Plan:
         tuple(steps),
         tuple(slots[n] for n in program.outputs),
         tuple((target, slots[value]) for target, value in program.updates),
-        _sizes_to_check(nodes),
     )
 
 
@@ -122,9 +114,3 @@ def _steps(
         steps.append(Step(node, node.op, inputs, slots[node], frees, symbolic))
         free.extend(frees)
     return steps, count
-
-
-def _sizes_to_check(nodes: Sequence[Node]) -> tuple[Dim, ...]:
-    """Dimensions that some sizes of their symbols make negative, each once."""
-    found = (dim for node in nodes for dim in dims_of((node.shape, *node.attributes.values())))
-    return tuple(dict.fromkeys(dim for dim in found if not dim.never_negative))

@@ -72,8 +72,8 @@ def check_model(model: Model) -> None:
         UnknownNameError, ArgumentError, GraphError, DTypeError: naming what cannot.
     """
     nodes, given = [output.node for output in model.outputs], {p.node for p in model.inputs}
-    program = Executable(nodes, executor=model.executor, precision=model.precision)
-    for needed in program.plan.placeholders:
+    made = Executable(nodes, executor=model.executor, precision=model.precision)
+    for needed in made.program.placeholders:
         if needed not in given:
             raise GraphError(f"Model: an output needs {needed.name}, which is not among inputs")
     for output in model.outputs if model.precision == "float64" else ():
