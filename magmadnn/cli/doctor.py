@@ -7,6 +7,7 @@ from pathlib import Path
 
 from magmadnn.compiler.llvm.object.cache import cache_trouble
 from magmadnn.data._find import places_of
+from magmadnn.errors import installing
 from magmadnn.storage.places import cache_places
 
 from . import doctor_gpu, machine
@@ -63,7 +64,7 @@ def _extras() -> Facts:
     for name, (purpose, extra) in _EXTRAS.items():
         found = machine.library_words(name)
         missing = found == machine.NOT_INSTALLED
-        way_out = f" ({purpose}): pip install 'magmadnn[{extra}]'" if missing else ""
+        way_out = f" ({purpose}): {installing(extra)}" if missing else ""
         yield name, found + way_out
 
 

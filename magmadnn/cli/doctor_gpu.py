@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from magmadnn.backends import cuda
-from magmadnn.errors import DeviceError, MagmaDNNError
+from magmadnn.errors import DeviceError, MagmaDNNError, installing
 from magmadnn.memory.usage import in_units
 
 from . import machine
@@ -36,7 +36,7 @@ def facts() -> Iterator[tuple[str, str]]:
         yield "kernels", _kernels_words()
     for name, (packages, purpose) in _LIBRARIES.items():
         version = next(filter(None, map(_version, packages)), None)
-        missing = f"not installed ({purpose}): pip install 'magmadnn[{_extra()}]'"
+        missing = f"not installed ({purpose}): {installing(_extra())}"
         yield name, missing if version is None else version
 
 

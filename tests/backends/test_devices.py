@@ -175,7 +175,7 @@ def test_probe_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     count, reason = cuda._probe_cupy()
     assert count == 0
     assert reason.startswith("CuPy cannot be loaded")
-    assert "pip install 'magmadnn[cuda13]'" in reason
+    assert 'pip install "magmadnn[cuda13]"' in reason
 
 
 def test_probe_with_a_driver_that_gives_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 import magmadnn as md
 from magmadnn.cli import commands, doctor, doctor_gpu, machine
 from magmadnn.cli.commands import COMMANDS
+from magmadnn.errors import installing
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +151,7 @@ def test_doctor_says_what_is_missing(command, tmp_path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     out = command("doctor").out
-    assert "pip install 'magmadnn[tensorboard]'" in out
+    assert 'pip install "magmadnn[tensorboard]"' in out
     assert f"not found; looked in {tmp_path / 'nowhere'}" in out
     assert "cannot use the folder" in out
     assert f"{tmp_path / 'file'}" in out
@@ -240,8 +241,6 @@ def test_doctor_names_the_extra_for_the_driver(monkeypatch, newest, extra: str) 
     monkeypatch.setattr(doctor_gpu, "newest_cuda", lambda: newest)
     monkeypatch.setattr(doctor_gpu, "_version", {"nvidia-nccl-cu12": "2.27.7"}.get)
     facts = dict(doctor.SECTIONS["GPU"]())
-    assert (
-        facts["CuPy"] == f"not installed (memory, NVRTC, cuBLASLt): pip install 'magmadnn[{extra}]'"
-    )
+    assert facts["CuPy"] == f"not installed (memory, NVRTC, cuBLASLt): {installing(extra)}"
     assert facts["NCCL"] == "2.27.7"
     assert ("for CUDA up to" in facts["driver"]) == (newest is not None)

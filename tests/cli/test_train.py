@@ -206,7 +206,7 @@ def test_without_matplotlib_one_line_says_so(command, images, tmp_path) -> None:
     assert len(lines) == 1
     assert lines[0] == (
         "no curves.png: history.plot needs matplotlib, which is not installed: "
-        "pip install 'magmadnn[plot]'"
+        'pip install -e ".[plot]" in the clone, or pip install "magmadnn[plot]"'
     )
     assert not (tmp_path / "run" / "curves.png").exists()
     assert (tmp_path / "run" / "result.json").exists()

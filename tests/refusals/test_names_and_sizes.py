@@ -167,7 +167,7 @@ PYTHON: dict[str, PythonCase] = {
     "name: verbose": (
         lambda p: fit(verbose="atuo"),
         UnknownNameError,
-        "verbose 'atuo' is not known: did you mean 'auto'? known are auto",
+        "fit: verbose 'atuo' is not known: did you mean 'auto'? known are auto, bar, every 10, line",
     ),
     "name: monitor": (
         lambda p: fit(callbacks=[md.callbacks.EarlyStopping("val_los")]),

@@ -350,7 +350,7 @@ def test_tensorboard_writes_each_column_of_each_epoch(tmp_path, monkeypatch):
 
 def test_tensorboard_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'magmadnn\[tensorboard\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "magmadnn\[tensorboard\]"'):
         md.callbacks.TensorBoard(tmp_path)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.errors import DeviceError
+from magmadnn.errors import DeviceError, installing
 
 from .engine import Engine as Engine
 from .protocol import DeviceMemory as DeviceMemory
@@ -46,8 +46,8 @@ def _probe_cupy() -> tuple[int, str]:
     try:
         from . import _cupy
     except ImportError as error:
-        extra = "pip install 'magmadnn[cuda13]' or 'magmadnn[cuda12]'"
-        return 0, f"CuPy cannot be loaded ({error}): {extra}"
+        way_out = installing("cuda13", "cuda12")
+        return 0, f"CuPy cannot be loaded ({error}): {way_out}"
     return _cupy.probe()
 
 

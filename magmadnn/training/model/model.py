@@ -290,7 +290,8 @@ class Model(ExplainsAttributes):
                 all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.
             initial_epoch: number of the first epoch.
-            verbose: whether to print progress.
+            verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
+                "line" for rows without a bar on a terminal, "bar" for a bar and the last row; False for none.
 
         Raises:
             ShapeError, DTypeError, DataError: if data does not fit, naming where.
