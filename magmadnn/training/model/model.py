@@ -12,15 +12,14 @@ import numpy as np
 from magmadnn import ops, optim
 from magmadnn.calls import ExplainsAttributes
 from magmadnn.data import split_rows
-from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
+from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.graph.op import Array
-from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer, Step
 from magmadnn.runtime import Executable, placed
-from magmadnn.tensor import Operation, Placeholder, Variable
+from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.arguments import at_least, check_order, check_share, listed
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
@@ -44,15 +43,14 @@ from .checks import (
 )
 from .copying import Carried, objective_key, state_to_copy
 from .inspection import diagram_of, plan_of, profile_of
+from .parts import ModelParts
 from .summary import summary_text
 
 if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
 
-Trained = Parameter | Variable
 
-
-class Model(ExplainsAttributes):
+class Model(ExplainsAttributes, ModelParts):
     """A network from inputs to outputs.
 
     Args:
@@ -146,78 +144,7 @@ class Model(ExplainsAttributes):
         fresh = [Operation(n) for n in rebuild([o.node for o in self.outputs], replaced)]
         return fresh[0] if len(fresh) == 1 else fresh
 
-    # --- what it is made of -----------------------------------------------------------------------
-
-    def variables(self) -> list[Trained]:
-        """Everything that is kept: parameters and states, in order of the layers."""
-        return [p for layer in self.layers for p in layer.parameters()] + list(self._free)
-
-    def parameters(self) -> list[Trained]:
-        """What is trained, in order of the layers; frozen layers are left out."""
-        return trained_of(self.variables())
-
-    def values(self) -> dict[str, Array]:
-        """Copies of all parameters and states, by name."""
-        return {p.name: np.array(p.value.read()) for p in self.variables()}
-
-    def check(self, values: Mapping[str, Array]) -> None:
-        """Look whether `values` fit this model in names, shapes and dtypes.
-
-        Raises:
-            CheckpointError: naming the first that does not.
-        """
-        expected = {p.name: p.node.spec for p in self.variables()}
-        for name, spec in expected.items():
-            if name not in values:
-                raise CheckpointError(f"{name} is missing; the values belong to another model")
-            found = Spec(values[name].shape, values[name].dtype)
-            if found != spec:
-                raise CheckpointError(
-                    f"{name} is {found}, expected {spec}; the values belong to another model"
-                )
-        if extra := set(values) - set(expected):
-            raise CheckpointError(f"{min(extra)} is not in the model; the values belong to another")
-
-    def assign(self, values: Mapping[str, Array]) -> None:
-        """Give all parameters and states the values that `values()` gave; all or none.
-
-        Raises:
-            CheckpointError: if they do not fit.
-        """
-        self.check(values)
-        for parameter in self.variables():
-            parameter.assign(values[parameter.name])
-
-    def penalties(self) -> list[Operation]:
-        """The terms that regularisers add to the loss."""
-        return [
-            p.regularizer(p)
-            for p in self.parameters()
-            if isinstance(p, Parameter) and p.regularizer is not None
-        ]
-
-    def layer(self, name: str) -> Layer:
-        """The layer of that name.
-
-        Raises:
-            UnknownNameError: if there is none.
-        """
-        named = {layer.label: layer for layer in self.layers}
-        if name not in named:
-            raise UnknownNameError.of("layer", name, named)
-        return named[name]
-
-    def freeze(self, *names: str) -> None:
-        """Keep the parameters of these layers (all where none is named) as they are from now on."""
-        self._set_trainable(names, False)
-
-    def unfreeze(self, *names: str) -> None:
-        """Train the parameters of these layers (all where none is named) again."""
-        self._set_trainable(names, True)
-
-    def _set_trainable(self, names: Sequence[str], value: bool) -> None:
-        for layer in [self.layer(n) for n in names] or self.layers:
-            layer.trainable = value
+    # --- what is told of it -----------------------------------------------------------------------
 
     def summary(self) -> None:
         """Print a table of layers, output shapes and numbers of parameters."""

@@ -1,0 +1,99 @@
+"""What a model is made of: layers, parameters and states, their values, what of it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from magmadnn.errors import CheckpointError, UnknownNameError
+from magmadnn.graph.op import Array
+from magmadnn.graph.spec import Spec
+from magmadnn.layers.layer import Layer, Parameter
+from magmadnn.tensor import Operation, Variable
+
+from .architecture import trained_of
+
+Trained = Parameter | Variable
+
+
+class ModelParts:
+    """The part of `Model` that knows its layers and variables.
+
+    Attributes:
+        layers: in order of computation, each once.
+    """
+
+    layers: list[Layer]
+    _free: list[Variable]  # variables that belong to no layer
+
+    def variables(self) -> list[Trained]:
+        """Everything that is kept: parameters and states, in order of the layers."""
+        return [p for layer in self.layers for p in layer.parameters()] + list(self._free)
+
+    def parameters(self) -> list[Trained]:
+        """What is trained, in order of the layers; frozen layers are left out."""
+        return trained_of(self.variables())
+
+    def values(self) -> dict[str, Array]:
+        """Copies of all parameters and states, by name."""
+        return {p.name: np.array(p.value.read()) for p in self.variables()}
+
+    def check(self, values: Mapping[str, Array]) -> None:
+        """Look whether `values` fit this model in names, shapes and dtypes.
+
+        Raises:
+            CheckpointError: naming the first that does not.
+        """
+        expected = {p.name: p.node.spec for p in self.variables()}
+        for name, spec in expected.items():
+            if name not in values:
+                raise CheckpointError(f"{name} is missing; the values belong to another model")
+            found = Spec(values[name].shape, values[name].dtype)
+            if found != spec:
+                raise CheckpointError(
+                    f"{name} is {found}, expected {spec}; the values belong to another model"
+                )
+        if extra := set(values) - set(expected):
+            raise CheckpointError(f"{min(extra)} is not in the model; the values belong to another")
+
+    def assign(self, values: Mapping[str, Array]) -> None:
+        """Give all parameters and states the values that `values()` gave; all or none.
+
+        Raises:
+            CheckpointError: if they do not fit.
+        """
+        self.check(values)
+        for parameter in self.variables():
+            parameter.assign(values[parameter.name])
+
+    def penalties(self) -> list[Operation]:
+        """The terms that regularisers add to the loss."""
+        return [
+            p.regularizer(p)
+            for p in self.parameters()
+            if isinstance(p, Parameter) and p.regularizer is not None
+        ]
+
+    def layer(self, name: str) -> Layer:
+        """The layer of that name.
+
+        Raises:
+            UnknownNameError: if there is none.
+        """
+        named = {layer.label: layer for layer in self.layers}
+        if name not in named:
+            raise UnknownNameError.of("layer", name, named)
+        return named[name]
+
+    def freeze(self, *names: str) -> None:
+        """Keep the parameters of these layers (all where none is named) as they are from now on."""
+        self._set_trainable(names, False)
+
+    def unfreeze(self, *names: str) -> None:
+        """Train the parameters of these layers (all where none is named) again."""
+        self._set_trainable(names, True)
+
+    def _set_trainable(self, names: Sequence[str], value: bool) -> None:
+        for layer in [self.layer(n) for n in names] or self.layers:
+            layer.trainable = value
