@@ -47,9 +47,9 @@ def check_calls(*classes: type) -> None:
 
 
 def check_methods(cls: type, *names: str) -> None:
-    """Check the calls of these methods of a class."""
+    """Check the calls of these methods of a class, inherited ones among them."""
     for name in names:
-        setattr(cls, name, checked_method(vars(cls)[name]))
+        setattr(cls, name, checked_method(getattr(cls, name)))
 
 
 def check_public(names: Mapping[str, Any]) -> None:

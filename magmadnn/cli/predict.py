@@ -59,7 +59,7 @@ def _lines(model: Model, preparation: Preparation, x: Array) -> Iterator[Sequenc
         yield from found.tolist()
         return
     probabilities = model.predict_probability(x)
-    names = preparation.restore_target(probabilities.argmax(axis=-1))
+    names = preparation.restore_target(model.predict_class(x))
     yield ["class", *(f"p_{name}" for name in preparation.classes)]
     for name, row in zip(names.tolist(), probabilities.tolist(), strict=True):
         yield [name, *(f"{p:.9g}" for p in row)]  # 9 digits hold a float32

@@ -173,6 +173,20 @@ def _has_finite_sum(block: Array) -> bool:
         return bool(np.isfinite(np.add.reduce(block, axis=None)))
 
 
+def first_not_shares(array: Array) -> tuple[int, ...] | None:
+    """The index of the first place whose numbers along the last axis are not shares of a whole, or None.
+
+    They are where none is negative and their sum is 1, to 1 %: shares may have been rounded.
+    """
+    for low, block in row_blocks(array):
+        numbers = np.asarray(block, np.float32 if block.dtype.itemsize < 4 else block.dtype)
+        bad = (np.abs(numbers.sum(axis=-1) - 1.0) > 0.01) | (numbers.min(axis=-1) < 0)
+        if bad.any():
+            row, *rest = np.argwhere(bad)[0].tolist()
+            return (low + row, *rest)
+    return None
+
+
 def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:
     """The array in blocks of rows of up to 2**18 elements, each with its first row's number."""
     step = max(1, _BLOCK // max(1, array[:1].size))

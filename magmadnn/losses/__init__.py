@@ -10,6 +10,7 @@ from .classification import Hinge as Hinge
 from .classification import binary_cross_entropy as binary_cross_entropy
 from .classification import cross_entropy as cross_entropy
 from .classification import hinge as hinge
+from .conversion import FunctionLoss as FunctionLoss
 from .conversion import LossLike as LossLike
 from .conversion import as_loss as as_loss
 from .loss import Loss as Loss
@@ -27,6 +28,7 @@ from .regression import mse as mse
 __all__ = [
     "BinaryCrossEntropy",
     "CrossEntropy",
+    "FunctionLoss",
     "Hinge",
     "Huber",
     "Loss",

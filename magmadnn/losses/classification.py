@@ -21,6 +21,7 @@ from magmadnn.graph.spec import is_floating
 
 from .loss import Loss, Value
 from .matching import floating, matched, mean_of_sample, with_shape
+from .outputs import OUTPUTS, check_width
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class CrossEntropy(Loss):
         class_weight: w, K numbers; 1 each where it is left out.
     """
 
+    outputs = "classes"
     label_smoothing: float = 0.0
     class_weight: tuple[float, ...] | None = None
 
@@ -78,11 +80,7 @@ class CrossEntropy(Loss):
         """Logits, and class numbers of one axis less or probabilities of the same shape."""
         logits, targets = floating(self.name, predictions), with_shape(targets)
         shape, given = tuple(logits.shape), tuple(targets.shape)
-        if len(shape) < 2 or shape[-1] == 1:
-            raise ShapeError(
-                f"cross_entropy: predictions must be (batch, ..., classes) with at least 2 classes, "
-                f"got {shape_text(shape)}; for one output use binary_cross_entropy"
-            )
+        check_width(self.name, OUTPUTS[self.outputs], shape)
         if given == shape:
             return logits, ops.cast(targets, logits.dtype)
         if given not in (shape[:-1], (*shape[:-1], 1)):
@@ -141,9 +139,12 @@ class BinaryCrossEntropy(Loss):
     independent of each other; its loss is their mean.
     """
 
+    outputs = "labels"
+
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Loss`."""
-        z, t = matched(self.name, predictions, targets)
+        columns = "use cross_entropy, or give each label a column of 0 and 1"
+        z, t = matched(self.name, predictions, targets, columns)
         # the shorter softplus(z) - t * z loses all digits where t = 1 and z is large
         return mean_of_sample(t * ops.softplus(-z) + (1 - t) * ops.softplus(z))
 
@@ -155,6 +156,8 @@ class Hinge(Loss):
     Predictions z [batch, ...]; targets of the same shape: 0 and 1, or -1 and 1. The loss of a support
     vector machine: Cortes, Vapnik, "Support-vector networks", Machine Learning 20 (1995).
     """
+
+    outputs = "margins"
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
         """See `Loss`."""

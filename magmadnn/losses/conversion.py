@@ -20,8 +20,9 @@ from .classification import (
     cross_entropy,
     hinge,
 )
-from .loss import Loss, Value, by_name, weighted_mean
-from .matching import mean_of_sample
+from .loss import Loss, Value, by_name
+from .matching import mean_of_sample, refuse_pairs
+from .outputs import OutputKind, outputs_of
 from .regression import (
     Huber,
     MeanAbsoluteError,
@@ -44,14 +45,21 @@ _FUNCTIONS: tuple[tuple[Callable[..., Any], type[Loss]], ...] = (
 
 
 @dataclass(frozen=True)
-class _FunctionLoss(Loss):
-    """A loss that a plain function computes.
+class FunctionLoss(Loss):
+    """A loss that a plain function computes; `Model` makes it of a function that is given as a loss.
 
     Attributes:
-        function: (predictions, targets) -> a scalar, or [batch, ...], whose other axes are averaged.
+        function: (predictions, targets) -> [batch, ...], whose other axes are averaged; or a scalar, which
+            counts as often as the batch has samples.
+        outputs: what predictions are, as `Loss` lists it; None: it is not said.
     """
 
     function: Callable[[Any, Any], Any]
+    outputs: OutputKind | None = None
+
+    def __post_init__(self) -> None:
+        if self.outputs is not None:
+            outputs_of(f"loss {self.name}", self.outputs)
 
     @property
     def name(self) -> str:
@@ -80,10 +88,13 @@ class _FunctionLoss(Loss):
 
     def __call__(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:
         """See `Loss`; a scalar stays as it is."""
-        with scope(self.name):
-            if weights is None and not (result := self._call(predictions, targets)).shape:
+        if weights is None:
+            with scope(self.name):
+                result = self._call(predictions, targets)
+            if not result.shape:
+                refuse_pairs(self.name, result, predictions, targets)
                 return result
-            return weighted_mean(self.per_sample(predictions, targets), weights)
+        return super().__call__(predictions, targets, weights)
 
 
 def as_loss(value: LossLike) -> Loss:
@@ -105,7 +116,7 @@ def as_loss(value: LossLike) -> Loss:
         return value()
     if not isinstance(value, type) and callable(value):
         ours = next((cls for function, cls in _FUNCTIONS if function is value), None)
-        return ours() if ours else _FunctionLoss(value)
+        return ours() if ours else FunctionLoss(value)
     raise ArgumentError(
         f"loss: expected a name, a loss such as md.losses.Huber(0.5), or a function, got {value!r}"
     )

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from magmadnn import ops
 from magmadnn.graph import scope
 
-from .matching import same_shape
+from .matching import refuse_pairs, same_shape
+from .outputs import OutputKind
 from .registry import Named
 
 Value = Any  # an Operation; Tensors and arrays are computed at once
@@ -26,11 +27,23 @@ class Loss(Named):
     The name must be another than those of magmadnn's losses; `names` may say it.
 
     Fields hold numbers, text or tuples of them, so that a saved model can hold them.
+
+    Attributes:
+        outputs: what predictions are; metrics, `predict_class` and `predict_probability` go by it. Say it
+            in the class, `outputs = "classes"`: logits [..., k], of which one class is true (softmax, the
+            largest); "labels": logits, each true or not (sigmoid, above 0); "margins": likewise, but
+            without probabilities; "class_probabilities"; "label_probabilities" (above 0.5); "numbers":
+            neither. None: it is not said, and whoever needs it asks for it.
     """
 
     higher_is_better: ClassVar[bool | None] = False  # where it serves as a metric
     kind = "loss"
     known: ClassVar[dict[str, type[Loss]]] = {}
+
+    @property
+    def outputs(self) -> OutputKind | None:
+        """See the class."""
+        return None
 
     @abstractmethod
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -53,6 +66,7 @@ class Loss(Named):
         """
         with scope(self.name):
             values = self.per_sample(predictions, targets)
+            refuse_pairs(self.name, values, predictions, targets)
             return weighted_mean(values, weights, self.divisor(predictions, targets))
 
 

@@ -26,6 +26,7 @@ def _residual(loss: Loss, predictions: Value, targets: Value) -> Value:
 class MeanSquaredError(Loss):
     """`mean(r**2)`."""
 
+    outputs = "numbers"
     names: ClassVar[tuple[str, ...]] = ("mean_squared_error", "mse")
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -37,6 +38,7 @@ class MeanSquaredError(Loss):
 class MeanAbsoluteError(Loss):
     """`mean(|r|)`; its gradient at r = 0 is 0."""
 
+    outputs = "numbers"
     names: ClassVar[tuple[str, ...]] = ("mean_absolute_error", "mae")
 
     def per_sample(self, predictions: Value, targets: Value) -> Value:
@@ -54,6 +56,7 @@ class Huber(Loss):
         delta: where the parabola goes over into lines, in units of the targets; above 0.
     """
 
+    outputs = "numbers"
     delta: float = 1.0
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from magmadnn import ops
 from magmadnn.graph import scope
+from magmadnn.losses import Loss
 from magmadnn.losses.registry import Named
 
 from .operands import weights_like
@@ -42,6 +43,14 @@ class Metric(Named):
     higher_is_better: ClassVar[bool | None] = None
     kind = "metric"
     known: ClassVar[dict[str, type[Metric]]] = {}
+
+    def of_loss(self, loss: Loss) -> Metric:
+        """The metric for predictions that are what this loss says; here itself, whatever they are.
+
+        Raises:
+            ArgumentError: if there is none for such predictions; says what to use.
+        """
+        return self
 
     @abstractmethod
     def sums(self, predictions: Value, targets: Value, weights: Value | None = None) -> Value:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
-from magmadnn.errors import DTypeError, ShapeError
+from magmadnn.data.validation import first_not_shares, place
+from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import node_of
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
 from magmadnn.losses.matching import with_shape
+from magmadnn.losses.outputs import Outputs, check_width
 
 
 def numbers(name: str, predictions: Any, targets: Any) -> tuple[Any, Any]:
@@ -39,31 +41,47 @@ def _reshaped(name: str, what: str, value: Any, shape: tuple[Any, ...]) -> Any:
 
 
 def class_numbers(
-    name: str, predictions: Any, targets: Any, threshold: float = 0.0
+    name: str,
+    predictions: Any,
+    targets: Any,
+    threshold: float | None = None,
+    outputs: Outputs | None = None,
 ) -> tuple[Any, Any, Any]:
     """Predicted and true class numbers of one shape, and how many classes there are.
 
     Args:
         name: of the metric.
-        predictions: [batch, ..., k], the largest one is the class; or one output, [batch] or [batch, 1],
-            whose class is 1 where it is above the threshold.
-        targets: class numbers, [batch, ...] or [batch, ..., 1]; or one-hot, [batch, ..., k]. For one output,
-            what is above 0 is class 1, so 0 and 1 will do as well as -1 and 1.
-        threshold: for one output.
+        predictions: of classes, [batch, ..., k]: the largest one is the class. Of labels, [batch, ...]: the
+            class is 1 where it is above the threshold.
+        targets: of classes, class numbers, [batch, ...] or [batch, ..., 1], or one-hot, [batch, ..., k]. Of
+            labels, 0 and 1, or -1 and 1 for margins, in the predictions' shape.
+        threshold: of labels.
+        outputs: what predictions are; None: one output, [batch] or [batch, 1], is a label whose targets may
+            be 0 and 1 or -1 and 1; several are classes.
 
     Raises:
-        ShapeError, DTypeError: if they do not fit.
+        ShapeError, DTypeError, ArgumentError: if they do not fit.
     """
     predictions, targets = with_shape(predictions), with_shape(targets)
     shape = tuple(predictions.shape)
     if not shape:
         raise ShapeError(f"{name}: predictions need a batch axis, got a scalar")
-    if len(shape) == 1 or shape[-1] == 1:
-        true = _reshaped(name, "targets for one output", targets, shape)
-        true = ops.cast(true, "float64") > 0
-        return ops.cast(predictions > threshold, "int64"), ops.cast(true, "int64"), 2
+    if is_labels(outputs, shape):
+        above, least = (0.0, 0.0) if outputs is None else (outputs.threshold, outputs.least)
+        true = _reshaped(name, "targets of labels", targets, shape)
+        true = ops.cast(true, "float64") > least
+        predicted = predictions > (above if threshold is None else threshold)
+        return ops.cast(predicted, "int64"), ops.cast(true, "int64"), 2
+    if threshold is not None:
+        raise ArgumentError(
+            f"{name}: a threshold is for labels; of classes, as in predictions {shape_text(shape)}, the "
+            "largest one is taken: leave it out"
+        )
+    if outputs is not None:
+        check_width(name, outputs, shape)
     predicted, given = ops.argmax(predictions, axis=-1), tuple(targets.shape)
     if given == shape:
+        _check_shares(name, targets)
         return predicted, ops.argmax(targets, axis=-1), shape[-1]
     if given not in (shape[:-1], (*shape[:-1], 1)):
         raise ShapeError(
@@ -76,6 +94,26 @@ def class_numbers(
             f"got {targets.dtype.name}; cast them"
         )
     return predicted, ops.cast(ops.reshape(targets, shape[:-1]), "int64"), shape[-1]
+
+
+def _check_shares(name: str, targets: Any) -> None:
+    """Look whether targets for classes, where they are known, say of each place which one is true.
+
+    Raises:
+        DataError: if several are, or none.
+    """
+    if isinstance(targets, np.ndarray) and (where := first_not_shares(targets)) is not None:
+        raise DataError(
+            f"{name}: {place(where)} of the targets is {targets[where].tolist()}, expected one class of "
+            f'{targets.shape[-1]}; for labels, each true or not, say outputs="labels"'
+        )
+
+
+def is_labels(outputs: Outputs | None, shape: tuple[Any, ...]) -> bool:
+    """Whether predictions of a shape are labels, each true or not; not said, one output is."""
+    if outputs is not None:
+        return outputs.are == "labels"
+    return len(shape) == 1 or shape[-1] == 1
 
 
 def weights_like(name: str, weights: Any | None, values: Any) -> Any:

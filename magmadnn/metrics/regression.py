@@ -10,13 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn import ops
-from magmadnn.errors import ShapeError
+from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.signature import shape_text
+from magmadnn.losses import Loss
 from magmadnn.losses.matching import mean_of_sample
+from magmadnn.losses.outputs import OUTPUTS
 
 from .metric import ROUNDING, Average, Metric, Sums, Value, ratio
 from .operands import numbers, weights_like
+
+
+@dataclass(frozen=True)
+class _OfNumbers(Metric):
+    """A metric of differences, which say nothing of logits."""
+
+    def of_loss(self, loss: Loss) -> Metric:
+        """See `Metric`; probabilities are numbers too, and what is not said is taken as it is.
+
+        Raises:
+            ArgumentError: if predictions are logits or margins.
+        """
+        if loss.outputs in ("classes", "labels", "margins"):
+            raise ArgumentError(
+                f"{self.name}: needs numbers of the targets' kind, but the loss {loss.name} is for "
+                f'{OUTPUTS[loss.outputs].words}; use "accuracy" or "f1", or a function of your own'
+            )
+        return self
 
 
 def _squares(metric: Metric, predictions: Value, targets: Value) -> Value:
@@ -25,7 +45,7 @@ def _squares(metric: Metric, predictions: Value, targets: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class MeanSquaredError(Average):
+class MeanSquaredError(_OfNumbers, Average):
     """`mean(r**2)` over all elements."""
 
     names: ClassVar[tuple[str, ...]] = ("mse", "mean_squared_error")
@@ -37,7 +57,7 @@ class MeanSquaredError(Average):
 
 
 @dataclass(frozen=True)
-class RootMeanSquaredError(Average):
+class RootMeanSquaredError(_OfNumbers, Average):
     """`sqrt(mean(r**2))` over all elements: an error in the targets' own unit."""
 
     names: ClassVar[tuple[str, ...]] = ("rmse", "root_mean_squared_error")
@@ -53,7 +73,7 @@ class RootMeanSquaredError(Average):
 
 
 @dataclass(frozen=True)
-class MeanAbsoluteError(Average):
+class MeanAbsoluteError(_OfNumbers, Average):
     """`mean(|r|)` over all elements."""
 
     names: ClassVar[tuple[str, ...]] = ("mae", "mean_absolute_error")
@@ -66,7 +86,7 @@ class MeanAbsoluteError(Average):
 
 
 @dataclass(frozen=True)
-class R2(Metric):
+class R2(_OfNumbers):
     """`1 - sum(r**2) / sum((t - mean(t))**2)`: the share of the targets' variance that is explained.
 
     The coefficient of determination. With several outputs per sample, the mean over outputs. Where

@@ -295,7 +295,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
      "axis 0 is 7 but 5 in predictions")),
     ("axes", lambda: losses.huber(ones((5, 3)), ones(5)), ShapeError,
      ("huber: targets must have the shape (5, 3) of predictions, got (5,): "
-     "the number of axes is 1 but 2 in predictions")),
+     "the number of axes is 1 but 2 in predictions; if they are class numbers, use cross_entropy")),
     ("scalar", lambda: losses.mse(np.float64(1), np.float64(2)), ShapeError,
      "mean_squared_error: predictions need a batch axis, got a scalar"),
     ("integers", lambda: losses.mse(ones(5, int), ones(5)), DTypeError,
@@ -394,7 +394,11 @@ def test_every_loss_is_tested() -> None:
     public = {
         c for c in vars(losses).values() if isinstance(c, type) and issubclass(c, losses.Loss)
     }
-    assert public - {losses.Loss} == set(NAMES.values()) == {type(c.loss) for c in CASES}
+    assert (
+        public - {losses.Loss, losses.FunctionLoss}
+        == set(NAMES.values())
+        == {type(c.loss) for c in CASES}
+    )
 
 
 # --- losses of one's own -------------------------------------------------------------------------

@@ -185,7 +185,7 @@ PYTHON: dict[str, PythonCase] = {
     "list: metrics": (
         lambda p: network(metrics="accuracy"),
         ArgumentError,
-        "Model: metrics must be a list such as [\"accuracy\"], got 'accuracy'",
+        "Model: metrics must be a list such as [\"accuracy\"], or a dict by output, got 'accuracy'",
     ),
     "list: feeds": (
         lambda p: (md.placeholder("x", (None, 3)) * 2).eval([X]),

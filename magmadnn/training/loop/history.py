@@ -19,6 +19,7 @@ Row = dict[str, float]
 _NO_CURVES = frozenset(
     "epoch seconds samples_per_second learning_rate batch_size skipped_steps".split()
 )
+FIGURES = _NO_CURVES | {"loss"}  # columns that are no metric's
 
 
 class History(ExplainsAttributes):

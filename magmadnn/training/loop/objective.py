@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
-from magmadnn.graph.spec import BFLOAT16, is_floating
-from magmadnn.losses import Loss, as_loss
-from magmadnn.memory.foreign import as_array
-from magmadnn.metrics import Metric, as_metric
+from magmadnn import ops
+from magmadnn.errors import DataError, ShapeError
+from magmadnn.graph.spec import is_floating
+from magmadnn.losses import Loss
+from magmadnn.losses.matching import refuse_pairs
+from magmadnn.metrics import Metric
+from magmadnn.metrics.metric import ratio
+from magmadnn.metrics.operands import ones
 from magmadnn.tensor import Operation, Placeholder, placeholder
+
+from .heads import heads_of
 
 if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
@@ -24,68 +30,106 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Objective:
-    """Loss and metrics of a model for targets of given shapes and dtypes.
+    """Losses and metrics of a model for targets of given shapes and dtypes.
+
+    The loss of many batches is the mean of theirs, weighted by their samples' weights, where there is one
+    loss that divides by just these. Otherwise `sums` begins with a pair for each output, its loss times what
+    it was divided by, and that, and with one for the regularisers.
 
     Attributes:
         targets: placeholders, one for each output.
         weights: placeholder for the samples' weights; None where there are none.
-        loss: what is minimised: mean loss over the batch, and the regularisers.
-        sums: streaming sums of the metrics, one vector for each.
-        metrics: (name, Metric) in the order of `sums`.
+        loss: what is minimised: the outputs' losses by their weights, and the regularisers.
+        sums: pairs of losses, and streaming sums of the metrics, a vector each.
+        metrics: (column, Metric) in the order of their sums.
     """
 
     def __init__(self, model: Model, targets: Sequence[Array], weighted: bool) -> None:
-        losses = _losses_for(model)
-        if len(targets) != len(model.outputs):
-            raise DataError(
-                f"fit: the model has {len(model.outputs)} outputs, got {len(targets)} targets"
-            )
+        heads = heads_of(model)
+        if len(targets) != len(heads):
+            raise DataError(f"fit: the model has {len(heads)} outputs, got {len(targets)} targets")
         self.targets: list[Placeholder] = []
         self.weights = placeholder("sample_weight", (None,)) if weighted else None
         self.metrics: list[tuple[str, Metric]] = []
-        self.sums: list[Operation] = []
-        parts = []
-        for k, (output, target, loss) in enumerate(
-            zip(model.outputs, targets, losses, strict=True)
-        ):
-            fed = _target(k, output, target, len(model.outputs) > 1)
+        losses, divisors, sums = [], [], []
+        for k, (head, target) in enumerate(zip(heads, targets, strict=True)):
+            fed = _target(k, head.output, target, len(heads) > 1)
             self.targets.append(fed)
-            parts.append(_scalar(loss, output, fed, self.weights))
-            for metric in map(as_metric, model.metrics):
-                prefix = f"{output.name}_" if len(model.outputs) > 1 else ""
-                self.metrics.append((prefix + metric.name, metric))
-                self.sums.append(metric.sums(output, fed, self.weights))
+            losses.append(_scalar(head.loss, head.output, fed, self.weights))
+            divisors.append(head.loss.divisor(head.output, fed))
+            for column, metric in head.metrics.items():
+                self.metrics.append((column, metric))
+                sums.append(_sums(metric, head.output, fed, self.weights))
+        parts = [_times(h.weight, loss) for h, loss in zip(heads, losses, strict=True)]
         self.loss: Operation = sum(parts[1:], parts[0])
-        for penalty in model.penalties():
+        penalty = _added(model.penalties())
+        if penalty is not None:
             self.loss = self.loss + penalty
+        self._losses: list[tuple[str | None, float]] = []  # column and weight of each pair
+        pairs = []
+        if len(heads) > 1 or any(divisor is not None for divisor in divisors):
+            self._losses = [(h.column, h.weight) for h in heads]
+            pairs = [self._pair(*both) for both in zip(losses, divisors, strict=True)]
+            if penalty is not None:
+                self._losses.append((None, 1.0))
+                pairs.append(self._pair(penalty, None))
+        self.sums: list[Operation] = [*pairs, *sums]
+
+    def _pair(self, loss: Operation, divisor: Any) -> Operation:
+        """The loss of a batch times what it was divided by, and that, in float64."""
+        shares = [ops.cast(x, "float64") for x in (self.weights, divisor) if x is not None]
+        total = ops.sum(shares[0] if shares else ones(self.targets[0].shape[:1]))
+        if len(shares) == 2:
+            total = ops.sum(shares[0] * shares[1])
+        pair: Operation = ops.stack([ops.cast(loss, "float64") * total, total])
+        return pair
 
     @property
     def outputs(self) -> list[Operation]:
-        """Everything that a step reports: the loss, then the metrics' sums."""
+        """Everything that a step reports: the loss, then the sums."""
         return [self.loss, *self.sums]
 
     @property
     def higher_is_better(self) -> dict[str, bool | None]:
-        """For the loss and each metric: whether higher values are better; None where it does not say."""
-        return {"loss": False, **{name: metric.higher_is_better for name, metric in self.metrics}}
+        """For losses and metrics: whether higher values are better; None where it does not say."""
+        losses = ["loss", *(column for column, _ in self._losses if column is not None)]
+        metrics = {column: metric.higher_is_better for column, metric in self.metrics}
+        return dict.fromkeys(losses, False) | metrics
 
-    def results(self, sums: Sequence[Array]) -> dict[str, Any]:
-        """The metrics for sums over all batches."""
-        return {
-            name: metric.result(total)
-            for (name, metric), total in zip(self.metrics, sums, strict=True)
-        }
+    def results(self, loss: float, sums: Sequence[Array]) -> dict[str, Any]:
+        """Losses and metrics for all batches, by column of the history.
+
+        Args:
+            loss: the mean over batches, weighted by their samples' weights.
+            sums: the totals of `sums`.
+        """
+        count = len(self._losses)
+        means = [ratio(*pair, nothing=math.nan) for pair in sums[:count]]
+        if count:
+            loss = sum(w * mean for (_, w), mean in zip(self._losses, means, strict=True))
+        found: dict[str, Any] = {"loss": loss}
+        found |= {c: m for (c, _), m in zip(self._losses, means, strict=True) if c is not None}
+        for (column, metric), total in zip(self.metrics, sums[count:], strict=True):
+            found[column] = metric.result(total)
+        return found
 
 
-def _losses_for(model: Model) -> list[Loss]:
-    if model.loss is None:
-        raise ArgumentError("the model has no loss; give one: Model(..., loss='cross_entropy')")
-    several = model.losses()
-    if len(several) == 1:
-        several *= len(model.outputs)
-    if len(several) != len(model.outputs):
-        raise ArgumentError(f"fit: {len(several)} losses for {len(model.outputs)} outputs")
-    return [as_loss(loss) for loss in several]
+def _times(weight: float, loss: Operation) -> Operation:
+    return loss if weight == 1 else loss * weight
+
+
+def _added(terms: Sequence[Operation]) -> Operation | None:
+    """Their sum; None where there is none."""
+    return sum(terms[1:], terms[0]) if terms else None
+
+
+def _sums(
+    metric: Metric, output: Operation, target: Placeholder, weights: Placeholder | None
+) -> Operation:
+    """What a metric adds up over a batch."""
+    found: Operation = metric.sums(output, target, weights)
+    refuse_pairs(f"metric {metric.name}", found, output, target)
+    return found
 
 
 def _target(number: int, output: Operation, target: Array, numbered: bool) -> Placeholder:
@@ -102,80 +146,3 @@ def _scalar(
     if total.shape != ():
         raise ShapeError(f"loss {loss.name}: expected a scalar, got {total!r}; take its mean")
     return total
-
-
-def sample_weights(
-    targets: Sequence[Array],
-    given: Any,
-    class_weight: Mapping[int, float] | Literal["balanced"] | None,
-) -> Array | None:
-    """The weight of each sample from weights and classes' weights; None where there are none.
-
-    Raises:
-        DataError, ShapeError: for negative weights, or as many as there are not samples.
-        ArgumentError: for a class that has no weight.
-    """
-    rows = len(targets[0])
-    weights = None if given is None else _numbers(as_array(given))
-    if weights is not None and weights.shape != (rows,):
-        raise ShapeError(f"fit: sample_weight must have shape ({rows},), got {weights.shape}")
-    if weights is not None and not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise DataError("fit: sample_weight must be finite and not negative")
-    if class_weight is None:
-        return weights
-    by_class = _by_class(_class_numbers(as_array(targets[0])), class_weight)
-    return by_class if weights is None else weights * by_class
-
-
-def _numbers(given: Array) -> Array:
-    """Weights in float32.
-
-    Raises:
-        DTypeError: if they are something else than real numbers.
-    """
-    if given.dtype.kind not in "biuf" and given.dtype != BFLOAT16:
-        raise DTypeError(
-            f"fit: sample_weight must be a number for each row, got {given.dtype}; "
-            "weights of classes are class_weight"
-        )
-    return given.astype(np.float32, copy=False)
-
-
-def _by_class(numbers: Array, weights: Mapping[int, float] | Literal["balanced"]) -> Array:
-    """The weight of each sample, from the number of its class."""
-    classes, counts = np.unique(numbers, return_counts=True)
-    if isinstance(weights, str) and weights == "balanced":
-        by_number = dict(zip(classes.tolist(), len(numbers) / (len(classes) * counts), strict=True))
-    elif isinstance(weights, Mapping):
-        by_number = dict(weights)
-    else:
-        raise ArgumentError(
-            f'fit: class_weight must be a dict {{class: weight}} or "balanced", got {weights!r}'
-        )
-    if missing := set(classes.tolist()) - set(by_number):
-        raise ArgumentError(f"fit: class_weight has no weight for class {min(missing)}")
-    for number, weight in by_number.items():
-        if not (
-            isinstance(weight, (int, float, np.number)) and np.isfinite(weight) and weight >= 0
-        ):
-            raise ArgumentError(
-                f"fit: class_weight of class {number} must be finite and not negative, got {weight!r}"
-            )
-    table = np.array([by_number[number] for number in classes.tolist()], np.float32)
-    return table[np.searchsorted(classes, numbers)]
-
-
-def _class_numbers(labels: Array) -> Array:
-    """The class of each sample: labels [rows] or [rows, 1], or a column for each class."""
-    if is_floating(labels.dtype) and (labels != np.floor(labels)).any():
-        raise DTypeError(
-            "fit: class_weight needs class numbers in y, got fractions; see sample_weight"
-        )
-    if labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1 and labels.max() > 1):
-        raise ShapeError(
-            f"fit: class_weight needs one class for each row of y, got shape {labels.shape}; give the loss "
-            "the weights: md.losses.CrossEntropy(class_weight=...)"
-        )
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        labels = labels.argmax(-1)
-    return labels.reshape(-1).astype(np.int64)

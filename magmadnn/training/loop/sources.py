@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -13,18 +13,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
 from magmadnn.data.ring import Follower, Ring
-from magmadnn.errors import ArgumentError, DataError, GraphError, OutOfMemoryError, ShapeError
+from magmadnn.errors import DataError, OutOfMemoryError
 from magmadnn.graph.op import Array
-from magmadnn.graph.signature import shape_text
-from magmadnn.memory.foreign import OnDevice, as_array, on_device
+from magmadnn.memory.foreign import OnDevice, as_array
 from magmadnn.memory.room import Room
 from magmadnn.runtime.cpu.row_copies import RowCopies
-from magmadnn.tensor import Placeholder
+from magmadnn.tensor import Operation
 
+from .given import as_batch
 from .pieces import (
     PARTS,
     Batch,
@@ -244,7 +243,9 @@ class IterableSource:
     Args:
         source: the iterable, or the function.
         device: number of the GPU that they are for.
-        names: of the inputs, for dicts.
+        inputs: names of the inputs, for dicts.
+        outputs: which have names too.
+        look: looks at the targets of each batch.
     """
 
     rows: int | None = None
@@ -255,10 +256,13 @@ class IterableSource:
         self,
         source: Iterable[Any] | Callable[[], Iterable[Any]],
         device: int | None = None,
-        names: Sequence[str] = (),
+        inputs: Sequence[str] = (),
+        outputs: Sequence[Operation] = (),
+        look: Callable[[list[Array]], None] = lambda targets: None,
     ) -> None:
         self.source = source
-        self._batch = partial(as_batch, device=device, names=names)
+        self._as_batch = partial(as_batch, device=device, inputs=inputs, outputs=outputs)
+        self._look_at = look
         self._first: Iterator[Any] | None = iter(self._fresh())
         with numbered(0, 0):
             head = next(self._first, self)
@@ -267,6 +271,11 @@ class IterableSource:
             self.sample = self._batch(head)
         self._first = _chain(head, self._first)
         self._ring: Ring | None = None
+
+    def _batch(self, item: Any) -> Batch:
+        batch = self._as_batch(item)
+        self._look_at(batch.targets)
+        return batch
 
     def _fresh(self) -> Iterable[Any]:
         return self.source() if callable(self.source) else self.source
@@ -372,104 +381,3 @@ def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
 def _chain(head: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield head
     yield from rest
-
-
-def as_batch(item: Any, device: int | None = None, names: Sequence[str] = ()) -> Batch:
-    """A batch from what an iterable gives: (x, y) or (x, y, weights), which always come to the host.
-
-    Arrays that lie on the device, if one is given, stay there; copies on the device may read them.
-
-    Raises:
-        DataError: if it is something else.
-    """
-    if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
-        got = type(item).__name__
-        if isinstance(item, (tuple, list)):
-            got += f" of {len(item)}"
-        raise DataError(f"an iterable must give (x, y) or (x, y, weights), got {got}")
-    x, y, *weights = item
-    if isinstance(x, Mapping):
-        x = _in_order(x, list(names))
-    given = as_array(weights[0]) if weights else None
-    batch = Batch(as_arrays(x, device, True), as_arrays(y, device, True), given)
-    sizes = [len(a) if a.ndim else 0 for a in [*batch.inputs, *batch.targets]]
-    if not all(sizes) or len(set(sizes)) > 1:
-        raise DataError(f"the arrays of a batch need one number of rows above 0, got {sizes}")
-    return batch
-
-
-def as_arrays(value: Any, device: int | None = None, in_order: bool = False) -> list[Array]:
-    """A list of arrays from one array, a Tensor, or a tuple or list of arrays.
-
-    Those that lie on the device, if one is given, stay there (see `on_device`).
-
-    Raises:
-        ArgumentError: for a dict of targets, whose order says nothing.
-    """
-    if isinstance(value, Mapping):
-        raise ArgumentError("y must be a list in the order of the outputs, got a dict")
-    if isinstance(value, tuple) or (
-        isinstance(value, list) and value and len(getattr(value[0], "shape", ()))
-    ):
-        return [placed(v, device, in_order) for v in value]
-    return [placed(value, device, in_order)]
-
-
-def placed(value: Any, device: int | None, in_order: bool = False) -> Array:
-    """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
-    found: Any = None if device is None else on_device(value, device, in_order=in_order)
-    if found is None or found.dtype.name not in KEPT:
-        return as_array(value)
-    return found  # type: ignore[no-any-return]  # no ndarray where it lies on the device
-
-
-def inputs_for(
-    inputs: Sequence[Placeholder], value: Any, what: str, device: int | None = None
-) -> list[Array]:
-    """Arrays for a model's inputs, by order or by name, with their shapes checked.
-
-    Those that lie on the device, if one is given, stay there (`OnDevice`).
-
-    Raises:
-        GraphError, ShapeError: if their number, names or shapes do not fit.
-    """
-    if type(value) is np.ndarray and len(inputs) == 1 and value.ndim:
-        if value.shape[1:] == inputs[0].shape[1:]:
-            return [value]  # the usual case, as fast as can be: a prediction may take microseconds
-    if isinstance(value, Mapping):
-        value = _in_order(value, [p.name for p in inputs], f"{what}: ")
-    arrays = [] if value is None else as_arrays(value, device)
-    if len(arrays) != len(inputs):
-        many = f"{len(inputs)} inputs" if len(inputs) > 1 else "one input"
-        raise GraphError(f"{what}: the model has {many}, got {len(arrays)} arrays")
-    for fed, array in zip(inputs, arrays, strict=True):
-        expected = fed.shape[1:]
-        fits = len(expected) == array.ndim - 1 and all(
-            not isinstance(e, int) or e == got
-            for e, got in zip(expected, array.shape[1:], strict=True)
-        )
-        if not fits:
-            raise ShapeError(f"{what}: {_misfit(fed, array)}")
-    return arrays
-
-
-def _in_order(value: Mapping[str, Any], names: list[str], what: str = "") -> tuple[Any, ...]:
-    """What a dict has for inputs of these names."""
-    if set(value) != set(names):
-        raise GraphError(f"{what}the model's inputs are {names}, got {sorted(value)}")
-    return tuple(value[name] for name in names)
-
-
-def _misfit(fed: Placeholder, array: Array) -> str:
-    """Why an array is none of samples for an input, and what to do."""
-    if array.dtype.kind in "US" and not array.ndim:
-        return f"expected an array for input {fed.name!r}, got the text {array.item()!r}; md.data reads files"
-    if array.dtype == object and not array.ndim:
-        return f"expected an array for input {fed.name!r}, got {type(array.item()).__name__}"
-    expected, got = fed.shape[1:], shape_text(array.shape)
-    if array.shape == expected:
-        return f"x of shape {got} is one sample of input {fed.name!r}; a batch of one is x[None]"
-    return (
-        f"input {fed.name!r} expects samples of shape {shape_text(expected)}, got "
-        f"{shape_text(array.shape[1:])} (x has shape {got}); reshape x, or change Input"
-    )

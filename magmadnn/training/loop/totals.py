@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from magmadnn.errors import DataError
 from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
 
@@ -62,8 +64,9 @@ class Totals:
         self.sums = [_added(a, s) for a, s in zip(old, sums, strict=True)]
 
     def results(self) -> dict[str, Any]:
-        """Mean loss and metrics."""
-        return {"loss": self.loss / (self.weight or 1.0), **self.objective.results(self.sums)}
+        """Mean losses and metrics; NaN where all weights are 0."""
+        mean = self.loss / self.weight if self.weight else math.nan
+        return self.objective.results(mean, self.sums)
 
     def state(self) -> dict[str, Any]:
         """Everything, as JSON data."""
@@ -88,6 +91,8 @@ def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Arr
     if objective.weights is not None:
         rows = np.ones(batch.rows, np.float32)
         feeds[objective.weights] = rows if batch.weights is None else batch.weights
+    elif batch.weights is not None:
+        raise DataError("this batch has weights, the first had none; give weights with each batch")
     return feeds
 
 

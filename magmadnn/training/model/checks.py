@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,14 +15,16 @@ from magmadnn.errors import ArgumentError, DTypeError, GraphError, MagmaDNNError
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
-from magmadnn.losses import BinaryCrossEntropy, CrossEntropy, Loss, as_loss
+from magmadnn.losses.outputs import check_width, outputs_of
 from magmadnn.metrics import as_metric
 from magmadnn.runtime import Executable
 from magmadnn.runtime.places import device_of
 from magmadnn.tensor import Operation, Placeholder
-from magmadnn.training.loop.objective import sample_weights
+from magmadnn.training.loop.given import inputs_for, targets_for
+from magmadnn.training.loop.heads import Head, heads_of, metrics_by_output
 from magmadnn.training.loop.resident import resident, settle_all
-from magmadnn.training.loop.sources import as_arrays, inputs_for
+from magmadnn.training.loop.target_values import check_targets
+from magmadnn.training.loop.weights import sample_weights
 
 if TYPE_CHECKING:
     from .model import Model
@@ -82,23 +85,27 @@ def check_model(model: Model) -> None:
                 f'Model: precision="float64", but output {output.name} is {output.dtype.name}; '
                 'give Inputs of float64: md.layers.Input(shape, "float64")'
             )
-    losses = [as_loss(loss) for loss in model.losses()]  # an unknown name is told now
-    for loss, output in zip(
-        losses * (1 if len(losses) > 1 else len(model.outputs)), model.outputs, strict=False
-    ):
-        _check_logits(loss, output)
-    for metric in model.metrics:
-        as_metric(metric)
+    if model.loss is None:
+        for metric in chain(*metrics_by_output(model)):
+            as_metric(metric)
+        return
+    for head in heads_of(model):
+        _check_head(head)
 
 
-def _check_logits(loss: Loss, output: Operation) -> None:
-    """Refuse probabilities where a loss takes logits: training would go on, badly."""
-    for kind, activation in ((CrossEntropy, "softmax"), (BinaryCrossEntropy, "sigmoid")):
-        if isinstance(loss, kind) and getattr(output.node.op, "name", "") == activation:
-            raise ArgumentError(
-                f"Model: {loss.name} takes logits, but an output is a {activation}: leave that activation "
-                "out; predict_probability applies it"
-            )
+def _check_head(head: Head) -> None:
+    """Refuse outputs that a loss cannot take, or takes for what they are not: training would go badly."""
+    loss, made_by = head.loss, getattr(head.output.node.op, "name", "")
+    if loss.outputs is None:
+        return
+    outputs = outputs_of(f"loss {loss.name}", loss.outputs)
+    check_width(f"Model: {loss.name}", outputs, tuple(head.output.shape))
+    wanted = {"classes": "softmax", "labels": "sigmoid"}.get(loss.outputs)
+    if made_by == wanted:
+        raise ArgumentError(
+            f"Model: {loss.name} takes logits, but an output is a {made_by}: leave that activation "
+            "out; predict_probability applies it"
+        )
 
 
 def gpu_of(model: Model) -> int | None:
@@ -115,7 +122,8 @@ def checked_arrays(
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
     """
     device = gpu_of(model)
-    inputs, targets = inputs_for(model.inputs, x, what, device), as_arrays(y, device)
+    inputs = inputs_for(model.inputs, x, what, device)
+    targets = targets_for(model.outputs, y, f"{what}: ", device)
     if device is not None:
         arrays = resident(model, what, [*inputs, *targets], device)
         inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
@@ -144,9 +152,9 @@ def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
     device = gpu_of(model)
     inputs = inputs_for(model.inputs, x, "fit: validation_data", device)
     try:
-        targets = as_arrays(y, device)
+        targets = targets_for(model.outputs, y, "", device)
         check_values(model, inputs, targets, later=True)
-        sample_weights(targets, weights, None)
+        sample_weights("fit", targets, weights, None)
     except MagmaDNNError as error:
         text = str(error).removeprefix("fit: ")
         raise type(error)(f"fit: validation_data: {text}") from error
@@ -163,17 +171,6 @@ def check_values(
     """
     # one array is "x" in messages, several are "x[0]", "x[1]" ...
     given, wanted = (a if len(a) > 1 else a[0] for a in (inputs, targets))
-    classes, inner = _classes(model, targets)
-    check_arrays(given, wanted, classes=classes, inner=inner, later=later)
-
-
-def _classes(model: Model, targets: Sequence[Array]) -> tuple[int | None, int]:
-    """`classes` and `inner` of `check_arrays`, as the loss wants targets."""
-    if len(model.outputs) != 1 or model.loss is None:
-        return None, 0
-    loss, shape = as_loss(model.loss), model.outputs[0].shape
-    if isinstance(loss, BinaryCrossEntropy) and not is_floating(targets[0].dtype):
-        return 2, targets[0].ndim - 1
-    if isinstance(loss, CrossEntropy) and isinstance(shape[-1], int):
-        return shape[-1], len(shape) - 2
-    return None, 0
+    check_arrays(given, wanted, later=later)
+    if model.loss is not None:
+        check_targets(heads_of(model), targets, later)

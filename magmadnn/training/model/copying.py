@@ -6,12 +6,12 @@ would have gone on in the original too: the same optimiser, losses and metrics, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn.graph.op import Array
+from magmadnn.training.loop.heads import key_of
 from magmadnn.training.loop.pieces import Batch
 
 from .checks import looks
@@ -22,23 +22,9 @@ if TYPE_CHECKING:
 Carried = tuple[Any, dict[str, Array]]  # what a step was made for, and the optimiser's state
 
 
-@dataclass(frozen=True, eq=False)
-class Itself:
-    """Something that equals itself only, and does so still where both sides are copied together."""
-
-    thing: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and other.thing is self.thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-
 def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
     """Equal for equal losses and metrics of targets that look alike."""
-    chosen = map(Itself, (*model.losses(), *model.metrics))
-    return (*looks(sample.targets), sample.weights is not None, *chosen)
+    return (*looks(sample.targets), sample.weights is not None, key_of(model))
 
 
 def state_to_copy(model: Model) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from magmadnn.graph.diagram import Diagram
 from magmadnn.optim import Step
 from magmadnn.runtime import Executable
 from magmadnn.training.arguments import at_least
+from magmadnn.training.loop.given import inputs_for, targets_for
 from magmadnn.training.loop.pieces import Batch
-from magmadnn.training.loop.sources import ArraySource, as_arrays, inputs_for
+from magmadnn.training.loop.sources import ArraySource
 from magmadnn.training.loop.totals import feeds_for
 
 from .checks import checked_arrays
@@ -42,7 +43,7 @@ def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
     if isinstance(found, Executable):
         return found.profile({p.node: a for p, a in zip(model.inputs, inputs, strict=True)})
     assert model._step is not None
-    targets = [a[:batch_size] for a in as_arrays(y)]
+    targets = [a[:batch_size] for a in targets_for(model.outputs, y, "profile: ")]
     batch = Batch(inputs, targets)
     return found.profile(feeds_for(model, model._step[1], batch))
 

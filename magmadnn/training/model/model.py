@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from magmadnn import ops, optim
+from magmadnn import optim
 from magmadnn.calls import ExplainsAttributes
 from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
-from magmadnn.graph.op import Array
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer, Step
 from magmadnn.runtime import Executable, placed
@@ -24,12 +23,16 @@ from magmadnn.training.arguments import at_least, check_order, check_share, list
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
+from magmadnn.training.loop.given import inputs_for
+from magmadnn.training.loop.heads import Head, Key, as_metrics, heads_of, output_names
 from magmadnn.training.loop.history import History
-from magmadnn.training.loop.objective import Objective, sample_weights
+from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.pieces import Batch
-from magmadnn.training.loop.sources import ArraySource, IterableSource, Source, inputs_for
+from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
 from magmadnn.training.loop.speculative import Call, begun
+from magmadnn.training.loop.target_values import check_targets
 from magmadnn.training.loop.totals import run_once
+from magmadnn.training.loop.weights import sample_weights
 
 from .architecture import free_variables, kept_states, layers_of, trained_of
 from .checks import (
@@ -41,6 +44,7 @@ from .checks import (
     checked_arrays,
     gpu_of,
 )
+from .classes import by_loss, class_numbers, probabilities
 from .copying import Carried, objective_key, state_to_copy
 from .inspection import diagram_of, plan_of, profile_of
 from .parts import ModelParts
@@ -57,9 +61,13 @@ class Model(ExplainsAttributes, ModelParts):
         layers: an Input and then layers, each applied to the result of the one before.
         inputs: in place of layers: the Inputs of a graph,
         outputs: and what is computed from them.
-        loss: name, Loss or function of (predictions, targets); a list for several outputs.
+        loss: name, Loss or function of (predictions, targets); for several outputs a dict by `output_names`,
+            or a list in their order. One alone is the loss of each.
+        loss_weights: of several outputs, by name or in order: what the losses are multiplied by before they
+            are added; 1 where it is left out.
         optimizer: an optimiser of `md.optim`, or its name.
-        metrics: names, Metrics or functions of (predictions, targets).
+        metrics: names, Metrics or functions of (predictions, targets); for several outputs a dict of lists,
+            or a list of lists. One list is that of each.
         seed: of initial values, dropout and shuffling.
         executor: "native" for compiled kernels, "reference" for NumPy, op by op.
         precision: "float32"; "float64" for everything; "mixed_bf16" or "mixed_fp16" for operands of matrix
@@ -81,8 +89,9 @@ class Model(ExplainsAttributes, ModelParts):
         inputs: Sequence[Placeholder] | Placeholder | None = None,
         outputs: Sequence[Operation] | Operation | None = None,
         loss: Any = None,
+        loss_weights: Mapping[str, float] | Sequence[float] | None = None,
         optimizer: Optimizer | str | None = None,
-        metrics: Sequence[Any] = (),
+        metrics: Sequence[Any] | Mapping[str, Any] = (),
         seed: int = 0,
         executor: str = "native",
         precision: str = "float32",
@@ -97,8 +106,8 @@ class Model(ExplainsAttributes, ModelParts):
         self.outputs = [outputs] if isinstance(outputs, Operation) else list(outputs or [])
         self._input_nodes = [p.node for p in self.inputs]
         at_least("Model: seed", seed, 0)
-        self.loss, self.seed = loss, int(seed)
-        self.metrics = listed("Model: metrics", metrics, object, '["accuracy"]')
+        self.loss, self.loss_weights, self.seed = loss, loss_weights, int(seed)
+        self.metrics = as_metrics(metrics)
         self.executor, self.precision = executor, precision
         self.device = placed(device, executor)
         self.optimizer = None if optimizer is None else optim.of(optimizer)
@@ -111,6 +120,7 @@ class Model(ExplainsAttributes, ModelParts):
         self._step: tuple[Any, Objective, Step] | None = None
         self._evaluation: tuple[Any, Objective, Executable] | None = None
         self._prediction: Executable | None = None
+        self._heads: tuple[Key, list[Head]] | None = None
         self._carried: Carried | None = None  # the optimiser's state, of a copy
         check_model(self)
 
@@ -121,11 +131,10 @@ class Model(ExplainsAttributes, ModelParts):
         ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]
         return f"<Model {ends[0]} -> {ends[1]}: {len(self.layers)} layers>"
 
-    def losses(self) -> list[Any]:
-        """The losses as they were given, in a list."""
-        if self.loss is None:
-            return []
-        return list(self.loss) if isinstance(self.loss, (list, tuple)) else [self.loss]
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs: of the layers that made them, `output_0` where none did."""
+        return output_names(self.outputs)
 
     def __call__(self, *inputs: Any) -> Any:
         """The network on other inputs: Operations, Tensors or arrays; parameters are shared.
@@ -206,7 +215,7 @@ class Model(ExplainsAttributes, ModelParts):
         Args:
             x: array, memory map, list of arrays for several inputs, dict by input name; or, without y, an
                 iterable of batches (x, y) or (x, y, weights), or a function that makes one for each epoch.
-            y: targets: class numbers, or numbers; a list for several outputs.
+            y: targets: class numbers, or numbers; for several outputs a dict by name, or a list in order.
             batch_size: samples of a step, or a function of the epoch; the last batch may be smaller.
             epochs: passes over the data, those before initial_epoch included.
             validation_data: (x, y) or (x, y, weights) that is evaluated after each epoch.
@@ -244,7 +253,7 @@ class Model(ExplainsAttributes, ModelParts):
             else:
                 later = not (class_weight or callbacks)
                 inputs, targets = checked_arrays(self, "fit", x, y, later)
-                weights = sample_weights(targets, sample_weight, class_weight)
+                weights = sample_weights("fit", targets, sample_weight, class_weight)
                 kept = None
                 if validation_split and validation_data is not None:
                     raise ArgumentError("fit: give validation_data or validation_split, not both")
@@ -295,7 +304,8 @@ class Model(ExplainsAttributes, ModelParts):
 
     def _stream(self, x: Any) -> IterableSource:
         names = [placeholder.name for placeholder in self.inputs]
-        return IterableSource(as_iterable(x), gpu_of(self), names)
+        look = partial(check_targets, heads_of(self))
+        return IterableSource(as_iterable(x), gpu_of(self), names, self.outputs, look)
 
     def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
         x, y, weights = check_validation(self, data)
@@ -317,7 +327,7 @@ class Model(ExplainsAttributes, ModelParts):
             source: Source = self._stream(x)
         else:
             inputs, targets = checked_arrays(self, "evaluate", x, y)
-            weights = sample_weights(targets, sample_weight, None)
+            weights = sample_weights("evaluate", targets, sample_weight, None)
             source = ArraySource(inputs, targets, weights, seed=None)
         return self._evaluated(source, batch_size)
 
@@ -332,7 +342,7 @@ class Model(ExplainsAttributes, ModelParts):
         return run_once(self, objective, executable, source.epoch(0, batch_size, 0))
 
     def predict(self, x: Any, *, batch_size: int = 4096) -> Any:
-        """The outputs for any number of samples, as an array; a list of arrays for several outputs.
+        """The outputs for any number of samples, as an array; for several a list, as `output_names` has them.
 
         For a model whose last layer gives logits these are logits: see `predict_probability`.
         """
@@ -362,25 +372,36 @@ class Model(ExplainsAttributes, ModelParts):
             nodes, executor=self.executor, precision=self.precision, device=self.device
         )
 
-    def predict_probability(self, x: Any, *, batch_size: int = 4096) -> Array:
-        """Probabilities of the classes from logits [..., k]: softmax, or sigmoid for a single one."""
-        logits = self._single(self.predict(x, batch_size=batch_size))
-        found: Array = ops.sigmoid(logits) if logits.shape[-1] == 1 else ops.softmax(logits)
-        return found
+    def predict_probability(
+        self, x: Any, *, output: str | None = None, batch_size: int = 4096
+    ) -> Any:
+        """Probabilities, as the loss has them: softmax for `cross_entropy`, of each label its own otherwise.
 
-    def predict_class(self, x: Any, *, batch_size: int = 4096) -> Array:
-        """The number of the most likely class of each sample, as int64."""
-        logits = self._single(self.predict(x, batch_size=batch_size))
-        if logits.shape[-1] == 1:
-            return (logits[..., 0] > 0).astype(np.int64)
-        found: Array = logits.argmax(-1)
-        return found
+        Args:
+            x: as for `predict`.
+            output: name of one of several outputs; None: a list of all.
+            batch_size: samples that are computed at a time.
 
-    def _single(self, predicted: Any) -> Array:
-        if isinstance(predicted, list):
-            raise GraphError("predict_class: the model has several outputs; use predict")
-        found: Array = predicted
-        return found
+        Raises:
+            ArgumentError: if there are none, or no loss says what outputs are (`magmadnn.losses.Loss`).
+        """
+        predicted = self.predict(x, batch_size=batch_size)
+        return by_loss(self, "predict_probability", predicted, output, probabilities)
+
+    def predict_class(self, x: Any, *, output: str | None = None, batch_size: int = 4096) -> Any:
+        """The number of the most likely class of each sample; 0 or 1 for each label. As int64.
+
+        Args:
+            x: as for `predict`.
+            output: name of one of several outputs; None: a list of all.
+            batch_size: samples that are computed at a time.
+
+        Raises:
+            ArgumentError: if there are no classes, or no loss says what outputs are.
+            NumericError: if a prediction is NaN.
+        """
+        predicted = self.predict(x, batch_size=batch_size)
+        return by_loss(self, "predict_class", predicted, output, class_numbers)
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a folder: architecture, settings, parameters; see the file formats.

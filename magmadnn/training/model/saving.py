@@ -25,6 +25,7 @@ def model_record(model: Model) -> dict[str, Any]:
     return {
         "graph": describe(model.inputs, model.outputs),
         "loss": encode(model.loss),
+        "loss_weights": encode(model.loss_weights),
         "optimizer": encode(model.optimizer),
         "metrics": encode(model.metrics),
         "seed": model.seed,
@@ -48,6 +49,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
             inputs=inputs,
             outputs=outputs,
             loss=decode(record["loss"], own),
+            loss_weights=decode(record.get("loss_weights"), own),
             optimizer=decode(record["optimizer"], own),
             metrics=decode(record["metrics"], own),
             seed=record["seed"],
