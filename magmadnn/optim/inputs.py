@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -35,31 +35,49 @@ class Input:
     own: Setting  # the optimiser's number or schedule
 
 
-class Settings:
-    """All settings of a step, by name, with what was set over them.
+def numbers_of(parts: Sequence[Transform]) -> dict[str, tuple[int, Any]]:
+    """Where the settings of a chain stand: number of the part and its field, by the setting's name.
 
     Every field of a part that holds a number or a schedule is one, under the field's name; a second one of
     that name is name_2.
+    """
+    found: dict[str, tuple[int, Any]] = {}
+    for number, part in enumerate(parts):
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if not isinstance(value, bool) and (isinstance(value, (int, float)) or callable(value)):
+                found[distinct(field.name, found)] = (number, field)
+    return found
+
+
+def with_settings(parts: Sequence[Transform], given: Mapping[str, Setting]) -> list[Transform]:
+    """The parts with other numbers or schedules."""
+    found, places = list(parts), numbers_of(parts)
+    for name, value in given.items():
+        number, field = places[name]
+        found[number] = replace(found[number], **{field.name: value})
+    return found
+
+
+class Settings:
+    """All settings of a step, by name (see `numbers_of`), with what was set over them.
+
+    Attributes:
+        overrides: what was set over the optimiser's own.
+        touched: names of what was set since somebody emptied this.
     """
 
     def __init__(self, optimizer: Record, parts: Sequence[Transform]) -> None:
         self._optimizer = optimizer
         self._inputs: dict[str, Input] = {}
         self.overrides: dict[str, Setting] = {}
-        self.scalars = [self._scalars(part) for part in parts]
-
-    def _scalars(self, part: Transform) -> dict[str, Scalar]:
-        """The inputs of one part, by the names of its fields."""
-        found = {}
-        for field in fields(part):
-            value = getattr(part, field.name)
-            if isinstance(value, bool) or not (isinstance(value, (int, float)) or callable(value)):
-                continue
-            name = distinct(field.name, self._inputs)
+        self.touched: set[str] = set()
+        self.scalars: list[dict[str, Scalar]] = [{} for _ in parts]
+        for name, (number, field) in numbers_of(parts).items():
             node = placeholder(name, Spec((), np.dtype(np.float64)))
+            value = getattr(parts[number], field.name)
             self._inputs[name] = Input(node, range_of(field), value)
-            found[field.name] = Scalar(node)
-        return found
+            self.scalars[number][field.name] = Scalar(node)
 
     def values(self, step: int) -> dict[str, float]:
         """The values for the step after `step` steps.
@@ -108,6 +126,13 @@ class Settings:
             else:
                 fresh[name] = self._inputs[name].allowed.check(where, name, value)
         self.overrides = fresh
+        self.touched |= given.keys()
+
+    def source(self, name: str) -> Setting | None:
+        """The number or schedule that a setting has now; None if there is no such setting."""
+        if name not in self._inputs:
+            return None
+        return self.overrides.get(name, self._inputs[name].own)
 
     def _unknown(self, where: str, name: str) -> ArgumentError:
         value = getattr(self._optimizer, name, None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from magmadnn.calls import ExplainsAttributes
@@ -12,8 +12,9 @@ from magmadnn.errors import ArgumentError
 from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds
 
+from .inputs import with_settings
 from .parts import Transform, checked_parts
-from .records import COUNT, Record, named, restore
+from .records import COUNT, Record, Setting, named, restore
 from .step import Step
 
 
@@ -27,6 +28,20 @@ class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
     @abstractmethod
     def parts(self) -> tuple[Transform, ...]:
         """The parts in order; what comes out of the last one is subtracted from the parameters."""
+
+    def with_settings(self, settings: Mapping[str, Setting]) -> Optimizer:
+        """The optimiser with other settings, by the names that `Step.set` takes; a chain if it must be."""
+        if not settings:
+            return self
+        parts = tuple(with_settings(self.parts(), settings))
+        if settings.keys() <= {f.name for f in fields(self)}:
+            try:
+                found = replace(self, **settings)
+                if found.parts() == parts:
+                    return found
+            except ArgumentError:  # of a field that may be less than the part's
+                pass
+        return Chain(parts)
 
     def step(
         self,

@@ -155,9 +155,23 @@ class Step:
         return self._settings.values(0 if self._settings.fixed else self.count)
 
     @property
+    def settings_before(self) -> dict[str, float]:
+        """The values that the last step would have used, had none been set since."""
+        return self._settings.values(0 if self._settings.fixed else max(self.count - 1, 0))
+
+    @property
     def overrides(self) -> dict[str, Setting]:
         """What `set` has set; not part of the state."""
         return dict(self._settings.overrides)
+
+    @property
+    def touched(self) -> set[str]:
+        """Names of the settings that were set since somebody emptied this."""
+        return self._settings.touched
+
+    def source(self, setting: str) -> Setting | None:
+        """The number or schedule that a setting has now; None if there is no such setting."""
+        return self._settings.source(setting)
 
     def set(self, **settings: Setting | None) -> None:
         """Use other numbers or schedules from the next step on: `step.set(learning_rate=0.01)`.

@@ -31,15 +31,38 @@ def check_share(what: str, value: Any) -> None:
         raise ArgumentError(f"{what} must be at least 0 and below 1, got {value!r}")
 
 
-def check_order(shuffle: Any, initial_epoch: Any) -> None:
-    """Look at what of `fit` says in which order epochs and rows come.
+def check_order(shuffle: Any) -> None:
+    """Look whether `shuffle` of `fit` says in which order rows come.
 
     Raises:
-        ArgumentError: if shuffle is neither True nor False, or the epoch no number of one.
+        ArgumentError: if it is neither True nor False.
     """
     if not isinstance(shuffle, (bool, np.bool)):
         raise ArgumentError(f"fit: shuffle must be True or False, got {shuffle!r}")
+
+
+def epochs_of(epochs: Any, initial_epoch: Any, done: int) -> tuple[int, int]:
+    """The first epoch, counted from 0, and the one before which training ends.
+
+    Args:
+        epochs: how many; the end where the first one is given.
+        initial_epoch: the first one; None to go on after those that are done.
+        done: how many are.
+
+    Raises:
+        ArgumentError: if one is no number of epochs, or the end is before the beginning.
+    """
+    at_least("fit: epochs", epochs, 0)
+    if initial_epoch is None:
+        return done, done + int(epochs)
     at_least("fit: initial_epoch", initial_epoch, 0)
+    if epochs < initial_epoch:
+        raise ArgumentError(
+            f"fit: with initial_epoch={initial_epoch} training ends after epoch {epochs}, before it begins: "
+            f"epochs counts those before initial_epoch too; give epochs={initial_epoch + epochs} for "
+            f"{epochs} epochs, or leave initial_epoch out"
+        )
+    return int(initial_epoch), int(epochs)
 
 
 def listed(what: str, values: Any, kind: type, example: str) -> list[Any]:

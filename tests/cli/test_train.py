@@ -75,6 +75,7 @@ def test_what_is_printed(command, images) -> None:
         "accuracy",
         "val_loss",
         "val_accuracy",
+        "learning_rate",
         "samples_per_second",
     ]
     assert lines[-2].startswith("test_loss ") and "test_accuracy" in lines[-2]

@@ -155,6 +155,16 @@ def test_a_checkpoint_that_a_signal_ended_listens_anew(tmp_path: Path) -> None:
     assert checkpoint.interrupted_by is None
 
 
+def test_a_training_that_a_signal_ended_between_two_epochs_goes_on(tmp_path: Path) -> None:
+    end = md.callbacks.LambdaCallback(
+        on_epoch_end=lambda fit: fit.epoch == 1 and signal.raise_signal(signal.SIGTERM)
+    )
+    with pytest.raises(SystemExit):
+        fit(network(), end, md.callbacks.Checkpoint(tmp_path))
+    history = fit(network(), md.callbacks.Checkpoint(tmp_path))
+    assert history.stopped is None and len(history) == 3
+
+
 # --- mistakes ---------------------------------------------------------------------------------------
 
 

@@ -96,7 +96,7 @@ class Checkpoint(Callback):
         """Save when it is time, or when a signal came."""
         if self.interrupted_by is not None:
             self._save(fit)
-            fit.stop(f"signal {self.interrupted_by}")
+            fit.stop(f"signal {self.interrupted_by}", goes_on=True)
         elif self.every_steps is not None:
             if fit.steps % self.every_steps == 0:
                 self._save(fit)
@@ -107,7 +107,7 @@ class Checkpoint(Callback):
     def on_epoch_end(self, fit: Fit) -> None:
         """Save, if it is time; the best epoch is marked, and kept in memory until then."""
         if self.interrupted_by is not None:  # while validation ran
-            fit.stop(f"signal {self.interrupted_by}")
+            fit.stop(f"signal {self.interrupted_by}", goes_on=True)
         if self._monitor.improves(fit):
             self._best = fit.steps, fit.state()
         is_last = fit.epoch == fit.epochs or fit.is_stopping

@@ -18,6 +18,7 @@ from .history import History, Row
 from .objective import Objective
 from .pending import Flying
 from .pieces import Batch, Take, numbered
+from .rates import Rates
 from .resuming import restore, state_of
 from .sources import Source
 from .totals import Totals, feeds_for, scalars
@@ -56,7 +57,7 @@ class Fit:
     Attributes:
         model: the model that is trained.
         step: the compiled training step, with its optimiser's state.
-        epochs: number of epochs in all.
+        epochs: number of epochs when training ends, those before it included.
         epoch: the current one, counted from 0.
         batch: batches done in the current epoch.
         steps: steps done in all.
@@ -65,6 +66,7 @@ class Fit:
         row: the row of the epoch that just ended.
         seconds: that the current epoch has taken so far, before a resume too.
         stopped: why training is to end; None if nothing has asked for that.
+        goes_on: whether it goes on when it is resumed, though it was stopped.
         completed: whether it has come to its end, where it was to stop or not, without an error.
     """
 
@@ -77,7 +79,7 @@ class Fit:
         *,
         batch_size: BatchSize,
         epochs: int,
-        initial_epoch: int = 0,
+        first: int = 0,
         validation: Callable[[], dict[str, Any]] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
@@ -86,13 +88,14 @@ class Fit:
         self.validation = validation
         # Those that save come last, so that they save what the others did at the same event.
         self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
-        self.epoch, self.batch, self.steps = initial_epoch, 0, 0
+        self.epoch, self.batch, self.steps = first, 0, 0
         self.history = History()
         self.last_loss = float("nan")
         self.row: Row = {}
         self.totals = Totals(objective)
         self.seconds = 0.0
         self.stopped: str | None = None
+        self.goes_on = False
         self.completed = False
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
@@ -100,10 +103,18 @@ class Fit:
         self._next: Flying | None = None  # batches behind those that are waited for
         self._next_take: Take | None = None  # of the next epoch, if that was begun
         self._ended = 0.0  # when the last slice did, in seconds
+        self._rates = Rates(self)
 
-    def stop(self, reason: str) -> None:
-        """End training after the current batch; `history.stopped` gets the reason."""
-        self.stopped = self.stopped or reason
+    def stop(self, reason: str, *, goes_on: bool = False) -> None:
+        """End training after the current batch; `history.stopped` gets the reason.
+
+        Args:
+            reason: why, for people.
+            goes_on: whether training goes on when it is resumed from what was saved at the end of an epoch;
+                one that was stopped within an epoch always does.
+        """
+        if self.stopped is None:
+            self.stopped, self.goes_on = reason, goes_on
 
     def measures(self, column: str) -> bool:
         """Whether a column of the history is the loss or a metric, of training or validation."""
@@ -163,6 +174,7 @@ class Fit:
         slices, size = self._slices(), self.current_batch_size
         if self.call is not None:
             self.call.keep(slices)
+        self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
         if slices is None:
             self._run_batches(self.source.epoch(self.epoch, size, self.batch), started)
@@ -286,7 +298,7 @@ class Fit:
         if self.validation is not None:
             self.row |= {f"val_{k}": v for k, v in scalars(self.validation()).items()}
         self.row |= {
-            "learning_rate": float(self.step.settings.get("learning_rate", float("nan"))),
+            "learning_rate": float(self.step.settings_before.get("learning_rate", float("nan"))),
             "seconds": seconds,
             "samples_per_second": self.totals.rows / seconds,
         }
@@ -294,6 +306,7 @@ class Fit:
             self.row["skipped_steps"] = float(self.step.skipped)
         self.history.rows.append(self.row)
         self.epoch, self.batch, self.seconds = self.epoch + 1, 0, 0.0
+        self.model.epochs_done = self.epoch
         self.totals = Totals(self.objective)
         self._call("on_epoch_end")
 

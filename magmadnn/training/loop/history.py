@@ -27,8 +27,8 @@ class History(ExplainsAttributes):
 
     Attributes:
         rows: dicts with `epoch` (from 1), `loss`, the metrics, `val_...` for validation, `seconds`,
-            `samples_per_second`, `learning_rate`; in mixed_fp16 `skipped_steps`, how many steps of the
-            optimiser so far changed nothing, because a gradient was not finite.
+            `samples_per_second`, `learning_rate` of the epoch's last step; in mixed_fp16 `skipped_steps`, how
+            many steps of the optimiser so far changed nothing, because a gradient was not finite.
         stopped: why training ended early; None if it did not.
     """
 

@@ -52,8 +52,8 @@ def state_of(fit: Fit) -> State:
             "batch": fit.batch,
             "steps": fit.steps,
             "seconds": fit.seconds,
-            # At the end of an epoch training stops for good; within one it is interrupted.
-            "stopped": None if fit.batch else fit.stopped,
+            # At the end of an epoch training may stop for good; within one it is interrupted.
+            "stopped": None if fit.batch or fit.goes_on else fit.stopped,
             "totals": fit.totals.state(),
             "history": list(fit.history.rows),
             "callbacks": {key: c.state() for key, c in named},
@@ -81,6 +81,7 @@ def restore(fit: Fit, state: State) -> None:
     fit.model.assign(part_of(state.tensors, "model/"))
     record = state.record
     fit.epoch, fit.batch, fit.steps = record["epoch"], record["batch"], record["steps"]
+    fit.model.epochs_done = fit.epoch
     fit.seconds, fit.stopped = record["seconds"], record["stopped"]
     fit.history.rows = list(record["history"])
     if fit.batch:

@@ -1,7 +1,7 @@
 """A call of `fit` like the one before, on a GPU: its first steps run while Python looks at what was given.
 
 What the call before relied on is noted: where data lay, and the slices that were run. If a call begins
-alike, so do they, with the order of the first epoch. If the checks then find something, or other slices are
+alike, so do they, with the order of the next epoch. If the checks then find something, or other slices are
 wanted, variables go back to what they were, as if nothing had been begun.
 """
 
@@ -126,7 +126,7 @@ def _slices_for(model: Model, call: Call, batch_size: Any) -> CudaSlices | None:
     noted = _noted.get(model)
     if noted is None or noted.key != _key(model, call, batch_size):
         return None
-    slices, order = noted.found(), known_order(len(call.x), model.seed)
+    slices, order = noted.found(), known_order(len(call.x), model.seed, model.epochs_done)
     if slices is None or order is None:
         return None
     call.begin(slices, order)

@@ -15,6 +15,7 @@ from magmadnn.training.loop.sources import ArraySource
 from magmadnn.training.loop.totals import feeds_for
 
 from .checks import checked_arrays
+from .training_step import training_step
 
 if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
@@ -54,7 +55,7 @@ def _planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:
         return model._predictor()
     if y is not None:
         inputs, targets = checked_arrays(model, what, x, y)
-        model._training_step(ArraySource(inputs, targets, None, seed=None).sample)
+        training_step(model, ArraySource(inputs, targets, None, seed=None).sample)
     elif what == "profile":
         raise ArgumentError("profile: the targets are missing: profile(x, y)")
     if model._step is None:

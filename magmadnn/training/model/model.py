@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,44 +10,38 @@ import numpy as np
 
 from magmadnn import optim
 from magmadnn.calls import ExplainsAttributes
-from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.layers.layer import Layer, Parameter, number_layers
-from magmadnn.optim import Optimizer, Step
+from magmadnn.optim import Optimizer
 from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
-from magmadnn.training.arguments import at_least, check_order, check_share, listed
+from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
-from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
+from magmadnn.training.loop.fit import BatchSize, refuse_while_training
 from magmadnn.training.loop.given import inputs_for
-from magmadnn.training.loop.heads import Head, Key, as_metrics, heads_of, output_names
+from magmadnn.training.loop.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.objective import Objective
-from magmadnn.training.loop.pieces import Batch
-from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
-from magmadnn.training.loop.speculative import Call, begun
-from magmadnn.training.loop.target_values import check_targets
-from magmadnn.training.loop.totals import run_once
+from magmadnn.training.loop.sources import ArraySource, Source
+from magmadnn.training.loop.speculative import begun
 from magmadnn.training.loop.weights import sample_weights
 
-from .architecture import free_variables, kept_states, layers_of, trained_of
+from .architecture import free_variables, layers_of
 from .checks import (
-    as_iterable,
     chained,
     check_model,
-    check_validation,
-    check_values,
     checked_arrays,
     gpu_of,
 )
 from .classes import by_loss, class_numbers, probabilities
-from .copying import Carried, objective_key, state_to_copy
+from .fitting import evaluated, new_fit, stream_of
 from .inspection import diagram_of, plan_of, profile_of
 from .parts import ModelParts
 from .summary import summary_text
+from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
 if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
@@ -75,6 +68,10 @@ class Model(ExplainsAttributes, ModelParts):
             (in float16 the loss is scaled); "tf32" lets GPUs round them to TF32.
         device: "cpu"; "cuda", or "cuda:1" for another than the first NVIDIA GPU; "auto" for a GPU where one
             can be used. Parameters may be read and set as ever: they are copied when that is needed.
+
+    Attributes:
+        epochs_done: passes that `fit` has made with this model; saved with it. The next `fit` counts on, so
+            that three of one epoch each give what one of three epochs gives, bit for bit.
 
     Raises:
         UnknownNameError: if there is no such executor, precision or device.
@@ -110,18 +107,17 @@ class Model(ExplainsAttributes, ModelParts):
         self.metrics = as_metrics(metrics)
         self.executor, self.precision = executor, precision
         self.device = placed(device, executor)
-        self.optimizer = None if optimizer is None else optim.of(optimizer)
+        self.optimizer = optimizer
+        self.epochs_done = 0
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)
         number_layers(self.layers)
         for parameter in self.variables():
             if isinstance(parameter, Parameter):
                 parameter.prepare(self.seed)
-        self._step: tuple[Any, Objective, Step] | None = None
         self._evaluation: tuple[Any, Objective, Executable] | None = None
         self._prediction: Executable | None = None
         self._heads: tuple[Key, list[Head]] | None = None
-        self._carried: Carried | None = None  # the optimiser's state, of a copy
         check_model(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,6 +126,31 @@ class Model(ExplainsAttributes, ModelParts):
     def __repr__(self) -> str:
         ends = [", ".join(str(x.node.spec) for x in side) for side in (self.inputs, self.outputs)]
         return f"<Model {ends[0]} -> {ends[1]}: {len(self.layers)} layers>"
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """The optimiser, with the settings that the next step has: callbacks may have set some.
+
+        An optimiser or its name that is assigned starts anew: without moments, its count of steps at 0.
+        """
+        return optimizer_in_force(self)
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer | str | None) -> None:
+        refuse_while_training(self, "Model: optimizer")
+        self._given = None if optimizer is None else optim.of(optimizer)
+        self._step: Made | None = None
+        self._carried: Carried | None = None  # what a step goes on from where there is none yet
+
+    def reset_optimizer(self) -> None:
+        """Begin anew with the optimiser as it was given: no moments, counts and schedules from 0.
+
+        What callbacks have set is forgotten. Parameters and `epochs_done` stay as they are.
+
+        Raises:
+            ArgumentError: while the model is being trained.
+        """
+        self.optimizer = self._given
 
     @property
     def output_names(self) -> list[str]:
@@ -207,7 +228,7 @@ class Model(ExplainsAttributes, ModelParts):
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
         callbacks: Sequence[Callback] = (),
-        initial_epoch: int = 0,
+        initial_epoch: int | None = None,
         verbose: Any = "auto",
     ) -> History:
         """Train.
@@ -217,7 +238,7 @@ class Model(ExplainsAttributes, ModelParts):
                 iterable of batches (x, y) or (x, y, weights), or a function that makes one for each epoch.
             y: targets: class numbers, or numbers; for several outputs a dict by name, or a list in order.
             batch_size: samples of a step, or a function of the epoch; the last batch may be smaller.
-            epochs: passes over the data, those before initial_epoch included.
+            epochs: passes over the data; the number of the last one where initial_epoch is given.
             validation_data: (x, y) or (x, y, weights) that is evaluated after each epoch.
             validation_split: or the part of x and y, chosen by seed, that is kept back for that.
             shuffle: a new order for each epoch, which depends on seed and epoch only.
@@ -225,7 +246,8 @@ class Model(ExplainsAttributes, ModelParts):
             class_weight: weight of the samples of each class: {class: weight}, or "balanced", which gives
                 all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.
-            initial_epoch: number of the first epoch.
+            initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
+                is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
                 "line" for rows without a bar on a terminal, "bar" for a bar and the last row; False for none.
 
@@ -235,81 +257,22 @@ class Model(ExplainsAttributes, ModelParts):
                 first operation and layer; parameters are then those before that step.
         """
         refuse_while_training(self, "fit")
-        at_least("fit: epochs", epochs, 0)
         if not callable(batch_size):
             at_least("fit: batch_size", batch_size, 1)
         callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
         check_share("fit: validation_split", validation_split)
-        check_order(shuffle, initial_epoch)
-        others = callbacks or validation_split or class_weight or initial_epoch
+        check_order(shuffle)
+        span = epochs_of(epochs, initial_epoch, self.epochs_done)
+        others = callbacks or validation_split or class_weight or span[0] != self.epochs_done
         plain = shuffle and y is not None and sample_weight is None and not others
         with begun(self, gpu_of(self) if plain else None, x, y, batch_size) as call:
-            x, y = call.x, call.y
-            if y is None:
-                if validation_split or sample_weight is not None or class_weight is not None:
-                    what = "validation_split, sample_weight and class_weight"
-                    raise ArgumentError(f"fit: {what} need x and y as arrays")
-                source: Source = self._stream(x)
-            else:
-                later = not (class_weight or callbacks)
-                inputs, targets = checked_arrays(self, "fit", x, y, later)
-                weights = sample_weights("fit", targets, sample_weight, class_weight)
-                kept = None
-                if validation_split and validation_data is not None:
-                    raise ArgumentError("fit: give validation_data or validation_split, not both")
-                if validation_split:
-                    kept, held = split_rows(len(inputs[0]), validation_split, self.seed)
-                    held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
-                on = {"seed": self.seed if shuffle else None, "device": gpu_of(self)}
-                look = partial(check_values, self, inputs, targets)
-                source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
-            objective, step = self._training_step(source.sample, call)
-            size, validate = 1024 if callable(batch_size) else max(batch_size, 1024), None
-            if validation_data is not None:
-                validate = self._validation(validation_data, size)
-            elif validation_split:
-                validate = partial(self._evaluated, held_back, size)
-            run = Fit(
-                self, objective, step, source, batch_size=batch_size, epochs=epochs,
-                initial_epoch=initial_epoch, validation=validate,
-                callbacks=[*for_verbosity(verbose), *callbacks],
+            run = new_fit(
+                self, call, batch_size=batch_size, span=span, validation_data=validation_data,
+                validation_split=validation_split, shuffle=shuffle, sample_weight=sample_weight,
+                class_weight=class_weight, callbacks=callbacks, shown=for_verbosity(verbose),
             )  # fmt: skip
             call.fit, run.call = run, call
             return run.run()
-
-    def _training_step(self, sample: Batch, call: Call | None = None) -> tuple[Objective, Step]:
-        """The compiled step; kept, with the optimiser's state, as long as targets look alike."""
-        self.optimizer = self.optimizer and optim.of(self.optimizer)  # a name may have been set
-        variables = self.variables()
-        trained = tuple(p.node for p in trained_of(variables))
-        way = {"executor": self.executor, "precision": self.precision, "device": self.device}
-        kept = kept_states(variables)
-        nodes = tuple(s.node for s in kept)
-        key = (*objective_key(self, sample), self.optimizer, *way.values(), trained, nodes)
-        if self._step is None or self._step[0] != key:
-            if call is not None:
-                call.leave()  # a new step may begin with values of now
-            if self.optimizer is None:
-                raise ArgumentError(
-                    "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
-                )
-            objective = Objective(self, sample.targets, sample.weights is not None)
-            step = self.optimizer.step(
-                objective.loss, self.parameters(), outputs=objective.sums, kept=kept, **way
-            )
-            if self._carried is not None and self._carried[0] == key:
-                step.load_state(self._carried[1])
-            self._step, self._carried = (key, objective, step), None
-        return self._step[1:]
-
-    def _stream(self, x: Any) -> IterableSource:
-        names = [placeholder.name for placeholder in self.inputs]
-        look = partial(check_targets, heads_of(self))
-        return IterableSource(as_iterable(x), gpu_of(self), names, self.outputs, look)
-
-    def _validation(self, data: Any, batch_size: int) -> Callable[[], dict[str, Any]]:
-        x, y, weights = check_validation(self, data)
-        return lambda: self.evaluate(x, y, batch_size=batch_size, sample_weight=weights)
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 1024, sample_weight: Any = None
@@ -324,22 +287,12 @@ class Model(ExplainsAttributes, ModelParts):
         """
         at_least("evaluate: batch_size", batch_size, 1)
         if y is None:
-            source: Source = self._stream(x)
+            source: Source = stream_of(self, x)
         else:
             inputs, targets = checked_arrays(self, "evaluate", x, y)
             weights = sample_weights("evaluate", targets, sample_weight, None)
             source = ArraySource(inputs, targets, weights, seed=None)
-        return self._evaluated(source, batch_size)
-
-    def _evaluated(self, source: Source, batch_size: int) -> dict[str, Any]:
-        sample = source.sample
-        key = objective_key(self, sample)
-        if self._evaluation is None or self._evaluation[0] != key:
-            objective = Objective(self, sample.targets, sample.weights is not None)
-            executable = self._executable(objective.outputs)
-            self._evaluation = (key, objective, executable)
-        _, objective, executable = self._evaluation
-        return run_once(self, objective, executable, source.epoch(0, batch_size, 0))
+        return evaluated(self, source, batch_size)
 
     def predict(self, x: Any, *, batch_size: int = 4096) -> Any:
         """The outputs for any number of samples, as an array; for several a list, as `output_names` has them.

@@ -29,6 +29,7 @@ def model_record(model: Model) -> dict[str, Any]:
         "optimizer": encode(model.optimizer),
         "metrics": encode(model.metrics),
         "seed": model.seed,
+        "epochs_done": model.epochs_done,
         "precision": model.precision,
         "frozen": [layer.label for layer in model.layers if not layer.trainable],
     }
@@ -56,6 +57,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
             precision=record["precision"],
             device=device,
         )
+        model.epochs_done = record.get("epochs_done", 0)
         if record["frozen"]:
             model.freeze(*record["frozen"])
     except (KeyError, TypeError) as error:

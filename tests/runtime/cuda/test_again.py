@@ -15,6 +15,7 @@ from magmadnn.runtime.cuda.data import checked_cache as watched
 from magmadnn.runtime.cuda.run.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule import cuts, small
 from magmadnn.training.loop import speculative
+from magmadnn.training.model import fitting
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulator import needs_compiler
 from tests.runtime.cuda.test_foreign import Foreign
@@ -57,7 +58,7 @@ def given(kind: str) -> tuple[Any, Any]:
 
 
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculative, "known_order", lambda rows, seed: None)
+    monkeypatch.setattr(speculative, "known_order", lambda *_: None)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -184,7 +185,7 @@ def test_what_is_begun_in_vain_leaves_nothing(
 
             events.clear()
             with monkeypatch.context() as patch, pytest.raises(error):
-                patch.setattr(type(model), "_training_step", refused)
+                patch.setattr(fitting, "training_step", refused)
                 model.fit(x, y, batch_size=16, verbose=0)
             assert events == ["begin", "_go_back"]
             for name, value in model.values().items():

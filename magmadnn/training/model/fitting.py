@@ -1,0 +1,97 @@
+"""From what `fit` and `evaluate` are given to a training and to sums over batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from magmadnn.data import split_rows
+from magmadnn.errors import ArgumentError
+from magmadnn.training.callbacks import Callback
+from magmadnn.training.loop.fit import BatchSize, Fit
+from magmadnn.training.loop.heads import heads_of
+from magmadnn.training.loop.objective import Objective
+from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
+from magmadnn.training.loop.speculative import Call
+from magmadnn.training.loop.target_values import check_targets
+from magmadnn.training.loop.totals import run_once
+from magmadnn.training.loop.weights import sample_weights
+
+from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of
+from .training_step import objective_key, training_step
+
+if TYPE_CHECKING:
+    from .model import Model
+
+
+def new_fit(
+    model: Model,
+    call: Call,
+    *,
+    batch_size: BatchSize,
+    span: tuple[int, int],
+    validation_data: Any,
+    validation_split: float,
+    shuffle: bool,
+    sample_weight: Any,
+    class_weight: Mapping[int, float] | Literal["balanced"] | None,
+    callbacks: Sequence[Callback],
+    shown: Sequence[Callback],
+) -> Fit:
+    """The training that a call of `fit` asks for.
+
+    `span` is its first epoch and the one it ends before; `shown` are the callbacks that print progress.
+
+    Raises:
+        MagmaDNNError: as `Model.fit`.
+    """
+    x, y, held_back = call.x, call.y, None
+    if y is None:
+        if validation_split or sample_weight is not None or class_weight is not None:
+            what = "validation_split, sample_weight and class_weight"
+            raise ArgumentError(f"fit: {what} need x and y as arrays")
+        source: Source = stream_of(model, x)
+    else:
+        later = not (class_weight or callbacks)
+        inputs, targets = checked_arrays(model, "fit", x, y, later)
+        weights = sample_weights("fit", targets, sample_weight, class_weight)
+        kept = None
+        if validation_split and validation_data is not None:
+            raise ArgumentError("fit: give validation_data or validation_split, not both")
+        if validation_split:
+            kept, held = split_rows(len(inputs[0]), validation_split, model.seed)
+            held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
+        on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
+        look = partial(check_values, model, inputs, targets)
+        source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
+    objective, step = training_step(model, source.sample, call)
+    size = 1024 if callable(batch_size) else max(batch_size, 1024)
+    validate: Callable[[], dict[str, Any]] | None = None
+    if validation_data is not None:
+        x_held, y_held, of_rows = check_validation(model, validation_data)
+        validate = partial(model.evaluate, x_held, y_held, batch_size=size, sample_weight=of_rows)
+    elif held_back is not None:
+        validate = partial(evaluated, model, held_back, size)
+    return Fit(
+        model, objective, step, source, batch_size=batch_size, first=span[0], epochs=span[1],
+        validation=validate, callbacks=[*shown, *callbacks],
+    )  # fmt: skip
+
+
+def stream_of(model: Model, x: Any) -> IterableSource:
+    """Batches from an iterable, or from a function that makes one."""
+    names = [placeholder.name for placeholder in model.inputs]
+    look = partial(check_targets, heads_of(model))
+    return IterableSource(as_iterable(x), gpu_of(model), names, model.outputs, look)
+
+
+def evaluated(model: Model, source: Source, batch_size: int) -> dict[str, Any]:
+    """Loss and metrics over all batches of a source."""
+    sample = source.sample
+    key = objective_key(model, sample)
+    if model._evaluation is None or model._evaluation[0] != key:
+        objective = Objective(model, sample.targets, sample.weights is not None)
+        model._evaluation = (key, objective, model._executable(objective.outputs))
+    _, objective, executable = model._evaluation
+    return run_once(model, objective, executable, source.epoch(0, batch_size, 0))

@@ -1,0 +1,109 @@
+"""The compiled training step of a model, and what the optimiser in it goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.optim import Optimizer, Step
+from magmadnn.optim.records import Setting
+from magmadnn.training.loop.heads import key_of
+from magmadnn.training.loop.objective import Objective
+from magmadnn.training.loop.pieces import Batch
+from magmadnn.training.loop.speculative import Call
+
+from .architecture import kept_states, trained_of
+from .checks import looks
+
+if TYPE_CHECKING:
+    from .model import Model
+
+Made = tuple[Any, Objective, Step]  # what a step was made for, and the step
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """What the optimiser of one compiled step leaves to that of the next.
+
+    Attributes:
+        trained: the parameters that it is about.
+        state: moments and counts.
+        settings: what was set over the optimiser's own.
+    """
+
+    trained: tuple[Node, ...]
+    state: dict[str, Array]
+    settings: dict[str, Setting]
+
+
+def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
+    """Equal for equal losses and metrics of targets that look alike."""
+    return (*looks(sample.targets), sample.weights is not None, key_of(model))
+
+
+def carried_from(model: Model) -> Carried | None:
+    """What the next step goes on from."""
+    if model._step is None:
+        return model._carried
+    key, _, step = model._step
+    state = {name: np.asarray(slot) for name, slot in step.state().items()}
+    return Carried(key[0], state, step.overrides)
+
+
+def optimizer_in_force(model: Model) -> Optimizer | None:
+    """The optimiser with what callbacks have set over its settings."""
+    if model._given is None:
+        return None
+    held = model._carried if model._step is None else None
+    settings = held.settings if held else {} if model._step is None else model._step[2].overrides
+    return model._given.with_settings(settings)
+
+
+def training_step(model: Model, sample: Batch, call: Call | None = None) -> tuple[Objective, Step]:
+    """The step for targets like these; where it has to be made, it goes on from that before.
+
+    The state stays as long as the optimiser and what it trains are the same, the settings always.
+    """
+    variables = model.variables()
+    trained = tuple(p.node for p in trained_of(variables))
+    way = {"executor": model.executor, "precision": model.precision, "device": model.device}
+    kept = kept_states(variables)
+    key = (trained, tuple(s.node for s in kept), objective_key(model, sample), *way.values())
+    if model._step is None or model._step[0] != key:
+        if call is not None:
+            call.leave()  # a new step may begin with values of now
+        if model._given is None:
+            raise ArgumentError(
+                "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
+            )
+        objective = Objective(model, sample.targets, sample.weights is not None)
+        step = model._given.step(
+            objective.loss, model.parameters(), outputs=objective.sums, kept=kept, **way
+        )
+        if (carried := carried_from(model)) is not None:
+            step.set(**carried.settings)
+            if carried.trained == trained:
+                _take_over(step, carried.state)
+        model._step, model._carried = (key, objective, step), None
+    return model._step[1:]
+
+
+def _take_over(step: Step, state: dict[str, Array]) -> None:
+    """Go on from the state of another step of the same optimiser, which may scale its loss or not."""
+    own = {name: np.asarray(slot) for name, slot in step.state().items()}
+    step.load_state(own | {name: value for name, value in state.items() if name in own})
+
+
+def state_to_copy(model: Model) -> dict[str, Any]:
+    """What `copy.deepcopy` and `pickle` take of a model: all but what is compiled.
+
+    A copy compiles for itself when it is used. Its first step goes on from the state that it carries, if
+    that would have gone on in the original too.
+    """
+    compiled = {"_step": None, "_evaluation": None, "_prediction": None}
+    return vars(model) | compiled | {"_carried": carried_from(model)}
