@@ -103,7 +103,7 @@ def test_several_networks_with_steps_of_their_own() -> None:
     _, second, vs = network()
     optimizer = optim.Adam(0.05)
     one, two = optimizer.step(first, ws), optimizer.step(second, vs)
-    x2 = two.program.placeholders[0]
+    x2 = two.plan.program.placeholders[0]
     assert x2 is not x.node
     for batch in BATCHES[:3]:
         one({x: batch})
