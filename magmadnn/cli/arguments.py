@@ -30,9 +30,9 @@ class Parser(argparse.ArgumentParser):
         about = "threads to compute on; results do not depend on it (default: one for each core)"
         (to or self).add_argument("--threads", type=whole(1), metavar="N", help=about)
 
-    def add_reading(self) -> None:
+    def add_reading(self, required: bool = True) -> None:
         """Add the options of commands that read data for a network that is trained."""
-        self.add_argument("--data", metavar="DATA", required=True, help="as for magmadnn train")
+        self.add_argument("--data", metavar="DATA", required=required, help="as for magmadnn train")
         self.add_argument(
             "--missing",
             type=one_of("way", ("mean", "drop")),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from magmadnn.errors import DataError
+from magmadnn.data import Preparation
+from magmadnn.errors import ArgumentError, DataError
 
-from .arguments import Parser
+from .arguments import Parser, one_of
 from .console import Console
 from .outputs import check_place, say_result, write_json
+from .run_rows import SPLITS, rows_of_run
 from .trained import open_trained, rows_for
-from .units import figures
+from .units import Array, figures
+
+Prepared = tuple[Array, Array, Array]  # inputs, targets, and targets in their own units
 
 
 def parser() -> Parser:
@@ -19,10 +25,16 @@ def parser() -> Parser:
     made = Parser(
         "evaluate",
         "Loss and errors of a trained network on data: on its test set, where it has one of its own,\n"
-        "otherwise on all rows. Inputs are scaled as in training.",
+        "otherwise on all rows; or on rows of the run itself. Inputs are scaled as in training.",
     )
     made.add_argument("folder", metavar="DIR", help="output folder of magmadnn train")
-    made.add_reading()
+    made.add_reading(required=False)
+    made.add_argument(
+        "--split",
+        type=one_of("split", SPLITS),
+        metavar="test|validation|train",
+        help="the rows that the run kept for that; --data is then needed only if its data has moved",
+    )
     made.add_argument("--json", metavar="FILE", help="write the result to FILE too")
     made.add_threads()
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -39,14 +51,42 @@ def run(argv: Sequence[str]) -> int:
     say = Console(arguments.quiet)
     check_place("--json", arguments.json)
     model, preparation = open_trained(arguments.folder)
+    if arguments.split is not None:
+        name, prepared = arguments.split, _of_run(preparation, arguments, say)
+    else:
+        name, prepared = _of_data(preparation, arguments, say)
+    found = figures(model, preparation, *prepared)
+    result: dict[str, Any] = {"evaluated": name, "rows": len(prepared[0])}
+    result |= {f"{name}_{figure}": value for figure, value in found.items()}
+    say_result(result, say, name)
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return 0
+
+
+def _of_run(preparation: Preparation, arguments: argparse.Namespace, say: Console) -> Prepared:
+    """The rows that the run kept for the chosen split."""
+    for option in ("missing", "decimal"):
+        if getattr(arguments, option) is not None:
+            raise ArgumentError(
+                f"--{option} does not go with --split: the run's data is read as for its training; leave "
+                "it out"
+            )
+    rows = rows_of_run(arguments.folder, arguments.split, arguments.data)
+    say(rows.description)
+    return preparation.apply_inputs(rows.x), preparation.apply_target(rows.y), rows.y
+
+
+def _of_data(
+    preparation: Preparation, arguments: argparse.Namespace, say: Console
+) -> tuple[str, Prepared]:
+    """What figures are called, and the rows: `test` for a test set of the data's own, else by the file."""
+    if arguments.data is None:
+        raise ArgumentError("--data is missing: give data, or rows of the run by --split test")
     rows = rows_for(preparation, arguments)
     if rows.y is None or rows.raw_target is None:
         raise DataError(f"{arguments.data}: has no targets to compare with")
     say(rows.description)
-    found = figures(model, preparation, rows.x, rows.y, rows.raw_target)
-    result: dict[str, Any] = {f"test_{name}": value for name, value in found.items()}
-    result["rows"] = len(rows.x)
-    say_result(result, say)
-    if arguments.json is not None:
-        write_json(arguments.json, result)
-    return 0
+    file = Path(arguments.data)
+    name = (file.with_suffix("") if file.suffix in (".gz", ".xz") else file).stem
+    return "test" if rows.is_test_set else name, (rows.x, rows.y, rows.raw_target)

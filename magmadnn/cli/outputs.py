@@ -167,9 +167,10 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def say_result(result: Mapping[str, Any], say: Console) -> None:
-    """Print what was found on the test rows."""
-    shown = [f"{name} {_figure(name, value)}" for name, value in result.items() if "test_" in name]
+def say_result(result: Mapping[str, Any], say: Console, evaluated: str = "test") -> None:
+    """Print what was found on the rows that were evaluated."""
+    begin = f"{evaluated}_"
+    shown = [f"{n} {_figure(n, value)}" for n, value in result.items() if n.startswith(begin)]
     say(", ".join(shown))
     if "train_seconds" in result:
         say(

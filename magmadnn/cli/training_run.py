@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import math
 import signal
 import time
@@ -15,8 +14,8 @@ import numpy as np
 
 from magmadnn import optim
 from magmadnn.backends import cuda
-from magmadnn.data import Dataset, load
-from magmadnn.errors import ArgumentError, DataError, DeviceError, FileError
+from magmadnn.data import Dataset
+from magmadnn.errors import ArgumentError, DeviceError, FileError
 from magmadnn.models import by_name
 from magmadnn.storage import printing
 from magmadnn.storage.places import expanded
@@ -39,6 +38,7 @@ from .outputs import (
     write_json,
     write_results,
 )
+from .run_rows import check_same_rows, fingerprint, read_dataset
 from .settings import Settings, mnist_folder
 from .units import OwnUnits
 
@@ -77,7 +77,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
     data = _load(settings, settings.data, say)
     settings = replace(
         Settings.of(arguments, data.preparation.input_shape),
-        data_sha256=_fingerprint(data),
+        data_sha256=fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )
     data = data.keeping_back(settings.validation_split, settings.seed)
@@ -110,12 +110,9 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
             write_json(settings.json, result)
         return 0
     _check_device(settings.device)
-    data = _load(settings, settings.data_folder or settings.data, say)
-    if _fingerprint(data) != settings.data_sha256:
-        raise DataError(
-            f"{settings.data_folder or settings.data}: the training rows are not those that the run in "
-            f"{folder} was started with; restore the data, or start a new run"
-        )
+    source = settings.data_folder or settings.data
+    data = _load(settings, source, say)
+    check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
     data = data.keeping_back(settings.validation_split, settings.seed)
     return _train(Run(folder, settings, data, _build(settings, data), say))
 
@@ -172,21 +169,7 @@ def _create(settings: Settings, out: Path | None) -> Path:
 
 
 def _load(settings: Settings, source: str, say: Console) -> Dataset:
-    try:
-        data = load(
-            source,
-            target=settings.target,
-            ignore=settings.ignore,
-            features=settings.features,
-            categories=settings.categories,
-            decimal=settings.decimal,
-            missing=settings.missing,
-            test_split=settings.test_split,
-            seed=settings.seed,
-            task=settings.task,
-        )
-    except DataError as error:
-        raise type(error)(as_typed(str(error))) from error
+    data = read_dataset(settings, source)
     say(data.description)
     for remark in data.notes:
         say(f"note: {as_typed(remark)}")
@@ -212,14 +195,6 @@ def _reason(settings: Settings, data: Dataset) -> str:
     if (target == np.floor(target)).all():
         return f"the target has {distinct:,} different values in {len(target):,} rows"
     return "the target has values that are not whole"
-
-
-def _fingerprint(data: Dataset) -> str:
-    digest = hashlib.sha256()
-    for array in (data.x_train, data.y_train):
-        digest.update(f"{array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
 
 
 def _steps(settings: Settings, rows: int) -> int:

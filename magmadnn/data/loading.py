@@ -98,6 +98,7 @@ class Rows:
         y: prepared targets, or None.
         raw_target: targets as they were read, or None.
         lines: the line in its file of each row of a table; None for other data.
+        is_test_set: whether these are the rows of a test set, and not all that there are.
     """
 
     description: str
@@ -105,6 +106,7 @@ class Rows:
     y: Array | None
     raw_target: Array | None
     lines: NDArray[np.int64] | None
+    is_test_set: bool = False
 
 
 @checked_call
@@ -247,6 +249,7 @@ def load_for(
         y=None if raw is None else filled.apply_target(raw, lines),
         raw_target=raw,
         lines=lines,
+        is_test_set=part.startswith("test rows"),
     )
 
 

@@ -16,6 +16,7 @@ import pytest
 import magmadnn as md
 from magmadnn.cli import commands, doctor, doctor_gpu, machine
 from magmadnn.cli.commands import COMMANDS
+from magmadnn.cli.trained import open_trained
 from magmadnn.errors import installing
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
@@ -60,7 +61,7 @@ def test_evaluate_says_what_training_said(command, images, tmp_path) -> None:
     assert "61 test rows" in done.out
     found = json.loads((tmp_path / "e.json").read_text())
     trained = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert found.pop("rows") == 61
+    assert (found.pop("evaluated"), found.pop("rows")) == ("test", 61)
     assert found == {name: trained[name] for name in found}
     assert {"test_loss", "test_accuracy"} == set(found)
     assert command("evaluate", "run/model", "--data", images, "--quiet").out == ""
@@ -80,8 +81,8 @@ def test_predict_writes_names_and_probabilities_of_classes(command, soils, tmp_p
     assert [row[0] for row in found] == [
         ("clay", "loam", "sand")[k] for k in numbers.argmax(axis=1)
     ]
-    model, data = md.load("run"), md.data.load(soils)
-    x = md.data.load_for(data.preparation, "new.csv", with_target=False).x
+    model, preparation = open_trained("run")
+    x = md.data.load_for(preparation, "new.csv", with_target=False).x
     np.testing.assert_array_equal(numbers.astype(np.float32), model.predict_probability(x))
 
 

@@ -92,8 +92,8 @@ ARGUMENTS: list[PythonCase] = [
              lambda: md.init.normal(stddev=0.1)),
     argument("Model", "lr", OF_OPTIMIZER, lambda: network(lr=0.1)),
     argument("Model", "optimiser",
-             "did you mean 'optimizer'? known are device, executor, inputs, layers, loss, metrics, "
-             "optimizer, outputs, precision, seed",
+             "did you mean 'optimizer'? known are device, executor, inputs, layers, loss, loss_weights, "
+             "metrics, optimizer, outputs, precision, seed",
              lambda: md.Model([L.Input((5,)), D(3)], optimiser="adam")),
     argument("Model", "training",
              "fit trains; evaluate and predict do not; an Operation has y.eval(feeds, training=True)",

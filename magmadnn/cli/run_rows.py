@@ -1,0 +1,120 @@
+"""The rows of a run: its data read as it was for the training, and which of them it kept for what."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from magmadnn.data import Dataset, load, split_rows
+from magmadnn.errors import CheckpointError, DataError
+from magmadnn.storage.places import expanded
+from magmadnn.storage.run_folder import RUN, read_run
+
+from .arguments import as_typed
+from .settings import Settings
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SPLITS = ("test", "validation", "train")
+
+
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """Rows of a run, as they were read.
+
+    Attributes:
+        description: which they are.
+        x: inputs.
+        y: targets.
+    """
+
+    description: str
+    x: Array
+    y: Array
+
+
+def read_dataset(settings: Settings, source: str) -> Dataset:
+    """The data of a run, split as the settings say.
+
+    Raises:
+        MagmaDNNError: it cannot be read or trained on.
+    """
+    try:
+        return load(
+            source,
+            target=settings.target,
+            ignore=settings.ignore,
+            features=settings.features,
+            categories=settings.categories,
+            decimal=settings.decimal,
+            missing=settings.missing,
+            test_split=settings.test_split,
+            seed=settings.seed,
+            task=settings.task,
+        )
+    except DataError as error:
+        raise type(error)(as_typed(str(error))) from error
+
+
+def fingerprint(data: Dataset) -> str:
+    """SHA-256 of the rows that training and validation take."""
+    digest = hashlib.sha256()
+    for array in (data.x_train, data.y_train):
+        digest.update(f"{array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def check_same_rows(
+    data: Dataset, settings: Settings, source: str, folder: str, way_out: str
+) -> None:
+    """Look whether data is what a run was started with.
+
+    Raises:
+        DataError: if not.
+    """
+    if fingerprint(data) != settings.data_sha256:
+        raise DataError(
+            f"{source}: the training rows are not those that the run in {folder} was started with; {way_out}"
+        )
+
+
+def rows_of_run(folder: str, split: str, source: str | None) -> RunRows:
+    """The rows that a run kept for testing, validation or training.
+
+    Args:
+        folder: of the run.
+        split: one of `SPLITS`.
+        source: the run's data, if it lies elsewhere by now.
+
+    Raises:
+        CheckpointError: the folder holds no run.
+        DataError: the data is other data by now, or the run kept no rows back to validate.
+    """
+    if not (expanded(folder) / RUN).is_file():
+        raise CheckpointError(
+            f"--split {split}: {folder} holds no {RUN}, which says how the rows were split; give the output "
+            "folder of magmadnn train, or leave --split out"
+        )
+    settings = Settings.from_record(read_run(expanded(folder)), folder)
+    source = source or settings.data_folder or settings.data
+    data = read_dataset(settings, source)
+    check_same_rows(data, settings, source, folder, "restore it, or leave --split out")
+    if split == "test":
+        x, y = data.x_test, data.y_test
+    else:
+        x, y = data.x_train, data.y_train
+        share = settings.validation_split
+        if share:  # as `fit` splits them
+            kept, held = split_rows(len(x), share, settings.seed)
+            chosen = kept if split == "train" else held
+            x, y = x[chosen], y[chosen]
+        elif split == "validation":
+            raise DataError(
+                f"--split validation: the run in {folder} kept no rows back (--validation-split 0); "
+                "choose train or test"
+            )
+    return RunRows(f"{source}: the {len(x):,} {split} rows of the run in {folder}", x, y)
