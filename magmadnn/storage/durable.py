@@ -40,7 +40,8 @@ _FILES = Fields(
         )
     }
 )
-_ATTEMPTS = 20  # to read what another process keeps replacing
+_ATTEMPTS = 20  # to read what another process keeps replacing, or to replace it
+_MET = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT)  # where it is there again, or not any more
 _PIECE = 64 * 2**20  # bytes a call: some systems refuse 2**31, and signals are seen in between
 
 
@@ -119,7 +120,15 @@ def write_folder(
             temporary = temporary_name(target, "tmp", mark)
             try:
                 _fill(temporary, files, manifest)
-                _put_in_place(temporary, target, mark, replace)
+                for left in reversed(range(_ATTEMPTS)):
+                    try:
+                        _check_free(target, files, replace)
+                        with writer_mark() as own:
+                            _put_in_place(temporary, target, own, replace)
+                        break
+                    except OSError as error:  # another process replaces it at the same time
+                        if not (replace and left and error.errno in _MET):
+                            raise
             except BaseException:
                 discard(temporary)
                 raise
@@ -291,6 +300,8 @@ def _put_in_place(temporary: Path, target: Path, mark: str, replace: bool) -> No
         if aside:
             with suppress(OSError):  # else the recovery rule does it
                 calls.rename(aside, target)
+        if aside and aside.exists() and target.exists():  # of another process: ours is not needed
+            _remove_aside(aside, target, mark)
         raise
     calls.sync_folder(target.parent)
     if aside:

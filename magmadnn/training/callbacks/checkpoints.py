@@ -9,6 +9,7 @@ from typing import Any
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
 from magmadnn.storage.checkpoint import CheckpointStore, State
+from magmadnn.storage.holding import Holding
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.signals import StopRequest
 
@@ -61,6 +62,7 @@ class Checkpoint(Callback):
         self.every_steps, self.every_seconds, self.resume = every_steps, every_seconds, resume
         self.signals = signals
         self._signals: StopRequest | None = None
+        self._holding: Holding | None = None
         self._monitor = Monitor("Checkpoint", monitor, mode)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._saved_step = -1
@@ -77,6 +79,8 @@ class Checkpoint(Callback):
         self._monitor.begin(fit)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._saved_step, self._best, self.is_saved = -1, None, False
+        self._signals = None
+        self._holding = Holding(self.store.folder.parent, "train")
         self._signals = StopRequest() if self.signals else None
         if self._signals is not None:
             self._signals.__enter__()
@@ -130,10 +134,14 @@ class Checkpoint(Callback):
 
     def on_train_end(self, fit: Fit) -> None:
         """Write what is kept in memory, and give signals back to the program."""
+        holding, self._holding = self._holding, None
+        if holding is None:  # it could not begin
+            return
         try:
             self._write_best()
             self.is_saved = self._saved_step == fit.steps
         finally:
+            holding.release()
             if self._signals is not None:
                 self._signals.__exit__(None, None, None)
         if self._signals is not None and fit.completed:
