@@ -129,6 +129,7 @@ class Layer(ExplainsAttributes):
     _parent: Layer | None = field(default=None, init=False)
     _given: str | None = field(default=None, init=False)  # by a Model, to a layer without a name
     _built: bool = field(default=False, init=False)
+    _beside: set[str] = field(default_factory=set, init=False)  # names in its models
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -357,7 +358,8 @@ def snake_case(name: str) -> str:
 def number_layers(layers: list[Layer]) -> None:
     """Names for layers without one: class and number, `dense_1`, `dense_2`, in order.
 
-    A layer that has its number already, from another model, keeps it where no other layer here has it.
+    A layer that has its number already, from another model, keeps it where no other layer here has it; else
+    it gets one that is free in both.
 
     Raises:
         ArgumentError: if two layers were given one name, or a layer is a part of two.
@@ -374,12 +376,14 @@ def number_layers(layers: list[Layer]) -> None:
     for layer in unnamed:
         if layer._given is None:
             base = snake_case(type(layer).__name__)
-            while f"{base}_{counts.setdefault(base, 1)}" in taken:
+            used = taken.keys() | layer._beside  # of other models, in which it gets this name too
+            while f"{base}_{counts.setdefault(base, 1)}" in used:
                 counts[base] += 1
             layer._given = f"{base}_{counts[base]}"
             taken[layer._given] = layer
     _check_parts(layers)
     for layer in layers:
+        layer._beside |= {other.label for other in layers}
         layer.number_parts()
 
 

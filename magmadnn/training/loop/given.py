@@ -123,6 +123,11 @@ def _in_order(
     value: Mapping[str, Any], names: Sequence[str], kind: str, what: str = ""
 ) -> tuple[Any, ...]:
     """What a dict has for inputs or outputs of these names."""
+    if len(set(names)) < len(names):
+        raise GraphError(
+            f"{what}two of the model's {kind} have one name, {list(names)}: give a list in their order, or "
+            "each a name of its own, as in md.layers.Input(shape, name=...)"
+        )
     if set(value) != set(names):
         raise GraphError(f"{what}the model's {kind} are {list(names)}, got {list(value)}")
     return tuple(value[name] for name in names)

@@ -112,7 +112,7 @@ class Model(ExplainsAttributes, ModelParts):
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)
         number_layers(self.layers)
-        for parameter in self.variables():
+        for parameter in self.named().values():
             if isinstance(parameter, Parameter):
                 parameter.prepare(self.seed)
         self._evaluation: tuple[Any, Objective, Executable] | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError, UnknownNameError
+from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter
@@ -35,9 +35,24 @@ class ModelParts:
         """What is trained, in order of the layers; frozen layers are left out."""
         return trained_of(self.variables())
 
+    def named(self) -> dict[str, Trained]:
+        """All parameters and states by name.
+
+        Raises:
+            ArgumentError: if two have one name, so that the values of one would be taken for the other's.
+        """
+        found: dict[str, Trained] = {}
+        for variable in self.variables():
+            if found.setdefault(variable.name, variable) is not variable:
+                raise ArgumentError(
+                    f"Model: two of its variables are named {variable.name!r}; give each variable, and each "
+                    "layer, a name of its own"
+                )
+        return found
+
     def values(self) -> dict[str, Array]:
         """Copies of all parameters and states, by name."""
-        return {p.name: np.array(p.value.read()) for p in self.variables()}
+        return {name: np.array(p.value.read()) for name, p in self.named().items()}
 
     def check(self, values: Mapping[str, Array]) -> None:
         """Look whether `values` fit this model in names, shapes and dtypes.
@@ -45,7 +60,7 @@ class ModelParts:
         Raises:
             CheckpointError: naming the first that does not.
         """
-        expected = {p.name: p.node.spec for p in self.variables()}
+        expected = {name: p.node.spec for name, p in self.named().items()}
         for name, spec in expected.items():
             if name not in values:
                 raise CheckpointError(f"{name} is missing; the values belong to another model")
@@ -64,8 +79,8 @@ class ModelParts:
             CheckpointError: if they do not fit.
         """
         self.check(values)
-        for parameter in self.variables():
-            parameter.assign(values[parameter.name])
+        for name, parameter in self.named().items():
+            parameter.assign(values[name])
 
     def penalties(self) -> list[Operation]:
         """The terms that regularisers add to the loss."""

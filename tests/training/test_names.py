@@ -1,0 +1,89 @@
+"""Values are kept by name, so no two variables of a model have one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError, GraphError
+
+L = md.layers
+X = np.random.default_rng(2).normal(size=(7, 3)).astype(np.float32)
+
+
+def with_variables(*names: str) -> md.Model:
+    x = L.Input((3,))
+    y: Any = x
+    for k, name in enumerate(names):
+        y = y * md.variable(name, np.full(3, k + 2, np.float32))
+    return md.Model(inputs=[x], outputs=[y])
+
+
+def nested(inner: str, outer: str) -> md.Model:
+    part = L.Sequential([L.Dense(3, name="b")], name="a")
+    return md.Model([L.Input((3,)), part, L.Dense(3, name=f"{outer}{inner}")])
+
+
+def beside_a_layer() -> md.Model:
+    x = L.Input((3,))
+    y = L.Dense(3, name="d")(x) * md.variable("d/bias", np.ones(3, np.float32))
+    return md.Model(inputs=[x], outputs=[y])
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: with_variables("w", "w"), "w"),
+        (lambda: nested("b", "a/"), "a/b/kernel"),
+        (beside_a_layer, "d/bias"),
+    ],
+)
+def test_two_variables_of_one_name_are_refused(make: Any, name: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        make()
+    assert str(raised.value) == (
+        f"Model: two of its variables are named {name!r}; give each variable, and each layer, a name of its "
+        "own"
+    )
+
+
+@pytest.mark.parametrize("make", [lambda: with_variables("w", "v"), lambda: nested("b", "a_")])
+def test_names_that_only_look_alike_are_kept(make: Any, tmp_path: Path) -> None:
+    model = make()
+    model.save(tmp_path)
+    assert np.array_equal(md.load(tmp_path).predict(X), model.predict(X))
+
+
+def test_a_layer_that_is_renamed_in_another_model_is_no_namesake_in_its_own() -> None:
+    one = md.Model([L.Input((3,)), L.Dense(3), L.Dense(3)])
+    other = md.Model([L.Input((3,)), L.Dense(3)])
+    before = one.predict(X)
+    x = L.Input((3,))
+    both = md.Model(inputs=[x], outputs=[one.layers[0](other.layers[0](x))])
+    for model in (one, other, both):
+        assert len(model.values()) == len(model.variables())
+    one.assign(one.values())
+    assert np.array_equal(one.predict(X), before)
+
+
+def test_names_of_layers_that_no_other_model_has_are_as_ever() -> None:
+    model = md.Model(
+        [L.Input((3,)), L.Dense(3), L.Dropout(0.1), L.Dense(3, name="dense_2"), L.Dense(3)]
+    )
+    assert [layer.label for layer in model.layers] == ["dense_1", "dropout_1", "dense_2", "dense_3"]
+
+
+def test_inputs_of_one_name_are_not_given_by_name() -> None:
+    x, y = L.Input((3,)), L.Input((3,))
+    model = md.Model(inputs=[x, y], outputs=[x - y])
+    assert np.array_equal(model.predict([X, 0 * X]), X)
+    with pytest.raises(GraphError) as raised:
+        model.predict({"input": X})
+    assert str(raised.value) == (
+        "predict: two of the model's inputs have one name, ['input', 'input']: give a list in their order, "
+        "or each a name of its own, as in md.layers.Input(shape, name=...)"
+    )
