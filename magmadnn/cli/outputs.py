@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from magmadnn.data import Dataset
-from magmadnn.errors import CheckpointError, FileError, MissingExtraError
+from magmadnn.errors import CheckpointError, FileError, MissingExtraError, shown
 from magmadnn.storage.checkpoint import parameters_sha256
-from magmadnn.storage.disk import worded
+from magmadnn.storage.disk import is_folder, is_there, worded
 from magmadnn.storage.durable import read_file, write_file
 from magmadnn.storage.places import expanded
-from magmadnn.storage.plain_json import JSON_BYTES
+from magmadnn.storage.plain_json import JSON_BYTES, decode
+from magmadnn.storage.plain_schema import Either, Fields, Flag, Number, Text, Whole, check, maybe
 from magmadnn.training import History, Model
 from magmadnn.training.model.saving import save_model
 
@@ -28,6 +29,14 @@ from .units import figures
 
 RESULT = "result.json"
 MODEL = "model"
+_RESULT = Fields(
+    {
+        "epochs": Whole(),
+        "train_seconds": Number(0, finite=True),
+        "samples_per_second": Number(0, finite=True),
+    },
+    others=Either((maybe(Number()), Text(), Flag())),
+)
 
 
 def write_output(path: str | os.PathLike[str], data: bytes) -> None:
@@ -69,7 +78,7 @@ def check_place(option: str, path: str | None) -> None:
     """
     if path is None:
         return
-    if expanded(path).is_dir():
+    if is_folder(expanded(path)):
         raise FileError(f"{option} {path}: expected the name of a file, got a folder")
     check_above(option, path)
 
@@ -154,24 +163,23 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         CheckpointError: if it is damaged.
     """
     path = folder / RESULT
-    if not path.exists():
+    if not is_there(path):
         return None
     try:
-        result = json.loads(read_file(path, JSON_BYTES))
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path}: is damaged ({error}); remove it, and --resume makes it anew"
-        ) from error
-    if not isinstance(result, dict):
-        raise CheckpointError(f"{path}: is damaged; remove it, and --resume makes it anew")
+        result = decode(read_file(path, JSON_BYTES), shown(path))
+        check(_RESULT, result, shown(path))
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; remove it, and --resume makes it anew") from error
     return result
 
 
 def say_result(result: Mapping[str, Any], say: Console, evaluated: str = "test") -> None:
     """Print what was found on the rows that were evaluated."""
     begin = f"{evaluated}_"
-    shown = [f"{n} {_figure(n, value)}" for n, value in result.items() if n.startswith(begin)]
-    say(", ".join(shown))
+    listed = [
+        f"{shown(n, 80)} {_figure(n, value)}" for n, value in result.items() if n.startswith(begin)
+    ]
+    say(", ".join(listed))
     if "train_seconds" in result:
         say(
             f"{result['epochs']} epochs in {result['train_seconds']:.1f} s, "
@@ -179,7 +187,7 @@ def say_result(result: Mapping[str, Any], say: Console, evaluated: str = "test")
         )
 
 
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
+def _figure(name: str, value: Any) -> str:
+    if isinstance(value, (str, bool)) or value is None:
         return "is not a number"
     return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.6g}"

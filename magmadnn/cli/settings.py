@@ -12,7 +12,7 @@ from magmadnn.data._find import places_of
 from magmadnn.data.idx import has_idx_files
 from magmadnn.data.tables.reading import Missing
 from magmadnn.data.targets import Task
-from magmadnn.errors import ArgumentError, CheckpointError
+from magmadnn.errors import ArgumentError, CheckpointError, quoted
 from magmadnn.models import by_name
 from magmadnn.storage.places import expanded
 
@@ -117,7 +117,7 @@ class Settings:
         names = {f.name for f in fields(cls)}
         if wrong := names.symmetric_difference(record):
             raise CheckpointError(
-                f"{folder}: run.json is not of a training of this version: argument {min(wrong)!r} "
+                f"{folder}: run.json is not of a training of this version: argument {quoted(min(wrong))} "
                 "is missing or not known"
             )
         values: dict[str, Any] = {

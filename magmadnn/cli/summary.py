@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from magmadnn.data import Preparation
 from magmadnn.errors import UnknownNameError
 from magmadnn.models import NETWORKS, Network
+from magmadnn.storage.disk import is_folder
 from magmadnn.storage.places import expanded
 from magmadnn.training import Model
 from magmadnn.training.model.summary import summary_text
@@ -39,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     name = parser().read(argv).network
     if name in NETWORKS:
         _describe(NETWORKS[name])
-    elif expanded(name).is_dir():
+    elif is_folder(expanded(name)):
         model, preparation = open_trained(name)
         print(summary_text(model))
         print(_data_words(preparation))

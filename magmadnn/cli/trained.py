@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from magmadnn.data import Preparation, Rows, load_for
-from magmadnn.errors import CheckpointError, DataError, FileError
+from magmadnn.errors import CheckpointError, DataError, FileError, shown
+from magmadnn.storage.disk import is_folder, is_there
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
@@ -23,15 +24,17 @@ def open_trained(name: str) -> tuple[Model, Preparation]:
         CheckpointError: it holds something else, is damaged, or its training has not finished.
     """
     folder = expanded(name)
-    if not folder.is_dir():
-        raise FileError(f"{name}: expected the output folder of a training, which is not there")
+    if not is_folder(folder):
+        raise FileError(
+            f"{shown(name)}: expected the output folder of a training, which is not there"
+        )
     inner = folder / MODEL
-    if not inner.is_dir() and (folder / RUN).exists():
+    if not is_folder(inner) and is_there(folder / RUN):
         raise CheckpointError(
             f"{name}: this training has not finished, so there is no model yet; go on with it: "
             f"magmadnn train --resume {name}"
         )
-    model, extra = load_model(inner if inner.is_dir() else folder)
+    model, extra = load_model(inner if is_folder(inner) else folder)
     if "preparation" not in extra:
         raise CheckpointError(
             f"{name}: holds a model without the preparation of its data, so it was not saved by "

@@ -254,11 +254,19 @@ class Preparation:
         mean, std = np.array(self.mean), np.array(self.std)
         out = np.empty(x.shape, dtype)
         for low, block in row_blocks(x):
-            scaled = (np.asarray(block, np.float64) - mean) / std
-            if not np.isfinite(scaled).all():
+            part = out[low : low + len(block)]
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaled = (np.asarray(block, np.float64) - mean) / std
+                part[...] = scaled
+            if not np.isfinite(part).all():
                 check_block("x", block, range(low, low + len(block)), self.missing == "mean")
-                scaled[np.isnan(scaled)] = 0.0
-            out[low : low + len(block)] = scaled
+                if np.isinf(part).any():
+                    row, *_ = np.argwhere(np.isinf(part))[0].tolist()
+                    raise DataError(
+                        f"x: row {low + row} is too large once it is scaled as in training: "
+                        "is it in other units?"
+                    )
+                part[np.isnan(part)] = 0.0
         return out
 
     def _columns(self, x: Any) -> Floats:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, IndexOutOfRangeError, ShapeError
+from magmadnn.errors import ArgumentError, IndexOutOfRangeError, ShapeError, quoted
 from magmadnn.graph.dim import Dim, Shape, Size, divide
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample
@@ -54,6 +54,8 @@ def _slice_canonical(words: OpWords, specs: Sequence[Spec], index: Any) -> dict[
 
 def _settled(words: OpWords, axis: int, entry: Entry, size: Size) -> Entry:
     """An entry that counts from the front; on an axis of unknown size as far as that is possible."""
+    if not _is_entry(entry):
+        raise ArgumentError(f"{words.name}: {quoted(entry)} is no index of axis {axis}")
     if entry[0] == "int":
         _check_place(words, axis, entry[1], size)
         return ("int", _from_front(entry[1], size))
@@ -65,6 +67,19 @@ def _settled(words: OpWords, axis: int, entry: Entry, size: Size) -> Entry:
         return ("slice", 0, 0, 1)
     # stepping down to the front ends at -1, which a slice would read as the last element
     return ("slice", places.start, None if places.stop < 0 else places.stop, step)
+
+
+def _is_entry(entry: object) -> bool:
+    """Whether it is ("int", place) or ("slice", start, stop, step); graphs in files may hold anything."""
+    if not isinstance(entry, (tuple, list)) or len(entry) < 2:
+        return False
+    kind, *places = entry
+    if kind == "int" and len(places) == 1:
+        return is_integer(places[0]) or isinstance(places[0], Dim)
+    ends = all(one is None or is_integer(one) or isinstance(one, Dim) for one in places[:2])
+    return (
+        kind == "slice" and len(places) == 3 and ends and is_integer(places[2]) and places[2] != 0
+    )
 
 
 def _from_front(place: Any, size: Size) -> Any:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 COUNT = "count"  # the name of the step count in the state; slots' names have a slash
+_MOST_STEPS = 2**53  # what anybody can do, and exact in float64
 
 
 class Step:
@@ -224,6 +225,16 @@ class Step:
         Raises:
             CheckpointError: if names, shapes or dtypes do not fit; nothing is changed then.
         """
+        arrays = self.check_state(state)
+        for name, slot in {**self._slots, COUNT: self._count}.items():
+            slot.value.write(arrays[name])
+
+    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Look whether `load_state` takes this; gives the arrays.
+
+        Raises:
+            CheckpointError: if names, shapes or dtypes do not fit.
+        """
         held = {**self._slots, COUNT: self._count}
         where = f"state of {type(self.optimizer).__name__}"
         if missing := sorted(held.keys() - state.keys()):
@@ -238,10 +249,11 @@ class Step:
                     f"{where}: {name} must be {slot.dtype.name} of shape {shape_text(slot.shape)}, "
                     f"got {got.dtype.name} of shape {shape_text(got.shape)}"
                 )
-        if arrays[COUNT] < 0:
-            raise CheckpointError(f"{where}: count must be at least 0, got {arrays[COUNT]}")
-        for name, slot in held.items():
-            slot.value.write(arrays[name])
+        if not 0 <= arrays[COUNT] <= _MOST_STEPS:
+            raise CheckpointError(
+                f"{where}: count must be from 0 to {_MOST_STEPS}, got {arrays[COUNT]}"
+            )
+        return arrays
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentError(

@@ -115,6 +115,22 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """A number, or lists of numbers, nested."""
+
+    def fault(self, value: Any) -> Fault | None:
+        """The difference."""
+        left = [value]
+        while left:
+            one = left.pop()
+            if isinstance(one, list):
+                left += one
+            elif type(one) not in (int, float):
+                return Fault("", "numbers, or lists of them", one)
+        return None
+
+
+@dataclass(frozen=True)
 class Text:
     """A text of at most `most` letters, or one of a few words."""
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magmadnn.graph.op import Array
+from magmadnn.storage.plain_schema import Anything, Fields, Whole, check
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.fit import Fit
 
 from .callback import Callback
 from .monitor import Monitor
+
+if TYPE_CHECKING:
+    from magmadnn.training.model.model import Model
+
+_STATE = Fields({"waited": Whole()}, others=Anything())
 
 
 class EarlyStopping(Callback):
@@ -41,10 +47,12 @@ class EarlyStopping(Callback):
         self._monitor = Monitor("EarlyStopping", monitor, mode)
         self._waited = 0
         self._kept: dict[str, Array] = {}
+        self._model: Model | None = None  # while it is trained
 
     def on_train_begin(self, fit: Fit) -> None:
         """Look whether the monitored column says which values are better."""
         self._monitor.begin(fit)
+        self._model = fit.model
 
     def on_epoch_end(self, fit: Fit) -> None:
         """Compare, wait, stop."""
@@ -63,7 +71,7 @@ class EarlyStopping(Callback):
         """Give the best parameters back."""
         if self._kept:
             fit.model.assign(self._kept)
-        self._kept = {}
+        self._kept, self._model = {}, None
 
     def state(self) -> dict[str, Any]:
         """Best value and epochs waited."""
@@ -74,6 +82,13 @@ class EarlyStopping(Callback):
         return self._kept
 
     def restore(self, state: dict[str, Any], tensors: dict[str, Array]) -> None:
-        """Go on waiting."""
+        """Go on waiting.
+
+        Raises:
+            CheckpointError: if the best parameters are of another model, or a field is damaged.
+        """
+        check(_STATE, state, "checkpoint: EarlyStopping")
+        if tensors and self._model is not None:
+            self._model.check(tensors)
         self._monitor.restore(state)
         self._waited, self._kept = state["waited"], dict(tensors)

@@ -6,7 +6,10 @@ import math
 from typing import Any
 
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
+from magmadnn.storage.plain_schema import Anything, Fields, Number, Text, check, maybe
 from magmadnn.training.loop.fit import Fit
+
+_STATE = Fields({"best": maybe(Number()), "monitor": maybe(Text())}, others=Anything())
 
 
 class Monitor:
@@ -72,8 +75,9 @@ class Monitor:
         """Go on from `state()`.
 
         Raises:
-            CheckpointError: if that is of another column.
+            CheckpointError: if that is of another column, or nothing that `state` gives.
         """
+        check(_STATE, state, f"checkpoint: {self.owner}")
         name = state["monitor"]
         if None not in (name, self.given) and name != self.given:
             raise CheckpointError(

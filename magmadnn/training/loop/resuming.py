@@ -3,23 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError, NumericError
+from magmadnn.errors import CheckpointError, MagmaDNNError, NumericError, quoted
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.storage.checkpoint import State
+from magmadnn.storage.plain_schema import (
+    LARGEST,
+    Anything,
+    Either,
+    Fields,
+    Flag,
+    Many,
+    Number,
+    Numbers,
+    Table,
+    Text,
+    Whole,
+    check,
+    maybe,
+)
 
 if TYPE_CHECKING:
     from magmadnn.training.callbacks import Callback
 
     from .fit import Fit
 
-_PROGRESS = frozenset(
-    "seed batch_size epoch batch steps seconds stopped totals history callbacks".split()
+_ROW = Fields(
+    {
+        "epoch": Number(1, LARGEST),
+        "loss": Number(),
+        "seconds": Number(1e-9, finite=True),
+        "samples_per_second": Number(0),
+    },
+    others=Either((Number(), Flag())),
+)
+_PROGRESS = Fields(
+    {
+        "seed": Whole(0, 2**64 - 1),
+        "batch_size": Whole(1),
+        "epoch": Whole(),
+        "batch": Whole(),
+        "steps": Whole(),
+        "seconds": Number(0, finite=True),
+        "stopped": maybe(Text()),
+        "totals": Fields(
+            {"rows": Whole(), "weight": Number(0), "loss": Number(), "sums": Many(Numbers())}
+        ),
+        "history": Many(_ROW),
+        "callbacks": Table(Anything()),
+    },
+    {"algorithms": Table(Text())},
+    others=Anything(),
 )
 
 
@@ -67,29 +106,79 @@ def restore(fit: Fit, state: State) -> None:
 
     Raises:
         CheckpointError: if it belongs to another model or optimiser, to another order of batches, or to
-            no training.
+            no training, or if a field is not what training writes.
     """
-    if missing := _PROGRESS - set(state.record):
-        raise CheckpointError(
-            f"checkpoint: expected one of a training, but {min(missing)!r} is missing; give another "
-            "folder"
-        )
-    _check_order(fit, state.record)
-    _take_algorithms(fit, state.record.get("algorithms", {}))
-    fit.model.check(part_of(state.tensors, "model/"))
-    fit.step.load_state(part_of(state.tensors, "optimizer/"))
-    fit.model.assign(part_of(state.tensors, "model/"))
     record = state.record
+    _check_record(fit, record)
+    _check_order(fit, record)
+    values, slots = part_of(state.tensors, "model/"), part_of(state.tensors, "optimizer/")
+    fit.model.check(values)
+    for name, value in values.items():
+        if is_floating(value.dtype) and not np.isfinite(value).all():
+            raise CheckpointError(f"checkpoint: {name} has NaN or infinity; the file is damaged")
+    fit.step.check_state(slots)
+    _restore_callbacks(fit, state)
+    fit.step.load_state(slots)
+    fit.model.assign(values)
     fit.epoch, fit.batch, fit.steps = record["epoch"], record["batch"], record["steps"]
     fit.model.epochs_done = fit.epoch
     fit.seconds, fit.stopped = record["seconds"], record["stopped"]
     fit.history.rows = list(record["history"])
     if fit.batch:
         fit.totals.restore(record["totals"])
-    for key, callback in _named(fit):
-        if key in record["callbacks"]:
-            kept = part_of(state.tensors, f"callbacks/{key}/")
-            callback.restore(record["callbacks"][key], kept)
+
+
+def _check_record(fit: Fit, record: Mapping[str, Any]) -> None:
+    """Every field is what `state_of` writes, and they go together."""
+    if missing := _PROGRESS.required.keys() - record.keys():
+        raise CheckpointError(
+            f"checkpoint: expected one of a training, but {min(missing)!r} is missing; give another "
+            "folder"
+        )
+    check(_PROGRESS, record, "checkpoint")
+    epoch, batch, rows = record["epoch"], record["batch"], len(record["history"])
+    if rows > epoch or batch > record["steps"]:
+        raise CheckpointError(
+            f"checkpoint: {rows} rows of history and {record['steps']} steps do not go with epoch {epoch}, "
+            f"batch {batch}; the file is damaged"
+        )
+    given = record["totals"]["sums"] if batch else []
+    shapes = [tuple(one.shape) for one in fit.objective.sums] if batch else []
+    if len(given) != len(shapes) or not all(map(_is_shaped, given, shapes)):
+        raise CheckpointError(
+            f"checkpoint: totals.sums: expected arrays of shapes {shapes}, got {quoted(given)}; it is of a "
+            "training with other metrics, or damaged"
+        )
+
+
+def _is_shaped(values: Any, shape: Sequence[Any]) -> bool:
+    """Whether nested lists have this shape."""
+    if not shape:
+        return not isinstance(values, list)
+    same = isinstance(values, list) and len(values) == shape[0]
+    return same and all(_is_shaped(one, shape[1:]) for one in values)
+
+
+def _restore_callbacks(fit: Fit, state: State) -> None:
+    """All callbacks go on, or none: what one of them refuses leaves the others as they were."""
+    done: list[tuple[Callback, dict[str, Any], dict[str, Array]]] = []
+    name = ""
+    try:
+        for name, callback in _named(fit):
+            if name in state.record["callbacks"]:
+                done.append((callback, callback.state(), dict(callback.tensors())))
+                kept = part_of(state.tensors, f"callbacks/{name}/")
+                callback.restore(state.record["callbacks"][name], kept)
+        _take_algorithms(fit, state.record.get("algorithms", {}))
+    except Exception as error:
+        for callback, own, tensors in reversed(done):
+            callback.restore(own, tensors)
+        if isinstance(error, MagmaDNNError):
+            raise
+        raise CheckpointError(
+            f"checkpoint: {name} does not take the state that is saved there: {quoted(error, 200)}; give "
+            "the same callbacks, or another folder"
+        ) from error
 
 
 def _check_finite(values: Mapping[str, Array], steps: int) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError, GraphError
+from magmadnn.errors import CheckpointError, GraphError, quoted
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import (
     CONSTANT,
@@ -33,6 +33,7 @@ from magmadnn.tensor import Operation, Placeholder, Tensor, Variable, placeholde
 
 from .codec import Custom, decode, encode
 
+Made = TypeVar("Made")
 _LARGEST_CONSTANT = 4096  # elements; more belong into a layer's state
 
 
@@ -128,8 +129,8 @@ def build(description: dict[str, Any], custom: Custom) -> tuple[list[Placeholder
     try:
         for entry in description["entries"]:
             made.append(_made(entry, made, layers, custom))
-        inputs = [made[i] for i in description["inputs"]]
-        outputs = [made[i] for i in description["outputs"]]
+        inputs = [_numbered(made, i) for i in description["inputs"]]
+        outputs = [_numbered(made, i) for i in description["outputs"]]
     except (KeyError, IndexError, TypeError) as error:
         raise CheckpointError(f"the model's description is damaged: {error!r}") from error
     if not all(isinstance(x, Placeholder) for x in inputs):
@@ -140,10 +141,10 @@ def build(description: dict[str, Any], custom: Custom) -> tuple[list[Placeholder
 def _made(
     entry: dict[str, Any], made: list[Operation], layers: list[Layer], custom: Custom
 ) -> Operation:
-    sources = [made[i] for i in entry.get("inputs", [])]
+    sources = [_numbered(made, i) for i in entry.get("inputs", [])]
     if "layer" in entry:
         if isinstance(entry["layer"], int):
-            return layers[entry["layer"]](*sources)
+            return _numbered(layers, entry["layer"])(*sources)
         layer = decode(entry["layer"], custom)
         if not isinstance(layer, Layer):
             raise CheckpointError("the model's description is damaged: a layer is no layer")
@@ -164,8 +165,23 @@ def _made(
         raise CheckpointError(
             f"the model needs the op {entry['op']!r}; hand it over: load(folder, custom=[{entry['op']}])"
         )
-    attributes = MappingProxyType({k: decode(v, custom) for k, v in entry["attributes"].items()})
-    return Operation(record(op, [s.node for s in sources], attributes))
+    given: list[Any] = list(sources)
+    if op.args[-1].startswith("*"):
+        first = len(op.args) - 1
+        given = [*sources[:first], sources[first:]]
+    operands, attributes = op.bind(
+        given, {k: decode(v, custom) for k, v in entry["attributes"].items()}
+    )
+    return Operation(record(op, [s.node for s in operands], MappingProxyType(attributes)))
+
+
+def _numbered(values: Sequence[Made], number: Any) -> Made:
+    """What was made as this number; Python would count negative ones from the end."""
+    if type(number) is not int or not 0 <= number < len(values):
+        raise CheckpointError(
+            f"the model's description is damaged: {quoted(number)} numbers none of {len(values)}"
+        )
+    return values[number]
 
 
 def _leaf(entry: dict[str, Any]) -> Operation:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import CheckpointError
+from magmadnn.errors import CheckpointError, DeviceError, MagmaDNNError, quoted, shown
+from magmadnn.graph.op import Array
+from magmadnn.runtime import placed
 from magmadnn.storage.checkpoint import State, load_state, save_state
-from magmadnn.storage.disk import as_path
+from magmadnn.storage.disk import as_path, is_folder
 from magmadnn.storage.durable import folder_names
+from magmadnn.storage.plain_schema import Anything, Fields, Many, Table, Text, Whole, check
 from magmadnn.training.loop.resuming import part_of
 
 from .architecture import build, describe
@@ -18,6 +21,28 @@ from .codec import Custom, decode, encode
 
 if TYPE_CHECKING:
     from .model import Model
+
+
+_MODEL = Fields(
+    {
+        "graph": Fields(
+            {
+                "entries": Many(Table(Anything()), most=20_000),
+                "inputs": Many(Whole()),
+                "outputs": Many(Whole()),
+            }
+        ),
+        "loss": Anything(),
+        "optimizer": Anything(),
+        "metrics": Anything(),
+        "seed": Whole(0, 2**64 - 1),
+        "precision": Text(40),
+        "frozen": Many(Text()),
+    },
+    {"epochs_done": Whole()},
+    others=Anything(),
+)
+_SAVED = Fields({"model": _MODEL, "extra": Table(Anything())}, others=Anything())
 
 
 def model_record(model: Model) -> dict[str, Any]:
@@ -44,6 +69,8 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
     from .model import Model
 
     own = Custom(custom)
+    placed(device, "native")  # what is wrong with the device is not the file's fault
+    check(_MODEL, record, "the model's description")
     try:
         inputs, outputs = build(record["graph"], own)
         model = Model(
@@ -60,8 +87,13 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
         model.epochs_done = record.get("epochs_done", 0)
         if record["frozen"]:
             model.freeze(*record["frozen"])
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"the model's description is damaged: {error!r}") from error
+    except DeviceError:
+        raise
+    except CheckpointError as error:
+        raise CheckpointError(shown(error, 2000)) from error
+    except Exception as error:  # whatever classes and rules make of settings that nobody wrote
+        reason = shown(error if isinstance(error, MagmaDNNError) else repr(error), 500)
+        raise CheckpointError(f"the model's description is damaged: {reason}") from error
     return model
 
 
@@ -84,10 +116,33 @@ def load_model(
     """
     state = load_state(folder)
     if state.record.get("kind") != "model":
-        raise CheckpointError(f"{folder}: holds a {state.record.get('kind', 'state')}, not a model")
+        kind = shown(state.record.get("kind", "state"), 80)
+        raise CheckpointError(f"{shown(folder)}: holds a {kind}, not a model")
+    check(_SAVED, state.record, shown(folder))
+    values = part_of(state.tensors, "model/")
+    _check_variables(state.record["model"], values)
     model = model_from(state.record["model"], custom, device)
-    model.assign(part_of(state.tensors, "model/"))
+    try:
+        model.assign(values)
+    except CheckpointError as error:  # names in it are the file's
+        raise CheckpointError(f"{shown(folder)}: {shown(error)}") from error
     return model, state.record["extra"]
+
+
+def _check_variables(record: dict[str, Any], values: Mapping[str, Array]) -> None:
+    """Variables of no layer take memory as soon as they are made: first their shapes are compared."""
+    for entry in record["graph"]["entries"]:
+        if "variable" in entry:
+            check(_VARIABLE, entry["variable"], "the model's description: variable")
+            name, shape = entry["variable"]["name"], entry["variable"]["shape"]
+            if name not in values or list(values[name].shape) != shape:
+                raise CheckpointError(
+                    f"the model's description is damaged: variable {quoted(name)} of shape "
+                    f"{quoted(shape)} is not among the tensors"
+                )
+
+
+_VARIABLE = Fields({"name": Text(), "shape": Many(Whole()), "dtype": Text(40)})
 
 
 @checked_call
@@ -105,5 +160,5 @@ def load(folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu") ->
         FileError: if it cannot be read.
     """
     outer = as_path("load: the folder", folder)
-    inside = outer.is_dir() and "model" in folder_names(outer)
+    inside = is_folder(outer) and "model" in folder_names(outer)
     return load_model(outer / "model" if inside else outer, custom, device)[0]
