@@ -11,9 +11,16 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from magmadnn.errors import CallError, UnknownArgumentError, UnknownAttributeError
+from magmadnn.errors import (
+    ArgumentError,
+    CallError,
+    UnknownArgumentError,
+    UnknownAttributeError,
+    quoted,
+)
 from magmadnn.hints import hint
 
 _CHECKED: set[Callable[..., Any]] = set()  # constructors, which are wrapped once
@@ -36,12 +43,13 @@ def checked_method(function: F) -> F:
     return _checked(function, name, method=True)
 
 
-def check_calls(*classes: type) -> None:
-    """Check the calls of these classes' own constructors."""
+def check_calls(*classes: type, kinds: Sequence[str] = ()) -> None:
+    """Check the calls of these classes' own constructors; see `check_public` for the kinds."""
     for cls in classes:
         own = vars(cls).get("__init__")
-        if own is not None and own not in _CHECKED:
+        if own is not None and (own not in _CHECKED or kinds):
             made = _checked(own, cls.__name__, method=True)
+            made = _kinds_checked(made, cls.__name__, kinds)
             cls.__init__ = made  # type: ignore[misc]  # of a class, on purpose
             _CHECKED.add(made)
 
@@ -52,9 +60,58 @@ def check_methods(cls: type, *names: str) -> None:
         setattr(cls, name, checked_method(getattr(cls, name)))
 
 
-def check_public(names: Mapping[str, Any]) -> None:
-    """Check the calls of the constructors that a folder exports: `check_public(vars())`."""
-    check_calls(*(names[n] for n in names["__all__"] if isinstance(names[n], type)))
+def check_public(names: Mapping[str, Any], *kinds: str) -> None:
+    """Check the calls of the constructors that a folder exports: `check_public(vars())`.
+
+    Args:
+        names: of the folder.
+        kinds: annotations whose arguments must be what they say, unless the constructor looks itself:
+            "bool", "int", "float", "str | None".
+    """
+    classes = [names[n] for n in names["__all__"] if isinstance(names[n], type)]
+    check_calls(*classes, kinds=kinds)
+
+
+def _kinds_checked(function: F, name: str, kinds: Sequence[str]) -> F:
+    """The constructor; a value of another type than the argument's raises ours before it runs."""
+    parameters = signature(function).parameters.values()
+    annotations = {p.name: p.annotation for p in parameters}
+    order = [p.name for p in parameters if p.kind in _BY_PLACE]
+    checked = {key: text for key, text in annotations.items() if text in kinds}
+    if not checked:
+        return function
+
+    @wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        for key, value in (*zip(order, args, strict=False), *named.items()):
+            if key in checked and not _fits(checked[key], value):
+                way_out = ""
+                if isinstance(value, str) and checked[key] == "int" and "activation" in order:
+                    way_out = f"; an activation is named: {name}({order[1]}, activation={value!r})"
+                raise ArgumentError(
+                    f"{name}: {key} must be {_KINDS[checked[key]]}, got {quoted(value)}{way_out}"
+                )
+        return function(*args, **named)
+
+    return call  # type: ignore[return-value]  # of the same signature
+
+
+_KINDS = {
+    "bool": "True or False",
+    "int": "an integer",
+    "float": "a number",
+    "str | None": "text or None",
+}
+
+
+def _fits(kind: str, value: Any) -> bool:
+    """Whether a value, also one of NumPy, is of a kind."""
+    truth = isinstance(value, bool) or type(value).__name__ == "bool"
+    if kind == "bool":
+        return truth
+    if kind == "str | None":
+        return value is None or isinstance(value, str)
+    return isinstance(value, Integral if kind == "int" else Real) and not truth
 
 
 def _checked(function: F, name: str, method: bool) -> F:

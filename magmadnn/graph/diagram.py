@@ -55,6 +55,12 @@ class Diagram:
     boxes: tuple[Box, ...]
     letters: int = 26
 
+    def _repr_svg_(self) -> str:
+        """What a notebook shows."""
+        from .svg import to_svg
+
+        return to_svg(self)
+
 
 def diagram_of_nodes(nodes: Sequence[Node]) -> Diagram:
     """A box for each node that `nodes` need."""

@@ -30,7 +30,7 @@ def to_svg(*outputs: Any, path: str | Path | None = None) -> str:
     `to_svg(model.diagram(...))`: nodes before optimisation, kernels after it.
 
     Args:
-        outputs: Operations; or a single program or diagram.
+        outputs: Operations; or a single program, diagram, or model, whose layers are drawn.
         path: a file to write.
 
     Raises:
@@ -47,6 +47,9 @@ def _diagram(outputs: tuple[Any, ...]) -> Diagram:
         return outputs[0]
     if len(outputs) == 1 and isinstance(outputs[0], Program):
         return diagram_of_program(outputs[0])
+    if len(outputs) == 1 and hasattr(type(outputs[0]), "__magmadnn_diagram__"):
+        found: Diagram = outputs[0].__magmadnn_diagram__()
+        return found
     return diagram_of_nodes(nodes_of(outputs))
 
 

@@ -68,7 +68,7 @@ __all__ = [
     "as_activation",
 ]
 
-check_public(vars())
+check_public(vars(), "bool", "int", "str | None")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.layers", __all__)

@@ -39,7 +39,7 @@ def settled(activation: ActivationLike) -> ActivationLike:
         UnknownNameError: for a name that is not known.
         ArgumentError: for something that cannot be called.
     """
-    if activation == "prelu":
+    if isinstance(activation, str) and activation == "prelu":
         return PReLU()
     as_activation(activation)
     return activation

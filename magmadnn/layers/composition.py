@@ -19,6 +19,8 @@ def _as_parts(layer: Layer, parts: Sequence[Layer] | Layer) -> list[Layer]:
     Raises:
         ArgumentError: if there is none, or something else among them.
     """
+    if not isinstance(parts, (Layer, list, tuple)):
+        raise ArgumentError(f"{layer}: parts must be a list of layers, got {parts!r}")
     listed = [parts] if isinstance(parts, Layer) else list(parts)
     if not listed:
         raise ArgumentError(f"{layer}: needs at least one layer, got an empty list")
@@ -74,6 +76,8 @@ class Residual(Layer):
     def __post_init__(self) -> None:
         self.parts = _as_parts(self, self.parts)
         self.activation = settled(self.activation)
+        if self.projection is not None and not isinstance(self.projection, Layer):
+            raise ArgumentError(f"{self}: projection must be a layer, got {self.projection!r}")
         self.number_parts()
 
     def forward(self, x: Operation) -> Operation:

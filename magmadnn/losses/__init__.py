@@ -48,7 +48,7 @@ __all__ = [
     "weighted_mean",
 ]
 
-check_public(vars())
+check_public(vars(), "bool", "float")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.losses", __all__)

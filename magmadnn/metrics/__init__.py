@@ -42,7 +42,7 @@ __all__ = [
     "by_name",
 ]
 
-check_public(vars())
+check_public(vars(), "bool", "float")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.metrics", __all__)

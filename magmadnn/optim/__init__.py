@@ -80,7 +80,7 @@ __all__ = [
     "warm_up",
 ]
 
-check_public(vars())
+check_public(vars(), "bool")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.optim", __all__)

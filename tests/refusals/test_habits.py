@@ -126,6 +126,23 @@ ARGUMENTS: list[PythonCase] = [
 ]  # fmt: skip
 
 CALLS: list[PythonCase] = [
+    (lambda p: D("relu"), ArgumentError,
+     "Dense: units must be an integer, got 'relu'; an activation is named: Dense(units, activation='relu')"),
+    (lambda p: D(10.0), ArgumentError, "Dense: units must be an integer, got 10.0"),
+    (lambda p: D(3, use_bias="no"), ArgumentError, "Dense: use_bias must be True or False, got 'no'"),
+    (lambda p: D(3, name=5), ArgumentError, "Dense: name must be text or None, got 5"),
+    (lambda p: D(3, trainable=None), ArgumentError, "Dense: trainable must be True or False, got None"),
+    (lambda p: L.Embedding("words", 3), ArgumentError, "Embedding: count must be an integer, got 'words'"),
+    (lambda p: L.Sequential(5), ArgumentError, "sequential: parts must be a list of layers, got 5"),
+    (lambda p: L.Residual([D(3)], projection="dense"), ArgumentError,
+     "residual: projection must be a layer, got 'dense'"),
+    (lambda p: md.losses.Huber("1"), ArgumentError, "Huber: delta must be a number, got '1'"),
+    (lambda p: md.losses.CrossEntropy(np.ones(2)), ArgumentError,
+     "CrossEntropy: label_smoothing must be a number, got array([1., 1.])"),
+    (lambda p: md.metrics.Accuracy("0.5"), ArgumentError, "accuracy: threshold must be a finite number, got '0.5'"),
+    (lambda p: md.optim.SGD(0.1, nesterov="yes"), ArgumentError,
+     "SGD: nesterov must be True or False, got 'yes'"),
+    (lambda p: md.init.normal("he"), ArgumentError, "normal: mean must be a number, got 'he'"),
     (lambda p: D(), CallError,
      ("Dense: argument 'units' is missing: Dense(units, activation=None, use_bias=True, "
      "kernel_init=glorot_uniform(), ...)")),

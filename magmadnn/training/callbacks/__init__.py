@@ -22,7 +22,7 @@ __all__ = [
     "TensorBoard",
 ]
 
-check_public(vars())
+check_public(vars(), "bool")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.callbacks", __all__)

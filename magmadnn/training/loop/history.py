@@ -7,6 +7,8 @@ import io
 import json
 import math
 from collections.abc import Iterator
+from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,25 @@ class History(ExplainsAttributes):
             path = path if path.suffix else path.with_name(f"{path.name}.png")
             write_file(path, _picture(figure, path))
         return figure
+
+    def _repr_png_(self) -> bytes | None:
+        """The curves, in a notebook; None without matplotlib, or without an epoch."""
+        try:
+            figure = self.plot() if self.rows else None
+        except MissingExtraError:
+            return None
+        return None if figure is None else _picture(figure, Path("history.png"))
+
+    def _repr_html_(self) -> str | None:
+        """The rows as a table, in a notebook without matplotlib."""
+        if not self.rows or find_spec("matplotlib") is not None:
+            return None
+        names = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{row.get(c, math.nan):.4g}</td>' for c in self.columns)}</tr>"
+            for row in self.rows
+        )
+        return f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>"
 
     def __repr__(self) -> str:
         if not self.rows:

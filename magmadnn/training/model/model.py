@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from magmadnn import optim
-from magmadnn.calls import ExplainsAttributes
 from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
@@ -40,6 +39,7 @@ from .classes import by_loss, class_numbers, probabilities
 from .fitting import evaluated, new_fit, stream_of
 from .inspection import diagram_of, plan_of, profile_of
 from .parts import ModelParts
+from .pictures import Pictured
 from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
 
 
-class Model(ExplainsAttributes, ModelParts):
+class Model(Pictured, ModelParts):
     """A network from inputs to outputs.
 
     Args:
