@@ -113,7 +113,9 @@ def write_results(
     Raises:
         FileError: if a file cannot be written.
     """
-    save_model(model, folder / MODEL, extra={"preparation": data.preparation.to_json()})
+    model.preparation = data.preparation
+    save_model(model, folder / MODEL)
+    model.preparation = None
     history.to_csv(folder / "history.csv")
     history.to_json(folder / "history.json")
     _draw(history, folder / "curves.png", say)

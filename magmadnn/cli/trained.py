@@ -34,13 +34,15 @@ def open_trained(name: str) -> tuple[Model, Preparation]:
             f"{name}: this training has not finished, so there is no model yet; go on with it: "
             f"magmadnn train --resume {name}"
         )
-    model, extra = load_model(inner if is_folder(inner) else folder)
-    if "preparation" not in extra:
+    model, _ = load_model(inner if is_folder(inner) else folder)
+    made = model.preparation
+    if not isinstance(made, Preparation):
         raise CheckpointError(
             f"{name}: holds a model without the preparation of its data, so it was not saved by "
             "magmadnn train; use it from Python: md.load"
         )
-    return model, Preparation.from_json(extra["preparation"])
+    model.preparation = None  # commands prepare what they read
+    return model, made
 
 
 def rows_for(

@@ -9,6 +9,7 @@ from magmadnn.data.loading import Dataset, Rows, load, load_for
 from magmadnn.data.npz import NpzArrays, read_npz
 from magmadnn.data.prefetching import Prefetcher, prefetch
 from magmadnn.data.preparation import Preparation
+from magmadnn.data.standardize import Standardize
 from magmadnn.data.tables.reading import Table, read_table, read_table_like
 from magmadnn.data.tables.schema import Column, Schema, Target
 from magmadnn.data.targets import class_names, number_classes, target_kind
@@ -22,6 +23,7 @@ __all__ = [
     "Preparation",
     "Rows",
     "Schema",
+    "Standardize",
     "Table",
     "Target",
     "batch_count",

@@ -96,4 +96,4 @@ def test_validation_rows_leave_the_statistics_alone(command: Command) -> None:
     )  # fmt: skip
     assert done.code == 0, done.err
     record = json.loads(Path("r/model/record.json").read_text())["record"]
-    assert abs(record["extra"]["preparation"]["mean"][0]) < 1
+    assert abs(record["model"]["preparation"]["mean"][0]) < 1

@@ -315,7 +315,7 @@ def test_a_target_among_the_inputs_is_refused(table_of):
     score = frame["score"] if not hasattr(frame, "column_names") else frame.column("score")
     if getattr(score, "name", None) is None:
         pytest.skip("its columns do not know their names")
-    with pytest.raises(DataError, match="the target 'score' stands among the columns of x too"):
+    with pytest.raises(DataError, match="the target 'score' stands among the inputs' columns too"):
         data.Preparation.fit(frame, score)
 
 

@@ -25,10 +25,10 @@ def check_rows(what: str, **given: Any) -> None:
         first_name, first = labelled[0]
         if len(first) != len(index) or first.equals(index):
             continue
-        differ = np.array([a != b for a, b in zip(first.tolist(), index.tolist(), strict=True)])
-        row = int(np.argmax(differ))
+        mine, other = first.tolist(), index.tolist()
+        row = int(np.argmax(np.array([a != b for a, b in zip(mine, other, strict=True)])))
         raise DataError(
-            f"{what}row {row} is labelled {quoted(first[row])} in {first_name} but {quoted(index[row])} in "
+            f"{what}row {row} is labelled {quoted(mine[row])} in {first_name} but {quoted(other[row])} in "
             f"{name} (their index differs): bring them into one order with {name}.loc[{first_name}.index]; "
             f"where they stand in one order already, give {name}.to_numpy()"
         )

@@ -71,8 +71,8 @@ def learn_columns(
         if target.name in {column.name for column in schema.columns}:
             name = quoted(target.name)
             raise DataError(
-                f"{what}: the target {name} stands among the columns of {what} too, so that the network "
-                f"would be told what it is to predict: leave it out, {what}.drop(columns={name}); if the "
+                f"{what}: the target {name} stands among the inputs' columns too, so that the network "
+                f"would be told what it is to predict: leave it out, x.drop(columns={name}); if the "
                 "target is something else, rename it"
             )
     return replace(schema, targets=targets)
@@ -83,7 +83,7 @@ def _refuse_row_numbers(grid: FrameGrid, choice: Choice) -> None:
         name = quoted(grid.names[choice.left_out[0]])
         raise DataError(
             f"{grid.source}: column {name} only numbers the rows: leave it out, "
-            f"{grid.source}.drop(columns={name}), or, reading a file with pandas, say index_col=0"
+            f"x.drop(columns={name}), or, reading a file with pandas, say index_col=0"
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.kernels.formula import KEPT
+from magmadnn.data.tables.libraries import is_table
 from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
@@ -40,6 +41,8 @@ def as_batch(
             got += f" of {len(item)}"
         raise DataError(f"an iterable must give (x, y) or (x, y, weights), got {got}")
     x, y, *weights = item
+    if is_table(x) or is_table(y):
+        raise DataError("a batch holds a table, whose columns would go by place: give arrays")
     if isinstance(x, Mapping):
         x = _in_order(x, inputs, "inputs")
     targets = targets_for(outputs, y, "", device, True)

@@ -16,7 +16,13 @@ from magmadnn.errors import DataError, ShapeError
 from magmadnn.graph.spec import is_floating
 from magmadnn.losses import Loss
 from magmadnn.losses.matching import refuse_pairs
-from magmadnn.metrics import Metric
+from magmadnn.metrics import (
+    R2,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    Metric,
+    RootMeanSquaredError,
+)
 from magmadnn.metrics.metric import ratio
 from magmadnn.metrics.operands import ones
 from magmadnn.tensor import Operation, Placeholder, placeholder
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_OF_DIFFERENCES = (MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2)
 
 
 class Objective:
@@ -59,7 +67,8 @@ class Objective:
             divisors.append(head.loss.divisor(head.output, fed))
             for column, metric in head.metrics.items():
                 self.metrics.append((column, metric))
-                sums.append(_sums(metric, head.output, fed, self.weights))
+                shown = in_units(metric, head.output, fed, model.units)
+                sums.append(_sums(metric, *shown, self.weights))
         parts = [_times(h.weight, loss) for h, loss in zip(heads, losses, strict=True)]
         self.loss: Operation = sum(parts[1:], parts[0])
         penalty = _added(model.penalties())
@@ -124,7 +133,7 @@ def _added(terms: Sequence[Operation]) -> Operation | None:
 
 
 def _sums(
-    metric: Metric, output: Operation, target: Placeholder, weights: Placeholder | None
+    metric: Metric, output: Operation, target: Operation, weights: Placeholder | None
 ) -> Operation:
     """What a metric adds up over a batch."""
     found: Operation = metric.sums(output, target, weights)
@@ -137,6 +146,21 @@ def _target(number: int, output: Operation, target: Array, numbered: bool) -> Pl
     dtype = output.dtype if is_floating(target.dtype) else np.int64
     name = f"target_{number}" if numbered else "target"
     return placeholder(name, (None, *target.shape[1:]), dtype)
+
+
+def in_units(
+    metric: Metric, output: Operation, target: Operation, units: tuple[float, float] | None
+) -> tuple[Operation, Operation]:
+    """What a metric compares, in the target's units (mean, deviation) if there are any."""
+    if units is None:
+        return output, target
+    mean, deviation = units
+    if len(output.shape) == len(target.shape) + 1 and output.shape[-1] == 1:
+        output = output[..., 0]  # what a function of the user's own would broadcast
+    if isinstance(metric, _OF_DIFFERENCES):  # a shift would only cost digits
+        mean = 0.0
+    first, second = (ops.cast(x, "float64") * deviation + mean for x in (output, target))
+    return first, second
 
 
 def _scalar(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magmadnn.data.preparation import Preparation
 from magmadnn.errors import ArgumentError, DTypeError, FileError, shown
 from magmadnn.graph.node import Node
 from magmadnn.runtime import Executable
@@ -16,6 +17,7 @@ from magmadnn.storage.durable import write_file
 from magmadnn.storage.input_files import opened
 from magmadnn.tensor import Operation
 
+from .exported_scaling import scaling_note, with_scaling
 from .interfaces import C_TYPES, Argument, Interface, c_header, fortran_module
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ def export_model(
     from magmadnn.compiler.llvm.standalone import object_file
     from magmadnn.runtime.cpu.export import standalone
 
+    if isinstance(model.preparation, Preparation):
+        note = "\n\n".join(filter(None, (note, scaling_note(model.preparation))))
+        model = with_scaling(model, model.preparation)
     target = host() if cpu is None else named(cpu)
     nodes = [output.node for output in model.outputs]
     plan = Executable(nodes, executor="native", precision=model.precision).native.plan

@@ -70,7 +70,8 @@ def new_fit(
     validate: Callable[[], dict[str, Any]] | None = None
     if validation_data is not None:
         x_held, y_held, of_rows = check_validation(model, validation_data)
-        validate = partial(model.evaluate, x_held, y_held, batch_size=size, sample_weight=of_rows)
+        options: dict[str, Any] = {"sample_weight": of_rows, "prepared": True}
+        validate = partial(model.evaluate, x_held, y_held, batch_size=size, **options)
     elif held_back is not None:
         validate = partial(evaluated, model, held_back, size)
     return Fit(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from magmadnn import optim
+from magmadnn.data import Preparation, Standardize
 from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
@@ -40,6 +41,7 @@ from .fitting import evaluated, new_fit, stream_of
 from .inspection import diagram_of, plan_of, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
+from .raw_data import TakesRawData, checked_preparation, takes_raw
 from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
 
 
-class Model(Pictured, ModelParts):
+class Model(Pictured, ModelParts, TakesRawData):
     """A network from inputs to outputs.
 
     Args:
@@ -68,6 +70,10 @@ class Model(Pictured, ModelParts):
             (in float16 the loss is scaled); "tf32" lets GPUs round them to TF32.
         device: "cpu"; "cuda", or "cuda:1" for another than the first NVIDIA GPU; "auto" for a GPU where one
             can be used. Parameters may be read and set as ever: they are copied when that is needed.
+        preparation: of raw data, such as tables: `md.data.Standardize()`, from which the first `fit` makes a
+            `Preparation` of the rows that it trains on; or one that is fitted. It is kept and saved with the
+            model. All data is then given raw; `predict` and metrics of a single quantity are in its units
+            (the loss is that of standardised targets), `predict_class` gives classes as data has them.
 
     Attributes:
         epochs_done: passes that `fit` has made with this model; saved with it. The next `fit` counts on, so
@@ -93,6 +99,7 @@ class Model(Pictured, ModelParts):
         executor: str = "native",
         precision: str = "float32",
         device: str = "cpu",
+        preparation: Preparation | Standardize | None = None,
     ) -> None:
         if (layers is None) == (inputs is None or outputs is None):
             raise ArgumentError("Model: give a list of layers, or inputs=[...] and outputs=[...]")
@@ -105,6 +112,7 @@ class Model(Pictured, ModelParts):
         at_least("Model: seed", seed, 0)
         self.loss, self.loss_weights, self.seed = loss, loss_weights, int(seed)
         self.metrics = as_metrics(metrics)
+        self.preparation = checked_preparation(preparation)
         self.executor, self.precision = executor, precision
         self.device = placed(device, executor)
         self.optimizer = optimizer
@@ -215,6 +223,7 @@ class Model(Pictured, ModelParts):
 
     # --- train ------------------------------------------------------------------------------------
 
+    @takes_raw
     def fit(
         self,
         x: Any,
@@ -230,6 +239,7 @@ class Model(Pictured, ModelParts):
         callbacks: Sequence[Callback] = (),
         initial_epoch: int | None = None,
         verbose: Any = "auto",
+        prepared: bool = False,
     ) -> History:
         """Train.
 
@@ -250,6 +260,7 @@ class Model(Pictured, ModelParts):
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
                 "line" for rows without a bar on a terminal, "bar" for a bar and the last row; False for none.
+            prepared: whether x and y have gone through `preparation` already.
 
         Raises:
             ShapeError, DTypeError, DataError: if data does not fit, naming where.
@@ -274,8 +285,15 @@ class Model(Pictured, ModelParts):
             call.fit, run.call = run, call
             return run.run()
 
+    @takes_raw
     def evaluate(
-        self, x: Any, y: Any = None, *, batch_size: int = 1024, sample_weight: Any = None
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 1024,
+        sample_weight: Any = None,
+        prepared: bool = False,
     ) -> dict[str, Any]:
         """Loss and metrics on data, as a dict.
 
@@ -284,6 +302,7 @@ class Model(Pictured, ModelParts):
             y: as in `fit`.
             batch_size: samples that are computed at a time; the result does not depend on it.
             sample_weight: weight of each sample.
+            prepared: as in `fit`.
         """
         at_least("evaluate: batch_size", batch_size, 1)
         if y is None:
@@ -294,21 +313,22 @@ class Model(Pictured, ModelParts):
             source = ArraySource(inputs, targets, weights, seed=None)
         return evaluated(self, source, batch_size)
 
-    def predict(self, x: Any, *, batch_size: int = 4096) -> Any:
+    @takes_raw
+    def predict(self, x: Any, *, batch_size: int = 4096, prepared: bool = False) -> Any:
         """The outputs for any number of samples, as an array; for several a list, as `output_names` has them.
 
-        For a model whose last layer gives logits these are logits: see `predict_probability`.
+        With a `preparation` of quantities they are in the target's units and shape, float64. For a model
+        whose last layer gives logits these are logits: see `predict_probability`.
         """
         at_least("predict: batch_size", batch_size, 1)
         arrays = inputs_for(self.inputs, x, "predict", gpu_of(self))
         prediction, rows = self._predictor(), len(arrays[0])
+        named = list(zip(self._input_nodes, arrays, strict=True))
         if rows <= batch_size:
-            whole = prediction.run(dict(zip(self._input_nodes, arrays, strict=True)))
+            whole = prediction.run(dict(named))
             return whole[0] if len(whole) == 1 else whole
         pieces = [
-            prediction.run(
-                {n: a[k : k + batch_size] for n, a in zip(self._input_nodes, arrays, strict=True)}
-            )
+            prediction.run({node: a[k : k + batch_size] for node, a in named})
             for k in range(0, rows, batch_size)
         ]
         found = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
@@ -325,8 +345,9 @@ class Model(Pictured, ModelParts):
             nodes, executor=self.executor, precision=self.precision, device=self.device
         )
 
+    @takes_raw
     def predict_probability(
-        self, x: Any, *, output: str | None = None, batch_size: int = 4096
+        self, x: Any, *, output: str | None = None, batch_size: int = 4096, prepared: bool = False
     ) -> Any:
         """Probabilities, as the loss has them: softmax for `cross_entropy`, of each label its own otherwise.
 
@@ -334,26 +355,33 @@ class Model(Pictured, ModelParts):
             x: as for `predict`.
             output: name of one of several outputs; None: a list of all.
             batch_size: samples that are computed at a time.
+            prepared: as in `fit`.
 
         Raises:
             ArgumentError: if there are none, or no loss says what outputs are (`magmadnn.losses.Loss`).
         """
-        predicted = self.predict(x, batch_size=batch_size)
+        predicted = self.predict(x, batch_size=batch_size, prepared=True)
         return by_loss(self, "predict_probability", predicted, output, probabilities)
 
-    def predict_class(self, x: Any, *, output: str | None = None, batch_size: int = 4096) -> Any:
+    @takes_raw
+    def predict_class(
+        self, x: Any, *, output: str | None = None, batch_size: int = 4096, prepared: bool = False
+    ) -> Any:
         """The number of the most likely class of each sample; 0 or 1 for each label. As int64.
+
+        With a `preparation` of classes, the class itself, as it stands in the data.
 
         Args:
             x: as for `predict`.
             output: name of one of several outputs; None: a list of all.
             batch_size: samples that are computed at a time.
+            prepared: as in `fit`.
 
         Raises:
             ArgumentError: if there are no classes, or no loss says what outputs are.
             NumericError: if a prediction is NaN.
         """
-        predicted = self.predict(x, batch_size=batch_size)
+        predicted = self.predict(x, batch_size=batch_size, prepared=True)
         return by_loss(self, "predict_class", predicted, output, class_numbers)
 
     def save(self, folder: str | Path) -> None:

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import CheckpointError, DeviceError, MagmaDNNError, quoted, shown
+from magmadnn.data.preparation import Preparation
+from magmadnn.data.tables.schema import Schema
+from magmadnn.errors import (
+    ArgumentError,
+    CheckpointError,
+    DataError,
+    DeviceError,
+    MagmaDNNError,
+    quoted,
+    shown,
+)
 from magmadnn.graph.op import Array
 from magmadnn.runtime import placed
 from magmadnn.storage.checkpoint import State, load_state, save_state
@@ -39,7 +49,7 @@ _MODEL = Fields(
         "precision": Text(40),
         "frozen": Many(Text()),
     },
-    {"epochs_done": Whole()},
+    {"epochs_done": Whole(), "columns": Table(Table(Anything()))},
     others=Anything(),
 )
 _SAVED = Fields({"model": _MODEL, "extra": Table(Anything())}, others=Anything())
@@ -57,7 +67,15 @@ def model_record(model: Model) -> dict[str, Any]:
         "epochs_done": model.epochs_done,
         "precision": model.precision,
         "frozen": [layer.label for layer in model.layers if not layer.trainable],
+        "columns": {name: schema.to_json() for name, schema in model.columns.items()},
+        "preparation": _preparation_record(model),
     }
+
+
+def _preparation_record(model: Model) -> dict[str, Any] | None:
+    """The preparation, if it was fitted."""
+    made = model.preparation
+    return made.to_json() if isinstance(made, Preparation) else None
 
 
 def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str = "cpu") -> Model:
@@ -87,6 +105,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
         model.epochs_done = record.get("epochs_done", 0)
         if record["frozen"]:
             model.freeze(*record["frozen"])
+        _give_columns(model, record)
     except DeviceError:
         raise
     except CheckpointError as error:
@@ -126,7 +145,26 @@ def load_model(
         model.assign(values)
     except CheckpointError as error:  # names in it are the file's
         raise CheckpointError(f"{shown(folder)}: {shown(error)}") from error
-    return model, state.record["extra"]
+    extra = state.record["extra"]
+    if "preparation" in extra:  # where it was kept before models had one
+        _give_columns(model, extra)
+    return model, extra
+
+
+def _give_columns(model: Model, record: dict[str, Any]) -> None:
+    """Give a model the columns and the preparation that it was saved with, if it was.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    made, columns = record.get("preparation"), record.get("columns", {})
+    try:
+        model.columns = {str(name): Schema.from_json(plain) for name, plain in columns.items()}
+        model.preparation = None if made is None else Preparation.from_json(made)
+    except (ArgumentError, DataError, AttributeError) as error:
+        raise CheckpointError(
+            f"the model's columns or preparation are damaged: {shown(error, 500)}"
+        ) from error
 
 
 def _check_variables(record: dict[str, Any], values: Mapping[str, Array]) -> None:

@@ -43,7 +43,7 @@ class Carried:
 
 def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
     """Equal for equal losses and metrics of targets that look alike."""
-    return (*looks(sample.targets), sample.weights is not None, key_of(model))
+    return (*looks(sample.targets), sample.weights is not None, model.units, key_of(model))
 
 
 def carried_from(model: Model) -> Carried | None:
