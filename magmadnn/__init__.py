@@ -36,13 +36,15 @@ from magmadnn.tensor import (
 from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
-    from magmadnn import data, layers, losses, metrics, models, optim
+    from magmadnn import data, layers, losses, metrics, models, optim, sklearn
     from magmadnn.training import History, Model, callbacks, load
 
 __version__ = "0.1.0"
 
 _LATER = {
-    **{name: name for name in ("data", "layers", "losses", "metrics", "models", "optim")},
+    **{
+        name: name for name in ("data", "layers", "losses", "metrics", "models", "optim", "sklearn")
+    },
     "callbacks": "training.callbacks",
     "History": "training",
     "Model": "training",
@@ -100,6 +102,7 @@ __all__ = [
     "save_csv",
     "save_npz",
     "set_threads",
+    "sklearn",
     "variable",
     "with_update",
 ]

@@ -28,7 +28,7 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items(
 
 # Top to bottom; names on one line are neighbours, which do not import each other either.
 LAYERS = """
-    cli
+    cli sklearn
     models
     training
     layers
@@ -110,7 +110,16 @@ ROOMS = {
 KNOWS_NO_OP = ("compiler", "runtime", "memory")
 MAX_LINES = 500
 # Loaded where they are used: each costs a multiple of what the rest of the package costs.
-LOADED_LATE = ("llvmlite", "matplotlib", "safetensors", "rich", "cupy", "scipy", "tensorboardX")
+LOADED_LATE = (
+    "llvmlite",
+    "matplotlib",
+    "safetensors",
+    "rich",
+    "cupy",
+    "scipy",
+    "tensorboardX",
+    "sklearn",
+)
 MAX_IMPORT_SECONDS = 0.15
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from magmadnn.data import Dataset
 from magmadnn.errors import CheckpointError, FileError, MissingExtraError, shown
+from magmadnn.models.baselines import classification_baselines, regression_baselines
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.storage.disk import is_folder, is_there, worded
 from magmadnn.storage.durable import read_file, write_file
@@ -144,6 +145,7 @@ def _result(model: Model, data: Dataset, history: History, settings: Settings) -
     samples = sum(row["samples_per_second"] * row["seconds"] for row in history)
     return {
         **{f"test_{name}": value for name, value in found.items()},
+        **{f"baseline_{name}": value for name, value in _baselines(data).items()},
         "train_seconds": seconds,
         "samples_per_second": samples / seconds,
         "epochs": len(history),
@@ -156,6 +158,17 @@ def _result(model: Model, data: Dataset, history: History, settings: Settings) -
             (str(p.node.name), np.asarray(p.value.read())) for p in model.parameters()
         ),
     }
+
+
+def _baselines(data: Dataset) -> dict[str, float]:
+    """What simple methods reach on the test rows of a table; nothing for images."""
+    preparation = data.preparation
+    if len(preparation.input_shape) > 1:
+        return {}
+    (x, y), (x_test, y_test) = data.train(), data.test()
+    if preparation.task == "regression":
+        return regression_baselines(x, data.y_train, x_test, data.y_test)
+    return classification_baselines(x, y, x_test, y_test, len(preparation.classes))
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
@@ -182,6 +195,13 @@ def say_result(result: Mapping[str, Any], say: Console, evaluated: str = "test")
         f"{shown(n, 80)} {_figure(n, value)}" for n, value in result.items() if n.startswith(begin)
     ]
     say(", ".join(listed))
+    simple = [
+        f"{shown(name.removeprefix('baseline_'), 80)} {_figure(name, value)}"
+        for name, value in result.items()
+        if name.startswith("baseline_")
+    ]
+    if simple:
+        say(f"simple methods on the same rows: {', '.join(simple)}")
     if "train_seconds" in result:
         say(
             f"{result['epochs']} epochs in {result['train_seconds']:.1f} s, "

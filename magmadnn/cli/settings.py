@@ -16,6 +16,11 @@ from magmadnn.errors import ArgumentError, CheckpointError, quoted
 from magmadnn.models import by_name
 from magmadnn.storage.places import expanded
 
+_FIELDS = {"lr": "learning_rate"}  # what arguments are called otherwise in presets
+_OF_PRESETS = frozenset(
+    "hidden activation optimizer lr weight_decay batch_size epochs validation_split".split()
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -74,12 +79,15 @@ class Settings:
     data_sha256: str = ""
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, input_shape: Sequence[int] = ()) -> Settings:
+    def of(
+        cls, arguments: argparse.Namespace, input_shape: Sequence[int] = (), rows: int = 1
+    ) -> Settings:
         """The settings that arguments ask for, over those of a preset, over defaults.
 
         Args:
             arguments: of the command; None where one was not given.
             input_shape: of the data, which chooses the preset where none was named.
+            rows: of the training data, which a preset may follow.
 
         Raises:
             UnknownNameError: for a model or a preset that is not known.
@@ -88,14 +96,15 @@ class Settings:
         network = by_name(given.get("model", "mlp"))
         name = given.get("preset", network.default_preset(input_shape))
         preset = network.preset(name)
+        split = given.get("validation_split", preset.validation_split)
+        chosen = {_FIELDS.get(k, k): v for k, v in given.items() if k in _OF_PRESETS}
+        preset = preset.for_rows(trained_rows(rows, split), **chosen)
         values: dict[str, Any] = {f.name: None for f in fields(cls) if f.default is MISSING}
         values |= {"model": network.name, "data": "mnist", "test_split": 0.2}
         values |= {"target": ("-1",), "ignore": (), "categories": (), "decimal": "."}
         values |= {"device": "auto", "precision": "float32", "seed": 0}
         values |= {"preset": name, "lr": preset.learning_rate}
         values |= {k: v for k, v in vars(preset).items() if k in values}
-        if given.get("optimizer", preset.optimizer) != preset.optimizer:
-            values["weight_decay"] = None  # the preset's was meant for its own optimiser
         values |= {k: v for k, v in given.items() if k in values}
         values["data"] = absolute_data(values["data"])
         if values["json"] is not None:
@@ -164,6 +173,13 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind in (int, float):
         return not isinstance(value, bool) and isinstance(value, (int, kind))
     return isinstance(value, kind)
+
+
+def trained_rows(rows: int, validation_split: float) -> int:
+    """How many of the training rows are not kept back for validation."""
+    return (
+        rows - min(max(round(rows * validation_split), 1), rows - 1) if validation_split else rows
+    )
 
 
 def _shown(value: Any) -> str:

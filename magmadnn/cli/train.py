@@ -168,11 +168,16 @@ def _presets() -> str:
                 f"--optimizer {preset.optimizer} --lr {preset.learning_rate:g}"
             )
             decay = f" --weight-decay {preset.weight_decay:g}" if preset.weight_decay else ""
+            epochs = f" --epochs {preset.epochs}" if preset.steps is None else ""
             lines.append(
-                f"         --batch-size {preset.batch_size} --epochs {preset.epochs} "
+                f"         --batch-size {preset.batch_size}{epochs} "
                 f"--validation-split {preset.validation_split:g}{decay}"
             )
             more = [f"dropout {preset.dropout:g}"] if preset.dropout else []
             more += ["the learning rate falls to 0 along a cosine"] if preset.cosine else []
+            if preset.steps is not None:
+                more += [
+                    f"these for {preset.rows:,} rows; epochs make {preset.steps:,} steps, more for more rows"
+                ]
             lines += [f"         {', '.join(more)}"] if more else []
     return "\n".join(lines)

@@ -39,7 +39,7 @@ from .outputs import (
     write_results,
 )
 from .run_rows import check_same_rows, fingerprint, read_dataset
-from .settings import Settings, mnist_folder
+from .settings import Settings, mnist_folder, trained_rows
 from .units import OwnUnits
 
 
@@ -76,7 +76,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         _check_new(out)
     data = _load(settings, settings.data, say)
     settings = replace(
-        Settings.of(arguments, data.preparation.input_shape),
+        Settings.of(arguments, data.preparation.input_shape, len(data.x_train)),
         data_sha256=fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )
@@ -199,8 +199,7 @@ def _reason(settings: Settings, data: Dataset) -> str:
 
 def _steps(settings: Settings, rows: int) -> int:
     """How many steps the whole training has."""
-    held = settings.validation_split
-    kept = rows - min(max(round(rows * held), 1), rows - 1) if held else rows
+    kept = trained_rows(rows, settings.validation_split)
     return settings.epochs * -(-kept // settings.batch_size)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil, sqrt
 from typing import Any, Protocol
 
 from magmadnn.errors import UnknownNameError
+
+_MOST_EPOCHS = 300  # of presets that say steps
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Preset:
         weight_decay: of the optimiser; None: the optimiser's own default.
         batch_size: samples of a step.
         epochs: passes over the data.
+        steps: where it is given, the preset follows the number of training rows: see `for_rows`.
+        rows: of them, the number that steps, batch_size and weight_decay are meant for.
         validation_split: share of the training rows that is kept back for validation.
         note: what must be said about it wherever it is used; empty for nothing.
     """
@@ -38,8 +43,37 @@ class Preset:
     weight_decay: float | None = None
     batch_size: int = 128
     epochs: int = 5
+    steps: int | None = None
+    rows: int = 1000
     validation_split: float = 0.1
     note: str = ""
+
+    def for_rows(self, rows: int, **given: Any) -> Preset:
+        """The preset for training on so many rows, changed by what is given.
+
+        With `steps`, and r = rows / self.rows: epochs make steps * max(1, sqrt(r)) steps, but are at most
+        300, and weight_decay is divided by sqrt(r). A batch has half of batch_size where r < 1/2. Up to two
+        of batch_size, all rows make one batch, and r is that of so many rows.
+
+        Args:
+            rows: that are trained on.
+            given: values for other fields, which are taken as they are.
+        """
+        own = replace(self, **given)
+        if own.optimizer != self.optimizer and "weight_decay" not in given:
+            own = replace(own, weight_decay=None)  # it was meant for the preset's own optimiser
+        if own.steps is None:
+            return own
+        size = own.batch_size
+        growth = sqrt(max(rows, 2 * self.batch_size) / own.rows)
+        if "batch_size" not in given:
+            size = rows if rows <= 2 * size else size // 2 if 2 * rows < own.rows else size
+        epochs, decay = own.epochs, own.weight_decay
+        if "epochs" not in given:
+            epochs = min(_MOST_EPOCHS, ceil(own.steps * max(1.0, growth) / ceil(rows / size)))
+        if "weight_decay" not in given and decay is not None:
+            decay /= growth
+        return replace(own, batch_size=size, epochs=epochs, weight_decay=decay)
 
 
 class Build(Protocol):

@@ -25,8 +25,8 @@ def mlp(
     """Layers of a perceptron, the Input first: `md.Model(md.models.mlp((28, 28, 1), 10))`.
 
     h_0 = the inputs of a sample in a row, h_i = dropout(activation(h_(i-1) @ W_i + b_i)), and the outputs
-    are h_n @ W + b: logits of classes, or numbers. Kernels start as He et al., ICCV 2015, eq. (10) propose
-    where the activation is like a rectifier, and else as Glorot, Bengio, AISTATS 2010, eq. (16).
+    are h_n @ W + b: logits of classes, or numbers. Kernels start as Glorot, Bengio, AISTATS 2010, eq. (16)
+    propose; for images, where the activation is like a rectifier, as He et al., ICCV 2015, eq. (10).
 
     Args:
         input_shape: of one sample, without the batch.
@@ -46,9 +46,11 @@ def mlp(
             raise ArgumentError(
                 f"mlp: hidden layer {k + 1} must have a whole number of at least 1 units, got {size!r}"
             )
-    kernel = init.he_normal() if activation in _LIKE_RELU else init.glorot_uniform()
+    is_image = len(input_shape) > 1
+    he = is_image and activation in _LIKE_RELU
+    kernel = init.he_normal() if he else init.glorot_uniform()
     layers: list[Any] = [Input(tuple(input_shape))]
-    if len(input_shape) > 1:
+    if is_image:
         layers.append(Flatten())
     for size in hidden:
         layers.append(Dense(size, activation=activation, kernel_init=kernel))
@@ -72,9 +74,14 @@ MLP = Network(
         ),
         "table": Preset(
             about="tables of some hundred to some ten thousand rows",
-            hidden=(64, 64),
+            hidden=(128, 128),
+            optimizer="adamw",
+            learning_rate=2e-3,
+            weight_decay=1.2,
             batch_size=32,
-            epochs=50,
+            steps=1500,
+            rows=1000,
+            validation_split=0.0,
         ),
         "paper": Preset(
             about="the timing test of the MagmaDNN papers; hardly learns",

@@ -146,17 +146,20 @@ def test_a_regression_is_reported_in_its_own_units(command, prices, tmp_path) ->
     # The r2 of training is computed on float32 values: sums of n = 31 squares, then a difference from 1.
     assert result["test_r2"] == pytest.approx(r2, abs=31 * 2.0**-23)
     assert r2 > 0.9
+    assert "simple methods on the same rows: mean_rmse" in done.out
+    assert result["baseline_ridge_r2"] > 0.99  # the target is linear
+    spread = data.y_test - data.y_train.mean()
+    assert result["baseline_mean_rmse"] == pytest.approx(math.sqrt(np.mean(spread**2)), rel=1e-9)
     # In the table, one standard deviation of the target is about 300.
     last = rows_of(tmp_path / "run")[-1]
     unit = data.preparation.target_std[0]
-    assert float(last["val_rmse"]) == pytest.approx(
-        math.sqrt(float(last["val_loss"])) * unit, rel=1e-5
-    )
+    assert float(last["rmse"]) == pytest.approx(math.sqrt(float(last["loss"])) * unit, rel=1e-5)
 
 
 def test_a_table_with_texts_as_classes(command, soils, tmp_path) -> None:
     done = command("train", "--data", soils, "--target", "soil", "--epochs", "3", "--out", "run")
     assert "classification, since the target is text" in done.out
+    assert "simple methods on the same rows: majority_accuracy" in done.out
     assert "preset table" in done.out
     assert "test_accuracy" in result_of(tmp_path / "run" / "result.json")
 

@@ -34,11 +34,39 @@ def test_layers_of_a_perceptron_for_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("activation", "start"), [("relu", "he_normal"), ("tanh", "glorot_uniform")]
+    ("shape", "activation", "start"),
+    [
+        ((5, 2), "relu", "he_normal"),
+        ((5, 2), "tanh", "glorot_uniform"),
+        ((5,), "relu", "glorot_uniform"),
+    ],
 )
-def test_initial_values_follow_the_activation(activation: str, start: str) -> None:
-    layers = mlp((5,), 2, hidden=(7, 3), activation=activation)
-    assert [type(layer.kernel_init).__name__ for layer in layers[1:-1]] == [start, start]
+def test_initial_values_follow_inputs_and_activation(shape, activation: str, start: str) -> None:
+    layers = mlp(shape, 2, hidden=(7, 3), activation=activation)
+    dense = [layer for layer in layers if isinstance(layer, md.layers.Dense)]
+    assert [type(layer.kernel_init).__name__ for layer in dense[:-1]] == [start, start]
+
+
+def test_the_preset_for_tables_follows_the_rows() -> None:
+    table = MLP.preset("table")
+
+    def found(rows: int, **given: object) -> tuple:
+        own = table.for_rows(rows, **given)
+        return own.batch_size, own.epochs, own.weight_decay
+
+    # steps are 1,500 up to 1,000 rows, and then 1,500 sqrt(rows / 1,000)
+    assert found(1000) == (32, 47, 1.2)
+    assert found(4000) == (32, 24, 0.6)
+    assert found(250) == (16, 94, 2.4)
+    assert found(64)[:2] == (64, 300)
+    assert found(65)[:2] == (16, 300)
+    assert found(1000, batch_size=100) == (100, 150, 1.2)
+    assert found(1000, epochs=3) == (32, 3, 1.2)
+    assert found(250, weight_decay=0.5) == (16, 94, 0.5)
+    assert found(1000, optimizer="sgd")[2] is None
+    assert found(1000, optimizer="sgd", weight_decay=0.1)[2] == 0.1
+    image = MLP.preset("image")
+    assert image.for_rows(7) == image
 
 
 def test_a_perceptron_learns_an_easy_table() -> None:
