@@ -133,7 +133,7 @@ class MagmaClassifier(ClassifierMixin, Network):  # type: ignore[misc]  # scikit
         self.classes_ = self.__dict__.pop("_expected", found)
         if len(self.classes_) < 2 and not self._multilabel:
             raise DataError(
-                f"fit: y has one class only, {self.classes_[0]!r}, expected at least 2 classes"
+                f"fit: y has one class only, {self.classes_[0]}, expected at least 2 classes"
             )
 
     def _encoded(self, y: Array) -> Array:
@@ -145,7 +145,7 @@ class MagmaClassifier(ClassifierMixin, Network):  # type: ignore[misc]  # scikit
             return y.astype(self._dtype)
         if len(unknown := np.setdiff1d(y, self.classes_)):
             raise DataError(
-                f"fit: y has the class {unknown[0]!r}, which is none of {self.classes_!r}"
+                f"fit: y has the class {unknown[0]}, which is none of {self.classes_!r}"
             )
         return np.searchsorted(self.classes_, y)
 

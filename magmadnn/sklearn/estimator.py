@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from magmadnn import optim
-from magmadnn.errors import ArgumentError, CheckpointError, DataError, UnknownNameError
+from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.layers import Input
 from magmadnn.models import MLP, Preset
 from magmadnn.training import Model
@@ -248,10 +248,6 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             return x, y, None
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         counts = weights > 0
-        if not counts.any():
-            raise DataError(
-                "fit: sample_weight is 0 for every row, so there is nothing to train on"
-            )
         return x[counts], y[counts], weights[counts]
 
     def _split(self, y: Array, seed: int) -> tuple[Array, Array]:
