@@ -273,16 +273,6 @@ def test_progress_in_a_log_has_a_line_for_each_epoch_and_no_control_characters()
     assert "\r" not in output.getvalue() and "\x1b" not in output.getvalue()
 
 
-def test_progress_on_a_terminal_draws_a_bar():
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    output = Terminal()
-    network().fit(X, Y, epochs=1, batch_size=7, verbose=False, callbacks=[Progress(output)])
-    assert "epoch 1" in output.getvalue() and "10/10" in output.getvalue()
-
-
 def test_history_plot_draws_a_panel_for_each_measure(tmp_path):
     history = network().fit(X, Y, validation_split=0.2, epochs=2, verbose=False)
     figure = history.plot(tmp_path / "curves.png")
