@@ -5,21 +5,30 @@ A formula is a nested tuple (see `kernels.formula`); `promotion` puts in what Nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
-from magmadnn.graph.spec import is_floating
+from magmadnn.graph.spec import as_dtype, is_floating
 
 from .kernels.formula import DTYPES, FLOATS, HALVES, Formula, constant, frozen
 from .promotion import Part, promoted
 
 _SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
 _COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
-_CONVERSIONS = {*(("float32", h) for h in HALVES), *((h, f) for h in HALVES for f in FLOATS)}
+_COMPUTED = frozenset(map(as_dtype, DTYPES))
+_CONVERSIONS = {
+    (as_dtype(source), as_dtype(goal))
+    for source, goal in [
+        *(("float32", h) for h in HALVES),
+        *((h, f) for h in HALVES for f in FLOATS),
+    ]
+}
 
 
 def compilable(node: Node) -> bool:
@@ -29,7 +38,7 @@ def compilable(node: Node) -> bool:
         return _moves(node, op)
     if converts_half(node):
         return True
-    if not isinstance(op, Op) or any(n.dtype.name not in DTYPES for n in (node, *node.inputs)):
+    if not isinstance(op, Op) or not _COMPUTED.issuperset(n.dtype for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:
         return op.scalar is not None and _is_written(node)
@@ -48,8 +57,42 @@ def compilable(node: Node) -> bool:
 
 def _is_written(node: Node) -> bool:
     """Whether there is a formula for operands of these dtypes."""
-    given = [Part(("argument", k), i.dtype.name) for k, i in enumerate(node.inputs)]
-    return promoted(_raw(node), given, node.dtype.name) is not None
+    return _depth(_raw(node), tuple(i.dtype for i in node.inputs), node.dtype) is not None
+
+
+def depth_of(node: Node) -> int:
+    """How deep the ops of a pointwise node lie in each other, conversions included; 0 where NumPy does it."""
+    if not compilable(node):
+        return 0
+    return _depth(_raw(node), tuple(i.dtype for i in node.inputs), node.dtype) or 0
+
+
+def times_written(node: Node) -> tuple[int, ...]:
+    """How often each operand of a pointwise node stands in its formula."""
+    raw = _raw(node)
+    return tuple(_count(raw, number) for number in range(len(node.inputs)))
+
+
+@lru_cache(maxsize=4096)
+def _count(raw: Formula, number: int) -> int:
+    """How often an argument stands in a formula."""
+    if raw[0] == "argument":
+        return int(raw[1] == number)
+    return sum(_count(part, number) for part in raw[1:] if isinstance(part, tuple))
+
+
+@lru_cache(maxsize=4096)
+def _depth(raw: Formula, dtypes: tuple[np.dtype[Any], ...], dtype: np.dtype[Any]) -> int | None:
+    """That of a formula over operands of these dtypes; None where there is none."""
+    given = [Part(("argument", k), d.name) for k, d in enumerate(dtypes)]
+    made = promoted(raw, given, dtype.name)
+    return None if made is None else _levels(made)
+
+
+def _levels(formula: Formula) -> int:
+    """How many formulas lie in each other."""
+    inner = [_levels(a) for a in formula[1:] if isinstance(a, tuple)]
+    return 1 + max(inner) if inner else 0
 
 
 def converts_half(node: Node) -> bool:
@@ -59,8 +102,8 @@ def converts_half(node: Node) -> bool:
         return False
     if op.kind is not OpKind.POINTWISE:
         return False
-    ends = (node.inputs[0].dtype.name, node.dtype.name)
-    return ends in _CONVERSIONS and _raw(node) == ("cast", ("argument", 0), ends[1])
+    ends = (node.inputs[0].dtype, node.dtype)
+    return ends in _CONVERSIONS and _raw(node) == ("cast", ("argument", 0), node.dtype.name)
 
 
 def converts(node: Node) -> bool:
@@ -129,7 +172,14 @@ def _length(formula: Formula) -> int:
 def _raw(node: Node) -> Formula:
     """The formula over numbered arguments."""
     assert isinstance(node.op, Op) and node.op.scalar is not None
-    return _tagged(frozen(trace(node.op.scalar, len(node.inputs), **node.attributes)))
+    settings = node.attributes.items()
+    return _traced(node.op.scalar, len(node.inputs), tuple((k, repr(v), v) for k, v in settings))
+
+
+@lru_cache(maxsize=4096)
+def _traced(scalar: Callable[..., Any], count: int, settings: tuple[Any, ...]) -> Formula:
+    """The same of a function, with settings that are told apart by their text: 1, 1.0 and True are equal."""
+    return _tagged(frozen(trace(scalar, count, **{key: value for key, _, value in settings})))
 
 
 def _tagged(formula: Formula) -> Formula:

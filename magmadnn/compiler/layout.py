@@ -49,6 +49,7 @@ class Layouts:
         self.arrays: dict[Node, Array] = {}
         self.bases: dict[Node, Node] = {}
         self._sizes: dict[str, int] = {}
+        self._loaded: dict[Node, Node] = {}
         self._copied, self._loads = copied, loads
         for node in nodes:
             self._place(node)
@@ -78,6 +79,9 @@ class Layouts:
         else:
             self.arrays[node] = view
             self.bases[node] = self.bases[node.inputs[0]]
+            loaded = node if node in self._loads else self._loaded.get(node.inputs[0])
+            if loaded is not None:
+                self._loaded[node] = loaded
 
     def _view(self, node: Node) -> Array | None:
         """The view that a movement gives of its operand; None where it copies or is no movement."""
@@ -112,11 +116,7 @@ class Layouts:
 
     def loaded(self, node: Node) -> Node | None:
         """The last conversion between a value and the memory that it lies in; None where there is none."""
-        while self.is_view(node):
-            if node in self._loads:
-                return node
-            node = node.inputs[0]
-        return None
+        return self._loaded.get(node)
 
     def digits(self, node: Node) -> str:
         """The half precision that readers make of a value, or that it lies in; empty where there is none."""

@@ -38,6 +38,7 @@ class Layout:
         """`width` is that of a box with its gap, `bend` that of a bend."""
         self._width, self._bend = width, bend
         self.row = _rows(nodes)
+        self._bends: dict[Box, int] = {}  # the last row in which edges from a box bend
         self._joined: dict[Item, list[Item]] = {node: [] for node in nodes}
         for node in nodes:
             for source in dict.fromkeys(node.inputs):
@@ -57,15 +58,17 @@ class Layout:
         return [self.place[Bend(source, row)] for row in between]
 
     def _join(self, source: Box, target: Box) -> None:
-        last: Item = source
-        for row in range(self.row[source] + 1, self.row[target]):
+        begun = self._bends.get(source, self.row[source])  # edges of one source share their bends
+        last: Item = source if begun == self.row[source] else Bend(source, begun)
+        for row in range(begun + 1, self.row[target]):
             bend = Bend(source, row)
-            if bend not in self.row:
-                self.row[bend] = row
-                self._joined[bend] = []
-                self._link(last, bend)
+            self.row[bend] = row
+            self._joined[bend] = []
+            self._link(last, bend)
             last = bend
-        self._link(last, target)
+            self._bends[source] = row
+        above = self.row[target] - 1
+        self._link(source if above == self.row[source] else Bend(source, above), target)
 
     def _link(self, upper: Item, lower: Item) -> None:
         self._joined[upper].append(lower)

@@ -181,6 +181,19 @@ def test_large_integers_that_are_known_keep_all_digits(number: int) -> None:
         np.testing.assert_array_equal(native, reference)
 
 
+def test_graphs_that_were_not_compiled_once() -> None:
+    """Constants beside truth values; a loss of numbers that were converted there and back."""
+    truth, x = np.array([True, False]), np.linspace(-1, 1, 7, dtype=np.float32)
+    b, v = placeholder("b", Spec((2,), truth.dtype)), placeholder("v", Spec((7,), x.dtype))
+    there_and_back = ops.cast(ops.cast(v, "float64"), "float32")
+    nodes = [
+        ops.clip(b), ops.clip(b, False, True), ops.clip(b, 0, 1), ops.divide(b, 2), ops.divide(2, b),
+        ops.sum(ops.gaussian_rbf(there_and_back, 0.7)),
+    ]  # fmt: skip
+    for native, reference in native_and_reference(nodes, {b: truth, v: x}):
+        assert equal(native, reference, exact=False)
+
+
 # --- sums of integers -----------------------------------------------------------------------------
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,17 +68,19 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     """Places of all values; memory is used again in the phase after its last reader's."""
     last = _last_phases(plan)
     lives: list[Life] = []
-    alive: list[Life] = []
+    alive: list[tuple[int, int, int]] = []  # last phase, start and room of values, as a heap
+    free = _Free()
     for work in plan.work:  # in the order of phases
-        alive = [life for life in alive if life.last >= work.phase]
+        while alive and alive[0][0] < work.phase:
+            free.give(*heappop(alive)[1:])
         for node in work.placed:
             if node in plan.in_place:
                 continue
             nbytes = _nbytes(node, sizes)
-            start = _first_gap(alive, nbytes)
+            start = free.take(_room(nbytes))
             life = Life(node, start, nbytes, work.phase, last.get(node, work.phase))
             lives.append(life)
-            alive.append(life)
+            heappush(alive, (life.last, start, _room(nbytes)))
     end = max((life.start + _room(life.nbytes) for life in lives), default=0)
     return Arena(tuple(lives), end, sum(_room(life.nbytes) for life in lives))
 
@@ -89,14 +94,34 @@ def _room(nbytes: int) -> int:
     return -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
 
 
-def _first_gap(alive: list[Life], nbytes: int) -> int:
-    """The lowest offset with enough free bytes."""
-    at = 0
-    for life in sorted(alive, key=lambda life: life.start):
-        if life.start - at >= _room(nbytes):
-            break
-        at = max(at, life.start + _room(life.nbytes))
-    return at
+class _Free:
+    """Stretches of memory that no value lies in, in order; the last has no end."""
+
+    def __init__(self) -> None:
+        self._starts: list[float] = [0]
+        self._ends: list[float] = [math.inf]
+
+    def take(self, room: int) -> int:
+        """The start of the first stretch with so many bytes, which are taken from it."""
+        number = next(
+            k
+            for k, (a, b) in enumerate(zip(self._starts, self._ends, strict=True))
+            if b - a >= room
+        )
+        start = int(self._starts[number])
+        self._starts[number] += room
+        if self._starts[number] == self._ends[number]:
+            del self._starts[number], self._ends[number]
+        return start
+
+    def give(self, start: int, room: int) -> None:
+        """So many bytes from there are free again; with free neighbours they are one stretch."""
+        number = bisect_left(self._starts, start)
+        self._starts.insert(number, start)
+        self._ends.insert(number, start + room)
+        for left in (number, number - 1):
+            if left >= 0 and self._ends[left] == self._starts[left + 1]:
+                del self._ends[left], self._starts[left + 1]
 
 
 def _last_phases(plan: NativePlan) -> dict[Node, int]:

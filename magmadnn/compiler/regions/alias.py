@@ -10,6 +10,8 @@ changed. Inside it, the variable may be read element by element only, in the wal
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from magmadnn.compiler.layout import Layouts
@@ -17,52 +19,78 @@ from magmadnn.compiler.regions.stages import product_of, walks_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 
-from .dependencies import in_order
+from .dependencies import Dependencies, in_order
 from .draft import Draft
 from .region import Region, RegionKind
 
 
 def fold(draft: Draft) -> Draft:
     """Write updates over the variables themselves wherever nobody needs the old values any more."""
-    program, regions, layouts = draft.program, draft.regions, draft.layouts
-    known = draft.dependencies
-    early = known.early(program.outputs)
-    position = {region: (region not in early, k) for k, region in enumerate(regions)}
-    before = known.before
-    chosen: dict[Node, Node] = {}
-    for target, value in program.updates:
+    chosen = _Choices(draft)
+    chosen.take(_candidates(draft, chosen.known, chosen.early))
+    known, before = chosen.known.before, chosen.before
+    extra = {r: needs - known[r] for r, needs in before.items() if needs - known[r]}
+    return replace(draft, before=extra, in_place=chosen.in_place)
+
+
+Update = tuple[Node, Node, Region]  # a variable, its new value, and the region that computes it
+
+
+class _Choices:
+    """Updates that are written in place, and what must run before what therefore."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.known = draft.dependencies
+        self.early = self.known.early(draft.program.outputs)
+        self.before = self.known.before
+        self.in_place: dict[Node, Node] = {}
+        self._calls = frozenset(r for r in draft.regions if r.kind is RegionKind.CALL)
+        self._position = {r: (r not in self.early, k) for k, r in enumerate(draft.regions)}
+
+    def take(self, updates: Sequence[Update]) -> None:
+        """Choose, in order, each update that makes no circle; mostly all of them can be, and at once."""
+        trial = dict(self.before)
+        for target, _, region in updates:
+            earlier = self._calls | self.known.readers(target)
+            trial[region] = trial[region] | (earlier - {region})
+        if in_order(trial, self._position) is not None:
+            self.before = trial
+            self.in_place |= {value: target for target, value, _ in updates}
+        elif len(updates) > 1:
+            half = len(updates) // 2
+            self.take(updates[:half])
+            self.take(updates[half:])
+
+
+def _candidates(draft: Draft, known: Dependencies, early: set[Region]) -> list[Update]:
+    """The updates whose regions may write them over their variables."""
+    is_alone, found = alone(draft.program, draft.layouts), []
+    for target, value in draft.program.updates:
         region = known.home.get(value)
         if region is None or region.kind is RegionKind.CALL or region in early:
             continue
-        if not is_safe(target, value, region, layouts, program):
-            continue
-        calls = {r for r in regions if r.kind is RegionKind.CALL}
-        earlier = calls | {r for r in regions if known.reads(r, target)}
-        trial = {**before, region: before[region] | (earlier - {region})}
-        if in_order(trial, position) is not None:
-            before = trial
-            chosen[value] = target
-    extra = {r: needs - known.before[r] for r, needs in before.items() if needs - known.before[r]}
-    return replace(draft, before=extra, in_place=chosen)
+        if is_alone(target, value) and is_safe(target, value, region, draft.layouts):
+            found.append((target, value, region))
+    return found
 
 
-def is_safe(
-    target: Node,
-    value: Node,
-    region: Region,
-    layouts: Layouts,
-    program: Program,
-) -> bool:
+def alone(program: Program, layouts: Layouts) -> Callable[[Node, Node], bool]:
+    """What tells of an update whether its value is of no other, nor its variable's old value."""
+    times = Counter(value for _, value in program.updates)
+    bases = Counter(layouts.bases[value] for _, value in program.updates)
+
+    def is_alone(target: Node, value: Node) -> bool:
+        return times[value] == 1 and bases[target] == (layouts.bases[value] is target)
+
+    return is_alone
+
+
+def is_safe(target: Node, value: Node, region: Region, layouts: Layouts) -> bool:
     """Whether the region that computes `value` may write it over `target`, as far as it goes itself."""
     if region.numbers and _is_read_again(target, value, region, layouts):
         return False  # a walk over a row after the one that stores would read what is new
     if region.kind is RegionKind.GEMM and _reads_in_product(region, target, layouts):
         return False  # elements that are stored already would be read again for others
-    if sum(v is value for _, v in program.updates) > 1:
-        return False
-    others = {layouts.bases[v] for t, v in program.updates if v is not value}
-    if target in others:
-        return False
     own = [i for n in region.nodes for i in n.inputs if layouts.bases[i] is target]
     return all(layouts.is_whole(i) and i.shape == value.shape for i in own)
 

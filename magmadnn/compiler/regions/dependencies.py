@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from magmadnn.compiler.layout import Layouts
 from magmadnn.graph.dim import Size
@@ -22,15 +23,20 @@ class Dependencies:
     def __init__(self, regions: Sequence[Region], layouts: Layouts) -> None:
         self.home = {node: region for region in regions for node in region.nodes}
         self._bases = layouts.bases
+        self._readers: dict[Node, set[Region]] = {}
+        for region in regions:
+            for node in region.nodes:
+                for operand in node.inputs:
+                    self._readers.setdefault(self._bases[operand], set()).add(region)
         self.before = {region: self._read_by(region) for region in regions}
 
     def _read_by(self, region: Region) -> frozenset[Region]:
         bases = {self._bases[i] for node in region.nodes for i in node.inputs}
         return frozenset(self.home[b] for b in bases if b in self.home) - {region}
 
-    def reads(self, region: Region, target: Node) -> bool:
-        """Whether a region reads the memory of `target`."""
-        return any(self._bases[i] is target for n in region.nodes for i in n.inputs)
+    def readers(self, target: Node) -> frozenset[Region]:
+        """The regions that read the memory of `target`."""
+        return frozenset(self._readers.get(target, ()))
 
     def early(self, outputs: Iterable[Node]) -> set[Region]:
         """The regions that run before any variable is written, and all that they need.
@@ -69,17 +75,20 @@ def in_order(
     before: Mapping[Region, frozenset[Region]], position: Mapping[Region, tuple[bool, int]]
 ) -> list[Region] | None:
     """Regions after those before them, otherwise by position; None if that is a circle."""
-    left = {region: set(needs) for region, needs in before.items()}
+    left = {region: len(needs) for region, needs in before.items()}
+    after: dict[Region, list[Region]] = {region: [] for region in before}
+    for region, needs in before.items():
+        for other in needs:
+            after[other].append(region)
+    numbers = {region: number for number, region in enumerate(before)}  # positions may be equal
+    ready = [(position[r], numbers[r], r) for r, count in left.items() if not count]
+    heapify(ready)
     ordered: list[Region] = []
-    ready = sorted((r for r, needs in left.items() if not needs), key=lambda r: position[r])
     while ready:
-        region = ready.pop(0)
+        region = heappop(ready)[-1]
         ordered.append(region)
-        del left[region]
-        for other, needs in left.items():
-            if region in needs:
-                needs.remove(region)
-                if not needs:
-                    ready.append(other)
-        ready.sort(key=lambda r: position[r])
-    return None if left else ordered
+        for other in after[region]:
+            left[other] -= 1
+            if not left[other]:
+                heappush(ready, (position[other], numbers[other], other))
+    return ordered if len(ordered) == len(left) else None

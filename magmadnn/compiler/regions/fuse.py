@@ -11,7 +11,7 @@ Regions never form a cycle: before one grows, it is made sure that nothing outsi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
 from .copies import layouts_of
+from .growth import Growth
 from .loads import is_product
 from .region import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 
@@ -37,7 +38,6 @@ _ALONE = {
     OpKind.SCATTER: RegionKind.SCATTER,
     OpKind.ACCUMULATION: RegionKind.ACCUMULATE,
 }
-_LONGEST_FORMULA = 400  # ops; what is used twice is written out twice, so that lengths may double
 
 
 class Fusion:
@@ -45,17 +45,18 @@ class Fusion:
 
     Attributes:
         layouts: how values lie in memory.
-        of: the region of each node that is computed.
+        growth: the region of each node that is computed, and what is known of it.
     """
 
     def __init__(
         self, program: Program, compilable: Callable[[Node], bool], rounding: bool
     ) -> None:
         self.layouts = layouts_of(program, compilable, rounding=rounding)
-        self.of: dict[Node, Region] = {}
         self._compilable = compilable
-        self._position = {node: k for k, node in enumerate(program.nodes())}
-        for node in self._position:
+        self.position = {node: k for k, node in enumerate(program.nodes())}
+        self.growth = Growth(self.layouts)
+        self.of: Mapping[Node, Region] = self.growth.of
+        for node in self.position:
             if isinstance(node.op, Op) and not self.layouts.is_view(node):
                 self._take(node)
 
@@ -77,7 +78,7 @@ class Fusion:
     def _begin(self, kind: RegionKind, node: Node, shape: Any = None) -> Region:
         rows, columns = matrix_of(node.shape if shape is None else shape)
         region = Region(kind, rows, columns, [node])
-        self.of[node] = region
+        self.growth.begin(region)
         return region
 
     def _walked(self, node: Node) -> Any:
@@ -108,7 +109,7 @@ class Fusion:
                     self._join(node, region)
                     joined = region
             elif region is not joined and (merged := self._merged(joined, region)):
-                joined = self._settle(merged)
+                joined = self._settle(merged, joined, region)
         if joined is None:
             region = self._begin(RegionKind.ROWS, node)
             if not self._readable(node, region):
@@ -129,8 +130,8 @@ class Fusion:
             return False
         if not self._readable(node, region) or self._comes_between(node, region):
             return False
-        together = [*region.nodes, node]
-        return len(self._streams(together, region)) < _MOST_OPERANDS and self._is_short(together)
+        streams = self.growth.streams_with(node, region)
+        return len(streams) < _MOST_OPERANDS and self.growth.is_short_with(node, region)
 
     def _is_element(self, node: Node, region: Region) -> bool:
         """Whether the node has a value for each element of the region's matrix."""
@@ -170,10 +171,9 @@ class Fusion:
         return by_element and self._is_element(operand, region)
 
     def _join(self, node: Node, region: Region) -> None:
-        region.nodes.append(node)
+        self.growth.join(node, region)
         if not self._is_element(node, region):
             region.numbers.add(node)
-        self.of[node] = region
 
     # --- reductions and contractions --------------------------------------------------------------
 
@@ -209,15 +209,15 @@ class Fusion:
             and region.domain == matrix_of(source.shape)
             and base not in region.numbers
             and self.layouts.is_whole(source)
+            and self.growth.is_short_with(node, region)
         )
         if region is None or not fits:
             readable = self.layouts.spread(source, *matrix_of(source.shape)) is not None
             kind = RegionKind.ROWS if readable else RegionKind.CALL
             self._begin(kind, node, source.shape).numbers.add(node)
         else:
-            region.nodes.append(node)
+            self.growth.join(node, region)
             region.numbers.add(node)
-            self.of[node] = region
 
     def _is_gemm(self, node: Node) -> bool:
         """Whether it is a product of matrices, or stacks of them, with contiguous rows or columns."""
@@ -237,18 +237,21 @@ class Fusion:
         if kinds.count(RegionKind.ROWS) < 2 and (one.numbers or other.numbers):
             return None
         special = other if one.kind is RegionKind.ROWS else one
-        nodes = sorted([*one.nodes, *other.nodes], key=self._position.__getitem__)
+        nodes = sorted([*one.nodes, *other.nodes], key=self.position.__getitem__)
         rows = special.rows if special.kind is RegionKind.COLUMNS else one.rows
         merged = Region(special.kind, rows, one.columns, nodes, one.numbers | other.numbers)
         if merged.kind is RegionKind.COLUMNS and not all(
             map(partial(self._follows, merged), nodes)
         ):
             return None
-        if len(self._streams(nodes, merged)) > _MOST_OPERANDS or not self._is_short(nodes):
-            return None
         inside = {one, other}
-        around = (self._dependencies(region) - inside for region in inside)
-        if any(self._reaches(outside, inside) for regions in around for outside in regions):
+        streams = self.growth.streams_of_both(merged, one, other)
+        if len(streams) > _MOST_OPERANDS or not self.growth.are_short(nodes):
+            return None
+        around = (self.growth.order.needs[region] - inside for region in inside)
+        if any(
+            self.growth.order.reaches(outside, inside) for regions in around for outside in regions
+        ):
             return None
         return merged if all(self._reads_inside(n, merged, inside) for n in nodes) else None
 
@@ -257,10 +260,9 @@ class Fusion:
         pointwise = isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
         return not pointwise or self._readable(node, region)
 
-    def _settle(self, region: Region) -> Region:
-        for node in region.nodes:
-            self.of[node] = region
-        return region
+    def _settle(self, merged: Region, one: Region, other: Region) -> Region:
+        self.growth.replace(merged, one, other)
+        return merged
 
     def gather_scalars(self, program: Program, ordered: list[Region]) -> None:
         """Make one of the regions of single numbers that are ready at the same time.
@@ -271,15 +273,18 @@ class Fusion:
         for region in reversed(ordered):
             outputs = any(self.of.get(self.layouts.bases[o]) is region for o in program.outputs)
             if outputs or region in needed:
-                needed |= {region, *self._dependencies(region)}
+                needed |= {region, *self.growth.order.needs[region]}
         depths: dict[Region, int] = {}
         groups: dict[tuple[bool, int], Region] = {}
         for region in ordered:
-            depths[region] = max((depths[r] + 1 for r in self._dependencies(region)), default=0)
+            depths[region] = max(
+                (depths[r] + 1 for r in self.growth.order.needs[region]), default=0
+            )
             if region.kind is RegionKind.ROWS and region.domain == matrix_of(()):
                 key = (region in needed, depths[region])
-                merged = self._merged(groups[key], region) if key in groups else None
-                groups[key] = self._settle(merged) if merged else region
+                known = groups.get(key)
+                merged = self._merged(known, region) if known else None
+                groups[key] = self._settle(merged, known, region) if known and merged else region
                 depths[groups[key]] = depths[region]
 
     def lengthen(self) -> None:
@@ -317,38 +322,7 @@ class Fusion:
         """Whether an operand outside of the region depends on it."""
         bases = [self.layouts.bases[i] for i in node.inputs]
         outside = {self.of[b] for b in bases if b in self.of} - {region}
-        return any(self._reaches(r, {region}) for r in outside)
-
-    def _dependencies(self, region: Region) -> set[Region]:
-        bases = {self.layouts.bases[i] for n in region.nodes for i in n.inputs}
-        return {self.of[b] for b in bases if b in self.of} - {region}
-
-    def _reaches(self, start: Region, targets: set[Region]) -> bool:
-        """Whether `start` needs one of `targets`, directly or through others."""
-        seen, stack = {start}, [start]
-        while stack:
-            for region in self._dependencies(stack.pop()):
-                if region in targets:
-                    return True
-                if region not in seen:
-                    seen.add(region)
-                    stack.append(region)
-        return False
-
-    def _is_short(self, nodes: list[Node]) -> bool:
-        """Whether the formulas of a kernel of these nodes, written out, are of a sensible length."""
-        lengths: dict[Node, int] = {}
-        for node in sorted(nodes, key=self._position.__getitem__):
-            reduces = isinstance(node.op, Op) and node.op.kind is not OpKind.POINTWISE
-            parts = (lengths.get(self.layouts.bases[i], 1) for i in node.inputs)
-            lengths[node] = 1 if reduces else 1 + sum(parts)
-        return max(lengths.values()) <= _LONGEST_FORMULA
-
-    def _streams(self, nodes: list[Node], region: Region) -> set[Node]:
-        """The arrays as large as the matrix that a kernel of these nodes would read from outside."""
-        members = set(nodes)
-        bases = {self.layouts.bases[i] for n in nodes for i in n.inputs} - members
-        return {b for b in bases if is_same_matrix(matrix_of(b.shape), region.domain)}
+        return any(self.growth.order.reaches(r, {region}) for r in outside)
 
 
 def _is_narrow(region: Region) -> bool:
@@ -390,6 +364,6 @@ def _place(region: Region, fusion: Fusion, placed: set[Region], ordered: list[Re
         elif one not in placed:
             placed.add(one)
             stack.append((one, True))
-            needed = fusion._dependencies(one)
-            order = sorted(needed, key=lambda r: fusion._position[r.nodes[0]], reverse=True)
+            needed = fusion.growth.order.needs[one]
+            order = sorted(needed, key=lambda r: fusion.position[r.nodes[0]], reverse=True)
             stack.extend((r, False) for r in order if r not in placed)

@@ -18,7 +18,10 @@ def order(draft: Draft) -> Draft:
     ordered = in_order(before, position)
     assert ordered is not None
     phases: dict[Region, int] = {}
+    checked = 0  # phases of those that outputs need, which are all in front
     for region in ordered:
-        first = 0 if region in early else max((phases[r] for r in early), default=-1) + 1
+        first = 0 if region in early else checked
         phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
+        if region in early:
+            checked = max(checked, phases[region] + 1)
     return replace(draft, phases=phases)

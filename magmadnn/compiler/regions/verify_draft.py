@@ -9,7 +9,7 @@ from magmadnn.errors import GraphError
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Op
 
-from .alias import is_safe
+from .alias import alone, is_safe
 from .draft import Draft, Work
 from .region import Region, RegionKind
 
@@ -79,7 +79,8 @@ class _Draft:
                 raise self.fail(f"{where}: no kernel computes it")
             if region in self.early:
                 raise self.fail(f"{where}: outputs need {region}, and come before all updates")
-            if not is_safe(target, value, region, draft.layouts, draft.program):
+            safe = is_safe(target, value, region, draft.layouts)
+            if not safe or not alone(draft.program, draft.layouts)(target, value):
                 raise self.fail(f"{where}: {region} reads other elements of it, or reads it later")
 
     def check_phases(self) -> None:
@@ -105,7 +106,7 @@ class _Draft:
                 if region is writer or phases[region] < phases[writer]:
                     continue
                 when = f"phase {phases[region]}, but phase {phases[writer]} writes it"
-                if self.known.reads(region, target):
+                if region in self.known.readers(target):
                     raise self.fail(f"{region} reads {target.label} in {when}")
                 if region.kind is RegionKind.CALL:
                     raise self.fail(f"{region} may raise in {when}: {target.label}")

@@ -1,0 +1,140 @@
+"""What is known of regions while they grow: what they read, how long their formulas are.
+
+All of it is kept up to date node by node, so that fusing a graph takes time in proportion to its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from magmadnn.compiler.formulas import depth_of, times_written
+from magmadnn.compiler.layout import Layouts
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Op, OpKind
+
+from .region import Region, is_same_matrix, matrix_of
+from .region_order import RegionOrder
+
+_LONGEST_FORMULA = 400  # what is used twice is written out twice, so that lengths may double
+_DEEPEST_FORMULA = 64  # of ops within ops; what goes through a formula calls itself for each
+_MOST_WALKS = (
+    16  # over a row, each for reductions of what the one before found; all begin with the operands
+)
+
+
+class Extent(NamedTuple):
+    """How large the formula of a node is, written out.
+
+    Attributes:
+        length: the ops in it, those of one node counted as one,
+        depth: how deep they lie in each other,
+        walks: and how many reductions, one after the other, must be known before.
+    """
+
+    length: int
+    depth: int
+    walks: int
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a kernel can have it."""
+        return (
+            self.length <= _LONGEST_FORMULA
+            and self.depth <= _DEEPEST_FORMULA
+            and self.walks <= _MOST_WALKS
+        )
+
+
+class Growth:
+    """Facts of regions in the making.
+
+    Attributes:
+        of: the region of each node that is computed.
+        streams: the arrays as large as a region's matrix that its kernel reads from outside.
+        order: which regions need which.
+    """
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+        self.of: dict[Node, Region] = {}
+        self.streams: dict[Region, set[Node]] = {}
+        self.order = RegionOrder()
+        self._extents: dict[Node, Extent] = {}
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def begin(self, region: Region) -> None:
+        """A new region, of one node."""
+        self.order.add(region)
+        self.streams[region] = set()
+        self._take(region.nodes[0], region)
+
+    def join(self, node: Node, region: Region) -> None:
+        """A region gets one more node, behind all others."""
+        region.nodes.append(node)
+        self._take(node, region)
+
+    def _take(self, node: Node, region: Region) -> None:
+        self._extents[node] = self._extent(node, region)
+        self.streams[region] = self.streams_with(node, region)
+        self.of[node] = region
+        for other in {self.of[b] for b in self._bases(node) if b in self.of} - {region}:
+            self.order.need(region, other)
+
+    def replace(self, merged: Region, one: Region, other: Region) -> None:
+        """A region takes the place of two."""
+        self.streams[merged] = self.streams_of_both(merged, one, other)
+        del self.streams[one], self.streams[other]
+        self.order.merge(merged, one, other)
+        self.of.update(dict.fromkeys(merged.nodes, merged))
+        for node in merged.nodes:
+            self._extents[node] = self._extent(node, merged)
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def is_short_with(self, node: Node, region: Region) -> bool:
+        """Whether the formula of one more node of a region is short."""
+        return self._extent(node, region).is_short
+
+    def are_short(self, nodes: Iterable[Node]) -> bool:
+        """Whether all formulas are, if these nodes, in their order, are one region."""
+        extents: dict[Node, Extent] = {}
+        for node in nodes:
+            extents[node] = _extent(node, [extents.get(b, _READ) for b in self._bases(node)])
+        return all(extent.is_short for extent in extents.values())
+
+    def streams_with(self, node: Node, region: Region) -> set[Node]:
+        """The streams of a region that has one more node."""
+        own = {b for b in self._bases(node) if self.of.get(b) is not region}
+        return self.streams[region] | {b for b in own if _is_stream(b, region)}
+
+    def streams_of_both(self, merged: Region, one: Region, other: Region) -> set[Node]:
+        """The streams of a region that takes the place of two."""
+        return (self.streams[one] | self.streams[other]) - set(merged.nodes)
+
+    def _extent(self, node: Node, region: Region) -> Extent:
+        inside = (
+            self._extents[b] if self.of.get(b) is region else _READ for b in self._bases(node)
+        )
+        return _extent(node, list(inside))
+
+    def _bases(self, node: Node) -> list[Node]:
+        return [self._layouts.bases[i] for i in node.inputs]
+
+
+_READ = Extent(1, 0, 0)  # of what lies in memory
+
+
+def _extent(node: Node, operands: Sequence[Extent]) -> Extent:
+    """The extent of a node over those of its operands; of a reduction or a product, its result is known."""
+    walks = max((e.walks for e in operands), default=0)
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.POINTWISE:
+        return Extent(1, 0, walks + 1)
+    deepest = max((e.depth for e in operands), default=0)
+    lengths = (n * e.length for n, e in zip(times_written(node), operands, strict=True))
+    return Extent(1 + sum(lengths), depth_of(node) + deepest, walks)
+
+
+def _is_stream(base: Node, region: Region) -> bool:
+    return is_same_matrix(matrix_of(base.shape), region.domain)
