@@ -29,7 +29,9 @@ class Checkpoint(Callback):
         every_seconds: as soon as so much time has passed since the last save.
         monitor: column that says which epoch is best; as in EarlyStopping.
         mode: as in EarlyStopping.
-        resume: whether to go on from a checkpoint that is there already.
+        resume: whether to go on from a checkpoint that is there already. It must be of the same training: of
+            this model, optimiser and data, these initial values and arguments of `fit`; epochs, callbacks,
+            device and executor may differ.
         signals: whether SIGTERM and Ctrl-C save at the next step, and then end training and the program: as
             KeyboardInterrupt, as SystemExit with the code 143, or as the program's own handler wants it. A
             second Ctrl-C does not wait for the step.
@@ -87,6 +89,7 @@ class Checkpoint(Callback):
 
     def saved(self, fit: Fit) -> State | None:
         """The newest checkpoint, if training is to go on from it."""
+        fit.note_identity()
         state = self.store.latest() if self.resume else None
         if state is not None:
             self._saved_step = state.record.get("steps", -1)

@@ -12,6 +12,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.storage.checkpoint import State
+from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
 
 from .history import History, Row
@@ -19,7 +20,7 @@ from .objective import Objective
 from .pending import Flying
 from .pieces import Batch, Take, numbered
 from .rates import Rates
-from .resuming import restore, state_of
+from .resuming import INITIAL, restore, state_of
 from .sources import Source
 from .totals import Totals, feeds_for, scalars
 
@@ -58,7 +59,8 @@ class Fit:
         model: the model that is trained.
         step: the compiled training step, with its optimiser's state.
         epochs: number of epochs when training ends, those before it included.
-        epoch: the current one, counted from 0.
+        begin: the first epoch of this training, counted from 0.
+        epoch: the current one, likewise.
         batch: batches done in the current epoch.
         steps: steps done in all.
         history: rows of the epochs done.
@@ -82,13 +84,16 @@ class Fit:
         first: int = 0,
         validation: Callable[[], dict[str, Any]] | None = None,
         callbacks: Sequence[Callback] = (),
+        identity: Callable[[], dict[str, str]],
     ) -> None:
         self.model, self.objective, self.step, self.source = model, objective, step, source
         self.batch_size, self.epochs = batch_size, epochs
         self.validation = validation
         # Those that save come last, so that they save what the others did at the same event.
         self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
+        self.begin = first
         self.epoch, self.batch, self.steps = first, 0, 0
+        self._described, self._identity = identity, dict[str, str]()
         self.history = History()
         self.last_loss = float("nan")
         self.row: Row = {}
@@ -154,10 +159,13 @@ class Fit:
                 for callback in self.callbacks:
                     if (state := callback.saved(self)) is not None:
                         self.restore(state)
+                        self._tell_end()
                 while self.epoch < self.epochs and self.stopped is None:
                     self._run_epoch()
         finally:
             _running.discard(self.model)
+            if self.steps or self._identity:
+                self.model._origin = self._identity.get(INITIAL)
         return self.history
 
     def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -314,6 +322,33 @@ class Fit:
         for callback in self.callbacks:
             getattr(callback, event)(self)
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What training this is: model, optimiser, data, arguments of `fit`; read first before a step."""
+        if not self._identity:
+            self._identity = self._described()
+            if self.steps:
+                del self._identity[INITIAL]
+        return self._identity
+
+    def note_identity(self) -> None:
+        """Find out now what training this is, as long as the model has its initial values."""
+        _ = self.identity
+
+    def becomes(self, identity: dict[str, str], begin: int) -> None:
+        """Be the training that was saved, which began at epoch `begin`."""
+        self._identity = identity
+        self.epochs, self.begin = self.epochs + begin - self.begin, begin
+
+    def _tell_end(self) -> None:
+        """Say that a training that was resumed has nothing left to do."""
+        if self.stopped is not None or self.epoch >= self.epochs:
+            why = self.stopped or f"its {self.epoch - self.begin} epochs are done"
+            note(
+                f"fit: the training of the checkpoint has ended, {why}: nothing is trained; ask for more "
+                "epochs, give another folder, or resume=False"
+            )
+
     def state(self) -> State:
         """Everything that the next step depends on; see `resuming.py`."""
         return state_of(self)
@@ -322,7 +357,6 @@ class Fit:
         """Go on from `state()`; nothing is changed if it does not fit.
 
         Raises:
-            CheckpointError: if it belongs to another model or optimiser, to another order of batches, or to
-                no training.
+            CheckpointError: if it belongs to another training, or to none.
         """
         restore(self, state)

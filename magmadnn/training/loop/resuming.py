@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.errors import CheckpointError, MagmaDNNError, NumericError, quoted
+from magmadnn.errors import ArgumentError, CheckpointError, MagmaDNNError, NumericError, quoted
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
+from magmadnn.optim import Schedule
+from magmadnn.optim.records import Record, Setting
+from magmadnn.optim.records import restore as restored
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.plain_schema import (
     LARGEST,
@@ -19,6 +23,7 @@ from magmadnn.storage.plain_schema import (
     Fields,
     Flag,
     Many,
+    Nothing,
     Number,
     Numbers,
     Table,
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
     from .fit import Fit
 
+_SHOWN = 220  # characters of what differs
+INITIAL = "initial values"  # of an identity: a digest of parameters and states
 _ROW = Fields(
     {
         "epoch": Number(1, LARGEST),
@@ -44,8 +51,9 @@ _ROW = Fields(
 )
 _PROGRESS = Fields(
     {
-        "seed": Whole(0, 2**64 - 1),
-        "batch_size": Whole(1),
+        "run": Table(Text(), named=lambda name: True),
+        "settings": Table(Either((Number(), Table(Anything()), Nothing()))),
+        "begin": Whole(),
         "epoch": Whole(),
         "batch": Whole(),
         "steps": Whole(),
@@ -85,8 +93,9 @@ def state_of(fit: Fit) -> State:
     return State(
         tensors=tensors,
         record={
-            "seed": fit.model.seed,
-            "batch_size": fit.current_batch_size,
+            "run": fit.identity,
+            "settings": _settings(fit),
+            "begin": fit.begin,
             "epoch": fit.epoch,
             "batch": fit.batch,
             "steps": fit.steps,
@@ -105,21 +114,28 @@ def restore(fit: Fit, state: State) -> None:
     """Go on from what `state_of` gave; nothing is changed if it does not fit.
 
     Raises:
-        CheckpointError: if it belongs to another model or optimiser, to another order of batches, or to
-            no training, or if a field is not what training writes.
+        CheckpointError: if it belongs to another training or none, or if a field is not what training writes.
     """
     record = state.record
     _check_record(fit, record)
-    _check_order(fit, record)
+    _check_identity(fit, record["run"])
+    settings = _saved_settings(fit, record["settings"])
     values, slots = part_of(state.tensors, "model/"), part_of(state.tensors, "optimizer/")
     fit.model.check(values)
     for name, value in values.items():
         if is_floating(value.dtype) and not np.isfinite(value).all():
             raise CheckpointError(f"checkpoint: {name} has NaN or infinity; the file is damaged")
     fit.step.check_state(slots)
-    _restore_callbacks(fit, state)
+    before = fit.step.overrides
+    _set_only(fit, settings)
+    try:
+        _restore_callbacks(fit, state)
+    except CheckpointError:
+        _set_only(fit, before)
+        raise
     fit.step.load_state(slots)
     fit.model.assign(values)
+    fit.becomes(record["run"], record["begin"])
     fit.epoch, fit.batch, fit.steps = record["epoch"], record["batch"], record["steps"]
     fit.model.epochs_done = fit.epoch
     fit.seconds, fit.stopped = record["seconds"], record["stopped"]
@@ -213,18 +229,76 @@ def _take_algorithms(fit: Fit, chosen: Any) -> None:
         ) from error
 
 
-def _check_order(fit: Fit, record: Mapping[str, Any]) -> None:
-    """Seed and, within an epoch, batch size say which samples come next."""
-    own = {"seed": fit.model.seed}
-    if record["batch"]:
-        size = fit.batch_size
-        own["batch_size"] = size if isinstance(size, int) else int(size(record["epoch"]))
-    for name, value in own.items():
-        if record[name] != value:
+def _check_identity(fit: Fit, saved: Mapping[str, str]) -> None:
+    """Look whether a checkpoint is of this training.
+
+    A model that goes on from what that training has left need not have its initial values.
+    """
+    own = dict(fit.identity)
+    if fit.model._origin is not None and fit.model._origin == saved.get(INITIAL):
+        own[INITIAL] = fit.model._origin
+    names = [*own, *(name for name in saved if name not in own)]
+    found = [
+        f"{_shown(name)} is {_shown(own.get(name, 'not there'))}, in the checkpoint "
+        f"{_shown(saved.get(name, 'not there'))}"
+        for name in names
+        if own.get(name) != saved.get(name)
+    ]
+    if found:
+        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        raise CheckpointError(
+            f"checkpoint: is of another training: {'; '.join(found[:3])}{more}; give what it was saved with "
+            "(epochs and callbacks may differ), another folder, or resume=False to start over"
+        )
+
+
+def _shown(text: str) -> str:
+    """A text of a file, in one line."""
+    return text if text.isprintable() and len(text) <= _SHOWN else quoted(text, 60)
+
+
+def _settings(fit: Fit) -> dict[str, Any]:
+    """What callbacks have set, as JSON data: numbers, schedules; None for functions."""
+    found: dict[str, Any] = {}
+    for name, value in fit.step.overrides.items():
+        found[name] = None if callable(value) else value
+        if isinstance(value, Record):
+            with suppress(ArgumentError):  # one that has a function itself
+                found[name] = value.config()
+    return found
+
+
+def _saved_settings(fit: Fit, saved: Mapping[str, Any]) -> dict[str, Setting]:
+    """What was set; functions have to be there already.
+
+    Raises:
+        CheckpointError: if one is not.
+    """
+    found: dict[str, Setting] = {}
+    for name, value in saved.items():
+        kept = fit.step.overrides.get(name) if value is None else value
+        if kept is None:
             raise CheckpointError(
-                f"checkpoint: was saved with {name} {record[name]}, this training has {value}; "
-                "give the same, or another folder"
+                f"checkpoint: {name} was set to a function, which is not saved; set it in on_train_begin, or "
+                "use a schedule of md.optim"
             )
+        try:
+            found[name] = restored(Schedule, kept) if isinstance(kept, dict) else kept  # type: ignore[type-abstract]  # only subclasses are made
+        except ArgumentError as error:
+            raise CheckpointError(f"checkpoint: settings.{name}: {error}") from error
+    return found
+
+
+def _set_only(fit: Fit, settings: Mapping[str, Setting]) -> None:
+    """Set these and no others.
+
+    Raises:
+        CheckpointError: if one cannot be set; nothing is then changed.
+    """
+    try:
+        fit.step.set(**(dict.fromkeys(fit.step.overrides) | dict(settings)))
+    except ArgumentError as error:
+        raise CheckpointError(f"checkpoint: settings: {error}") from error
 
 
 def _named(fit: Fit) -> list[tuple[str, Callback]]:

@@ -19,6 +19,7 @@ from magmadnn.training.loop.totals import run_once
 from magmadnn.training.loop.weights import sample_weights
 
 from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of
+from .identity import identity_of
 from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def new_fit(
     *,
     batch_size: BatchSize,
     span: tuple[int, int],
+    initial_epoch: int | None,
     validation_data: Any,
     validation_split: float,
     shuffle: bool,
@@ -74,9 +76,20 @@ def new_fit(
         validate = partial(model.evaluate, x_held, y_held, batch_size=size, **options)
     elif held_back is not None:
         validate = partial(evaluated, model, held_back, size)
+    held_back_data = validation_data if validation_data is not None else (None, None)
+    whole = y is not None
+    data = {
+        "x": x if whole else None, "y": y, "sample_weight": sample_weight,
+        **dict(zip(("validation x", "validation y", "validation weights"), held_back_data, strict=False)),
+    }  # fmt: skip
+    settings = {
+        "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
+        "validation_split": validation_split, "class_weight": class_weight,
+    }  # fmt: skip
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=span[0], epochs=span[1],
         validation=validate, callbacks=[*shown, *callbacks],
+        identity=partial(identity_of, model, data, settings),
     )  # fmt: skip
 
 

@@ -117,6 +117,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         self.device = placed(device, executor)
         self.optimizer = optimizer
         self.epochs_done = 0
+        self._origin: str | None = None
         self.layers: list[Layer] = layers_of(self.outputs)
         self._free = free_variables(self.outputs)
         number_layers(self.layers)
@@ -278,7 +279,8 @@ class Model(Pictured, ModelParts, TakesRawData):
         plain = shuffle and y is not None and sample_weight is None and not others
         with begun(self, gpu_of(self) if plain else None, x, y, batch_size) as call:
             run = new_fit(
-                self, call, batch_size=batch_size, span=span, validation_data=validation_data,
+                self, call, batch_size=batch_size, span=span, initial_epoch=initial_epoch,
+                validation_data=validation_data,
                 validation_split=validation_split, shuffle=shuffle, sample_weight=sample_weight,
                 class_weight=class_weight, callbacks=callbacks, shown=for_verbosity(verbose),
             )  # fmt: skip

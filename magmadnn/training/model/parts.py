@@ -26,6 +26,7 @@ class ModelParts:
 
     layers: list[Layer]
     _free: list[Variable]  # variables that belong to no layer
+    _origin: str | None  # digest of the values that the training began with which left those of now
 
     def variables(self) -> list[Trained]:
         """Everything that is kept: parameters and states, in order of the layers."""
@@ -79,6 +80,7 @@ class ModelParts:
             CheckpointError: if they do not fit.
         """
         self.check(values)
+        self._origin = None
         for name, parameter in self.named().items():
             parameter.assign(values[name])
 
