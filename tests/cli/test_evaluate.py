@@ -61,7 +61,7 @@ def test_rows_of_training_are_those_that_fit_trained_on(
     table(tmp_path / "t.csv")
     seen: dict[str, list[np.ndarray]] = {"run": [], "evaluate": []}
     now = "run"
-    source, evaluated = md.training.model.model.ArraySource, md.Model.evaluate
+    source, evaluated = md.training.model.fitting.ArraySource, md.Model.evaluate
 
     def kept(*args: Any, **options: Any) -> Any:
         made = source(*args, **options)
@@ -74,7 +74,7 @@ def test_rows_of_training_are_those_that_fit_trained_on(
             seen[now].append(x)
         return evaluated(model, x, *args, **options)
 
-    monkeypatch.setattr("magmadnn.training.model.model.ArraySource", kept)
+    monkeypatch.setattr("magmadnn.training.model.fitting.ArraySource", kept)
     monkeypatch.setattr(md.Model, "evaluate", looked)
     command("train", "--data", "t.csv", *RUN)
     now = "evaluate"

@@ -91,7 +91,8 @@ def test_run_json_holds_all_arguments_resolved(command, images, tmp_path) -> Non
     arguments = read_run(tmp_path / "run")
     assert len(arguments.pop("data_sha256")) == 64
     assert arguments == {
-        "model": "mlp", "data": str(images), "target": "-1", "task": None, "missing": None,
+        "model": "mlp", "data": str(images), "target": ["-1"], "task": None, "missing": None, "categories": [],
+        "decimal": ".", "features": None, "ignore": [],
         "test_split": 0.2, "device": "auto", "precision": "float32", "seed": 0,
         "checkpoint_every": None,
         "json": str(tmp_path / "r.json"), "preset": "image", "hidden": [7], "activation": "relu",
@@ -138,7 +139,7 @@ def test_a_regression_is_reported_in_its_own_units(command, prices, tmp_path) ->
     # The same once more by hand, from the library's parts.
     data = md.data.load(prices)
     model = md.load(tmp_path / "run")
-    predicted = data.preparation.restore_target(model.predict(data.test()[0])[:, 0])
+    predicted = model.predict(data.test()[0], prepared=True)
     residual = predicted - data.y_test
     rmse = math.sqrt(np.mean(residual**2))
     r2 = 1 - np.sum(residual**2) / np.sum((data.y_test - data.y_test.mean()) ** 2)

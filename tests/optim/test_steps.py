@@ -336,7 +336,7 @@ STATE_MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"layer/b/v": np.zeros(3, np.float32)},
         "state of Adam: layer/b/v must be float64 of shape (3,), got float32 of shape (3,)",
     ),
-    ({"count": np.array(-1)}, "state of Adam: count must be at least 0, got -1"),
+    ({"count": np.array(-1)}, "state of Adam: count must be from 0 to 9007199254740992, got -1"),
 ]
 
 

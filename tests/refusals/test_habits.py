@@ -93,7 +93,7 @@ ARGUMENTS: list[PythonCase] = [
     argument("Model", "lr", OF_OPTIMIZER, lambda: network(lr=0.1)),
     argument("Model", "optimiser",
              "did you mean 'optimizer'? known are device, executor, inputs, layers, loss, loss_weights, "
-             "metrics, optimizer, outputs, precision, seed",
+             "metrics, optimizer, outputs, precision, preparation, seed",
              lambda: md.Model([L.Input((5,)), D(3)], optimiser="adam")),
     argument("Model", "training",
              "fit trains; evaluate and predict do not; an Operation has y.eval(feeds, training=True)",
@@ -111,7 +111,7 @@ ARGUMENTS: list[PythonCase] = [
     argument("evaluate", "return_dict", "leave it out: the result always is a dict",
              lambda: network().evaluate(X, Y, return_dict=True)),
     argument("predict", "verbose", "leave it out; only fit prints", lambda: network().predict(X, verbose=0)),
-    argument("predict", "batchsize", "did you mean 'batch_size'? known are batch_size, x",
+    argument("predict", "batchsize", "did you mean 'batch_size'? known are batch_size, prepared, x",
              lambda: network().predict(X, batchsize=5)),
     argument("EarlyStopping", "restore_best_weights", "it is called 'restore_best' here",
              lambda: md.callbacks.EarlyStopping(restore_best_weights=True)),

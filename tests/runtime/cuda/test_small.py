@@ -57,7 +57,7 @@ def test_shared_memory_ends_where_a_wide_load_does() -> None:
     """Compilers load 16 bytes where some are wanted: at the end of the last value there must be as many."""
     x, _ = samples(3, 13, 5)
     with emulated_device() as engine:
-        network((13, 17, 11, 1), None, device="cuda").predict(x)
+        network((13, 17, 11, 3), None, device="cuda").predict(x)
         (graph,) = engine.graphs
         assert [node.shared_bytes % 16 for node in graph.nodes] == [0]
 
