@@ -197,12 +197,20 @@ def clean_leftovers(folder: str | os.PathLike[str]) -> None:
 
 def folder_names(folder: str | os.PathLike[str]) -> list[str]:
     """The names in `folder`, sorted: temporary ones left out, folders that were being replaced in."""
-    place = _real(folder)
-    with worded("cannot read", place):
-        unfinished = leftovers(place)
-        hidden = {leftover.path.name for leftover in unfinished}
-        aside = {leftover.name for leftover in unfinished if leftover.kind == "old"}
-        return sorted(aside | {entry.name for entry in place.iterdir() if entry.name not in hidden})
+    target = _real(folder)
+    with worded("cannot read", target):
+        for _ in range(_ATTEMPTS):
+            place = _find(target)  # where another process is replacing it, what is there instead
+            with suppress(FileNotFoundError):
+                return _names(place)
+        return _names(_find(target))
+
+
+def _names(place: Path) -> list[str]:
+    unfinished = leftovers(place)
+    hidden = {leftover.path.name for leftover in unfinished}
+    aside = {leftover.name for leftover in unfinished if leftover.kind == "old"}
+    return sorted(aside | {entry.name for entry in place.iterdir() if entry.name not in hidden})
 
 
 def read_file(path: Path, limit: int | None = None) -> bytes:
