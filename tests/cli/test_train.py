@@ -91,7 +91,8 @@ def test_run_json_holds_all_arguments_resolved(command, images, tmp_path) -> Non
     arguments = read_run(tmp_path / "run")
     assert len(arguments.pop("data_sha256")) == 64
     assert arguments == {
-        "model": "mlp", "data": str(images), "target": ["-1"], "task": None, "missing": None, "categories": [],
+        "model": "mlp", "data": str(images), "target": ["-1"], "task": None, "missing": None,
+        "categories": [],
         "decimal": ".", "features": None, "ignore": [],
         "test_split": 0.2, "device": "auto", "precision": "float32", "seed": 0,
         "checkpoint_every": None,
