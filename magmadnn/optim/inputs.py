@@ -51,9 +51,10 @@ def numbers_of(parts: Sequence[Transform]) -> dict[str, tuple[int, Any]]:
 
 
 def with_settings(parts: Sequence[Transform], given: Mapping[str, Setting]) -> list[Transform]:
-    """The parts with other numbers or schedules."""
+    """The parts with other numbers or schedules, as far as they have them."""
     found, places = list(parts), numbers_of(parts)
-    for name, value in given.items():
+    for name in given.keys() & places.keys():
+        value = given[name]
         number, field = places[name]
         found[number] = replace(found[number], **{field.name: value})
     return found

@@ -53,6 +53,7 @@ class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
         precision: str = "float32",
         device: str = "cpu",
         kept: Sequence[Operation] = (),
+        more: Sequence[Transform] = (),
     ) -> Step:
         """The training step that lowers `loss`.
 
@@ -65,12 +66,13 @@ class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
                 gradients are not finite change nothing: see `Step.skipped`.
             device: where kernels run: "cpu", "cuda", "cuda:1" or "auto"; see `Model`.
             kept: variables that stay as they are although layers would update them (running statistics).
+            more: parts that come after the optimiser's own.
 
         Raises:
             GraphError, ShapeError, DTypeError, ArgumentError: if the loss is no scalar or does not depend
                 on any parameter, or if parameters are not floating-point variables, each given once.
         """
-        return Step(self, loss, parameters, outputs, executor, precision, device, kept)
+        return Step(self, loss, parameters, outputs, executor, precision, device, kept, more)
 
     def minimize(
         self,

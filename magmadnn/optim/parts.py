@@ -85,7 +85,8 @@ class Part(Transform, abstract=True):
         return [g for g, _ in done], [s for _, s in done]
 
 
-def _zeros(parameter: Spec, *names: str) -> dict[str, Array]:
+def zeros(parameter: Spec, *names: str) -> dict[str, Array]:
+    """Slots that begin at 0."""
     shape = bind_shape(parameter.shape, {})
     return {name: np.zeros(shape, parameter.dtype) for name in names}
 
@@ -170,7 +171,7 @@ class Momentum(Part):
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
         """See `Transform`."""
-        return _zeros(parameter, "velocity")
+        return zeros(parameter, "velocity")
 
     def update(
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
@@ -192,7 +193,7 @@ class RootSum(Part):
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
         """See `Transform`."""
-        return _zeros(parameter, "sum_of_squares")
+        return zeros(parameter, "sum_of_squares")
 
     def update(
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
@@ -214,7 +215,7 @@ class RootMeanSquare(Part):
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
         """See `Transform`."""
-        return _zeros(parameter, "mean_square")
+        return zeros(parameter, "mean_square")
 
     def update(
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
@@ -241,7 +242,7 @@ class AdamMoments(Part):
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
         """See `Transform`."""
-        return _zeros(parameter, "m", "v")
+        return zeros(parameter, "m", "v")
 
     def update(
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any

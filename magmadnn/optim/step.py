@@ -18,6 +18,7 @@ from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .inputs import Settings
 from .loss_scaling import LossScale
+from .parts import Transform
 from .records import Setting
 from .slices import StepSlices
 from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
@@ -46,6 +47,7 @@ class Step:
         outputs: Operations whose values `run` gives after the loss.
         executor, precision, device: as for `md.Model`.
         kept: variables whose updates in the graph are left out, such as statistics of frozen layers.
+        more: parts that come after the optimiser's own.
     """
 
     def __init__(
@@ -58,8 +60,9 @@ class Step:
         precision: str = "float32",
         device: str = "cpu",
         kept: Sequence[Any] = (),
+        more: Sequence[Transform] = (),
     ) -> None:
-        name, parts = type(optimizer).__name__, optimizer.parts()
+        name, parts = type(optimizer).__name__, (*optimizer.parts(), *more)
         where = f"{name}.step"
         nodes = nodes_of_parameters(where, parameters)
         roots = [node_of_loss(where, loss), *nodes_of_outputs(where, outputs)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any, ClassVar
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
+from magmadnn.optim import Transform
 from magmadnn.storage.checkpoint import State
 from magmadnn.training.loop.fit import Fit
 
@@ -48,6 +49,18 @@ class Callback:
 
     def on_train_begin(self, fit: Fit) -> None:
         """Before the first step, and before a training that was saved is resumed."""
+
+    def parts(self) -> tuple[Transform, ...]:
+        """What the training step has to compute for this callback, after the optimiser's own parts."""
+        return ()
+
+    def evaluated(self, fit: Fit) -> dict[str, Array] | None:
+        """Values in place of the model's that validation looks at and early stopping keeps; None for none."""
+        return None
+
+    def forgives(self, fit: Fit, error: NumericError) -> bool:
+        """Whether a loss that is not finite only ends this training, in place of raising the error."""
+        return False
 
     def saved(self, fit: Fit) -> State | None:
         """What training is to go on from, asked when all callbacks have begun; None for no such thing."""

@@ -104,6 +104,8 @@ class Checkpoint(Callback):
         if self.interrupted_by is not None:
             self._save(fit)
             fit.stop(f"signal {self.interrupted_by}", goes_on=True)
+        elif fit.is_stopping:
+            self._save(fit)
         elif self.every_steps is not None:
             if fit.steps % self.every_steps == 0:
                 self._save(fit)

@@ -59,7 +59,7 @@ class EarlyStopping(Callback):
         if self._monitor.improves(fit, self.min_delta):
             self._waited = 0
             if self.restore_best:
-                self._kept = fit.model.values()
+                self._kept = fit.values()
             return
         self._waited += 1
         if self._waited > self.patience:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.storage.checkpoint import State
@@ -160,8 +160,12 @@ class Fit:
                     if (state := callback.saved(self)) is not None:
                         self.restore(state)
                         self._tell_end()
-                while self.epoch < self.epochs and self.stopped is None:
-                    self._run_epoch()
+                try:
+                    while self.epoch < self.epochs and self.stopped is None:
+                        self._run_epoch()
+                except NumericError as error:
+                    if not any(callback.forgives(self, error) for callback in self.callbacks):
+                        raise
         finally:
             _running.discard(self.model)
             if self.steps or self._identity:
@@ -304,7 +308,9 @@ class Fit:
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
         seconds = max(self.seconds, 1e-9)
         if self.validation is not None:
-            self.row |= {f"val_{k}": v for k, v in scalars(self.validation()).items()}
+            with self._evaluated_values():
+                results = self.validation()
+            self.row |= {f"val_{k}": v for k, v in scalars(results).items()}
         self.row |= {
             "learning_rate": float(self.step.settings_before.get("learning_rate", float("nan"))),
             "seconds": seconds,
@@ -317,6 +323,28 @@ class Fit:
         self.model.epochs_done = self.epoch
         self.totals = Totals(self.objective)
         self._call("on_epoch_end")
+
+    def values(self) -> dict[str, Array]:
+        """Copies of the model's parameters and states, as validation looks at them."""
+        return self._replaced() or self.model.values()
+
+    def _replaced(self) -> dict[str, Array] | None:
+        """What a callback has in place of the model's own values."""
+        found = (callback.evaluated(self) for callback in self.callbacks)
+        return next((values for values in found if values is not None), None)
+
+    @contextmanager
+    def _evaluated_values(self) -> Iterator[None]:
+        """The model with the values that are to be validated."""
+        if (values := self._replaced()) is None:
+            yield
+            return
+        own = self.model.values()
+        self.model.assign(values)
+        try:
+            yield
+        finally:
+            self.model.assign(own)
 
     def _call(self, event: str) -> None:
         for callback in self.callbacks:

@@ -67,7 +67,9 @@ def new_fit(
         on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
         look = partial(check_values, model, inputs, targets)
         source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
-    objective, step = training_step(model, source.sample, call)
+    objective, step = training_step(
+        model, source.sample, call, tuple(part for c in callbacks for part in c.parts())
+    )
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
     validate: Callable[[], dict[str, Any]] | None = None
     if validation_data is not None:

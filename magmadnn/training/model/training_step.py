@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.optim import Optimizer, Step
+from magmadnn.optim import Optimizer, Step, Transform
 from magmadnn.optim.records import Setting
 from magmadnn.training.loop.heads import key_of
 from magmadnn.training.loop.objective import Objective
@@ -64,16 +64,19 @@ def optimizer_in_force(model: Model) -> Optimizer | None:
     return model._given.with_settings(settings)
 
 
-def training_step(model: Model, sample: Batch, call: Call | None = None) -> tuple[Objective, Step]:
+def training_step(
+    model: Model, sample: Batch, call: Call | None = None, more: tuple[Transform, ...] = ()
+) -> tuple[Objective, Step]:
     """The step for targets like these; where it has to be made, it goes on from that before.
 
-    The state stays as long as the optimiser and what it trains are the same, the settings always.
+    The state stays as long as the optimiser and what it trains are the same, the settings always. `more` are
+    parts that come after the optimiser's own.
     """
     variables = model.variables()
     trained = tuple(p.node for p in trained_of(variables))
     way = {"executor": model.executor, "precision": model.precision, "device": model.device}
     kept = kept_states(variables)
-    key = (trained, tuple(s.node for s in kept), objective_key(model, sample), *way.values())
+    key = (trained, tuple(s.node for s in kept), objective_key(model, sample), *way.values(), more)
     if model._step is None or model._step[0] != key:
         if call is not None:
             call.leave()  # a new step may begin with values of now
@@ -83,10 +86,11 @@ def training_step(model: Model, sample: Batch, call: Call | None = None) -> tupl
             )
         objective = Objective(model, sample.targets, sample.weights is not None)
         step = model._given.step(
-            objective.loss, model.parameters(), outputs=objective.sums, kept=kept, **way
+            objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more, **way
         )
         if (carried := carried_from(model)) is not None:
-            step.set(**carried.settings)
+            known = step.settings.keys()
+            step.set(**{k: v for k, v in carried.settings.items() if k in known})
             if carried.trained == trained:
                 _take_over(step, carried.state)
         model._step, model._carried = (key, objective, step), None
