@@ -175,6 +175,9 @@ class CheckpointStore:
     Args:
         run_folder: the run's folder.
         note: what is called with each note, one line; None prints it to standard error.
+
+    Attributes:
+        begins_anew: whether those that are there are of another training: they go once one of this is saved.
     """
 
     KEPT = 2
@@ -183,6 +186,7 @@ class CheckpointStore:
         self, run_folder: str | os.PathLike[str], note: Callable[[str], None] | None = None
     ) -> None:
         self.folder = as_path("checkpoints: the folder", run_folder) / "checkpoints"
+        self.begins_anew = False
         self._note = note or _print_note
 
     def save(self, step: int, state: State, best: bool = False) -> None:
@@ -203,9 +207,10 @@ class CheckpointStore:
                 raise FileError(f"cannot write {name}: it is a link; remove it")
         save_state(path, state, replace=True, step=step, best=best)
         _read(path)
-        best_step = step if best else self._best_step(step)
+        best_step = step if best else None if self.begins_anew else self._best_step(step)
         self._point_to(step, best_step)
-        self._prune(step, best_step)
+        self._prune(step, best_step, 1 if self.begins_anew else self.KEPT)
+        self.begins_anew = False
 
     def latest(self, expect: Expected | None = None) -> State | None:
         """The newest checkpoint that is whole, or None if the run has none yet.
@@ -296,9 +301,9 @@ class CheckpointStore:
         step: int | None = document[field]
         return step
 
-    def _prune(self, step: int, best_step: int | None) -> None:
+    def _prune(self, step: int, best_step: int | None, count: int) -> None:
         steps = self._steps()
-        kept = {best_step, *[one for one in steps if one <= step][: self.KEPT]}
+        kept = {best_step, *[one for one in steps if one <= step][:count]}
         try:
             for one in steps:
                 if one not in kept:

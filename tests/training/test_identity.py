@@ -201,3 +201,27 @@ def test_of_large_arrays_some_rows_count(monkeypatch: pytest.MonkeyPatch) -> Non
     other[-1] = 0
     assert identity._digest(large) != identity._digest(other) != identity._digest(other[:-1])
     assert identity._digest(large) == identity._digest(large.copy())
+
+
+def test_an_average_of_another_decay_is_another_training(tmp_path: Path) -> None:
+    averages = [md.callbacks.ExponentialMovingAverage(decay) for decay in (0.9, 0.99)]
+    fit(network(), tmp_path, callbacks=averages[:1])
+    for others in (averages[1:], []):
+        with pytest.raises(CheckpointError, match="parts of callbacks is"):
+            fit(network(), tmp_path, epochs=3, callbacks=others)
+
+
+def test_starting_over_leaves_nothing_of_the_training_before(tmp_path: Path) -> None:
+    fit(network(), tmp_path, epochs=4)
+    anew = md.callbacks.Checkpoint(tmp_path, resume=False, every_steps=2, signals=False)
+
+    def cut(now: Any) -> None:
+        if now.steps == 5:
+            raise KeyboardInterrupt
+
+    hook = md.callbacks.LambdaCallback(on_batch_end=cut)
+    with pytest.raises(KeyboardInterrupt):
+        network(seed=5).fit(X, Y, batch_size=9, callbacks=[hook, anew], verbose=False)
+    assert anew.store.best() is None
+    steps = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert steps == ["step-00000002", "step-00000004"]

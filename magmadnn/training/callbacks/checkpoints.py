@@ -31,7 +31,7 @@ class Checkpoint(Callback):
         mode: as in EarlyStopping.
         resume: whether to go on from a checkpoint that is there already. It must be of the same training: of
             this model, optimiser and data, these initial values and arguments of `fit`; epochs, callbacks,
-            device and executor may differ.
+            device and executor may differ. False: those that are there are removed when the first is saved.
         signals: whether SIGTERM and Ctrl-C save at the next step, and then end training and the program: as
             KeyboardInterrupt, as SystemExit with the code 143, or as the program's own handler wants it. A
             second Ctrl-C does not wait for the step.
@@ -81,6 +81,7 @@ class Checkpoint(Callback):
         self._monitor.begin(fit)
         self._saved_at, self._save_seconds = time.monotonic(), 0.0
         self._saved_step, self._best, self.is_saved = -1, None, False
+        self.store.begins_anew = not self.resume
         self._signals = None
         self._holding = Holding(self.store.folder.parent, "train")
         self._signals = StopRequest() if self.signals else None

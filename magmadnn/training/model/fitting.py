@@ -67,9 +67,8 @@ def new_fit(
         on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
         look = partial(check_values, model, inputs, targets)
         source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
-    objective, step = training_step(
-        model, source.sample, call, tuple(part for c in callbacks for part in c.parts())
-    )
+    more = tuple(part for callback in callbacks for part in callback.parts())
+    objective, step = training_step(model, source.sample, call, more)
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
     validate: Callable[[], dict[str, Any]] | None = None
     if validation_data is not None:
@@ -87,6 +86,7 @@ def new_fit(
     settings = {
         "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
         "validation_split": validation_split, "class_weight": class_weight,
+        "parts of callbacks": more or None,
     }  # fmt: skip
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=span[0], epochs=span[1],
