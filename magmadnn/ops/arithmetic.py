@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph import scalar as s
+from magmadnn.graph.node import CONSTANT
 from magmadnn.graph.op import Draw, Op, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.spec import is_floating
@@ -65,9 +66,14 @@ remainder = pointwise(
 
 
 def _power_vjp(g: Any, z: Any, x: Any, p: Any) -> Any:
-    # where p is 0, p * x**(p - 1) would be 0 * inf at x = 0; where x is 0, log(x) would be -inf
-    lower = where(equal(p, 0), 1, p - 1)
-    return g * p * x**lower, g * z * log(where(x > 0, x, 1))
+    # 0 where both are 0, where p * x**(p - 1) would be 0 * inf; where x alone is 0, log(x) would be -inf
+    lower = p - 1 if _has_no_zero(p) else where(logical_and(equal(p, 0), equal(x, 0)), 1, p - 1)
+    return g * p * x**lower, g * z * log(where(equal(x, 0), 1, x))
+
+
+def _has_no_zero(p: Any) -> bool:
+    """Whether an exponent is known, and nowhere 0."""
+    return p.op is CONSTANT and bool((p.value != 0).all())
 
 
 def _power_samples(draw: Draw) -> Iterable[Sample]:
@@ -78,6 +84,10 @@ def _power_samples(draw: Draw) -> Iterable[Sample]:
 power = pointwise(
     "power", "x ** p", lambda x, p: s.power(x, p), args=("x", "p"), vjp=_power_vjp,
     reference=elementwise_reference(lambda a, b: math.pow(float(a), float(b))), samples=_power_samples,
+    notes=(
+        "The gradient of p is y * log(x): NaN where x is negative, where only single p give a number, and 0 "
+        "where x is 0 and p is not negative. That of x is 0 where both are 0."
+    ),
 )  # fmt: skip
 negative = pointwise(
     "negative", "-x", lambda x: s.negative(x),

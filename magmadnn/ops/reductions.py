@@ -39,7 +39,6 @@ from magmadnn.graph.spec import Spec, is_floating
 
 from ._arguments import dtype_of, words_of
 from ._pointwise import HALF, sum_dtype, widened
-from .accumulation import arange
 from .arithmetic import (
     add,
     cast,
@@ -48,7 +47,8 @@ from .arithmetic import (
     logical_or,
     where,
 )
-from .movement import broadcast_to, expand_dims, reshape, transpose
+from .movement import broadcast_to, reshape, transpose
+from .products import others
 
 
 def axes_of(words: OpWords, axis: Any, ndim: int) -> tuple[int, ...]:
@@ -238,21 +238,15 @@ def _extreme_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) 
 
 
 def _prod_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Each element's factor is the product of the others, exact where elements are 0.
-
-    The n x n table costs n times the memory of x; dividing y by x would be wrong at 0.
-    """
+    """Each element's factor is the product of the others, exact where elements are 0."""
     kept = tuple(i for i in range(x.ndim) if i not in axis)
     order = (*kept, *axis)
     block = tuple(x.shape[i] for i in axis)
-    n = product(block)
-    rows = reshape(transpose(x, order), (*(x.shape[i] for i in kept), n))
-    place = arange(n)
-    diagonal = equal(expand_dims(place, 1), expand_dims(place, 0))  # [n, n]
-    others = prod(where(diagonal, 1, expand_dims(rows, -2)), axis=-1)
-    others = reshape(others, (*(x.shape[i] for i in kept), *block))
-    back = transpose(others, tuple(order.index(i) for i in range(x.ndim)))
-    return _with_axes(g, x, axis) * back
+    wide, back = with_digits(x)
+    rows = reshape(transpose(wide, order), (*(x.shape[i] for i in kept), product(block)))
+    factors = reshape(others(rows), (*(x.shape[i] for i in kept), *block))
+    factors = transpose(factors, tuple(order.index(i) for i in range(x.ndim)))
+    return back(_with_axes(cast(g, wide.dtype), x, axis) * factors)
 
 
 sum = _reduction(

@@ -188,7 +188,7 @@ SCALES: dict[str, Callable[..., Array]] = {
     "gaussian_rbf": lambda y, x, e: np.abs(y) * (1 + 3 * (e * x) ** 2),
     "log_softmax": lambda y, x: 1 + np.abs(y),
 }
-SUMS = {"sum", "cumsum", "matmul", "_einsum", "scatter_add"}
+SUMS = {"sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence"}
 
 
 def error_bound(case: Case, reference: Array, dtype: str) -> Array:
@@ -200,7 +200,10 @@ def error_bound(case: Case, reference: Array, dtype: str) -> Array:
     size = np.abs(reference)
     if name in SUMS:  # n terms: n roundings of the sum of their sizes
         ones = [x if x.dtype.kind in "iu" else np.ones_like(x) for x in case.operands]
-        count = case.reference(ones) + len(exact)
+        if name == "_recurrence":  # a product and a sum in each step
+            count = np.asarray(2.0 * exact[0].shape[-1])
+        else:
+            count = case.reference(ones) + len(exact)
         return np.asarray(inner * count * case.reference([np.abs(x) for x in exact]) + eps * size)
     if name == "prod":
         return np.asarray(inner * (exact[0].size / max(size.size, 1)) * size + eps * size)

@@ -89,6 +89,7 @@ UNKNOWN: dict[str, list[Sizes]] = {
     "one_hot": [Sizes(((B,),), {"depth": 5}, 5), Sizes(((3,),), {"depth": BATCH}, 1)],
     "take_class": [Sizes(((B, 5), (B,)), {}, 5), Sizes(((B, 2, 5), (2,)), {}, 5)],
     "cumsum": [Sizes(((B, 3),), {"axis": 0}), Sizes(((B, 3),), {"axis": -1})],
+    "_recurrence": [Sizes(((B, 3), (B, 3))), Sizes(((3, B), (3, B)), {"reverse": True})],
     "softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
     "log_softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
     "random_uniform": [],  # its shape is no operand: tested below
@@ -245,6 +246,7 @@ EMPTY: dict[str, list[Sizes]] = {
     "scatter_add": [Sizes(((0, 3), (0,)), {"count": 5}, 5), Sizes(((1,), (1,)), {"count": 1}, 1)],
     "one_hot": [Sizes(((0,),), {"depth": 5}, 5), Sizes(((),), {"depth": 1}, 1)],
     "take_class": [Sizes(((0, 5), (0,)), {}, 5), Sizes(((1, 1), (1,)), {}, 1)],
+    "_recurrence": [Sizes(((0,), (0,))), Sizes(((0, 3), (0, 3))), Sizes(((1, 1), (1, 1)))],
     "cumsum": [Sizes(((0,),)), Sizes(((0, 3),), {"axis": 1}), Sizes(((1, 1),), {"axis": 0})],
     "softmax": [Sizes(((0, 3),)), Sizes(((3, 0),)), Sizes(((1,),))],
     "log_softmax": [Sizes(((0, 3),)), Sizes(((3, 0),)), Sizes(((1,),))],
