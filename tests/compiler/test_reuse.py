@@ -147,6 +147,15 @@ def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(reuse._templates) == 3
 
 
+def test_of_long_programs_none_is_kept(
+    made: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reuse, "_LONGEST", 5)
+    for _ in range(2):
+        md.Model([md.layers.Input((5,)), md.layers.Dense(3), md.layers.Dense(2)]).predict(X)
+    assert not reuse._templates and len(made) == 2
+
+
 def test_threads_may_plan_at_once() -> None:
     wanted = [trained(network(seed=s)) for s in range(4)]
     found: dict[int, Any] = {}

@@ -21,7 +21,8 @@ from magmadnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 
-_MOST = 64  # templates that are kept
+_MOST = 32  # templates that are kept
+_LONGEST = 2_000  # nodes of a program whose template is kept: longer ones take memory, and seldom come again
 _LARGEST = 1 << 16  # bytes of a constant that is compared
 _LEAVES = (VARIABLE, PLACEHOLDER)
 
@@ -57,6 +58,8 @@ def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) ->
         run: the passes.
         way: what else the result depends on.
     """
+    if len(program.nodes()) > _LONGEST:
+        return run(program)
     try:
         key = (way, look_of(program))
     except _NotComparedError:
