@@ -21,7 +21,7 @@ from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
 from .dim import dims_of
 from .operators import FUNCTIONS
 from .signature import Attributes, OpWords, ShapeRule
-from .spec import Spec, as_dtype
+from .spec import Spec, as_dtype, is_floating
 
 Array = NDArray[Any]
 _REMEMBERED = 64  # shapes and dtypes of operands, for each op
@@ -101,8 +101,8 @@ class Op:
         draws: what an op of random numbers draws: "uniform" for numbers in [0, 1) of Philox, where the
             only operand is the number of the stream, the attribute `seed` the key, and element i the
             i-th of the stream; None for anything else.
-        integers: names of operands that are counted with (indices, classes) and take no part in
-            promotion.
+        integers: names of operands that are counted with (indices, classes), or that only tell which
+            (conditions): they take no part in promotion.
         places: how many places these may number, from 0: `places(*operands, **attributes)` on nodes; for
             ops with `decompose`, whose kernels cannot raise for an index that is out of range.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
@@ -315,9 +315,17 @@ def as_arrays(words: OpWords, operands: Sequence[Any]) -> list[Array]:
     dtypes = number_dtypes(words, operands, [None if a is None else a.dtype for a in arrays])
     with np.errstate(over="ignore"):  # a number beyond float16 becomes infinity, as in NumPy
         return [
-            np.asarray(x, dtype) if a is None else a
+            _as_number(words, x, dtype) if a is None else a
             for x, a, dtype in zip(operands, arrays, dtypes, strict=True)
         ]
+
+
+def _as_number(words: OpWords, number: Any, dtype: np.dtype[Any]) -> Array:
+    """A Python number in a dtype; ml_dtypes takes no large integers."""
+    try:
+        return np.asarray(float(number) if is_floating(dtype) else number, dtype)
+    except OverflowError:
+        raise DTypeError(f"{words.name}: {number} does not fit into {dtype.name}") from None
 
 
 def as_array(words: OpWords, number: int, value: Any) -> Array:

@@ -28,8 +28,8 @@ ShapeRule = Callable[["OpWords", Sequence[Spec], Attributes], Shape]
 class OpWords:
     """What an error needs to know of an op: its name, its operands' names, its formula.
 
-    `integers` names operands that are counted with (indices, classes): a Python number there is an
-    integer, whatever the dtype of the operands beside it.
+    `integers` names operands that are counted with (indices, classes) or only tell which (conditions): a
+    Python number there is what it is, whatever the dtype of the operands beside it, which it does not change.
     """
 
     name: str

@@ -38,6 +38,7 @@ def pointwise(
     canonical: Callable[..., Attributes] | None = None,
     rewrites: tuple[Rewrite, ...] = (),
     stable: tuple[Rewrite, ...] = (),
+    integers: tuple[str, ...] = (),
     notes: str = "",
 ) -> Op:
     """A new op that computes element by element; it is then `magmadnn.ops.NAME`'s equal in all things.
@@ -58,6 +59,7 @@ def pointwise(
         canonical: brings attributes to one hashable form, given the operands' specs.
         rewrites: simpler forms, see `Op.rewrites`.
         stable: forms that keep more digits, see `Op.stable`.
+        integers: operands whose dtype does not matter to the others, see `Op.integers`.
         notes: more for the documentation.
 
     Raises:
@@ -81,6 +83,7 @@ def pointwise(
         scalar=scalar,
         rewrites=rewrites,
         stable=stable,
+        integers=integers,
         notes=notes,
     )
 
@@ -134,7 +137,8 @@ def dtype_of_formula(scalar: Formula) -> DTypeRule:
     def rule(
         words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
     ) -> np.dtype[Any]:
-        brain = BFLOAT16 in dtypes and promote(words, dtypes) == BFLOAT16
+        meeting = [d for i, d in enumerate(dtypes) if words.operand(i) not in words.integers]
+        brain = BFLOAT16 in meeting and promote(words, meeting) == BFLOAT16
         try:
             result = as_dtype(of(np.float16, *dtypes, **attributes))
             if (

@@ -186,7 +186,7 @@ def _where_samples(draw: Draw) -> Iterable[Sample]:
 
 where: Op = pointwise(
     "where", "x where condition holds, y elsewhere", lambda c, x, y: s.where(c, x, y),
-    args=("condition", "x", "y"),
+    args=("condition", "x", "y"), integers=("condition",),
     vjp=lambda g, z, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
     reference=lambda c, x, y: np.choose(c.astype(int), [y, x]), samples=_where_samples,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from magmadnn.graph.signature import (
     is_integer,
     shape_text,
 )
-from magmadnn.graph.spec import Spec
+from magmadnn.graph.spec import Spec, is_floating
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged
@@ -277,14 +277,23 @@ def _pad_canonical(
         )
     if not isinstance(value, (bool, int, float)):
         raise ArgumentError(f"pad: value must be a number, got {type(value).__name__}")
-    if specs[0].dtype.kind in "iub" and value != np.asarray(value).astype(specs[0].dtype):
+    if not _holds(specs[0].dtype, value):
         raise ArgumentError(f"pad: {value} is no value of {specs[0].dtype.name}; cast x")
     return {"widths": tuple((int(a), int(b)) for a, b in pairs), "value": value}
 
 
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether a dtype has this number; floats round it."""
+    if is_floating(dtype):
+        return isinstance(value, float) or abs(value) < 2**1023  # what Python can convert
+    low, high = (0, 1) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(low <= value <= high) and value == int(value)
+
+
 def _pad_numpy(x: Array, widths: Any, value: Any) -> Array:
     shape = [n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)]
-    out = np.full(shape, value, x.dtype)
+    number = float(value) if is_floating(x.dtype) else value  # ml_dtypes takes no large integers
+    out = np.full(shape, number, x.dtype)
     out[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, widths, strict=True))] = x
     return out
 
