@@ -57,8 +57,13 @@ html_css_files = ["wide.css"]
 
 
 def skip_member(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out methods that only do what the base class says: a layer's formula, a loss's terms."""
+    """Leave out methods that only do what the base class says: a layer's formula, a loss's terms.
+
+    So are `set_fit_request` and its kin, which scikit-learn gives to estimators: they refer to its own pages.
+    """
     owner, _, method = getattr(obj, "__qualname__", "").rpartition(".")
+    if re.fullmatch(r"set_\w+_request", name):
+        return True
     repeated = (inspect.getdoc(obj) or "").startswith("See `")
     if owner and (repeated or (method in ("build", "forward") and owner != "Layer")):
         return True
