@@ -244,3 +244,8 @@ def test_all_stages_run_and_any_failure_counts(
 
 def test_arguments_go_on_to_pytest() -> None:
     assert stages().stages(["--all", "-k", "x"])["tests"][-3:] == ["--all", "-k", "x"]
+
+
+def test_lines_are_counted_with_all_tests_only() -> None:
+    assert "--cov=magmadnn" in stages().stages(["--all"])["tests"]
+    assert "--cov=magmadnn" not in stages().stages([])["tests"]
