@@ -17,7 +17,7 @@ from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import Node, scoped
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
-from magmadnn.graph.spec import Spec
+from magmadnn.graph.spec import Spec, is_floating
 
 
 def widen(program: Program) -> Program:
@@ -45,25 +45,26 @@ def _widened(node: Node) -> Node:
 
 def _pointwise(node: Node) -> Node:
     """A pointwise node of halves in float32; any other, and what has no kernel then either, as it is."""
-    kinds = {i.dtype.name for i in node.inputs}
-    if not isinstance(node.op, Op) or node.op.kind is not OpKind.POINTWISE or converts_half(node):
+    op, halves = node.op, any(i.dtype.name in HALVES for i in node.inputs)
+    if not isinstance(op, Op) or op.kind is not OpKind.POINTWISE or converts_half(node):
         return node
-    if not kinds & set(HALVES) or not kinds <= {*HALVES, "float32", "float64", "bool"}:
+    if not halves:
         return node
-    wide: np.dtype[Any] = np.result_type(np.float32, *(i.dtype for i in _reals(node)))
     with scoped(node.path):
-        inputs = tuple(i if i.dtype == np.bool_ else _cast(i, wide) for i in node.inputs)
+        wide: np.dtype[Any] = np.result_type(np.float32, *_reals(node, op))
+        inputs = tuple(_cast(i, wide) if i.dtype.name in HALVES else i for i in node.inputs)
         if converts(node):  # to another half, an integer or truth, at once
             made = replace(node, inputs=inputs)
             return made if compilable(made) else node
-        own = wide if node.dtype.name in HALVES else node.dtype
+        own = op.dtypes(op.words, [i.dtype for i in inputs], node.attributes)
         made = replace(node, inputs=inputs, spec=Spec(node.shape, own))
         return _cast(made, node.dtype) if compilable(made) else node
 
 
-def _reals(node: Node) -> list[Node]:
-    """Operands that are no halves, nor truth."""
-    return [i for i in node.inputs if i.dtype.name not in HALVES and i.dtype != np.bool_]
+def _reals(node: Node, op: Op) -> list[np.dtype[Any]]:
+    """The dtypes of operands that are real numbers and no halves; conditions have no say."""
+    own = [i.dtype for k, i in enumerate(node.inputs) if op.words.operand(k) not in op.integers]
+    return [d for d in own if is_floating(d) and d.name not in HALVES]
 
 
 def _floats(node: Node) -> list[np.dtype[Any]]:

@@ -71,6 +71,21 @@ def test_with_float64_it_is_float64() -> None:
     assert kinds(after) == ["cast float64", "add float64"]
 
 
+def test_conditions_have_no_say_and_integers_are_no_hindrance() -> None:
+    c, x, y = placed("c", 5, dtype="float64"), placed("x", 5, dtype="float16"), placed("y", 5)
+    after = widen(Program.of([ops.where(c, x, y)]))
+    assert kinds(after) == ["cast float32", "where float32"]
+    n = placed("n", 5, dtype="int32")
+    after = widen(Program.of([ops.where(n, x, 0.5), ops.less(x, n)]))
+    half = [
+        "cast float32",
+        "cast float32",
+        "where float32",
+        "cast float16",
+    ]  # of x, and of the number
+    assert kinds(after) == [*half, "cast float32", "less bool"]
+
+
 def test_what_moves_and_what_has_no_kernel_stays() -> None:
     x = placed("x", 5, 7, dtype="float16")
     program = Program.of([ops.cumsum(ops.reshape(x, (7, 5)), -1)])
