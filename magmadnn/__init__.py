@@ -10,7 +10,7 @@ What belongs to training is imported when it is first used, so that `import magm
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from magmadnn import errors, graph, memory, ops
+from magmadnn import errors, graph, linalg, memory, ops
 from magmadnn.calls import missing_name
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
@@ -89,6 +89,7 @@ __all__ = [
     "init",
     "jacobian",
     "layers",
+    "linalg",
     "load",
     "load_csv",
     "load_npz",

@@ -13,7 +13,7 @@ Every error is a `MagmaDNNError` and also the built-in exception that a Python u
     │   └── IndexOutOfRangeError (IndexError) an index beyond the end of an axis or a memory
     ├── GraphError            (ValueError)    a graph that cannot be built or run as asked
     ├── DataError             (ValueError)    data that cannot be trained on: labels, NaN, columns, files
-    ├── NumericError          (ArithmeticError) NaN or infinity appeared while computing
+    ├── NumericError          (ArithmeticError) NaN or infinity appeared, or a matrix is singular
     ├── FileError             (OSError)       a file or folder that cannot be read or written
     │   └── CheckpointError                   a saved model or checkpoint that is damaged or foreign
     ├── DeviceError           (RuntimeError)  a device or memory kind that is not there
@@ -157,7 +157,7 @@ class DataError(MagmaDNNError, ValueError):
 
 
 class NumericError(MagmaDNNError, ArithmeticError):
-    """NaN or infinity appeared; the message names the first operation and layer that made it."""
+    """NaN or infinity appeared, naming what made it; or a matrix is singular or not positive definite."""
 
 
 class FileError(MagmaDNNError, OSError):

@@ -132,6 +132,7 @@ PUBLIC_MODULES = {
     "magmadnn.errors": "errors",
     "magmadnn.graph": "graph",
     "magmadnn.layers": "layers",
+    "magmadnn.linalg": "linalg",
     "magmadnn.losses": "losses",
     "magmadnn.memory": "memory",
     "magmadnn.metrics": "metrics",

@@ -1,4 +1,4 @@
-"""The directive `op-records`: one entry for every op that `magmadnn.ops` exports, from its record.
+"""The directive `op-records`: one entry for every op that a module exports, from its record.
 
 Autodoc describes functions and classes; an op is neither, but its record holds all that an entry needs.
 """
@@ -6,12 +6,12 @@ Autodoc describes functions and classes; an op is neither, but its record holds 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-import magmadnn.ops
 from magmadnn.graph import REQUIRED, NoGradient, Op
 
 
@@ -25,10 +25,10 @@ def call(op: Op) -> str:
     return f"{op.name}({', '.join(operands + attributes)})"
 
 
-def entry(op: Op) -> Iterator[str]:
+def entry(op: Op, module: str) -> Iterator[str]:
     """The lines of an op's entry."""
     yield f".. py:function:: {call(op)}"
-    yield "   :module: magmadnn.ops"
+    yield f"   :module: {module}"
     yield ""
     yield f"   ``{op.formula}``"
     yield ""
@@ -40,12 +40,16 @@ def entry(op: Op) -> Iterator[str]:
 
 
 class OpRecords(SphinxDirective):
-    """Writes the entries in alphabetical order."""
+    """Writes the entries of a module, `magmadnn.ops` where none is named, in alphabetical order."""
+
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """The entries, parsed."""
-        exported = (getattr(magmadnn.ops, name) for name in sorted(magmadnn.ops.__all__))
-        lines = [line for op in exported if isinstance(op, Op) for line in entry(op)]
+        name = self.arguments[0] if self.arguments else "magmadnn.ops"
+        module = import_module(name)
+        exported = (getattr(module, one) for one in sorted(module.__all__))
+        lines = [line for op in exported if isinstance(op, Op) for line in entry(op, name)]
         return self.parse_text_to_nodes("\n".join(lines))
 
 

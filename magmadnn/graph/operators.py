@@ -32,6 +32,13 @@ def public(function: F) -> F:
     return checked
 
 
+def path_of(name: str) -> str:
+    """Where users find a function: `md.ops.exp`, `md.linalg.cholesky`."""
+    function = FUNCTIONS[name]
+    module = str(getattr(getattr(function, "numpy", function), "__module__", ""))
+    return f"md.{'linalg' if module.startswith('magmadnn.linalg.') else 'ops'}.{name}"
+
+
 def _call(name: str, *args: Any, **attributes: Any) -> Any:
     return FUNCTIONS[name](*args, **attributes)
 

@@ -13,7 +13,7 @@ from magmadnn.errors import ArgumentError, GraphError, ShapeError
 from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
-from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators
+from magmadnn.graph.operators import FUNCTIONS, OF_NUMPY, Operators, path_of
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec, as_dtype
 from magmadnn.memory import MANAGED, Kind
@@ -91,13 +91,13 @@ class Operation(Operators):
         return np.asarray(self.eval(feeds))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """Functions of NumPy that are in `md.ops` too would lose the graph here; others get the values."""
+        """Functions of NumPy that are ours too would lose the graph here; others get the values."""
         name = OF_NUMPY.get(function.__name__, function.__name__)
         if name in FUNCTIONS:
             full_name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
             raise GraphError(
                 f"{full_name} does not take {type(self).__name__}s: "
-                f"use md.ops.{name}, or np.asarray(x) for the values"
+                f"use {path_of(name)}, or np.asarray(x) for the values"
             )
         return unwrap(function)(*args, **options)
 

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-import magmadnn.ops  # noqa: F401  fills REGISTRY
+import magmadnn  # noqa: F401  fills REGISTRY
 from magmadnn.graph.op import REGISTRY, Op, OpKind, Sample
 from magmadnn.graph.spec import DTYPES, is_floating
 
@@ -181,12 +181,17 @@ ROUNDINGS = {
     "gaussian_rbf": 4,  # of 1 + 3 (epsilon x)**2: what the argument of exp is off by
     "softmax": 16,  # difference, exp, sum of 7, quotient
     "log_softmax": 16,
+    # backward errors of n terms, times the condition numbers of the samples, which are below 5
+    "cholesky": 25,
+    "solve_triangular": 25,
 }
 SCALES: dict[str, Callable[..., Array]] = {
     "remainder": lambda y, x, w: np.abs(w),
     "gelu": lambda y, x: np.abs(x),
     "gaussian_rbf": lambda y, x, e: np.abs(y) * (1 + 3 * (e * x) ** 2),
     "log_softmax": lambda y, x: 1 + np.abs(y),
+    "cholesky": lambda y, a: np.abs(y).max(initial=0),
+    "solve_triangular": lambda y, a, b: np.abs(y).max(initial=0),
 }
 SUMS = {"sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence"}
 

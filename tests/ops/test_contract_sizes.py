@@ -89,6 +89,11 @@ UNKNOWN: dict[str, list[Sizes]] = {
     "one_hot": [Sizes(((B,),), {"depth": 5}, 5), Sizes(((3,),), {"depth": BATCH}, 1)],
     "take_class": [Sizes(((B, 5), (B,)), {}, 5), Sizes(((B, 2, 5), (2,)), {}, 5)],
     "cumsum": [Sizes(((B, 3),), {"axis": 0}), Sizes(((B, 3),), {"axis": -1})],
+    "cholesky": [Sizes(((B, 3, 3),)), Sizes(((B, B),)), Sizes(((2, B, B),))],
+    "solve_triangular": [
+        Sizes(((B, B), (B, 3)), {"lower": True}), Sizes(((3, 3), (B, 3, 2)), {"lower": False}),
+        Sizes(((B, 3, 3), (3, B)), {"lower": True, "transpose": True}),
+    ],
     "_recurrence": [Sizes(((B, 3), (B, 3))), Sizes(((3, B), (3, B)), {"reverse": True})],
     "softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
     "log_softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
@@ -125,6 +130,9 @@ def drawn(op: Op, sizes: Sizes, batch: int) -> list[Array]:
         arrays[-1] = draw.integers(*arrays[-1].shape, low=0, high=sizes.high)
     if op.name == "where":
         arrays[0] = draw(*arrays[0].shape) > 0
+    if op.name in ("cholesky", "solve_triangular"):  # positive definite; well conditioned triangles
+        n = arrays[0].shape[-1]
+        arrays[0] = 0.1 * arrays[0] + n * np.eye(n)
     return arrays
 
 
@@ -246,6 +254,11 @@ EMPTY: dict[str, list[Sizes]] = {
     "scatter_add": [Sizes(((0, 3), (0,)), {"count": 5}, 5), Sizes(((1,), (1,)), {"count": 1}, 1)],
     "one_hot": [Sizes(((0,),), {"depth": 5}, 5), Sizes(((),), {"depth": 1}, 1)],
     "take_class": [Sizes(((0, 5), (0,)), {}, 5), Sizes(((1, 1), (1,)), {}, 1)],
+    "cholesky": [Sizes(((0, 0),)), Sizes(((0, 3, 3),)), Sizes(((2, 0, 0),)), Sizes(((1, 1),))],
+    "solve_triangular": [
+        Sizes(((0, 0), (0, 3)), {"lower": True}), Sizes(((3, 3), (3, 0)), {"lower": False}),
+        Sizes(((0, 3, 3), (3, 2)), {"lower": True}), Sizes(((1, 1), (1, 1)), {"lower": False}),
+    ],
     "_recurrence": [Sizes(((0,), (0,))), Sizes(((0, 3), (0, 3))), Sizes(((1, 1), (1, 1)))],
     "cumsum": [Sizes(((0,),)), Sizes(((0, 3),), {"axis": 1}), Sizes(((1, 1),), {"axis": 0})],
     "softmax": [Sizes(((0, 3),)), Sizes(((3, 0),)), Sizes(((1,),))],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn import errors, ops
+from magmadnn import errors, linalg, ops
 from magmadnn.graph import Dim, Node, Spec, scope
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.spec import BFLOAT16, DTYPES
@@ -27,6 +27,7 @@ ARRAYS = {
     "m": np.ones((5, 7), bool),
     "deep": np.ones((2, 5, 7)),
     "odd": np.ones((3, 7, 2)),
+    "s": np.ones((2, 3, 3)),
 }
 NODES = {name: placeholder(name, Spec(a.shape, a.dtype)) for name, a in ARRAYS.items()}
 UNKNOWN = placeholder("n", Spec((Dim.symbol("batch"), 3), np.dtype(np.float32)))
@@ -40,7 +41,7 @@ TABLE = [
 
 
 def names(values: dict[str, Any]) -> dict[str, Any]:
-    return {**vars(ops), "slice": slice, "np": np, "n": UNKNOWN, **values}
+    return {**vars(linalg), **vars(ops), "slice": slice, "np": np, "n": UNKNOWN, **values}
 
 
 def evaluated(result: Any) -> Any:

@@ -56,6 +56,10 @@ def test_functions_that_would_lose_the_graph_name_the_op() -> None:
             "np.concatenate does not take Variables: use md.ops.concat, ",
         ),
         (lambda: np.linalg.norm(v), "np.linalg.norm does not take Variables: use md.ops.norm, "),
+        (
+            lambda: np.linalg.cholesky(v),
+            "np.linalg.cholesky does not take Variables: use md.linalg.ch",
+        ),
         (lambda: np.hypot(v, 1), "np.hypot does not take Variables: use md.ops, or "),
         (lambda: np.add.reduce(v), "np.add.reduce does not take Variables: "),
         (lambda: np.add(v, 1, out=VALUES.copy()), "np.add with out does not take Variables: "),

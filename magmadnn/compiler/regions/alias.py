@@ -3,9 +3,10 @@
 What is done to the elements of a product (bias, activation, its gradient, the update of the weights) joined
 the product's region in `fuse`; here it is decided whether the update needs memory of its own.
 
-Outputs are computed first, with the variables as they are. A region that writes a variable comes after every
-other region that reads it, and after all calls of NumPy: those may raise, and then nothing must have
-changed. Inside it, the variable may be read element by element only, in the walk that also writes it.
+Outputs are computed first, with the variables as they are, and so is all that may raise
+(`Dependencies.early`): nothing must have changed then. A region that writes a variable comes after every
+other region that reads it. Inside it, the variable may be read element by element only, in the walk that also
+writes it.
 """
 
 from __future__ import annotations
@@ -44,15 +45,13 @@ class _Choices:
         self.early = self.known.early(draft.program.outputs)
         self.before = self.known.before
         self.in_place: dict[Node, Node] = {}
-        self._calls = frozenset(r for r in draft.regions if r.kind is RegionKind.CALL)
         self._position = {r: (r not in self.early, k) for k, r in enumerate(draft.regions)}
 
     def take(self, updates: Sequence[Update]) -> None:
         """Choose, in order, each update that makes no circle; mostly all of them can be, and at once."""
         trial = dict(self.before)
         for target, _, region in updates:
-            earlier = self._calls | self.known.readers(target)
-            trial[region] = trial[region] | (earlier - {region})
+            trial[region] = trial[region] | (self.known.readers(target) - {region})
         if in_order(trial, self._position) is not None:
             self.before = trial
             self.in_place |= {value: target for target, value, _ in updates}

@@ -41,10 +41,10 @@ class Dependencies:
     def early(self, outputs: Iterable[Node]) -> set[Region]:
         """The regions that run before any variable is written, and all that they need.
 
-        Outputs are looked at before, and kernels that may find something wrong must have run.
+        Outputs are looked at before, and what may find something wrong, or raise, must have run.
         """
         known = {_numbers(r) for r in self.before if r.kind is RegionKind.GATHER}
-        wrong = {r for r in self.before if r.kind is RegionKind.GATHER}
+        wrong = {r for r in self.before if r.kind in (RegionKind.GATHER, RegionKind.CALL)}
         for region in self.before:
             if region.kind is RegionKind.SCATTER and _numbers(region) not in known:
                 wrong.add(region)

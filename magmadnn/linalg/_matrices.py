@@ -1,0 +1,56 @@
+"""What ops of matrices share: triangles, the dtype that libraries compute in, the words of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+from magmadnn.graph.node import places
+from magmadnn.graph.op import Array
+from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.ops import expand_dims, greater, greater_equal, less_equal, where
+
+_COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def computed(*arrays: Array) -> list[Array]:
+    """Operands in the dtype that libraries compute in: float32 for halves, float64 for integers."""
+    real = [a.dtype for a in arrays if is_floating(a.dtype)]
+    wide = np.result_type(np.float32, *real) if len(real) == len(arrays) else _COMPUTED[1]
+    return [a.astype(wide, copy=False) for a in arrays]
+
+
+def truth_values(words: OpWords, specs: Sequence[Spec], **attributes: Any) -> Attributes:
+    """The `canonical` of ops whose attributes are all True or False."""
+    for name, value in attributes.items():
+        if not isinstance(value, (bool, np.bool)):
+            raise ArgumentError(f"{words.name}: {name} must be True or False, got {value!r}")
+    return {name: bool(value) for name, value in attributes.items()}
+
+
+def matrix_name(operand: str, index: tuple[Any, ...]) -> str:
+    """A matrix of a stack, as Python writes it: `a[2, 0]`; `a` where there is no stack."""
+    return f"{operand}[{', '.join(str(int(i)) for i in index)}]" if index else operand
+
+
+def triangle(x: Any, lower: bool = True) -> Any:
+    """The node's matrices with zeros above their diagonal, or below it."""
+    rows, columns = _places(x)
+    kept = greater_equal(rows, columns) if lower else less_equal(rows, columns)
+    return where(kept, x, 0)
+
+
+def half_lower(x: Any) -> Any:
+    """The node's matrices with zeros above their diagonal, and half of that."""
+    rows, columns = _places(x)
+    return where(greater(rows, columns), x, where(greater(columns, rows), 0, x * 0.5))
+
+
+def _places(x: Any) -> tuple[Any, Any]:
+    """Numbers of the rows, as a column, and of the columns, as a row."""
+    rows, columns = x.shape[-2:]
+    return expand_dims(places(rows), 1), expand_dims(places(columns), 0)
