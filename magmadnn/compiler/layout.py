@@ -92,9 +92,21 @@ class Layouts:
         if len(node.inputs) != 1 or node in self._copied:
             return None
         source = self.arrays[node.inputs[0]]
+        if self._is_assembled(node, source):
+            return None
         result = self.seen(node, source, self._sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
         return result if same_memory and result.dtype == source.dtype else None
+
+    def _is_assembled(self, node: Node, source: Array) -> bool:
+        """Whether a movement's result is made of several parts, which is told without copying any."""
+        assert isinstance(node.op, Op)
+        if node.op.boxes is None:
+            return False
+        result = np.empty(bind_shape(node.shape, self._sizes), node.dtype)
+        attributes = {k: substitute(v, self._sizes) for k, v in node.attributes.items()}
+        part, _ = next(iter(node.op.boxes(result, source, **attributes)))
+        return bool(part.size < result.size)
 
     def seen(self, node: Node, source: Array, sizes: Mapping[str, int]) -> Array:
         """What a movement, or a conversion on reading, makes of its operand's memory.

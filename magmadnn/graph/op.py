@@ -105,6 +105,12 @@ class Op:
             (conditions): they take no part in promotion.
         places: how many places these may number, from 0: `places(*operands, **attributes)` on nodes; for
             ops with `decompose`, whose kernels cannot raise for an index that is out of range.
+        boxes: for movements: which parts of the result come from where, as
+            `boxes(result, *operands, **attributes)` on arrays whose elements mean nothing.
+            It gives pairs: a view of the result, and (number of an operand, view of it in the same shape) or
+            the number that all its elements are; the views of the result are all of it, each element once.
+            Without it the operand itself is seen through `numpy`, which must be a view of it, or else each
+            element is looked at once for each set of sizes.
         rewrites: rules that may replace a node of this op by a simpler one of equal value, bit for bit:
             `rewrite(node)` gives the new node, or None where it does not apply.
         stable: rules that may replace a node of this op by one of the same value that keeps more digits:
@@ -131,6 +137,7 @@ class Op:
     draws: str | None = None
     integers: tuple[str, ...] = ()
     places: Callable[..., Any] | None = None
+    boxes: Callable[..., Iterable[tuple[Array, Any]]] | None = None
     rewrites: tuple[Callable[..., Any], ...] = ()
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None

@@ -5,7 +5,7 @@ Shapes change; values do not. Shapes may hold symbolic dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,7 +29,7 @@ from magmadnn.graph.spec import Spec
 from ._arguments import as_shape, first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged
 from .arithmetic import equal, where
-from .slicing import along, slice_
+from .slicing import Box, along, slice_
 
 
 def _movement(**record: Any) -> Op:
@@ -69,6 +69,7 @@ reshape: Op = _movement(
     formula="x's elements in row-major order, in another shape; one size may be -1",
     shapes=lambda words, specs, attributes: attributes["shape"],
     numpy=lambda x, shape: x.reshape(shape),
+    boxes=lambda result, x, shape: [(result.reshape(x.shape), (0, x))],
     vjp=lambda g, y, x, shape: reshape(g, x.shape),
     reference=lambda x, shape: np.array(list(x.flat)).reshape(shape),
     samples=lambda draw: [
@@ -293,6 +294,14 @@ def _concat_vjp(g: Any, y: Any, *xs: Any, axis: int) -> tuple[Any, ...]:
     return tuple(parts)
 
 
+def _concat_boxes(result: Array, *xs: Array, axis: int) -> Iterator[Box]:
+    start = 0
+    for number, x in enumerate(xs):
+        stop = start + x.shape[axis]
+        yield result[(slice(None),) * axis + (slice(start, stop),)], (number, x)
+        start = stop
+
+
 def _concat_alone(node: Node) -> Node | None:
     """A list of one stays as it is."""
     return drop_unchanged(node) if len(node.inputs) == 1 else None
@@ -333,6 +342,7 @@ concat = _movement(
     dtypes=promote,
     numpy=lambda *xs, axis: np.concatenate(xs, axis=axis),
     vjp=_concat_vjp,
+    boxes=_concat_boxes,
     reference=_concat_reference,
     samples=lambda draw: [
         Sample((draw(2, 5), draw(3, 5), draw(1, 5))),

@@ -6,10 +6,11 @@ keeps it. Both count from the front once they are settled. `x[...]` itself stand
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from magmadnn.errors import ArgumentError, IndexOutOfRangeError, ShapeError, quoted
 from magmadnn.graph.dim import Dim, Shape, Size, divide
@@ -30,6 +31,7 @@ from ._arguments import first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged
 
 Entry = tuple[Any, ...]
+Box = tuple[Array, Any]  # a part of a result, and what it is: see `Op.boxes`
 WHOLE: Entry = ("slice", None, None, 1)
 
 
@@ -181,6 +183,44 @@ def _unslice_numpy(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
     return out
 
 
+def _embedded(result: Array, index: Sequence[slice], inner: Array, value: float) -> Iterator[Box]:
+    """The boxes of a result that is `value` but for `inner` at `index`, one slice for each axis.
+
+    Along each axis in turn: what lies before, after and between the places of the index, as far as the axes
+    before are inside.
+    """
+    inside = result
+    for axis, places in enumerate(index):
+        numbers = range(*places.indices(result.shape[axis]))
+        if not numbers:
+            yield inside, value
+            return
+        if numbers.step < 0:
+            numbers, inner = numbers[::-1], np.flip(inner, axis)
+        before = (slice(None),) * axis
+        yield inside[(*before, slice(0, numbers.start))], value
+        yield inside[(*before, slice(numbers[-1] + 1, None))], value
+        if numbers.step > 1 and len(numbers) > 1:
+            yield _between(inside, axis, numbers), value
+        inside = inside[(*before, slice(numbers.start, numbers[-1] + 1, numbers.step))]
+    yield inside, (0, inner)
+
+
+def _between(x: Array, axis: int, numbers: range) -> Array:
+    """A view of what lies between places of an axis, which becomes two: gaps, and places in a gap."""
+    at = x[(slice(None),) * axis + (slice(numbers.start + 1, None),)]
+    shape = (*x.shape[:axis], len(numbers) - 1, numbers.step - 1, *x.shape[axis + 1 :])
+    stride = x.strides[axis]
+    strides = (*x.strides[:axis], stride * numbers.step, stride, *x.strides[axis + 1 :])
+    return as_strided(at, shape, strides)
+
+
+def _unslice_boxes(result: Array, g: Array, index: Any, shape: tuple[int, ...]) -> Iterator[Box]:
+    slices = [slice(e[1], e[1] + 1) if e[0] == "int" else slice(*e[1:]) for e in index]
+    inner = g[tuple(None if entry[0] == "int" else slice(None) for entry in index)]
+    return _embedded(result, slices, inner, 0)
+
+
 def _unslice_reference(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
     places = _slice_reference(np.arange(np.prod(shape)).reshape(shape), index)
     flat = np.zeros(int(np.prod(shape)))
@@ -198,6 +238,7 @@ _unslice: Op = Op(
     dtypes=first_dtype,
     numpy=_unslice_numpy,
     vjp=lambda g, y, x, index, shape: slice_(g, index=index),
+    boxes=_unslice_boxes,
     reference=_unslice_reference,
     samples=lambda draw: [
         Sample((draw(3, 4),), {
@@ -305,6 +346,11 @@ def _pad_vjp(g: Any, y: Any, x: Any, widths: Any, value: float) -> Any:
     return slice_(g, index=index)
 
 
+def _pad_boxes(result: Array, x: Array, widths: Any, value: float) -> Iterator[Box]:
+    inside = [slice(before, before + n) for (before, _), n in zip(widths, x.shape, strict=True)]
+    return _embedded(result, inside, x, float(value) if is_floating(x.dtype) else value)
+
+
 def _pad_reference(x: Array, widths: Any, value: float = 0.0) -> Array:
     return np.pad(x, widths, constant_values=value) if widths else x
 
@@ -320,6 +366,7 @@ pad = Op(
     dtypes=first_dtype,
     numpy=_pad_numpy,
     vjp=_pad_vjp,
+    boxes=_pad_boxes,
     reference=_pad_reference,
     samples=lambda draw: [
         Sample((draw(3, 5),), {"widths": ((1, 2), (0, 3))}),

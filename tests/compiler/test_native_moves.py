@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,19 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.plan.native_plan import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DataError
-from magmadnn.graph import Node, Spec
+from magmadnn.graph import Node, NoGradient, Op, OpKind, Spec, by_signature, promote
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from magmadnn.memory import as_dtype
+from magmadnn.ops.slicing import slice_
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
 from magmadnn.runtime.cpu.native import Instance
-from magmadnn.runtime.cpu.runs import runs_of
 from tests.compiler.llvm.llvm_calls import WIDTHS, call
 from tests.compiler.sample_programs import BATCH, ramp
 from tests.graph.bare_nodes import variable
@@ -168,32 +172,133 @@ def test_kernels_are_right_at_any_width_and_cut(target: Any) -> None:
     assert np.array_equal(summed, wanted)
 
 
+@pytest.mark.parametrize("cut", [0, 1, 17, 52])
 @pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
-def test_runs_are_copied_at_any_width(target: Any) -> None:
+def test_boxes_are_copied_at_any_width_and_cut(target: Any, cut: int) -> None:
     x = placeholder("x", Spec((7, 43), np.dtype("uint8")))
     root: Any = ops.pad(ops.transpose(x[:, ::-1]), ((1, 0), (2, 0)), 3)
     array = RNG.integers(1, 9, (7, 43)).astype(np.uint8)
-    moved = root.inputs[0]
-    table, constants = runs_of(root, [np.transpose(array[:, ::-1])], {})
-    assert moved.shape == (43, 7)
-    result = np.zeros((44, 9), np.uint8)
-    start = array[:, ::-1]
-    call(
-        Move(1, 2), target, row0=0, row1=len(table), table=table, result=result,
-        x0=start.ctypes.data, x1=constants,
-    )  # fmt: skip
-    assert np.array_equal(result, np.pad(array[:, ::-1].T, ((1, 0), (2, 0)), constant_values=3))
+    start, result = array[:, ::-1], np.zeros((44, 9), np.uint8)
+    table, constants = boxes_of(root, result, [np.transpose(start)], {})
+    assert len(table) == 3  # above, on the left, inside
+    assert rows_of(table) == 1 + 43 + 43
+    for row0, row1 in ((0, cut), (cut, rows_of(table))):
+        call(
+            Move(1, 2), target, row0=row0, row1=row1, boxes=len(table), table=table, result=result,
+            x0=start.ctypes.data, x1=constants,
+        )  # fmt: skip
+    assert np.array_equal(result, np.pad(start.T, ((1, 0), (2, 0)), constant_values=3))
 
 
-def test_neighbours_are_one_run() -> None:
-    x = placeholder("x", Spec((50, 70), np.dtype("float32")))
-    array = ramp(50, 70)
-    for root, runs in (
-        (ops.concat([x, x], 0), 2),
-        (ops.concat([x, x], 1), 100),
-        (ops.flip(x, 1), 50),
-        (ops.transpose(x), 70),
-        (ops.pad(x, ((1, 1), (0, 0))), 3),
+def copied(root: Any, *operands: Any) -> tuple[Any, int]:
+    """What the boxes of a movement make of its operands, and how many there are."""
+    result = np.full(root.shape, 77, root.dtype)
+    table, constants = boxes_of(root, result, operands, {})
+    places: Any = {f"x{k}": x.ctypes.data for k, x in enumerate(operands)}
+    places[f"x{len(operands)}"] = constants
+    kernel = Move(root.dtype.itemsize, len(operands) + 1)
+    sizes = {"row0": 0, "row1": rows_of(table), "boxes": len(table)}
+    call(kernel, host(), **sizes, table=table, result=result, **places)
+    return result, len(table)
+
+
+def seen(x: Any) -> Any:
+    return placeholder("x", Spec(x.shape, x.dtype))
+
+
+def test_parts_of_a_result_are_a_few_boxes() -> None:
+    x = ramp(6, 5, 4, 3)
+    for root, operands, count in (
+        (ops.concat([seen(x), seen(x)], 0), (x, x), 2),
+        (ops.concat([seen(x), seen(x)], 2), (x, x), 2),
+        (ops.flip(seen(x), 1), (x,), 1),
+        (ops.reshape(seen(x.T), (18, 20)), (x.T,), 1),
+        (ops.broadcast_to(seen(x[:, :1]), (2, 6, 5, 4, 3)), (x[:, :1],), 1),
+        (ops.pad(seen(x), ((0, 0), (1, 1), (2, 1), (0, 0)), 9), (x,), 5),
+        (ops.pad(seen(x[:0]), ((2, 1), (0, 0), (0, 0), (0, 0)), 9), (x[:0],), 1),
+        (ops.concat([seen(x[:0]), seen(x)], 0), (x[:0], x), 1),
     ):
-        operands = [array] * len(root.inputs)
-        assert len(runs_of(root, operands, {})[0]) == runs
+        found, boxes = copied(root, *operands)
+        wanted = root.op.numpy(*operands, **root.attributes)
+        assert np.array_equal(found, wanted), root.label
+        assert boxes == count, root.label
+
+
+def test_more_axes_than_a_box_has_are_several_boxes() -> None:
+    x = ramp(2, 3, 2, 3, 2, 3, 2)
+    order = (6, 1, 4, 3, 2, 5, 0)
+    found, boxes = copied(ops.transpose(seen(x), order), x)
+    assert np.array_equal(found, x.transpose(order))
+    assert boxes == 2 * 3
+
+
+def test_a_long_row_is_cut_for_threads() -> None:
+    x = ramp(1 << 18)
+    root: Any = ops.concat([seen(x), seen(x[::-1][: 1 << 15]), seen(x[:5])], 0)
+    found, boxes = copied(root, x, x[::-1][: 1 << 15], x[:5])
+    assert np.array_equal(found, np.concatenate([x, x[::-1][: 1 << 15], x[:5]]))
+    assert boxes == 3
+    assert rows_of(boxes_of(root, np.empty(root.shape, x.dtype), [x, x, x], {})[0]) >= 18
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_gradients_of_any_slice_are_boxes(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in draw.integers(1, 12, draw.integers(1, 5)))
+    entries: list[Any] = []
+    for size in shape:
+        start, stop = (int(n) for n in draw.integers(-size - 2, size + 2, 2))
+        step = int(draw.choice([-4, -3, -2, -1, 1, 2, 3, 5]))
+        one = ("int", int(draw.integers(0, size)))
+        entries.append(one if draw.random() < 0.2 else ("slice", start, stop, step))
+    x = seen(np.zeros(shape, np.float32))
+    sliced: Any = slice_(x, index=tuple(entries))
+    g = draw.normal(size=sliced.shape).astype(np.float32)
+    root = gradient(ops.sum(sliced * seen(g)), [x])[0]
+    moved = next(n for n in Program.of([root]).nodes() if getattr(n.op, "name", "") == "_unslice")
+    found, _ = copied(moved, g)
+    wanted = np.zeros(shape, np.float32)
+    wanted[tuple(e[1] if e[0] == "int" else slice(*e[1:]) for e in entries)] = g
+    assert np.array_equal(found, wanted)
+
+
+def test_a_large_pad_needs_no_table_of_its_elements() -> None:
+    x = placeholder("x", Spec((64, 112, 112, 16), np.dtype("float32")))
+    array = ramp(1, 1, 1, 1)
+    seen = np.lib.stride_tricks.as_strided(array, x.shape, (0, 0, 0, 0))
+    root: Any = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    tracemalloc.start()
+    table, _ = boxes_of(root, np.empty(root.shape, np.float32), [seen], {})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(table) == 5
+    assert (
+        most - root.shape[0] * 114 * 114 * 16 * 4 < 100_000
+    )  # beside the result, which nobody wrote
+
+
+@cache
+def rolled() -> Op:
+    """Made within the test, after which its name is forgotten."""
+    return Op(
+        name="rolled_by_one",
+        args=("x",),
+        formula="x, its last element first",
+        kind=OpKind.MOVEMENT,
+        shapes=by_signature("... n -> ... n"),
+        dtypes=promote,
+        numpy=lambda x: np.roll(x, 1, -1),
+        vjp=NoGradient("only moved here"),
+        reference=lambda x: np.roll(x, 1, -1),
+        samples=lambda draw: [],
+    )
+
+
+def test_an_op_that_tells_no_boxes_is_looked_at_element_by_element() -> None:
+    x = ramp(4, 6)
+    root: Any = rolled()(seen(x))
+    found, boxes = copied(root, x)
+    assert np.array_equal(found, np.roll(x, 1, 1))
+    assert boxes == 8
+    (native,) = Executable([root + 1], executor="native").run({root.inputs[0]: x})
+    assert np.array_equal(native, np.roll(x, 1, 1) + 1)

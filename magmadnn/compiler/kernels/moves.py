@@ -1,18 +1,27 @@
-"""Kernels that only bring elements to other places: runs of a copy, rows by number and their transpose."""
+"""Kernels that only bring elements to other places: boxes of a copy, rows by number and their transpose."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOVE_WORDS = 5  # of a run: place in the result, source, place there, step there, how many elements
+OUTER_AXES = 4  # of a box, beside the axis along which elements are copied one after the other
+# Words of a box: source; its first element there, and in the result; its first row among all rows;
+# then for each outer axis its length, step in the result and step in the source; and the same for a row.
+SOURCE, PLACE, TO, FIRST_ROW, AXES = range(5)
+BOX_WORDS = AXES + 3 * (OUTER_AXES + 1)
 
 
 @dataclass(frozen=True)
 class Move:
-    """Copies the runs `row0` to `row1` of a table: `result[to + i] = x[source][place + i * step]`.
+    """Copies boxes: `result[to + i . to_steps] = x[source][place + i . steps]` for all indices i of a box.
 
-    Slots: `row0, row1`; `table`, int64 [runs, 5]; `result`; `x0`, `x1`, ...: addresses of the sources, which
-    need not be contiguous. Places and steps count elements and may be negative.
+    A row is what the last axis numbers. The rows of all boxes are counted on, those of the first box first,
+    and the kernel copies the rows `row0` to `row1`. A pad is one box for its operand, and one or two for
+    each side, whose source is a constant with steps of 0.
+
+    Slots: `row0, row1`; `boxes`, how many there are; `table`, int64 [boxes, BOX_WORDS]; `result`; `x0`, `x1`,
+    ...: addresses of the sources, which need not be contiguous. Places and steps count elements; those of
+    sources may be negative.
 
     Attributes:
         item_bytes: of an element, 1, 2, 4 or 8.
@@ -25,7 +34,8 @@ class Move:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
-        return ("row0", "row1", "table", "result", *(f"x{k}" for k in range(self.sources)))
+        places = (f"x{k}" for k in range(self.sources))
+        return ("row0", "row1", "boxes", "table", "result", *places)
 
 
 FAULTS = "faults"  # the slot of a word that is not 0 once a row was asked for that is not there

@@ -230,7 +230,8 @@ class _Exporter:
             for k in range(count)
         }
         steps["result"] = tuple(_nbytes(node.shape[axis + 1 :], node) for axis in range(axes))
-        numbers: dict[str, Size] = {"row0": 0, "row1": len(runs.table)}
+        count_of = len(runs.table)
+        numbers: dict[str, Size] = {"row0": 0, "row1": count_of, "boxes": count_of}
         kernel = Move(node.dtype.itemsize, count + 1)
         return [Call(kernel, numbers, places, node.shape[:axes], steps)]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.compiler.kernels.moves import BOX_WORDS, FIRST_ROW, PLACE, SOURCE, TO
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
@@ -160,10 +161,10 @@ def _places(operands: Sequence[Array]) -> list[NDArray[np.int64]]:
 
 
 def _table(source: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Runs [to, source, place, step, elements] of evenly spaced elements of one source."""
+    """Evenly spaced elements of one source, each a box of one row."""
     count = source.size
     if not count:
-        return np.zeros((0, 5), np.int64)
+        return np.zeros((0, BOX_WORDS), np.int64)
     steps = np.diff(place)
     jump = np.diff(source) != 0
     # A step like no other where the source changes, so that it begins a run of its own.
@@ -181,7 +182,10 @@ def _table(source: NDArray[np.int64], place: NDArray[np.int64]) -> NDArray[np.in
     starts = np.flatnonzero(begins)
     starts = np.unique(np.concatenate([starts, np.arange(0, count, _LONGEST)]))
     elements = np.diff(np.concatenate([starts, [count]]))
-    step = np.ones(len(starts), np.int64)
+    table = np.ones((len(starts), BOX_WORDS), np.int64)
+    table[:, SOURCE], table[:, PLACE] = source[starts], place[starts]
+    table[:, TO], table[:, FIRST_ROW] = starts, np.arange(len(starts))
+    table[:, -3] = elements
     several = elements > 1
-    step[several] = steps[starts[several]]
-    return np.stack([starts, source[starts], place[starts], step, elements], axis=1)
+    table[several, -1] = steps[starts[several]]
+    return table

@@ -39,9 +39,9 @@ from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
+from .boxes import boxes_of, rows_of
 from .host_call import HostCall
 from .products import Part, Product, untried
-from .runs import runs_of
 from .shared_factors import SharedFactor, shared_factor
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
@@ -228,7 +228,7 @@ class Tasks:
         values[FAULTS] = self.faults.ctypes.data
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
-            holds = self._runs(work.region.nodes[0], values)
+            holds = self._boxes(work.region.nodes[0], values)
         product, shared = self._products.get(work), self._shared.get(work)
         if shared:
             begin = len(self._copies)
@@ -258,13 +258,14 @@ class Tasks:
         values |= shared.slots(room)
         return room
 
-    def _runs(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
+    def _boxes(self, node: Node, values: dict[str, int]) -> tuple[Array, ...]:
         """The table of a movement and its constants; puts their addresses into the slots."""
         operands = [self.arrays[i] for i in node.inputs]
         with naming_scope(node):
-            table, constants = runs_of(node, operands, self.sizes)
+            table, constants = boxes_of(node, self.arrays[node], operands, self.sizes)
         values["table"], values[f"x{len(operands)}"] = table.ctypes.data, constants.ctypes.data
-        values["row1"], values["column1"] = len(table), self.arrays[node].size // max(len(table), 1)
+        values["boxes"], values["row1"] = len(table), rows_of(table)
+        values["column1"] = self.arrays[node].size // max(values["row1"], 1)
         return (table, constants)
 
     def _task(

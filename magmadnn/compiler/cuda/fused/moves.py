@@ -1,4 +1,4 @@
-"""Copies of runs, rows by number and their transpose as CUDA C++; `kernels/moves.py` says what they do."""
+"""Copies of boxes, rows by number and their transpose as CUDA C++; `kernels/moves.py` says what they do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
-from magmadnn.compiler.kernels.moves import MOVE_WORDS, AddPicked, Move, Pick
+from magmadnn.compiler.kernels.moves import (
+    AXES,
+    BOX_WORDS,
+    FIRST_ROW,
+    OUTER_AXES,
+    PLACE,
+    SOURCE,
+    TO,
+    AddPicked,
+    Move,
+    Pick,
+)
 
 _THREADS = 128
 _ITEMS = {1: "u8", 2: "unsigned short", 4: "u32", 8: "u64"}
@@ -24,7 +35,7 @@ def _parameters(slots: tuple[str, ...], item: str, index: str) -> str:
 
 @dataclass(frozen=True)
 class MoveVariant:
-    """Threads take elements of a run in turn; runs are shared out among rows of blocks."""
+    """A row of threads for a row of a box; threads of a row take its elements in turn."""
 
     kernel: Move
 
@@ -36,19 +47,33 @@ class MoveVariant:
     def text(self, name: str) -> str:
         """The function."""
         item, count = _ITEMS[self.kernel.item_bytes], self.kernel.sources
-        kinds = ["i64 row0", "i64 row1", "const i64 *table", f"{item} *result"]
+        kinds = ["i64 row0", "i64 row1", "i64 boxes", "const i64 *table", f"{item} *result"]
         kinds += [f"const {item} *x{k}" for k in range(count)]
         chosen = f"x{count - 1}"
         for k in reversed(range(count - 1)):
-            chosen = f"run[1] == {k} ? x{k} : {chosen}"
+            chosen = f"box[{SOURCE}] == {k} ? x{k} : {chosen}"
         return f"""extern "C" __global__ void {name}({", ".join(kinds)}) {{
-{BEGIN}  for (i64 row = row0 + blockIdx.y; row < row1; row += gridDim.y) {{
-    const i64 *run = table + row * {MOVE_WORDS};
-    const {item} *from = ({chosen}) + run[2];
-    {item} *to = result + run[0];
-    const i64 step = run[3], length = run[4];
-    for (i64 i = (i64)blockIdx.x * {_THREADS} + threadIdx.x; i < length; i += (i64)gridDim.x * {_THREADS})
-      to[i] = from[i * step];
+{BEGIN}  const i64 first = row0 + (i64)blockIdx.y * blockDim.y + threadIdx.y;
+  for (i64 row = first; row < row1; row += (i64)gridDim.y * blockDim.y) {{
+    i64 low = 0, high = boxes;
+    while (high - low > 1) {{
+      const i64 middle = (low + high) / 2;
+      if (table[middle * {BOX_WORDS} + {FIRST_ROW}] <= row) low = middle;
+      else high = middle;
+    }}
+    const i64 *box = table + low * {BOX_WORDS};
+    i64 rest = row - box[{FIRST_ROW}], to = box[{TO}], place = box[{PLACE}];
+    for (int axis = {OUTER_AXES - 1}; axis >= 0 && rest; --axis) {{
+      const i64 *outer = box + {AXES} + 3 * axis, length = outer[0];
+      const i64 index = rest % length;
+      rest /= length;
+      to += index * outer[1];
+      place += index * outer[2];
+    }}
+    const i64 *inner = box + {AXES + 3 * OUTER_AXES}, length = inner[0], to_step = inner[1], step = inner[2];
+    const {item} *from = ({chosen}) + place;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < length; i += (i64)gridDim.x * blockDim.x)
+      result[to + i * to_step] = from[i * step];
   }}
 }}
 """
@@ -119,14 +144,16 @@ class AddPickedVariant:
 def choose_move(kernel: Move, values: Mapping[str, int], chip: Chip) -> Launch | None:
     """The launch for given sizes; None where nothing is to be done.
 
-    `column1` are the elements of a run, on average.
+    `column1` are the elements of a row, on average.
     """
     rows, columns = values["row1"] - values["row0"], values["column1"]
     if rows <= 0:
         return None
     variant = MoveVariant(kernel)
-    grid = (min(max(-(-columns // _THREADS), 1), 1024), min(rows, 65535), 1)
-    return Launch(variant, grid, (_THREADS, 1, 1), arguments_of(variant, values))
+    across = min(1 << max(columns - 1, 0).bit_length(), _THREADS)
+    down = _THREADS // across
+    grid = (min(max(-(-columns // across), 1), 1024), min(-(-rows // down), 65535), 1)
+    return Launch(variant, grid, (across, down, 1), arguments_of(variant, values))
 
 
 def choose_pick(kernel: Pick, values: Mapping[str, int], chip: Chip) -> Launch | None:

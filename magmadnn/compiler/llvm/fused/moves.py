@@ -1,13 +1,23 @@
-"""Copies of runs, rows by number and their transpose as vector code; `kernels/moves.py` says what they do."""
+"""Boxes of a copy, rows by number and their transpose as vector code: see `kernels/moves.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
 
-from magmadnn.compiler.kernels.moves import MOVE_WORDS, AddPicked, Move, Pick
+from magmadnn.compiler.kernels.moves import (
+    AXES,
+    BOX_WORDS,
+    FIRST_ROW,
+    PLACE,
+    SOURCE,
+    TO,
+    AddPicked,
+    Move,
+    Pick,
+)
 from magmadnn.compiler.llvm.expressions.formulas import cast, memory_item
 from magmadnn.compiler.llvm.ir.builder import I64, Array, Code, Value, item_bytes
 from magmadnn.compiler.llvm.ir.frame import Frame
@@ -18,16 +28,70 @@ def write_move(kernel: Move, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
     item = ir.IntType(8 * kernel.item_bytes)
     table, result = frame.array("table", I64), frame.array("result", item)
-    with code.loop(frame.integer("row0"), frame.integer("row1")) as run:
-        to, source, place, step, length = (
-            table[run * MOVE_WORDS + word] for word in range(MOVE_WORDS)
-        )
-        origin, goal = frame.array_after("x0", source, item).at(place), result.at(to)
-        with code.choose(step.equals(1)) as (dense, apart):
-            with dense:
-                _copied(code, target, origin, goal, code.integer(0), length)
+    with code.loop(0, frame.integer("boxes")) as number:
+        box = _Box(code, table.at(number * BOX_WORDS))
+        source = frame.array_after("x0", box.word(SOURCE), item)
+        first = code.larger(frame.integer("row0"), box.word(FIRST_ROW)) - box.word(FIRST_ROW)
+        last = code.smaller(frame.integer("row1") - box.word(FIRST_ROW), box.rows)
+        for to, place in box.walked(first, last):
+            _copied_row(code, target, box, source.at(place), result.at(to))
+
+
+class _Box:
+    """A box of a table, as `Move` says."""
+
+    def __init__(self, code: Code, table: Array) -> None:
+        self._code, self._table = code, table
+        words = range(AXES, BOX_WORDS, 3)
+        self.axes = [tuple(self.word(word + k) for k in range(3)) for word in words]
+        self.rows = code.integer(1)
+        for length, _, _ in self.axes[:-1]:
+            self.rows = self.rows * length
+
+    def word(self, number: int) -> Value:
+        """A word of the box."""
+        return self._table[number]
+
+    def walked(self, first: Value, last: Value) -> Iterator[tuple[Value, Value]]:
+        """Write a loop over rows: where each begins in the result and in the source.
+
+        Rows that differ in the last outer axis only follow each other without a division.
+        """
+        code, (inner, to_step, step) = self._code, self.axes[-2]
+        with (
+            code.when(first < last),
+            code.loop(first // inner, (last - 1) // inner + 1) as plane,
+        ):
+            to, place, rest = self.word(TO), self.word(PLACE), plane
+            for length, to_outer, outer in reversed(self.axes[:-2]):
+                index = rest % length
+                rest = rest // length
+                to, place = to + index * to_outer, place + index * outer
+            begin = code.larger(first - plane * inner, code.integer(0))
+            with code.loop(begin, code.smaller(last - plane * inner, inner)) as row:
+                yield to + row * to_step, place + row * step
+
+
+def _copied_row(code: Code, target: Target, box: _Box, origin: Array, goal: Array) -> None:
+    """One after the other, where neighbours lie side by side in vectors; a constant is spread over them."""
+    length, to_step, step = box.axes[-1]
+    zero = code.integer(0)
+    with code.choose(to_step.equals(1) & step.equals(1)) as (dense, other):
+        with dense:
+            _copied(code, target, origin, goal, zero, length)
+        with other, code.choose(to_step.equals(1) & step.equals(0)) as (same, apart):
+            with same:
+                number = origin[0]
+
+                def do(element: Value, lanes: int) -> None:
+                    if lanes:
+                        goal.put(element, code.splat(number, lanes))
+                    else:
+                        goal[element] = number
+
+                _in_vectors(code, target.lanes(item_bytes(goal.item)), zero, length, do)
             with apart, code.loop(0, length) as element:
-                goal[element] = origin[element * step]
+                goal[element * to_step] = origin[element * step]
 
 
 def write_pick(kernel: Pick, code: Code, frame: Frame, target: Target) -> None:

@@ -26,7 +26,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of
 from magmadnn.graph.node import Node, naming_scope
-from magmadnn.runtime.cpu.runs import runs_of
+from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
 from magmadnn.runtime.cpu.tasks import slot_values
 from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.code import chip_of
@@ -77,7 +77,8 @@ class Items:
         self.chip = replace(chip, together=WARP) if self.small else chip
         self._engine = engine
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
-        self._runs: dict[Node, tuple[int, int, int]] = {}  # of movements: how many, where they are
+        # of movements: how many boxes and rows, where boxes and constants lie
+        self._boxes: dict[Node, tuple[int, int, int, int]] = {}
 
     @cached_property
     def _workspaces(self) -> Iterator[Span]:
@@ -192,21 +193,22 @@ class Items:
             values[slot] = self._layout.address(node)
         values[FAULTS] = self._layout.faults
         if work.region.kind is RegionKind.MOVE:
-            self._put_runs(work.region.nodes[0], values)
+            self._put_boxes(work.region.nodes[0], values)
         return values
 
-    def _put_runs(self, node: Node, values: dict[str, int]) -> None:
+    def _put_boxes(self, node: Node, values: dict[str, int]) -> None:
         """Put the table of a movement and its constants on the device, and their addresses into slots."""
-        if node not in self._runs:
-            layout = self._layout
+        layout = self._layout
+        if node not in self._boxes:
             operands = [layout.frames[i] for i in node.inputs]
             with naming_scope(node):
-                table, constants = runs_of(node, operands, layout.sizes)
-            self._runs[node] = len(table), layout.put(table), layout.put(constants)
-        count, at, constants_at = self._runs[node]
+                table, constants = boxes_of(node, layout.frames[node], operands, layout.sizes)
+            found = len(table), rows_of(table), layout.put(table), layout.put(constants)
+            self._boxes[node] = found
+        count, rows, at, constants_at = self._boxes[node]
         values["table"], values[f"x{len(node.inputs)}"] = at, constants_at
-        values["row1"] = count
-        values["column1"] = -(-self._layout.frames[node].size // max(count, 1))
+        values["boxes"], values["row1"] = count, rows
+        values["column1"] = -(-layout.frames[node].size // max(rows, 1))
 
 
 def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
