@@ -27,6 +27,9 @@ class Columns:
         stacked: operands are stacks of matrices, of which those from `outer0` to `outer1` are reduced, each
             by itself. Slots `<name>_outer` have the elements from one matrix to the next, and from its `row`
             operands and results to the next ones: 0 for what is the same for all.
+        blocked: operands are one matrix, in blocks of `row1` rows that are reduced like matrices of a stack,
+            into a row of results each. A further slot `rows` has the number of all rows: the last block may
+            have fewer.
     """
 
     operands: tuple[Operand, ...]
@@ -34,6 +37,7 @@ class Columns:
     store: tuple[Result, ...]
     dtype: str = "float32"
     stacked: bool = False
+    blocked: bool = False
 
     @property
     def parts(self) -> list[Operand | Result]:
@@ -44,12 +48,17 @@ class Columns:
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         plain = ("row0", "row1", "column0", "column1", *all_slots(self.parts))
-        if not self.stacked:
+        if not self.in_pieces:
             return plain
         apart = dict.fromkeys(f"{part.name}_outer" for part in self.apart)
-        return ("outer0", "outer1", *plain, *apart)
+        return ("outer0", "outer1", *(("rows",) if self.blocked else ()), *plain, *apart)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether matrices of a stack, or blocks of rows, are numbered."""
+        return self.stacked or self.blocked
 
     @property
     def apart(self) -> list[Operand | Result]:
-        """What each matrix of a stack has for itself, or shares with the others row by row."""
+        """What each matrix of a stack, or block of rows, has for itself, or shares with others row by row."""
         return [part for part in self.parts if part.spread != SCALAR]

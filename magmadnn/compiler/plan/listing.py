@@ -9,6 +9,8 @@ import numpy as np
 
 from magmadnn.compiler.formulas import is_contraction, operations
 from magmadnn.compiler.rates import Rates
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.stages import reduced_by
 from magmadnn.graph.dim import Size, dims_of, product, substitute
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
@@ -104,11 +106,17 @@ def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> 
         f"{counts}, {len(plan.in_place)} of {updates} updates in place",
         f"# {_costs(plan, plan.work, sizes)}{_expected(plan, plan.work, sizes, rates)}",
     ]
-    shapes = tuple(node.shape for work in plan.work for node in work.placed)
+    shapes = tuple(node.shape for work in plan.work for node in (*work.placed, *_reduced(work)))
     if {symbol for dim in dims_of(shapes) for symbol in dim.symbols} <= sizes.keys():
         arena = arena_of(plan, sizes)
         lines.append(f"# arena of {arena.nbytes} bytes; {arena.apart} if nothing were shared")
     return lines
+
+
+def _reduced(work: Work) -> tuple[Node, ...]:
+    """What a region of columns reduces: how large it is tells of room for partial results."""
+    is_one = work.region.kind is RegionKind.COLUMNS
+    return reduced_by(work.region).inputs[:1] if is_one else ()
 
 
 # --- costs ----------------------------------------------------------------------------------------

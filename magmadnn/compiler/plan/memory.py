@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from magmadnn.compiler.lower.row_blocks import partial_bytes
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 
@@ -45,6 +46,7 @@ class Arena:
 
     Attributes:
         lives: in the order of computation.
+        rooms: places of partial results, each by a node of the step that makes and combines them.
         nbytes: size of the memory,
         apart: and what it would be if no two values shared any.
     """
@@ -52,12 +54,18 @@ class Arena:
     lives: tuple[Life, ...]
     nbytes: int
     apart: int
+    rooms: tuple[Life, ...] = ()
 
     def __str__(self) -> str:
         lines = [
             f"{life.start:12} {life.nbytes:12} bytes  phases {life.first} to {life.last}  "
             f"{life.node.label}: {life.node.spec}"
             for life in self.lives
+        ]
+        lines += [
+            f"{room.start:12} {room.nbytes:12} bytes  phase {room.first}  partial results of "
+            f"{room.node.label}"
+            for room in self.rooms
         ]
         saved = self.apart - self.nbytes
         lines.append(f"# arena of {self.nbytes} bytes; {saved} fewer than if nothing were shared")
@@ -68,6 +76,7 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     """Places of all values; memory is used again in the phase after its last reader's."""
     last = _last_phases(plan)
     lives: list[Life] = []
+    rooms: list[Life] = []
     alive: list[tuple[int, int, int]] = []  # last phase, start and room of values, as a heap
     free = _Free()
     for work in plan.work:  # in the order of phases
@@ -81,8 +90,14 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
             life = Life(node, start, nbytes, work.phase, last.get(node, work.phase))
             lives.append(life)
             heappush(alive, (life.last, start, _room(nbytes)))
-    end = max((life.start + _room(life.nbytes) for life in lives), default=0)
-    return Arena(tuple(lives), end, sum(_room(life.nbytes) for life in lives))
+        if nbytes := partial_bytes(work, sizes):
+            start = free.take(_room(nbytes))
+            rooms.append(Life(work.needed[0], start, nbytes, work.phase, work.phase))
+            heappush(alive, (work.phase, start, _room(nbytes)))
+    taken = (*lives, *rooms)
+    end = max((life.start + _room(life.nbytes) for life in taken), default=0)
+    apart = sum(_room(life.nbytes) for life in taken)
+    return Arena(tuple(lives), end, apart, tuple(rooms))
 
 
 def _nbytes(node: Node, sizes: Mapping[str, int]) -> int:

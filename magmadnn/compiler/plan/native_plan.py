@@ -117,7 +117,9 @@ class NativePlan:
         check_choices(self.choices, sizes)
         found = arena_of(self, sizes)
         if self.verified:
-            verify_memory(found.lives, self.work, self.layouts.bases, name="plan_memory")
+            verify_memory(
+                found.lives, self.work, self.layouts.bases, name="plan_memory", rooms=found.rooms
+            )
         return found
 
     def text(

@@ -12,7 +12,12 @@ from .memory import Life
 
 
 def verify_memory(
-    lives: Sequence[Life], work: Sequence[Work], bases: Mapping[Node, Node], *, name: str
+    lives: Sequence[Life],
+    work: Sequence[Work],
+    bases: Mapping[Node, Node],
+    *,
+    name: str,
+    rooms: Sequence[Life] = (),
 ) -> None:
     """Check places in memory: none is used again while its value is still to be read.
 
@@ -21,6 +26,7 @@ def verify_memory(
         work: steps in running order.
         bases: see `Layouts`.
         name: of the pass that made them.
+        rooms: places of partial results.
 
     Raises:
         GraphError: naming two values that share memory, or one that is given up too early.
@@ -31,18 +37,19 @@ def verify_memory(
             for operand in node.inputs:
                 base = bases[operand]
                 read[base] = max(read.get(base, 0), one.phase)
-    for number, life in enumerate(lives):
-        if life.last < read.get(life.node, 0):
+    together = (*lives, *rooms)
+    for number, life in enumerate(together):
+        if number < len(lives) and life.last < read.get(life.node, 0):
             raise GraphError(
                 f"pass {name}: {life.node.label} is given up after phase {life.last}, "
                 f"but read in phase {read[life.node]}"
             )
-        for other in lives[:number]:
-            together = life.first <= other.last and other.first <= life.last
+        for other in together[:number]:
+            at_once = life.first <= other.last and other.first <= life.last
             apart = (
                 life.start + life.nbytes <= other.start or other.start + other.nbytes <= life.start
             )
-            if together and not apart:
+            if at_once and not apart:
                 raise GraphError(
                     f"pass {name}: {life.node.label} and {other.node.label} share memory while both "
                     "are needed"

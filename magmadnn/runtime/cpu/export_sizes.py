@@ -19,7 +19,7 @@ from magmadnn.graph.op import Array, Op
 
 from .native import Instance
 from .runs import Boxes, RowRuns, boxes_of, runs_of_rows
-from .tasks import slot_values
+from .slot_values import slot_values
 
 _DEGREE = 3  # of polynomials: a product of three unknown sizes
 _CHECKS = 4  # sets of sizes beyond those that determine the polynomials

@@ -83,6 +83,7 @@ class Instance:
         self.plan.dump.add("plan_memory", memory.__str__)
         places = {life.node: life for life in memory.lives}
         arena = scratch(memory.nbytes)
+        self._rooms = {r.node: arena[r.start : r.start + r.nbytes] for r in memory.rooms}
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
@@ -134,7 +135,9 @@ class Instance:
 
     def tasks(self, threads: int, beside: Iterable[Kernel] = ()) -> Tasks:
         """The tasks of the plan over this memory; `beside`: kernels that are needed too."""
-        return Tasks(self.plan, self.arrays, self.sizes, threads, self._function, beside)
+        return Tasks(
+            self.plan, self.arrays, self.sizes, threads, self._function, beside, self._rooms
+        )
 
     def _driver(self, tasks: Tasks, numbers: Iterable[int]) -> Driver | None:
         """What runs the phases of these numbers."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
-from magmadnn.compiler.layout import FULL
 from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.llvm.gemm.gemm import tile_for
 from magmadnn.compiler.llvm.ir.target import host
@@ -30,10 +30,11 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower.nontemporal import streaming
 from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.compiler.lower.row_blocks import RowBlocks, in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import product_of, reduced_by
+from magmadnn.compiler.regions.stages import product_of
 from magmadnn.compiler.tune.choice import Untried, tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
@@ -43,6 +44,7 @@ from .boxes import boxes_of, rows_of
 from .host_call import HostCall
 from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
+from .slot_values import slot_values
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
@@ -84,6 +86,7 @@ class Tasks:
         threads: int,
         function: Callable[[Work], Callable[[], None]],
         beside: Iterable[Kernel] = (),
+        rooms: Mapping[Node, Array] = MappingProxyType({}),
     ) -> None:
         """Find kernels for the sizes, and compile them.
 
@@ -94,6 +97,7 @@ class Tasks:
             threads: how many threads take tasks.
             function: what computes a step that has no kernel.
             beside: kernels that are needed too; compiled together they take less time.
+            rooms: memory for partial results, by the first value that a step stores.
         """
         self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
         self.patches: list[Patch] = []
@@ -107,13 +111,16 @@ class Tasks:
             work: slot_values(work, arrays, sizes) for work in plan.work if work.lowered is not None
         }
         self._lowered = {work: self._selected(work) for work in self._values}
+        self._blocks = self._cut_rows(rooms)
         self._products = self._tuned()
         self._untried: list[Untried] = []
         self._shared = self._sharing()
         self._copies: list[Task] = []  # of shared factors, in the phase that is made
         self._rooms: list[Array] = []  # for them; other phases use them again
         self._taken = 0  # by that phase
+        self._joins: list[Task] = []  # of partial results, in the phase that is made
         needed = [lowered.kernel for lowered in self._lowered.values()]
+        needed += [blocks.last for blocks in self._blocks.values()]
         needed += [*(shared.copying.kernel for shared in self._shared.values()), *beside]
         load(needed, cache=kernel_cache())
 
@@ -128,6 +135,18 @@ class Tasks:
         if not isinstance(kernel, Gemm) or product_of(work.region).ndim > 2:
             return work.lowered
         return replace(work.lowered, kernel=selected(kernel, values))
+
+    def _cut_rows(self, rooms: Mapping[Node, Array]) -> dict[Work, RowBlocks]:
+        """The reductions that are made in blocks of rows; the step's own kernel is the first of two."""
+        found = {}
+        for work, lowered in self._lowered.items():
+            if isinstance(lowered.kernel, Columns) and work.needed[0] in rooms:
+                room = rooms[work.needed[0]].ctypes.data
+                blocks = in_blocks(lowered.kernel, self._values[work], room)
+                assert blocks is not None
+                found[work], self._values[work] = blocks, blocks.values
+                self._lowered[work] = _with_kernel(lowered, blocks.first)
+        return found
 
     def _tuned(self) -> dict[Work, Product]:
         """The products; they get the tiles that were measured to be best."""
@@ -200,14 +219,15 @@ class Tasks:
     def phase(self, number: int) -> list[list[Task]]:
         """The tasks of a phase, which do not depend on each other; large ones first: small ones fill up.
 
-        Before them come copies of factors that parts of products share.
+        Before them come copies of factors that parts of products share; behind them what combines results of
+        blocks of rows.
         """
-        self._copies = []
+        self._copies, self._joins = [], []
         self._taken = 0
         works = [work for work in self.plan.work if work.phase == number]
         made = [pair for work in works for pair in self._of(work)]
         tasks = [task for _, task in sorted(made, key=lambda pair: -pair[0])]
-        return [self._copies, tasks] if self._copies else [tasks]
+        return [some for some in (self._copies, tasks, self._joins) if some]
 
     def _call(self, work: Work) -> Task:
         """A step that NumPy computes, as one task."""
@@ -240,11 +260,23 @@ class Tasks:
             (cost, self._task(loaded, lowered, {**values, **part}, holds))
             for cost, part in (product.parts if product else self._parts(work))
         ]
+        if blocks := self._blocks.get(work):
+            self._join(work, blocks)
         if product and not shared:
             found = untried(product, lowered, self.arrays, [task for _, task in made])
             self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
         return made
+
+    def _join(self, work: Work, blocks: RowBlocks) -> None:
+        """A task that combines the results of blocks of rows; there are few."""
+        assert work.lowered is not None
+        (loaded,) = load([blocks.last])
+        lowered = _with_kernel(work.lowered, blocks.last)
+        task = self._task(loaded, lowered, blocks.last_values, ())
+        self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(blocks.last, host()))
+        self.work_of[id(task)] = work
+        self._joins.append(task)
 
     def _copied(self, shared: SharedFactor, values: dict[str, int]) -> Array:
         """Room for the copy of a factor, which tasks before the product make; puts it into the slots."""
@@ -354,12 +386,23 @@ def task_of(kernel: Kernel, **values: int | Array) -> Task:
     return Task(loaded, block(kernel, **values))
 
 
+def _with_kernel(lowered: Lowered, kernel: Kernel) -> Lowered:
+    """A step with another kernel, and those of its reads and writes that this one has slots for."""
+    reads, writes = (
+        tuple(part for part in parts if part[0] in kernel.slots)
+        for parts in (lowered.reads, lowered.writes)
+    )
+    return Lowered(kernel, reads, writes)
+
+
 def _cut_along(work: Work, values: Mapping[str, int]) -> str:
     """Which slots cut a step into parts: rows, columns, or the matrices of a stack (outer)."""
     if work.region.kind is RegionKind.MOVE:
         return "row"
     if work.region.kind is RegionKind.COLUMNS:
-        many = work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
+        many = "rows" in values or (
+            work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
+        )
         return "outer" if many else "column"
     # Parts of rows read all of B; where that is stored transposed, each would turn it for itself.
     turned = work.lowered is not None and getattr(work.lowered.kernel, "transpose_b", False)
@@ -377,40 +420,6 @@ def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:
     """Rows of a matrix that is only copied, in one part for each thread if it is large enough."""
     parts = max(1, min(threads, rows * columns // _LEAST_ELEMENTS))
     return list(pairwise(rows * k // parts for k in range(parts + 1)))
-
-
-def slot_values(
-    work: Work, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
-) -> dict[str, int]:
-    """All slots of the kernel of a step, for its whole matrix."""
-    lowered, region = work.lowered, work.region
-    assert lowered is not None
-    slots = lowered.kernel.slots
-    rows = int(np.prod(bind_shape(region.rows, sizes), dtype=np.int64))
-    (columns,) = bind_shape((region.columns,), sizes)
-    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
-    for slot, number in lowered.numbers:
-        (values[slot],) = bind_shape((number,), sizes)
-    if region.kind is RegionKind.RANDOM:  # its elements are one long row
-        values["row1"], values["column1"] = 1, rows * columns
-    if region.kind is RegionKind.COLUMNS:
-        values["outer0"], values["outer1"] = 0, rows
-        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(rows * columns, 1)
-    if region.kind is RegionKind.GEMM:
-        values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
-        values["cuts"] = 0
-    for slot, node, spread in (*lowered.reads, *lowered.writes):
-        array = arrays[node]
-        values[slot] = array.ctypes.data
-        if f"{slot}_row" in slots:
-            values[f"{slot}_row"] = _row_stride(array)
-        if f"{slot}_outer" in slots:
-            matrix = values["row1"] if spread == FULL else 1
-            values[f"{slot}_outer"] = _row_stride(array) * matrix
-        if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
-            transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
-            values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
-    return values
 
 
 def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
@@ -441,20 +450,3 @@ def _halves(part: Part, name: str, length: int, step: int) -> list[Part]:
         (cost * (end - start) / length, {**slots, f"{name}0": start, f"{name}1": end})
         for start, end in pairwise((0, *ends))
     ]
-
-
-def _row_stride(array: Any, single: int = 0) -> int:
-    """Elements from one row to the next of a matrix whose leading axes are packed; `single` of one row."""
-    for stride, size in zip(array.strides[-2::-1], array.shape[-2::-1], strict=True):
-        if size > 1:  # the stride of a single row says nothing
-            return int(stride // array.itemsize)
-    return single
-
-
-def _leading(array: Any, transposed: bool) -> int:
-    """The leading dimension of a matrix that is stored by rows, or transposed by columns.
-
-    Strides alone do not tell which: along an axis of one element they may be any number.
-    """
-    by_lines = array.swapaxes(-1, -2) if transposed else array
-    return _row_stride(by_lines, single=max(by_lines.shape[-1], 1))

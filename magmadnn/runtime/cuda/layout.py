@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.kernels.formula import DTYPES
-from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import CONSTANT, VARIABLE, Node, follows_sizes, value_for
@@ -53,6 +53,7 @@ class Layout:
         self.frames: dict[Node, Array] = {}
         self._memory = device_memory(device)
         self._offsets: dict[Node, int] = {}
+        self._rooms: dict[Node, Span] = {}  # of partial results, in the arena
         nodes = plan.program.nodes()
         self.variables = [node for node in nodes if node.op is VARIABLE]
         self._targets = {target for target, _ in plan.program.updates}
@@ -94,6 +95,12 @@ class Layout:
             else:
                 start = -(-end // _ALIGNMENT) * _ALIGNMENT
                 self._offsets[node], end = start, start + max(frame.nbytes, 1)
+        for room in arena.rooms:
+            start = room.start
+            if not shared:
+                start = -(-end // _ALIGNMENT) * _ALIGNMENT
+                end = start + room.nbytes
+            self._rooms[room.node] = start, start + room.nbytes
         return end
 
     def _variable_of(self, node: Node) -> Node | None:
@@ -138,6 +145,11 @@ class Layout:
         base = self.plan.layouts.bases[node]
         offset = self.frames[node].ctypes.data - self.frames[base].ctypes.data
         return self.base_address(base) + offset
+
+    def room(self, work: Work) -> Span | None:
+        """Where partial results of a step lie; None where it makes none."""
+        found = self._rooms.get(work.needed[0])
+        return None if found is None else (self._base + found[0], self._base + found[1])
 
     def span(self, node: Node) -> Span:
         """First and last address of the memory that a value, or what it is a view of, lies in."""

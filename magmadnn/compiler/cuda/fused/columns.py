@@ -66,7 +66,7 @@ class ColumnsVariant(OfParts):
 def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> Launch | None:
     """The variant and the launch for given sizes; None where nothing is to be done."""
     rows, columns = values["row1"], values["column1"]
-    matrices = values["outer1"] if kernel.stacked else 1
+    matrices = values["outer1"] if kernel.in_pieces else 1
     if columns == 0 or matrices == 0:
         return None
     lanes = 1
@@ -75,7 +75,7 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
         lanes *= 2
     steps = -(-rows // lanes)
     width = 1
-    if steps > _UNROLL and not kernel.stacked:
+    if steps > _UNROLL and not kernel.in_pieces:
         width = width_for(kernel.parts, values, columns)
         while width > 1 and columns < _ACROSS * width * chip.processors // 2:
             width //= 2
@@ -167,14 +167,16 @@ class _Text:
         return self._leaf(leaf, "row")
 
     def _block_of_matrix(self) -> str:
-        """The number of the block among those of its matrix; addresses become those of the matrix."""
+        """The number of the block among those of its matrix, or of its rows; addresses become theirs."""
         lines = self.lines
-        if not self.kernel.stacked:
+        if not self.kernel.in_pieces:
             return "(i64)blockIdx.x"
         lines.add(f"const i64 pieces = (column1 + {_ACROSS - 1}) / {_ACROSS};")
         lines.add("const i64 outer = blockIdx.x / pieces;")
         for name in dict.fromkeys(part.name for part in self.kernel.apart):
             lines.add(f"{name} += outer * {name}_outer;")
+        if self.kernel.blocked:
+            lines.add("row1 = rows - outer * row1 < row1 ? rows - outer * row1 : row1;")
         return "(blockIdx.x % pieces)"
 
     def sums(self) -> str:

@@ -39,17 +39,19 @@ def write_columns(kernel: Columns, code: Code, frame: Frame, target: Target) -> 
     """Write the body of the kernel."""
     lanes = lanes_for(target.vector_bytes, kernel.parts)
     matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
-    if not kernel.stacked:
-        _Writer(kernel, code, frame, lanes, matrices).write()
+    row1 = frame.integer("row1")
+    if not kernel.in_pieces:
+        _Writer(kernel, code, frame, lanes, matrices, row1).write()
         return
     steps = {part: frame.integer(f"{part.name}_outer") for part in kernel.apart}
     with code.loop(frame.integer("outer0"), frame.integer("outer1")) as outer:
         moved = {part: matrices[part].moved(outer * step) for part, step in steps.items()}
-        _Writer(kernel, code, frame, lanes, matrices | moved).write()
+        end = code.smaller(row1, frame.integer("rows") - outer * row1) if kernel.blocked else row1
+        _Writer(kernel, code, frame, lanes, matrices | moved, end).write()
 
 
 class _Writer:
-    """Writes the reduction of one matrix."""
+    """Writes the reduction of one matrix, or of one block of its rows."""
 
     def __init__(
         self,
@@ -58,9 +60,10 @@ class _Writer:
         frame: Frame,
         lanes: int,
         matrices: Mapping[Operand | Result, Matrix],
+        row1: Value,
     ) -> None:
         self.kernel, self.code, self.lanes, self.matrices = kernel, code, lanes, matrices
-        self.row0, self.row1 = frame.integer("row0"), frame.integer("row1")
+        self.row0, self.row1 = frame.integer("row0"), row1
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
         self.item = ITEMS[kernel.dtype]
         self.totals, self.parts = (

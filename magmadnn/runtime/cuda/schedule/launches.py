@@ -18,16 +18,19 @@ from magmadnn.compiler.cuda.gemm.small import small_gemm
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
 from magmadnn.compiler.cuda.text.variant import WARP
+from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
+from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of
 from magmadnn.graph.node import Node, naming_scope
 from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
-from magmadnn.runtime.cpu.tasks import slot_values
+from magmadnn.runtime.cpu.slot_values import slot_values
 from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.code import chip_of
 from magmadnn.runtime.cuda.layout import Layout
@@ -92,8 +95,30 @@ class Items:
         writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
         if isinstance(work.lowered.kernel, Gemm):
             return self._product(work, values, reads, writes)
+        room = self._layout.room(work)
+        if isinstance(work.lowered.kernel, Columns) and room is not None:
+            return self._in_blocks(work.lowered, values, room)
         launch = choose(work.lowered.kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
+
+    def _in_blocks(self, lowered: Lowered, values: Mapping[str, int], room: Span) -> list[Item]:
+        """A launch that reduces blocks of rows, and one that combines their results."""
+        assert isinstance(lowered.kernel, Columns)
+        blocks = in_blocks(lowered.kernel, values, room[0])
+        assert blocks is not None
+        first = choose(blocks.first, blocks.values, self.chip)
+        last = choose(blocks.last, blocks.last_values, self.chip)
+        assert first is not None and last is not None
+
+        def read_by(kernel: Columns) -> tuple[Span, ...]:
+            nodes = (node for slot, node, _ in lowered.reads if slot in kernel.slots)
+            return tuple(self._layout.span(node) for node in nodes)
+
+        writes = tuple(self._layout.span(node) for _, node, _ in lowered.writes)
+        return [
+            Item(first, read_by(blocks.first), (room,)),
+            Item(last, (*read_by(blocks.last), room), writes),
+        ]
 
     def _product(
         self,

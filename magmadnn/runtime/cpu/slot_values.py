@@ -1,0 +1,67 @@
+"""What the argument block of a step's kernel holds, for arrays that are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from magmadnn.compiler.layout import FULL
+from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.stages import product_of, reduced_by
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+
+
+def slot_values(
+    work: Work, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """All slots of the kernel of a step, for its whole matrix."""
+    lowered, region = work.lowered, work.region
+    assert lowered is not None
+    slots = lowered.kernel.slots
+    rows = int(np.prod(bind_shape(region.rows, sizes), dtype=np.int64))
+    (columns,) = bind_shape((region.columns,), sizes)
+    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+    for slot, number in lowered.numbers:
+        (values[slot],) = bind_shape((number,), sizes)
+    if region.kind is RegionKind.RANDOM:  # its elements are one long row
+        values["row1"], values["column1"] = 1, rows * columns
+    if region.kind is RegionKind.COLUMNS:
+        values["outer0"], values["outer1"] = 0, rows
+        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(rows * columns, 1)
+    if region.kind is RegionKind.GEMM:
+        values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
+        values["cuts"] = 0
+    for slot, node, spread in (*lowered.reads, *lowered.writes):
+        array = arrays[node]
+        values[slot] = array.ctypes.data
+        if f"{slot}_row" in slots:
+            values[f"{slot}_row"] = _row_stride(array)
+        if f"{slot}_outer" in slots:
+            matrix = values["row1"] if spread == FULL else 1
+            values[f"{slot}_outer"] = _row_stride(array) * matrix
+        if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
+            transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
+            values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
+    return values
+
+
+def _row_stride(array: Any, single: int = 0) -> int:
+    """Elements from one row to the next of a matrix whose leading axes are packed; `single` of one row."""
+    for stride, size in zip(array.strides[-2::-1], array.shape[-2::-1], strict=True):
+        if size > 1:  # the stride of a single row says nothing
+            return int(stride // array.itemsize)
+    return single
+
+
+def _leading(array: Any, transposed: bool) -> int:
+    """The leading dimension of a matrix that is stored by rows, or transposed by columns.
+
+    Strides alone do not tell which: along an axis of one element they may be any number.
+    """
+    by_lines = array.swapaxes(-1, -2) if transposed else array
+    return _row_stride(by_lines, single=max(by_lines.shape[-1], 1))
