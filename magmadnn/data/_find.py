@@ -9,7 +9,7 @@ from pathlib import Path
 from magmadnn.storage.input_files import input_path, reading
 from magmadnn.storage.places import expanded, user_cache
 
-PACKED = ("", ".gz", ".xz")  # endings tried, in this order
+PACKED = ("", ".gz", ".xz", ".bz2")  # endings tried, in this order
 
 
 def places_of(name: str, folder: str | os.PathLike[str] | None) -> list[Path]:

@@ -1,14 +1,15 @@
-"""The bytes of a file, plain or packed (.gz, .xz): read from the front, and never more than is asked for."""
+"""Bytes of a file, plain or packed (.gz, .xz, .bz2), read from the front and never more than asked for."""
 
 from __future__ import annotations
 
 import os
 import re
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Protocol
 
 from magmadnn.errors import DataError, shown
 from magmadnn.storage.input_files import check_room, opened, unpacked_limit
@@ -40,7 +41,7 @@ class Unpacked:
     def __init__(self, stream: FileIO, path: Path) -> None:
         self._path, self._size = path, os.fstat(stream.fileno()).st_size
         self._stream = stream
-        unpack = {".gz": _gunzip, ".xz": _unxz}.get(path.suffix)
+        unpack = _UNPACK.get(path.suffix.lower())
         self._pieces = None if unpack is None else unpack(stream, path)
         self.is_packed = unpack is not None
         self.most = unpacked_limit(self._size) if unpack else self._size
@@ -150,21 +151,53 @@ def _unxz(stream: FileIO, path: Path) -> Pieces:
     def decoder() -> lzma.LZMADecompressor:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
 
+    return _streams(stream, decoder, lambda error: _damaged(path, "xz", error))
+
+
+def _unbz2(stream: FileIO, path: Path) -> Pieces:
+    """The streams of a bzip2 file, likewise; unpacking takes 4 MiB of memory at most."""
+    import bz2  # rarely needed
+
+    return _streams(stream, bz2.BZ2Decompressor, lambda error: _damaged(path, "bzip2", error))
+
+
+class _Decoder(Protocol):
+    """What unpacks one stream of xz or bzip2."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
+
+
+def _streams(
+    stream: FileIO, decoder: Callable[[], _Decoder], damage: Callable[[Exception], DataError]
+) -> Pieces:
+    """Packed streams one behind the other, perhaps padded with zeros."""
+    from lzma import LZMAError
+
     member = decoder()
-    try:
-        while raw := stream.read(_PIECE):
-            while raw:
-                if member.eof:
-                    raw = raw.lstrip(b"\0")
-                    if not raw:
-                        break
-                    member = decoder()
-                yield member.decompress(raw, _UNPACKED)
-                while not (member.eof or member.needs_input):
-                    yield member.decompress(b"", _UNPACKED)
-                raw = member.unused_data
-    except lzma.LZMAError as error:
-        raise _damaged(path, "xz", error) from error
+
+    def unpacked_piece(raw: bytes) -> bytes:
+        try:
+            return member.decompress(raw, _UNPACKED)
+        except (LZMAError, OSError) as error:  # bzip2 has no class of its own
+            raise damage(error) from error
+
+    while raw := stream.read(_PIECE):
+        while raw:
+            if member.eof:
+                raw = raw.lstrip(b"\0")
+                if not raw:
+                    break
+                member = decoder()
+            yield unpacked_piece(raw)
+            while not (member.eof or member.needs_input):
+                yield unpacked_piece(b"")
+            raw = member.unused_data
     return member.eof
 
 
@@ -175,3 +208,10 @@ def _damaged(path: Path, kind: str, error: Exception) -> DataError:
             f"{shown(path)}: needs more than {_XZ_MEMORY >> 20} MiB of memory to be unpacked: unpack it first"
         )
     return DataError(f"{shown(path)}: the {kind} data is damaged ({reason}): fetch the file again")
+
+
+_UNPACK: dict[str, Callable[[FileIO, Path], Pieces]] = {
+    ".gz": _gunzip,
+    ".xz": _unxz,
+    ".bz2": _unbz2,
+}

@@ -24,7 +24,7 @@ Pair = tuple[NDArray[np.float32], NDArray[np.int64]]
 _SHAPE = (3, 32, 32)  # channel, height, width in the file
 _RECORD = 1 + 3 * 32 * 32
 _CLASSES = 10
-_TRAIN = re.compile(r"data_batch_([1-9][0-9]{0,8})\.bin(?:\.gz|\.xz)?")
+_TRAIN = re.compile(r"data_batch_([1-9][0-9]{0,8})\.bin(?:\.gz|\.xz|\.bz2)?")
 _NAMES_BYTES = 10_000  # of batches.meta.txt, which has ten short lines
 
 
@@ -34,7 +34,7 @@ def cifar10(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
 
     Images are float32 in 0..1, shape [rows, 32, 32, 3]; labels are int64, 0..9. The folder holds
     `test_batch.bin` and any number of `data_batch_<number>.bin`, which are put together in the
-    order of their numbers; plain, .gz or .xz.
+    order of their numbers; plain, .gz, .xz or .bz2.
 
     Raises:
         DataError: a batch is missing, cut short or no CIFAR-10 batch.
@@ -46,7 +46,7 @@ def cifar10(folder: str | os.PathLike[str]) -> tuple[Pair, Pair]:
     if not training or test is None:
         missing = "test_batch.bin" if training else "data_batch_1.bin"
         raise DataError(
-            f"{shown(place)}: {missing} (plain, .gz or .xz) is missing: CIFAR-10 needs test_batch.bin "
+            f"{shown(place)}: {missing} (plain, .gz, .xz or .bz2) is missing: CIFAR-10 needs test_batch.bin "
             "and at least one data_batch_<number>.bin"
         )
     return _read([path for path in training if path is not None]), _read([test])

@@ -127,7 +127,7 @@ def load(
 
     Args:
         spec: `mnist`; a folder with IDX files; a folder with CIFAR-10 batches; a text file with a
-            table (.csv, .tsv, .data, .dat, .txt, also packed: .csv.gz, .csv.xz); an .npz file (see
+            table (.csv, .tsv, .data, .dat, .txt, also packed: .csv.gz, .xz, .bz2); an .npz file (see
             `read_npz`; arrays of bytes with three or four axes are images); or a table itself, of pandas,
             polars or pyarrow.
         target: of a table: name or number of the target column, or several, all numeric.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -230,25 +231,28 @@ def header(*shape: int) -> bytes:
     return struct.pack(">4I", 2051, *shape)
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".xz"])
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACK)
 def test_idx_sizes_of_2_to_the_31(tmp_path: Path, ending: str) -> None:
-    pack: dict[str, Callable[[bytes], bytes]] = {
-        "": bytes,
-        ".gz": gzip.compress,
-        ".xz": lzma.compress,
-    }
-    data = pack[ending](header(2**31, 2**31, 2**31) + bytes(100))
+    data = PACK[ending](header(2**31, 2**31, 2**31) + bytes(100))
     text = str(refusal(md.data.idx_folder, idx_folder(tmp_path, data, ending)))
     assert ("is cut short: 2147483648 images need 9903520314283042199192993808 bytes, got 116" in text) or (
         "packed bytes become 9,903,520,314,283,042,199,192,993,808, over 268,435,456" in text
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2"])
 @pytest.mark.usefixtures("little_room")
 def test_bombs_in_packed_files(tmp_path: Path, ending: str) -> None:
     zeros = bytes(500_000)
-    pack: Callable[[bytes], bytes] = gzip.compress if ending == ".gz" else lzma.compress
+    pack = PACK[ending]
     images = pack(header(10_000, 28, 28)) + pack(zeros) * 16
     found = refusal(md.data.idx_folder, idx_folder(tmp_path, images, ending))
     assert str(found).endswith(
@@ -262,19 +266,19 @@ def test_bombs_in_packed_files(tmp_path: Path, ending: str) -> None:
     assert f"{batch}: " in str(found) and "packed bytes become more than 1,048,576" in str(found)
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2"])
 def test_a_file_that_holds_less_than_its_header_says(tmp_path: Path, ending: str) -> None:
-    pack: Callable[[bytes], bytes] = gzip.compress if ending == ".gz" else lzma.compress
+    pack = PACK[ending]
     images = pack(header(300_000, 28, 28) + bytes(1000))
     found = refusal(md.data.idx_folder, idx_folder(tmp_path, images, ending))
     assert "is cut short: 300000 images need 235200016 bytes, got 1016" in str(found)
 
 
-@pytest.mark.parametrize("ending", [".gz", ".xz"])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2"])
 def test_two_hundred_thousand_empty_members(tmp_path: Path, ending: str) -> None:
     """Each of them would be copied with all that follow: that took minutes."""
-    pack: Callable[[bytes], bytes] = gzip.compress if ending == ".gz" else lzma.compress
-    count = 200_000 if ending == ".gz" else 20_000
+    pack = PACK[ending]
+    count = {".gz": 200_000, ".xz": 20_000, ".bz2": 20_000}[ending]
     images = pack(header(3, 2, 2)) + pack(b"") * count + pack(bytes(12))
     (x, _), _ = md.data.idx_folder(idx_folder(tmp_path, images, ending))
     assert x.shape == (3, 2, 2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import lzma
 import math
@@ -172,7 +173,15 @@ def test_texts_that_may_be_categories_are_no_missing_values(text_file, text):
     assert f"b={text}" in table.names
 
 
-@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".bz2", bz2.compress),
+        (".GZ", gzip.compress),
+    ],
+)
 def test_packed_tables(tmp_path, ending, pack):
     path = tmp_path / f"t.csv{ending}"
     path.write_bytes(pack(written("n,dose,kind,grade,y").encode()))

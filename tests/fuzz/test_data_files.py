@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -45,6 +46,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": lambda data: gzip.compress(data, 6, mtime=0),
     ".xz": lambda data: lzma.compress(data, preset=0),
+    ".bz2": lambda data: bz2.compress(data, 1),
 }
 MEMBERS = {ending: [pack(b""), pack(b"\0" * 100_000), b"\0" * 512] for ending, pack in PACK.items()}
 
@@ -58,11 +60,13 @@ def packed(data: bytes, ending: str, rng: random.Random) -> bytes:
 
 def unpacked(data: bytes, ending: str) -> bytes:
     """By the standard library's files."""
-    unpack = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}[ending]
+    unpack = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress, ".bz2": bz2.decompress}[
+        ending
+    ]
     return unpack(data)
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".xz"])
+@pytest.mark.parametrize("ending", PACK)
 def test_idx_files(
     fuzz: Fuzz, tmp_path: Path, file: Callable[[str, bytes], Path], ending: str
 ) -> None:
@@ -102,7 +106,7 @@ def test_idx_files(
     assert fuzz.found["read"] and fuzz.found["refused"] > fuzz.files / 2
 
 
-@pytest.mark.parametrize("ending", ["", ".gz", ".xz"])
+@pytest.mark.parametrize("ending", PACK)
 def test_cifar_files(
     fuzz: Fuzz, tmp_path: Path, file: Callable[[str, bytes], Path], ending: str
 ) -> None:

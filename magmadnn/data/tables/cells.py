@@ -93,7 +93,7 @@ def read_cells(
     decimal: str = ".",
     expected_names: Collection[str] = (),
 ) -> Cells:
-    """Reads a file of text in UTF-8, which may be packed (.gz, .xz).
+    """Reads a file of text in UTF-8, which may be packed (.gz, .xz, .bz2).
 
     Blank lines are skipped. Lines that begin with `#` are skipped at the top of the file; the last
     of them is the header if it has one name per column.

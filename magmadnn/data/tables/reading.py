@@ -79,7 +79,7 @@ def read_table(
     header: bool | None = None,
     decimal: str = ".",
 ) -> Table:
-    """Reads a table from text in UTF-8, which may be packed (.gz, .xz).
+    """Reads a table from text in UTF-8, which may be packed (.gz, .xz, .bz2).
 
     The delimiter (tab, `;`, `|`, `,` or white space) and a header are detected. Fields may stand in
     double quotes. A column is numeric when more than half of its known cells are numbers. A text
