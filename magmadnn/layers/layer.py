@@ -181,6 +181,11 @@ class Layer(ExplainsAttributes):
             ("init", init, "md.init.normal()"),
             ("regularizer", regularizer, "md.layers.L2(1e-4)"),
         ):
+            if isinstance(rule, type):
+                raise ArgumentError(
+                    f"{self}: {what} of {name} is the class {rule.__name__}, expected an instance: write "
+                    f"{rule.__name__}(...), such as {example}"
+                )
             if not callable(rule) and rule is not None:
                 raise ArgumentError(
                     f"{self}: {what} of {name} must be a function such as {example}, got {rule!r}"

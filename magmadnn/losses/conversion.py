@@ -34,7 +34,7 @@ from .regression import (
 
 LossLike = str | Loss | type[Loss] | Callable[[Any, Any], Any]
 
-_FUNCTIONS: tuple[tuple[Callable[..., Any], type[Loss]], ...] = (
+LOSS_FUNCTIONS: tuple[tuple[Callable[..., Any], type[Loss]], ...] = (
     (cross_entropy, CrossEntropy),
     (binary_cross_entropy, BinaryCrossEntropy),
     (hinge, Hinge),
@@ -97,6 +97,10 @@ class FunctionLoss(Loss):
         return super().__call__(predictions, targets, weights)
 
 
+def _own_name(value: Any) -> str:
+    return str(value.__name__ if isinstance(value, type) else type(value).__name__)
+
+
 def as_loss(value: LossLike) -> Loss:
     """The loss that `value` stands for.
 
@@ -106,7 +110,7 @@ def as_loss(value: LossLike) -> Loss:
 
     Raises:
         UnknownNameError: for a name that is not known.
-        ArgumentError: for anything else.
+        ArgumentError: for anything else, a metric for instance.
     """
     if isinstance(value, Loss):
         return value
@@ -114,8 +118,13 @@ def as_loss(value: LossLike) -> Loss:
         return by_name(value)
     if isinstance(value, type) and issubclass(value, Loss):
         return value()
+    if hasattr(value, "sums") and hasattr(value, "result"):
+        raise ArgumentError(
+            f"loss: {_own_name(value)} is a metric, which is not trained on: give a loss, such as "
+            "md.losses.MeanSquaredError()"
+        )
     if not isinstance(value, type) and callable(value):
-        ours = next((cls for function, cls in _FUNCTIONS if function is value), None)
+        ours = next((cls for function, cls in LOSS_FUNCTIONS if function is value), None)
         return ours() if ours else FunctionLoss(value)
     raise ArgumentError(
         f"loss: expected a name, a loss such as md.losses.Huber(0.5), or a function, got {value!r}"

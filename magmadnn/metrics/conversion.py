@@ -11,13 +11,14 @@ from magmadnn.errors import ArgumentError, GraphError
 from magmadnn.graph import scope
 from magmadnn.graph.node import Node
 from magmadnn.graph.signature import shape_text
+from magmadnn.losses.loss import Loss
 from magmadnn.losses.matching import mean_of_sample
 from magmadnn.tensor import Operation
 
 from .metric import Average, Metric, Value, by_name
 from .operands import ones
 
-MetricLike = str | Metric | type[Metric] | Callable[[Any, Any], Any]
+MetricLike = str | Metric | type[Metric] | type[Loss] | Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ def as_metric(value: MetricLike) -> Metric:
     """The metric that `value` stands for.
 
     Args:
-        value: a name; a metric, or its class for the defaults; or a function (predictions, targets) of your
-            own that gives one value per sample, or a scalar. The metric is their mean over samples.
+        value: a name; a metric, or its class for the defaults; a loss, likewise; or a function (predictions,
+            targets) of your own that gives one value per sample, or a scalar. The metric is their mean over
+            samples.
 
     Raises:
         UnknownNameError: for a name that is not known.
@@ -85,6 +87,8 @@ def as_metric(value: MetricLike) -> Metric:
         return by_name(value)
     if isinstance(value, type) and issubclass(value, Metric):
         return value()
+    if isinstance(value, type) and issubclass(value, Loss):
+        return _FunctionMetric(value())
     if not isinstance(value, type) and callable(value):
         return _FunctionMetric(value)
     raise ArgumentError(

@@ -14,7 +14,7 @@ from magmadnn.tensor.operation import Feeds
 
 from .inputs import with_settings
 from .parts import Transform, checked_parts
-from .records import COUNT, Record, Setting, named, restore
+from .records import COUNT, Record, Setting, named, refuse_class, restore
 from .step import Step
 
 
@@ -155,6 +155,7 @@ def of(optimizer: Optimizer | str) -> Optimizer:
         return optimizer
     if isinstance(optimizer, str):
         return by_name(optimizer)
+    refuse_class("optimizer", optimizer)
     raise ArgumentError(
         f"optimizer: expected an optimiser such as md.optim.Adam() or its name, got {optimizer!r}"
     )

@@ -114,6 +114,7 @@ class Record:
             if "range" not in entry.metadata or (value is None and entry.default is None):
                 continue
             if entry.metadata.get("schedule") and callable(value):
+                refuse_class(f"{where}: {entry.name}", value)
                 continue
             other = ", or a schedule" if entry.metadata.get("schedule") else ""
             checked = range_of(entry).check(where, entry.name, value, other and _hint(value))
@@ -128,6 +129,18 @@ class Record:
         cls = type(self).__name__
         values = {f.name: _plain(getattr(self, f.name), f"{cls}: {f.name}") for f in fields(self)}
         return {"name": cls, **values}
+
+
+def refuse_class(what: str, value: Any) -> None:
+    """Look whether a setting is a class, which would be called with the step as its first argument.
+
+    Raises:
+        ArgumentError: it is.
+    """
+    if isinstance(value, type):
+        raise ArgumentError(
+            f"{what} is the class {value.__name__}, expected an instance: write {value.__name__}(...)"
+        )
 
 
 def _hint(value: Any) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import CheckpointError, FileError, GraphError
+from magmadnn.training.model.saving import model_from, model_record
 
 X = np.random.default_rng(7).normal(size=(23, 7)).astype(np.float32)
 
@@ -39,6 +40,35 @@ def free_variable():
     x = md.layers.Input((7,))
     scale = md.variable("scale", np.linspace(1, 2, 7, dtype=np.float32))
     return md.Model(inputs=x, outputs=x * scale + x.shape[1])
+
+
+GIVEN = {
+    "class": {"loss": md.losses.Huber, "metrics": [md.metrics.RootMeanSquaredError]},
+    "function": {"loss": md.losses.mse, "metrics": [md.losses.mae, md.losses.huber]},
+    "in a dict": {"loss": {"y": md.losses.huber}, "metrics": {"y": [md.metrics.R2, md.losses.Huber]}},
+    "in a list": {"loss": [md.losses.MeanAbsoluteError], "metrics": [[md.losses.mse]]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_losses_and_metrics_given_as_classes_and_functions_load(tmp_path, given):
+    """They were saved as functions of the user's, which `load` asked for."""
+    x = md.layers.Input((7,))
+    model = md.Model(inputs=x, outputs=md.layers.Dense(1, name="y")(x), **given)
+    model.save(tmp_path / "m")
+    again = md.load(tmp_path / "m")
+    assert again.loss == model.loss and again.metrics == model.metrics
+    expected = model.evaluate(X, X[:, 0])
+    assert len(expected) == 1 + len(given["metrics"] if given is not GIVEN["in a dict"] else "ab")
+    assert again.evaluate(X, X[:, 0]) == expected
+
+
+def test_a_function_that_this_version_lacks_is_named(tmp_path):
+    record = model_record(md.Model([md.layers.Input((7,))], loss=md.losses.mse))
+    assert record["loss"] == {"magmadnn": "losses.mean_squared_error"}
+    record["loss"] = {"magmadnn": "losses.os.system"}
+    with pytest.raises(CheckpointError, match=r"needs magmadnn's losses\.os\.system, which"):
+        model_from(record)
 
 
 @pytest.mark.parametrize("make", [chained, branched, free_variable])

@@ -12,7 +12,7 @@ from magmadnn import ops
 from magmadnn.data import check_arrays
 from magmadnn.data._structure import is_mapped
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, MagmaDNNError
-from magmadnn.graph.op import Array
+from magmadnn.graph.op import Array, Op
 from magmadnn.graph.spec import is_floating
 from magmadnn.layers.layer import Layer, number_layers
 from magmadnn.losses.outputs import check_width, outputs_of
@@ -39,7 +39,7 @@ def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operati
     following = list(layers[1:])
     for layer in following:
         if not isinstance(layer, Layer):
-            raise ArgumentError(f"Model: expected layers, got {layer!r}; wrap it in a Layer")
+            raise ArgumentError(f"Model: expected layers, got {_layer_hint(layer)}")
     number_layers(list(dict.fromkeys(following)))  # first, so that errors tell which layer it is
     x: Operation = layers[0]
     if precision == "float64" and is_floating(x.dtype) and x.dtype != np.float64:
@@ -50,6 +50,17 @@ def chained(layers: Sequence[Any], precision: str) -> tuple[Placeholder, Operati
             got = type(x).__name__
             raise ArgumentError(f"Model: {layer!r} must give an Operation, got {got}; use md.ops")
     return layers[0], x
+
+
+def _layer_hint(value: Any) -> str:
+    """What stands in the place of a layer, and what to write."""
+    if isinstance(value, type) and issubclass(value, Layer):
+        return f"the class {value.__name__}: write {value.__name__}(...)"
+    if isinstance(value, Op):
+        return (
+            f'the op {value.name}: write md.layers.Lambda(md.ops.{value.name}), or activation="..."'
+        )
+    return f"{value!r}; wrap it in a Layer"
 
 
 def looks(targets: Iterable[Array]) -> tuple[Any, ...]:

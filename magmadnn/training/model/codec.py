@@ -64,6 +64,14 @@ def _known() -> dict[str, type[Any]]:
     }
 
 
+@cache
+def _named() -> dict[str, Any]:
+    """What of magmadnn may be given as itself, by family and name: classes of settings, losses' functions."""
+    from magmadnn.losses.conversion import LOSS_FUNCTIONS
+
+    return _known() | {f"losses.{function.__name__}": function for function, _ in LOSS_FUNCTIONS}
+
+
 def encode(value: Any) -> Any:
     """`value` as JSON data.
 
@@ -88,6 +96,9 @@ def encode(value: Any) -> Any:
         return {"op": value.name}
     if is_dataclass(value) and not isinstance(value, type):
         return _encode_record(value)
+    own = next((name for name, item in _named().items() if item is value), None)
+    if own is not None:
+        return {"magmadnn": own}
     if callable(value) and getattr(value, "__name__", "<lambda>") != "<lambda>":
         return {"custom": value.__name__}
     raise GraphError(
@@ -146,6 +157,14 @@ def _decode_named(name: str, custom: Custom) -> Any:
     return custom.items[name]
 
 
+def _decode_own(name: str, custom: Custom) -> Any:
+    if name not in _named():
+        raise CheckpointError(
+            f"the model needs magmadnn's {name}, which this version does not have; update magmadnn"
+        )
+    return _named()[name]
+
+
 def _decode_op(name: str, custom: Custom) -> Any:
     op = custom.op(name) or REGISTRY.get(name)
     if op is None:
@@ -163,5 +182,6 @@ _DECODERS: dict[str, Callable[[Any, Custom], Any]] = {
     "dtype": lambda name, custom: as_dtype(name),
     "dim": lambda terms, custom: Dim({tuple(symbols): factor for symbols, factor in terms}),
     "op": _decode_op,
+    "magmadnn": _decode_own,
     "custom": _decode_named,
 }
