@@ -12,7 +12,8 @@ from magmadnn.errors import ArgumentError, DataError
 
 from .arguments import Parser, one_of
 from .console import Console
-from .outputs import check_place, say_result, write_json
+from .outputs import check_place, write_json
+from .results import say_result
 from .run_rows import SPLITS, rows_of_run
 from .trained import open_trained, rows_for
 from .units import Array, figures
@@ -88,5 +89,5 @@ def _of_data(
         raise DataError(f"{arguments.data}: has no targets to compare with")
     say(rows.description)
     file = Path(arguments.data)
-    name = (file.with_suffix("") if file.suffix in (".gz", ".xz") else file).stem
+    name = (file.with_suffix("") if file.suffix in (".gz", ".xz", ".bz2") else file).stem
     return "test" if rows.is_test_set else name, (rows.x, rows.y, rows.raw_target)

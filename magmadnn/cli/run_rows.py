@@ -14,6 +14,7 @@ from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN, read_run
 
 from .arguments import as_typed
+from .results import RESULT
 from .settings import Settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -92,7 +93,8 @@ def rows_of_run(folder: str, split: str, source: str | None) -> RunRows:
 
     Raises:
         CheckpointError: the folder holds no run.
-        DataError: the data is other data by now, or the run kept no rows back to validate.
+        DataError: the data is other data by now, or the run kept no rows back to validate, or trained on
+            them in the end.
     """
     if not (expanded(folder) / RUN).is_file():
         raise CheckpointError(
@@ -108,7 +110,12 @@ def rows_of_run(folder: str, split: str, source: str | None) -> RunRows:
     else:
         x, y = data.x_train, data.y_train
         share = settings.validation_split
-        if share:  # as `fit` splits them
+        if settings.refit and split == "validation":
+            raise DataError(
+                f"--split validation: the run in {folder} trained on its validation rows too (--refit); what "
+                f"its first training had there is in {folder}/{RESULT}; choose test or train"
+            )
+        if share and not settings.refit:  # as `fit` splits them
             kept, held = split_rows(len(x), share, settings.seed)
             chosen = kept if split == "train" else held
             x, y = x[chosen], y[chosen]

@@ -43,6 +43,7 @@ class Settings:
         checkpoint_every: steps; None: each epoch and each minute.
         json: where the result is written too; absolute.
         preset: its name.
+        refit: whether all training rows are trained on once the epoch is chosen.
         hidden: this and the next: see `magmadnn.models.Preset`.
         lr: its learning_rate.
         data_folder: where MNIST was found.
@@ -65,6 +66,7 @@ class Settings:
     checkpoint_every: int | None
     json: str | None
     preset: str
+    refit: bool
     hidden: tuple[int, ...]
     activation: str
     optimizer: str
@@ -102,7 +104,7 @@ class Settings:
         values: dict[str, Any] = {f.name: None for f in fields(cls) if f.default is MISSING}
         values |= {"model": network.name, "data": "mnist", "test_split": 0.2}
         values |= {"target": ("-1",), "ignore": (), "categories": (), "decimal": "."}
-        values |= {"device": "auto", "precision": "float32", "seed": 0}
+        values |= {"device": "auto", "precision": "float32", "seed": 0, "refit": False}
         values |= {"preset": name, "lr": preset.learning_rate}
         values |= {k: v for k, v in vars(preset).items() if k in values}
         values |= {k: v for k, v in given.items() if k in values}
@@ -156,9 +158,12 @@ class Settings:
             own = getattr(self, name)
             if (absolute_data(value) if name == "data" else value) != own:
                 option = "MODEL" if name == "model" else "--" + name.replace("_", "-")
+                said = f"{option} {_shown(value)} contradicts {_shown(own)} of"
+                if name == "refit":  # it has no value
+                    said = f"{option} was not given to"
                 raise ArgumentError(
-                    f"{option} {_shown(value)} contradicts {_shown(own)} of the run in {arguments.resume}; "
-                    "leave it out, or start a new run with another --out"
+                    f"{said} the run in {arguments.resume}; leave it out, or start a new run with another "
+                    "--out"
                 )
 
 

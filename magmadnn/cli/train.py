@@ -76,7 +76,7 @@ _DATA: tuple[Option, ...] = (
         "--validation-split",
         SHARE_OR_0,
         "X",
-        "share of the training rows kept back to validate after each epoch (default: the preset's)",
+        "share of the training rows kept back, by which the best epoch is kept (default: the preset's)",
     ),
     (
         "--test-split",
@@ -94,6 +94,9 @@ _NETWORK: tuple[Option, ...] = (
     ("--weight-decay", AT_LEAST_0, "X", "of the optimiser"),
     ("--batch-size", whole(1), "N", "samples of a step"),
     ("--epochs", whole(1), "N", "passes over the training rows"),
+)
+_REFIT = (
+    "train anew on all training rows, those kept back too, up to the epoch that was best for these"
 )
 _RUN: tuple[Option, ...] = (
     (
@@ -136,6 +139,8 @@ def parser() -> Parser:
         group = made.add_argument_group(title)
         for name, reader, metavar, about in options:
             group.add_argument(name, type=reader, metavar=metavar, help=about)
+        if options is _NETWORK:
+            group.add_argument("--refit", action="store_const", const=True, help=_REFIT)
         if options is _RUN:
             made.add_threads(group)
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")

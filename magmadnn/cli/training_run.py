@@ -3,63 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import math
-import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from magmadnn import optim
 from magmadnn.backends import cuda
 from magmadnn.data import Dataset
 from magmadnn.errors import ArgumentError, DeviceError, FileError
-from magmadnn.models import by_name
 from magmadnn.storage import printing
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
-from magmadnn.training import Model
-from magmadnn.training.callbacks import Callback, Checkpoint
-from magmadnn.training.callbacks.progress import Progress
-from magmadnn.training.loop.fit import Fit
-from magmadnn.training.model.summary import summary_text
 
 from .arguments import as_typed
 from .console import Console
-from .ending import Terminated
-from .outputs import (
-    RESULT,
-    check_above,
-    check_place,
-    read_result,
-    say_result,
-    write_json,
-    write_results,
-)
+from .fitting import Run, Training, train
+from .outputs import check_above, check_place, write_json
+from .results import RESULT, read_result, say_result
 from .run_rows import check_same_rows, fingerprint, read_dataset
-from .settings import Settings, mnist_folder, trained_rows
-from .units import OwnUnits
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training.
-
-    Attributes:
-        folder: where everything goes.
-        settings: complete.
-        data: training and test rows.
-        model: with initial parameters.
-        say: prints a line, or does not.
-    """
-
-    folder: Path
-    settings: Settings
-    data: Dataset
-    model: Model
-    say: Console
+from .settings import Settings, mnist_folder
 
 
 def start_run(arguments: argparse.Namespace, say: Console) -> int:
@@ -80,10 +43,13 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         data_sha256=fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )
-    data = data.keeping_back(settings.validation_split, settings.seed)
-    model = _build(settings, data)
-    folder = _create(settings, out)
-    return _train(Run(folder, settings, data, model, say))
+    if settings.refit and not settings.validation_split:
+        raise ArgumentError(
+            "--refit: no rows are kept back to choose the number of epochs by; give --validation-split 0.1 "
+            "too, or leave --refit out"
+        )
+    first = Training.of(settings, data)
+    return train(Run(_create(settings, out), settings, data, say), first)
 
 
 def resume_run(arguments: argparse.Namespace, say: Console) -> int:
@@ -113,8 +79,7 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
     source = settings.data_folder or settings.data
     data = _load(settings, source, say)
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
-    data = data.keeping_back(settings.validation_split, settings.seed)
-    return _train(Run(folder, settings, data, _build(settings, data), say))
+    return train(Run(folder, settings, data, say), Training.of(settings, data))
 
 
 def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
@@ -195,90 +160,3 @@ def _reason(settings: Settings, data: Dataset) -> str:
     if (target == np.floor(target)).all():
         return f"the target has {distinct:,} different values in {len(target):,} rows"
     return "the target has values that are not whole"
-
-
-def _steps(settings: Settings, rows: int) -> int:
-    """How many steps the whole training has."""
-    kept = trained_rows(rows, settings.validation_split)
-    return settings.epochs * -(-kept // settings.batch_size)
-
-
-def _build(settings: Settings, data: Dataset) -> Model:
-    """The model that settings and data ask for."""
-    preparation = data.preparation
-    classes = len(preparation.classes)
-    layers = by_name(settings.model).build(
-        preparation.input_shape,
-        classes or int(np.prod(preparation.target_shape)),
-        hidden=settings.hidden,
-        activation=settings.activation,
-        dropout=settings.dropout,
-    )
-    rate: Any = settings.lr
-    if settings.cosine:
-        rate = optim.cosine(settings.lr, _steps(settings, len(data.x_train)))
-    decay = {} if settings.weight_decay is None else {"weight_decay": settings.weight_decay}
-    return Model(
-        layers,
-        loss="cross_entropy" if classes else "mse",
-        optimizer=optim.by_name(settings.optimizer, learning_rate=rate, **decay),
-        metrics=["accuracy"] if classes else ["rmse", "r2"],
-        seed=settings.seed,
-        precision=settings.precision,
-        device=settings.device,
-    )
-
-
-class _HistoryFiles(Callback):
-    """Keeps history.csv and history.json up to date, to a second."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._written = folder, -math.inf
-
-    def on_epoch_end(self, fit: Fit) -> None:
-        """Write both anew, if it is time."""
-        if time.monotonic() - self._written >= 1:
-            self.on_train_end(fit)
-            self._written = time.monotonic()
-
-    def on_train_end(self, fit: Fit) -> None:
-        """Write both anew."""
-        if len(fit.history):
-            fit.history.to_csv(self.folder / "history.csv")
-            fit.history.to_json(self.folder / "history.json")
-
-
-def _train(run: Run) -> int:
-    """Train from the last checkpoint, if there is one, and write what comes of it."""
-    settings, say = run.settings, run.say
-    network = by_name(settings.model)
-    preset = network.preset(settings.preset)
-    say(
-        f"\n{settings.model}, preset {settings.preset}, seed {settings.seed}, on {run.model.device}\n"
-    )
-    say(summary_text(run.model) + "\n")
-    if preset.note:
-        say(f"note: {preset.note}")
-    say(f"output in {run.folder}")
-    checkpoint = Checkpoint(run.folder, every_steps=settings.checkpoint_every)
-    progress: list[Callback] = [] if say.quiet else [Progress()]
-    own_units, files = OwnUnits(run.data.preparation), _HistoryFiles(run.folder)
-    try:
-        history = run.model.fit(
-            *run.data.train(),
-            batch_size=settings.batch_size,
-            epochs=settings.epochs,
-            validation_split=settings.validation_split,
-            callbacks=[own_units, *progress, files, checkpoint],
-            verbose=False,
-        )
-    except (KeyboardInterrupt, Terminated):
-        if checkpoint.interrupted_by is not None and checkpoint.is_saved:
-            name = signal.Signals(checkpoint.interrupted_by).name
-            say(f"{name}: the state is saved; go on with: magmadnn train --resume {run.folder}")
-        raise
-    result = write_results(run.folder, run.model, run.data, history, settings, say)
-    say_result(result, say)
-    if settings.json is not None:
-        write_json(settings.json, result)
-    return 0

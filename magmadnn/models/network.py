@@ -76,6 +76,11 @@ class Preset:
         return replace(own, batch_size=size, epochs=epochs, weight_decay=decay)
 
 
+def rows_of_batch(size: int, before: int, rows: int) -> int:
+    """The batch size for training anew on more rows: as before, or all rows where all made one batch."""
+    return max(size, rows) if size >= before else size
+
+
 class Build(Protocol):
     """Makes a network's layers, the Input first."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from magmadnn import optim
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.layers import Input
 from magmadnn.models import MLP, Preset
+from magmadnn.models.network import rows_of_batch
 from magmadnn.training import Model
 from magmadnn.training.arguments import at_least
 from magmadnn.training.callbacks import Callback, EarlyStopping
@@ -124,10 +126,15 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         seed = self._seed()
         start = self.model_.values() if going_on else None
         if not self.early_stopping:
-            return self._train(rows, None, seed, start)
+            return self._train(self._settings(len(x)), rows, None, seed, start)
         kept, held = self._split(y, seed)
-        self._train(_taken(rows, kept), _taken(rows, held), seed, start)
-        return self._train(rows, None, seed, start, self.best_iter_) if self.refit else self
+        preset = self._settings(len(kept))
+        self._train(preset, _taken(rows, kept), _taken(rows, held), seed, start)
+        if not self.refit:
+            return self
+        size = rows_of_batch(preset.batch_size, len(kept), len(x))
+        preset = replace(preset, batch_size=size)
+        return self._train(preset, rows, None, seed, start, self.best_iter_)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """One pass over rows, at the first learning rate; scaling is that of the first call's rows."""
@@ -157,6 +164,7 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _train(
         self,
+        preset: Preset,
         rows: Rows,
         held: Rows | None,
         seed: int,
@@ -166,6 +174,7 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Train a new network.
 
         Args:
+            preset: settings of the training, which the rate is planned for.
             rows: that are trained on.
             held: that are kept back, and choose the epoch whose parameters are kept.
             seed: of initial values and order.
@@ -173,17 +182,14 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             epochs: to end after, of those that the rate is planned for; None for all.
         """
         x, targets, weights = rows
-        preset = self._settings(len(x))
         model = self._network(self._outputs(targets), seed)
         model.optimizer = self._optimizer(preset, len(x))
         if start is not None:
             _go_on(model, start)
-        callbacks: list[Callback] = []
-        if held is not None:
-            stopping = EarlyStopping(
-                "val_loss", patience=self.n_iter_no_change, min_delta=self.tol, restore_best=True
-            )
-            callbacks = [stopping]
+        stopping = EarlyStopping(
+            "val_loss", patience=self.n_iter_no_change, min_delta=self.tol, restore_best=True
+        )
+        callbacks: list[Callback] = [] if held is None else [stopping]
         self.history_ = model.fit(
             x, targets, batch_size=preset.batch_size, epochs=epochs or preset.epochs,
             validation_data=held, sample_weight=weights, shuffle=self.shuffle,
@@ -192,7 +198,7 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self.model_, self.n_iter_ = model, len(self.history_)
         self.loss_ = self.history_["loss"][-1]
         if held is not None:
-            self.best_iter_ = _best_epoch(self.history_["val_loss"], self.tol)
+            self.best_iter_ = stopping.best_epoch
         return self
 
     def _settings(self, rows: int) -> Preset:
@@ -300,12 +306,3 @@ def _go_on(model: Model, start: dict[str, Array]) -> None:
         raise ArgumentError(
             f"fit: warm_start goes on with the network of the last fit, but {error}; set warm_start=False"
         ) from error
-
-
-def _best_epoch(losses: list[float], tol: float) -> int:
-    """The epoch, from 1, whose parameters EarlyStopping kept: the last that was better by `tol`."""
-    best, kept = losses[0], 1
-    for epoch, loss in enumerate(losses[1:], 2):
-        if best - loss > tol:
-            best, kept = loss, epoch
-    return kept

@@ -45,7 +45,9 @@ def test_everything_that_a_run_leaves(command, images, tmp_path, draw) -> None:
     result = result_of(tmp_path / "r.json")
     assert result == result_of(run / "result.json")
     assert list(result) == [
-        "test_loss", "test_accuracy", "train_seconds", "samples_per_second", "epochs",
+        "test_loss", "test_accuracy", "validation_loss", "validation_accuracy", "trained_on",
+        "trained_rows", "kept_back_rows", "best_epoch", "validated_epochs",
+        "train_seconds", "samples_per_second", "epochs",
         "parameters", "seed", "device", "precision", "parameters_sha256",
     ]  # fmt: skip
     assert (result["epochs"], result["seed"], result["device"]) == (2, 0, "cpu")
@@ -78,7 +80,9 @@ def test_what_is_printed(command, images) -> None:
         "learning_rate",
         "samples_per_second",
     ]
-    assert lines[-2].startswith("test_loss ") and "test_accuracy" in lines[-2]
+    assert lines[-3].startswith("test_loss ") and "test_accuracy" in lines[-3]
+    assert lines[-2].startswith("trained on 276 training rows up to epoch ")
+    assert ", the best of 2 on 31 validation rows: validation_loss " in lines[-2]
 
 
 def test_quiet_prints_nothing(command, images) -> None:
@@ -98,7 +102,8 @@ def test_run_json_holds_all_arguments_resolved(command, images, tmp_path) -> Non
         "checkpoint_every": None,
         "json": str(tmp_path / "r.json"), "preset": "image", "hidden": [7], "activation": "relu",
         "optimizer": "adam", "lr": 0.01, "weight_decay": None, "batch_size": 16, "epochs": 2,
-        "validation_split": 0.1, "dropout": 0.2, "cosine": True, "data_folder": None,
+        "validation_split": 0.1, "dropout": 0.2, "cosine": True, "refit": False,
+        "data_folder": None,
     }  # fmt: skip
 
 
@@ -181,6 +186,7 @@ def test_without_validation(command, images) -> None:
     done = command("train", "--data", images, *SMALL, "--out", "run", "--validation-split", "0")
     assert done.code == 0
     assert "val_loss" not in done.out
+    assert done.out.splitlines()[-2] == "trained on 307 training rows"
 
 
 def test_the_preset_of_the_papers_says_what_it_is(command, images, tmp_path) -> None:

@@ -240,6 +240,13 @@ PYTHON: dict[str, PythonCase] = {
 }
 
 COMMAND: dict[str, CommandCase] = {
+    "size: refit without validation": (
+        (*TRAIN, "--refit"),
+        (
+            "--refit: no rows are kept back to choose the number of epochs by; give --validation-split 0.1 "
+            "too, or leave --refit out"
+        ),
+    ),
     "name: command": (
         ("trian",),
         (
@@ -264,8 +271,8 @@ COMMAND: dict[str, CommandCase] = {
             "option '--epoch' is not known: did you mean '--epochs'? known are "
             "--activation, --batch-size, --categories, --checkpoint-every, --data, --decimal, --device, "
             "--epochs, --features, --help, --hidden, --ignore, --json, --lr, --missing, --optimizer, "
-            "--out, --precision, --preset, --quiet, --resume, --seed, --target, --task, --test-split, "
-            "--threads, --validation-split, --weight-decay, -h"
+            "--out, --precision, --preset, --quiet, --refit, --resume, --seed, --target, --task, "
+            "--test-split, --threads, --validation-split, --weight-decay, -h"
         ),
     ),
     "name: model": (

@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import magmadnn as md
 from magmadnn.errors import ArgumentError, DataError, ShapeError
+from magmadnn.models.network import rows_of_batch
 from magmadnn.sklearn import MagmaClassifier, MagmaRegressor
 
 SMALL = {"hidden_layer_sizes": 16, "max_iter": 60, "learning_rate_init": 5e-3}
@@ -111,6 +112,26 @@ def test_early_stopping_keeps_rows_back_and_refit_takes_all() -> None:
     assert again.n_iter_ == again.best_iter_ == stopped.best_iter_
     assert "val_loss" not in again.history_.columns
     assert abs(again.predict(X) - stopped.predict(X)).max() > 1e-6
+
+
+def test_refit_keeps_the_settings_that_the_best_epoch_was_found_with() -> None:
+    """486 rows have smaller batches, and other epochs, than the 540 rows with those kept back."""
+    x, y = RNG.normal(size=(540, 3)), RNG.normal(size=540)
+    model = MagmaRegressor(hidden_layer_sizes=4, random_state=0, early_stopping=True, refit=True)
+    model.fit(x, y)
+    preset = model._settings(486)
+    assert preset != model._settings(540)
+    last, planned = (epochs * -(-540 // 16) for epochs in (model.best_iter_, preset.epochs))
+    rate = 1e-3 * (1 + np.cos(np.pi * (last - 1) / planned))  # half of the first rate, 0.002
+    assert model.history_["learning_rate"][-1] == pytest.approx(rate, rel=1e-6)
+
+
+def test_rows_that_made_one_batch_do_when_they_are_more() -> None:
+    assert (rows_of_batch(54, 54, 60), rows_of_batch(16, 54, 60)) == (60, 16)
+    given = {**TINY, "early_stopping": True, "refit": True}
+    model = MagmaRegressor(**given).fit(X[:60], Y[:60])  # 54 rows, then 60
+    rate = 1e-3 * (1 + np.cos(np.pi * (model.best_iter_ - 1) / 3))  # a step an epoch
+    assert model.history_["learning_rate"][-1] == pytest.approx(rate, rel=1e-6)
 
 
 def test_warm_start_goes_on() -> None:

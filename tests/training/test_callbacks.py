@@ -214,6 +214,14 @@ def test_early_stopping_waits_and_gives_the_best_parameters_back():
     assert all(np.array_equal(a, b) for a, b in zip(kept[2], values(model), strict=True))
 
 
+def test_early_stopping_says_which_epoch_was_the_best():
+    stopping = md.callbacks.EarlyStopping("scripted_loss", mode="min", patience=9, min_delta=0.2)
+    assert stopping.best_epoch is None
+    losses = (3.0, 1.0, 0.9, 0.7, 0.6)  # 0.9 and 0.6 are not better by 0.2
+    network().fit(X, Y, epochs=5, verbose=False, callbacks=[Scripted(*losses), stopping])
+    assert stopping.best_epoch == 4
+
+
 def test_early_stopping_with_restore_best_survives_a_resume(tmp_path):
     def callbacks(*more):
         return [
@@ -227,9 +235,10 @@ def test_early_stopping_with_restore_best_survives_a_resume(tmp_path):
     plain = callbacks()[:2]
     whole.fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=plain)
     network().fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=callbacks(StopAt(20)))
-    resumed = network()
-    resumed.fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=callbacks())
+    resumed, rest = network(), callbacks()
+    resumed.fit(X, Y, batch_size=9, epochs=5, verbose=False, callbacks=rest)
     assert all(np.array_equal(a, b) for a, b in zip(values(whole), values(resumed), strict=True))
+    assert rest[1].best_epoch == 1
 
 
 def test_rising_values_are_better_for_accuracy():

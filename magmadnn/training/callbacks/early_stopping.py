@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.graph.op import Array
-from magmadnn.storage.plain_schema import Anything, Fields, Whole, check
+from magmadnn.storage.plain_schema import Anything, Fields, Whole, check, maybe
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.fit import Fit
 
@@ -15,7 +15,7 @@ from .monitor import Monitor
 if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
 
-_STATE = Fields({"waited": Whole()}, others=Anything())
+_STATE = Fields({"waited": Whole(), "best_epoch": maybe(Whole(1))}, others=Anything())
 
 
 class EarlyStopping(Callback):
@@ -28,6 +28,10 @@ class EarlyStopping(Callback):
         mode: "min" where lower values are better, "max" where higher ones are; "auto" for what losses and
             metrics say of themselves, which a function of your own does not.
         restore_best: whether the model gets back the parameters of its best epoch at the end.
+
+    Attributes:
+        best_epoch: the last epoch, from 1, that was better by min_delta than the best before; None before one
+            was.
 
     Raises:
         ArgumentError: if patience is negative; in training if mode is "auto" and nobody knows the mode.
@@ -45,6 +49,7 @@ class EarlyStopping(Callback):
         at_least("EarlyStopping: patience", patience, 0)
         self.patience, self.min_delta, self.restore_best = patience, min_delta, restore_best
         self._monitor = Monitor("EarlyStopping", monitor, mode)
+        self.best_epoch: int | None = None
         self._waited = 0
         self._kept: dict[str, Array] = {}
         self._model: Model | None = None  # while it is trained
@@ -57,7 +62,7 @@ class EarlyStopping(Callback):
     def on_epoch_end(self, fit: Fit) -> None:
         """Compare, wait, stop."""
         if self._monitor.improves(fit, self.min_delta):
-            self._waited = 0
+            self._waited, self.best_epoch = 0, fit.epoch
             if self.restore_best:
                 self._kept = fit.values()
             return
@@ -74,8 +79,10 @@ class EarlyStopping(Callback):
         self._kept, self._model = {}, None
 
     def state(self) -> dict[str, Any]:
-        """Best value and epochs waited."""
-        return {**self._monitor.state(), "waited": self._waited}
+        """Best value, its epoch, and epochs waited."""
+        return {
+            **self._monitor.state(), "waited": self._waited, "best_epoch": self.best_epoch,
+        }  # fmt: skip
 
     def tensors(self) -> dict[str, Array]:
         """The best parameters."""
@@ -92,3 +99,4 @@ class EarlyStopping(Callback):
             self._model.check(tensors)
         self._monitor.restore(state)
         self._waited, self._kept = state["waited"], dict(tensors)
+        self.best_epoch = state["best_epoch"]
