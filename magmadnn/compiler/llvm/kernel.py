@@ -34,8 +34,9 @@ from magmadnn.errors import ArgumentError
 from .ir.builder import I64, POINTER, VOID, Code
 from .ir.frame import ALIGNMENT as ALIGNMENT
 from .ir.frame import Frame
-from .ir.target import Library, Target, cores, host
+from .ir.target import Target, cores, host
 from .object.cache import Cache, key_of
+from .object.library import Library
 from .object.parallel import Pieces, parts_of, quick_turns
 from .writers import write_kernel
 
@@ -141,7 +142,7 @@ def load(
     others = [k for k in missing if not isinstance(k, Gemm)]
     groups = [group for group in (others, products) if group]
     for group, code in zip(groups, _codes(groups, made_for, cache), strict=True):
-        library = Library(*parts_of(code))
+        library = Library(parts_of(code), map(symbol, range(len(group))))
         for number, kernel in enumerate(group):
             dump_kernel(f"{type(kernel).__name__.lower()}.ll", partial(_shown, kernel, made_for))
             _loaded[kernel, made_for] = Loaded(library, symbol(number))

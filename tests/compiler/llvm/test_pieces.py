@@ -12,9 +12,10 @@ import pytest
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
-from magmadnn.compiler.llvm.ir.target import Library, host
+from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import add_function, symbol
 from magmadnn.compiler.llvm.object import parallel as pieces
+from magmadnn.compiler.llvm.object.library import Library
 from magmadnn.compiler.llvm.object.parallel import Pieces, joined, parts_of, quick_turns
 from magmadnn.errors import DeviceError
 
@@ -38,7 +39,7 @@ def test_pieces_call_each_other(monkeypatch):
         codes = parts_of(made.code())
     written = [f for f in made.module.functions if not f.name.startswith("llvm.")]
     assert len(codes) == len(written) > 20
-    library = Library(*codes)
+    library = Library(codes, (symbol(0), symbol(1)))
     assert library.address(symbol(0)) != library.address(symbol(1))
 
 
@@ -51,8 +52,9 @@ def test_small_functions_of_several_kernels_make_one_piece():
             made.hand_over()
         made.hand_over(is_all=True)
         (code,) = parts_of(made.code())
-    library = Library(code)
-    assert len({library.address(symbol(number)) for number in range(len(kernels))}) == len(kernels)
+    symbols = [symbol(number) for number in range(len(kernels))]
+    library = Library([code], symbols)
+    assert len({library.address(name) for name in symbols}) == len(kernels)
 
 
 def test_what_was_handed_over_leaves_declarations_and_no_garbage():

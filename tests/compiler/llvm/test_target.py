@@ -12,7 +12,8 @@ from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.gemm.register_tile import largest_tile
 from magmadnn.compiler.llvm.ir.builder import F32, Code
 from magmadnn.compiler.llvm.ir.frame import Frame
-from magmadnn.compiler.llvm.ir.target import Library, Target, assembly, host, named, object_code
+from magmadnn.compiler.llvm.ir.target import Target, assembly, host, named, object_code
+from magmadnn.compiler.llvm.object.library import Library
 from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
 
 
@@ -77,17 +78,11 @@ def test_unknown_target():
 
 def test_object_code_is_loaded_and_runs():
     code = object_code(kernel.llvm_text([Double()], host()), host())
-    made = kernel.Loaded(Library(code), kernel.symbol(0))
+    made = kernel.Loaded(Library([code], [kernel.symbol(0)]), kernel.symbol(0))
     x, y = np.arange(16, dtype="f4"), np.zeros(16, "f4")
     made(kernel.block(Double(), x=x, y=y), kernel.scratch(64))
     lanes = host().lanes(4)
     np.testing.assert_array_equal(y, np.where(np.arange(16) < lanes, 2 * x, 0))
-
-
-def test_missing_symbol():
-    code = object_code(kernel.llvm_text([Double()], host()), host())
-    with pytest.raises(DeviceError, match="has no symbol 'other'"):
-        Library(code).address("other")
 
 
 def test_text_that_llvm_refuses():

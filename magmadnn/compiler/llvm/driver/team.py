@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.llvm.ir.target import Library, cores, host, object_code
+from magmadnn.compiler.llvm.ir.target import cores, host, object_code
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import Cache, key_of
+from magmadnn.compiler.llvm.object.library import Library
 
 from .code import RUN, WORK, Control, can_use_futex, driver_text
 
@@ -44,7 +45,7 @@ def _library(futex: bool, timed: bool, cache: Cache | None) -> Library:
 
             key = key_of(f"driver futex={futex} timed={timed}", host())
             code = cache.code(key, compiled) if cache else compiled()
-            _libraries[futex, timed] = Library(code)
+            _libraries[futex, timed] = Library([code], (RUN, WORK))
         return _libraries[futex, timed]
 
 

@@ -1,12 +1,12 @@
-"""The machine that code is made for, and the way from LLVM IR to an address that can be called.
+"""The machine that code is made for, and the way from LLVM IR to object code.
 
 `host()` describes the CPU at hand; `named("x86-64-v4")` another one, for which code can be made and
 looked at, not run. Then, in order of use::
 
-    text = str(module)                     # LLVM IR
-    code = object_code(text, target)       # optimise, compile: bytes of an object file
-    library = Library(code)                # load, without any IR
-    address = library.address("kernel")
+    text = str(module)                # LLVM IR
+    code = object_code(text, target)  # optimise, compile: bytes of an object file
+
+`Library` of `object/library.py` loads those without any IR.
 """
 
 from __future__ import annotations
@@ -171,11 +171,11 @@ def _all_targets() -> None:
 
 
 def machine(target: Target) -> Any:
-    """A new LLVM target machine; one that JIT-compiled code is loaded with takes it over."""
+    """A new LLVM target machine."""
     _all_targets()
     maker = llvm.Target.from_triple(target.triple)
-    # "jitdefault" of llvmlite would ask for the large code model; objects loaded here are small
-    # and hold no far references, and position-independent code suits any address.
+    # "jitdefault" of llvmlite would ask for the large code model. The small one will do: an object is loaded
+    # as one piece, and what it refers to outside of that is called, or found in tables of addresses.
     return maker.create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
@@ -236,30 +236,3 @@ def assembly(text: str, target: Target) -> str:
     """LLVM IR `text` optimised and compiled, as assembly for people to read."""
     module, engine = optimised(text, target)
     return str(engine.emit_assembly(module))
-
-
-class Library:
-    """Object code loaded into this process; its addresses live as long as the library does.
-
-    Args:
-        codes: pieces, which may call each other's functions.
-    """
-
-    def __init__(self, *codes: bytes) -> None:
-        _all_targets()
-        empty = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(empty, machine(host()))
-        for code in codes:
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        self._engine.finalize_object()
-
-    def address(self, symbol: str) -> int:
-        """Address of the function `symbol`.
-
-        Raises:
-            DeviceError: the object code has no such symbol.
-        """
-        address = int(self._engine.get_function_address(symbol))
-        if not address:
-            raise DeviceError(f"the loaded object code has no symbol {symbol!r}")
-        return address
