@@ -70,7 +70,7 @@ ROOMS = {
         driver
         kernel
         writers
-        gemm fused
+        gemm fused library
         expressions
         vmath
         object

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
@@ -50,9 +51,18 @@ def compilable(node: Node) -> bool:
         return False
     if op.kind is OpKind.ACCUMULATION:
         return op.contracts == "add" and node.dtype.name in ("float32", "float64", "int64")
+    if op.kind is OpKind.LIBRARY:
+        return op.library is not None and _is_stack(node, op.library)
     if op.kind is OpKind.REDUCTION:
         return is_floating(node.dtype) or node.dtype == np.int64
     return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
+
+
+def _is_stack(node: Node, call: LibraryCall) -> bool:
+    """Whether a library takes the operands: of its dtypes, and as many matrices as the result, or one."""
+    stacks = (i.shape[:-2] for i in node.inputs)
+    fit = all(s == node.shape[:-2] or all(size == 1 for size in s) for s in stacks)
+    return fit and node.dtype.name in call.dtypes
 
 
 def _is_written(node: Node) -> bool:

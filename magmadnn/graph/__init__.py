@@ -3,6 +3,7 @@
 from . import scalar as scalar
 from .diagram import Diagram as Diagram
 from .dim import Dim as Dim
+from .library_call import LibraryCall as LibraryCall
 from .node import Node as Node
 from .node import scope as scope
 from .op import REQUIRED as REQUIRED
@@ -20,6 +21,7 @@ __all__ = [
     "REQUIRED",
     "Diagram",
     "Dim",
+    "LibraryCall",
     "NoGradient",
     "Node",
     "Op",

@@ -19,6 +19,7 @@ from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
 
 from .dim import dims_of
+from .library_call import LibraryCall
 from .operators import FUNCTIONS
 from .signature import Attributes, OpWords, ShapeRule
 from .spec import Spec, as_dtype, is_floating
@@ -40,6 +41,7 @@ class OpKind(Enum):
     ACCUMULATION = (
         "accumulation"  # along `axis`, from its other end with `reverse`: see `Op.contracts`
     )
+    LIBRARY = "library"  # a library's function for each matrix of a stack, see `Op.library`
     RANDOM = "random"  # depends on a counter, see `Op.draws`
     OTHER = "other"
 
@@ -117,6 +119,7 @@ class Op:
             `rule(node)` gives the new node, or None where it does not apply.
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions.
+        library: the function of BLAS or LAPACK that computes it, for ops of kind `LIBRARY`.
         notes: more for the documentation: source, special values.
     """
 
@@ -141,6 +144,7 @@ class Op:
     rewrites: tuple[Callable[..., Any], ...] = ()
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None
+    library: LibraryCall | None = None
     notes: str = ""
     # settled attributes and dtype of the result, by shapes and dtypes of operands
     _known: dict[tuple[Any, ...], tuple[Attributes, np.dtype[Any]]] = field(

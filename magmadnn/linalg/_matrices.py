@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.node import places
-from magmadnn.graph.op import Array
+from magmadnn.graph.dim import Size
+from magmadnn.graph.node import Node, places
+from magmadnn.graph.op import Array, Op
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
-from magmadnn.ops import expand_dims, greater, greater_equal, less_equal, where
+from magmadnn.ops import broadcast_to, cast, expand_dims, greater, greater_equal, less_equal, where
 
 _COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -22,6 +23,25 @@ def computed(*arrays: Array) -> list[Array]:
     real = [a.dtype for a in arrays if is_floating(a.dtype)]
     wide = np.result_type(np.float32, *real) if len(real) == len(arrays) else _COMPUTED[1]
     return [a.astype(wide, copy=False) for a in arrays]
+
+
+def as_stacks(node: Node) -> Node | None:
+    """The rewrite to operands that libraries take: of one dtype, as many matrices as the result, or one."""
+    assert isinstance(node.op, Op)
+    wide = node.dtype if node.dtype in _COMPUTED else _COMPUTED[0]  # halves are computed in float32
+    operands = [_as_stack(x, wide, node.shape[:-2]) for x in node.inputs]
+    if all(new is old for new, old in zip(operands, node.inputs, strict=True)):
+        return None
+    made: Node = cast(node.op(*operands, **node.attributes), node.dtype)
+    return made
+
+
+def _as_stack(x: Node, dtype: np.dtype[Any], leading: tuple[Size, ...]) -> Node:
+    if x.dtype != dtype:
+        x = cast(x, dtype)
+    if x.shape[:-2] != leading and any(size != 1 for size in x.shape[:-2]):
+        x = broadcast_to(x, (*leading, *x.shape[-2:]))
+    return x
 
 
 def truth_values(words: OpWords, specs: Sequence[Spec], **attributes: Any) -> Attributes:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import NumericError
+from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
 from magmadnn.ops import matmul, swapaxes
 
-from ._matrices import computed, half_lower, matrix_name
+from ._matrices import as_stacks, computed, half_lower, matrix_name
 from .triangular import solve_triangular
 
 
@@ -98,7 +99,9 @@ cholesky: Op = Op(
     name="cholesky",
     args=("a",),
     formula="the lower triangular L with positive diagonal and L L.T = a",
-    kind=OpKind.OTHER,
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("potrf"),
+    rewrites=(as_stacks,),
     shapes=by_signature("... n n -> ... n n"),
     dtypes=promote_floating,
     numpy=_numpy,

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import NumericError
+from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
 from magmadnn.ops import matmul, swapaxes
 
-from ._matrices import computed, matrix_name, triangle, truth_values
+from ._matrices import as_stacks, computed, matrix_name, triangle, truth_values
 
 
 def _check_diagonal(a: Array) -> None:
@@ -75,7 +76,9 @@ solve_triangular: Op = Op(
     name="solve_triangular",
     args=("a", "b"),
     formula="x with a x = b, or a.T x = b, of the lower or the upper triangle of a",
-    kind=OpKind.OTHER,
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("trsm", settings=("lower", "transpose")),
+    rewrites=(as_stacks,),
     shapes=by_signature(lambda *ndims, lower, transpose: "... n n, ... n k -> ... n k"),
     dtypes=promote_floating,
     numpy=_numpy,

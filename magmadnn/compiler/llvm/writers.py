@@ -12,6 +12,7 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.rows import Rows
 
@@ -27,6 +28,7 @@ from .gemm.gemv import gemv_scratch_bytes, write_gemv
 from .ir.builder import Code
 from .ir.frame import Frame
 from .ir.target import Target
+from .library.calls import write_library
 
 _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Rows: write_rows,
@@ -40,6 +42,7 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Pick: write_pick,
     AddPicked: write_add_picked,
     Accumulate: write_accumulate,
+    Library: write_library,
 }
 
 

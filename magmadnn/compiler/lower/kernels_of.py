@@ -13,6 +13,7 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
@@ -241,7 +242,7 @@ def _signed(seed: int) -> int:
     return low - (1 << 64) if low >> 63 else low
 
 
-# --- movements, rows by number, running sums ------------------------------------------------------
+# --- movements, rows by number, running sums, library calls -----------------------------------------
 
 
 def _lower_move(node: Node) -> Lowered:
@@ -270,6 +271,20 @@ def _lower_accumulate(node: Node) -> Lowered:
     return Lowered(kernel, (("source", node.inputs[0], FULL),), (("result", node, FULL),), numbers)
 
 
+def _lower_library(node: Node) -> Lowered:
+    assert isinstance(node.op, Op) and node.op.library is not None
+    call, operands = node.op.library, [(f"x{k}", x) for k, x in enumerate(node.inputs)]
+    settings = tuple(bool(node.attributes[name]) for name in call.settings)
+    kernel = Library(call.function, node.dtype.name, len(operands), settings)
+    steps = (
+        (f"{slot}_step", 0 if all(n == 1 for n in x.shape[:-2]) else product(x.shape[-2:]))
+        for slot, x in operands
+    )
+    numbers = (("rows", node.shape[-2]), ("columns", node.shape[-1]), *steps)
+    reads = tuple((slot, x, FULL) for slot, x in operands)
+    return Lowered(kernel, reads, (("result", node, FULL),), numbers)
+
+
 def _picked(kernel: Kernel, node: Node, count: Size, columns: Size) -> Lowered:
     source, index = node.inputs
     numbers = (("count", count), ("columns", columns), ("picks", product(index.shape)))
@@ -282,6 +297,7 @@ _ALONE = {
     RegionKind.GATHER: _lower_gather,
     RegionKind.SCATTER: _lower_scatter,
     RegionKind.ACCUMULATE: _lower_accumulate,
+    RegionKind.LIBRARY: _lower_library,
 }
 
 

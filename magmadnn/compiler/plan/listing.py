@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from magmadnn.compiler.formulas import is_contraction, operations
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.rates import Rates
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import reduced_by
@@ -55,9 +57,15 @@ def _steps(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> l
 
 def title_of(work: Work, sizes: Mapping[str, int]) -> str:
     """Kernel, matrix and nodes of a step: `gemm [16, 5] matmul add relu`."""
-    way = "numpy" if work.lowered is None else type(work.lowered.kernel).__name__.lower()
+    way = "numpy" if work.lowered is None else _title_of(work.lowered.kernel)
     names = " ".join(n.label for n in work.region.nodes)
     return f"{way} {_shape_text((*work.region.rows, work.region.columns), sizes)} {names}"
+
+
+def _title_of(kernel: Kernel) -> str:
+    """The kind of a kernel; of a library's call the function too."""
+    kind = type(kernel).__name__.lower()
+    return f"{kind} {kernel.function}" if isinstance(kernel, Library) else kind
 
 
 def layer_of(work: Work) -> str:
@@ -101,7 +109,9 @@ def _updates(plan: NativePlan) -> list[str]:
 
 def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> list[str]:
     calls, updates = len(plan.work) - plan.kernels, len(plan.program.updates)
-    counts = f"# {plan.kernels} kernels, {calls} calls of NumPy"
+    libraries = sum(work.region.kind is RegionKind.LIBRARY for work in plan.work)
+    by_library = f"{libraries} calls of libraries, " if libraries else ""
+    counts = f"# {plan.kernels - libraries} kernels, {by_library}{calls} calls of NumPy"
     lines = [
         f"{counts}, {len(plan.in_place)} of {updates} updates in place",
         f"# {_costs(plan, plan.work, sizes)}{_expected(plan, plan.work, sizes, rates)}",

@@ -99,7 +99,7 @@ class NativePlan:
 
     @property
     def kernels(self) -> int:
-        """How many steps are compiled kernels."""
+        """How many steps are compiled kernels, or calls of a library."""
         return sum(work.lowered is not None for work in self.work)
 
     @property

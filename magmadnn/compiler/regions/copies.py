@@ -15,6 +15,9 @@ from magmadnn.graph.program import Program
 from .loads import illegal_loads, possible_loads
 from .region import matrix_of
 
+# ops whose kernels take operands only that are packed
+_PACKED = (OpKind.GATHER, OpKind.SCATTER, OpKind.ACCUMULATION, OpKind.LIBRARY)
+
 
 def layouts_of(
     program: Program, compilable: Callable[[Node], bool], *, rounding: bool = True
@@ -47,7 +50,7 @@ def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]
 
 
 def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
-    if op.kind in (OpKind.GATHER, OpKind.SCATTER, OpKind.ACCUMULATION):
+    if op.kind in _PACKED:
         return bool(layouts.arrays[operand].flags.c_contiguous)
     if op.kind is OpKind.POINTWISE:
         return layouts.spread(operand, *matrix_of(node.shape)) is not None

@@ -11,6 +11,8 @@ from magmadnn.graph.node import Node
 
 from .region import Region, RegionKind
 
+_MAY_FAIL = (RegionKind.GATHER, RegionKind.LIBRARY, RegionKind.CALL)
+
 
 class Dependencies:
     """Which region computes what, and which regions it reads from.
@@ -44,7 +46,7 @@ class Dependencies:
         Outputs are looked at before, and what may find something wrong, or raise, must have run.
         """
         known = {_numbers(r) for r in self.before if r.kind is RegionKind.GATHER}
-        wrong = {r for r in self.before if r.kind in (RegionKind.GATHER, RegionKind.CALL)}
+        wrong = {r for r in self.before if r.kind in _MAY_FAIL}
         for region in self.before:
             if region.kind is RegionKind.SCATTER and _numbers(region) not in known:
                 wrong.add(region)

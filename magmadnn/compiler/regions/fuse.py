@@ -37,6 +37,7 @@ _ALONE = {
     OpKind.GATHER: RegionKind.GATHER,
     OpKind.SCATTER: RegionKind.SCATTER,
     OpKind.ACCUMULATION: RegionKind.ACCUMULATE,
+    OpKind.LIBRARY: RegionKind.LIBRARY,
 }
 
 
@@ -84,12 +85,15 @@ class Fusion:
     def _walked(self, node: Node) -> Any:
         """The shape that a kernel of one node walks over.
 
-        For rows by number [outer, picks, inner], for what is accumulated [outer, inner].
+        For rows by number [outer, picks, inner], for what is accumulated [outer, inner], for matrices of a
+        stack [outer, elements].
         """
         kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
         if kind is OpKind.ACCUMULATION:
             axis = node.attributes["axis"]
             return (*node.shape[:axis], product(node.shape[axis + 1 :]))
+        if kind is OpKind.LIBRARY:
+            return (*node.shape[:-2], product(node.shape[-2:]))
         if kind not in (OpKind.GATHER, OpKind.SCATTER):
             return node.shape
         axis, picks = node.attributes["axis"], node.inputs[1].ndim

@@ -23,6 +23,7 @@ class RegionKind(Enum):
     GATHER = "gather"  # rows by number
     SCATTER = "scatter"  # sums of rows by number
     ACCUMULATE = "accumulate"  # running sums along an axis
+    LIBRARY = "library"  # a library's function for each matrix of a stack
     CALL = "call"  # the NumPy function of one op
 
 
@@ -32,6 +33,7 @@ ALONE = (
     RegionKind.GATHER,
     RegionKind.SCATTER,
     RegionKind.ACCUMULATE,
+    RegionKind.LIBRARY,
     RegionKind.CALL,
 )
 

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.lower.product_rule import selected
 from magmadnn.compiler.plan.export import Call, Copy, Fact, Place, Standalone
@@ -293,6 +294,12 @@ def _check_kernels(plan: NativePlan) -> None:
                 f"export: op {node.label}{where} has no native kernel for {node.spec} (predict calls "
                 "NumPy there), so it cannot be in an object file; replace it, or export the part of "
                 "the model without it: md.Model(inputs=..., outputs=...)"
+            )
+        if isinstance(work.lowered.kernel, Library):
+            raise GraphError(
+                f"export: op {node.label}{where} is a call of {work.lowered.kernel.function} of LAPACK or "
+                "BLAS, which an object file does not hold; replace it, or export the part of the model "
+                "without it: md.Model(inputs=..., outputs=...)"
             )
     for target, _ in plan.program.updates:
         raise GraphError(

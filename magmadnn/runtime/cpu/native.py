@@ -29,6 +29,7 @@ from magmadnn.memory import Kind
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
+from .lapack import is_native
 from .tasks import Patch, Tasks
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -359,8 +360,10 @@ class NativeRunner:
         return found
 
     def text(self, sizes: Mapping[str, int]) -> str:
-        """The plan as text."""
-        return self.plan.text(sizes)
+        """The plan as text, and what of it NumPy computes, as the library for it is not installed."""
+        by_numpy = [w for w in self.plan.work if w.lowered is not None and not is_native(w)]
+        lines = [f"# by NumPy, since SciPy is not installed: {w.region}" for w in by_numpy]
+        return "\n".join([self.plan.text(sizes), *lines])
 
     def run(
         self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False

@@ -20,6 +20,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.kernels.library import FUNCTION, Library
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.llvm.driver.driver import Task
@@ -42,6 +43,7 @@ from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
 from .host_call import HostCall
+from .lapack import function_of, is_native
 from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
 from .slot_values import slot_values
@@ -108,7 +110,7 @@ class Tasks:
         self._function = function
         self._calls: list[HostCall] = []
         self._values = {
-            work: slot_values(work, arrays, sizes) for work in plan.work if work.lowered is not None
+            work: slot_values(work, arrays, sizes) for work in plan.work if is_native(work)
         }
         self._lowered = {work: self._selected(work) for work in self._values}
         self._blocks = self._cut_rows(rooms)
@@ -239,13 +241,15 @@ class Tasks:
 
     def _of(self, work: Work) -> list[tuple[float, Task]]:
         """The tasks of one step, and what they cost."""
-        if work.lowered is None:
+        if work not in self._values:
             return [(math.inf, self._call(work))]  # first, as nothing is known of how long it takes
         lowered = self._lowered[work]
         (loaded,) = load([lowered.kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))
         values = self._values[work]
         values[FAULTS] = self.faults.ctypes.data
+        if isinstance(lowered.kernel, Library):
+            values[FUNCTION] = function_of(lowered.kernel) or 0
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._boxes(work.region.nodes[0], values)
@@ -331,6 +335,8 @@ class Tasks:
             cost *= values["picks"]
         if work.region.kind is RegionKind.ACCUMULATE:
             cost *= values["length"]
+        if work.region.kind is RegionKind.LIBRARY:
+            cost *= values["rows"]
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
@@ -397,7 +403,7 @@ def _with_kernel(lowered: Lowered, kernel: Kernel) -> Lowered:
 
 def _cut_along(work: Work, values: Mapping[str, int]) -> str:
     """Which slots cut a step into parts: rows, columns, or the matrices of a stack (outer)."""
-    if work.region.kind is RegionKind.MOVE:
+    if work.region.kind in (RegionKind.MOVE, RegionKind.LIBRARY):
         return "row"
     if work.region.kind is RegionKind.COLUMNS:
         many = "rows" in values or (

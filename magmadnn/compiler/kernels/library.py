@@ -1,0 +1,37 @@
+"""A step that is a call of a library's function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .moves import FAULTS
+
+FUNCTION = "function"  # the slot of the function's address
+
+
+@dataclass(frozen=True)
+class Library:
+    """result[i] = function(x0[i], x1[i], ...), for the matrices `row0` to `row1` of a stack.
+
+    Slots: `row0, row1`, the part of the stack; `rows, columns`, sizes of a matrix of the result; `x0`, `x1`
+    and so on: operands, packed, with `x0_step`, ...: elements from one matrix to the next, 0 for one that
+    serves all; `result`, packed; `function`, an address, for targets that call one; `faults`, a word that is
+    set where the function finds something wrong.
+
+    Attributes:
+        function: name in the tables of targets (`graph/library_call.py`).
+        dtype: of operands and result.
+        operands: how many there are.
+        settings: what the function is told besides.
+    """
+
+    function: str
+    dtype: str
+    operands: int
+    settings: tuple[bool, ...] = ()
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots."""
+        operands = (name for k in range(self.operands) for name in (f"x{k}", f"x{k}_step"))
+        return ("row0", "row1", "rows", "columns", *operands, "result", FUNCTION, FAULTS)

@@ -1,0 +1,1 @@
+"""Calls of functions of BLAS and LAPACK."""

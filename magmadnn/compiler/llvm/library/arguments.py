@@ -1,0 +1,66 @@
+"""What a call of a library is made of: matrices of a stack, and arguments by address, as in Fortran."""
+
+from __future__ import annotations
+
+from magmadnn.compiler.kernels.library import FUNCTION, Library
+from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.llvm.expressions.formulas import memory_item
+from magmadnn.compiler.llvm.ir.builder import I8, I32, I64, VOID, Array, Code, Value
+from magmadnn.compiler.llvm.ir.frame import Frame
+
+
+class LibraryArguments:
+    """The arguments of a kernel that calls a library.
+
+    Attributes:
+        code: writes the kernel.
+        rows, columns: of a matrix of the result.
+        settings: as the kernel has them.
+    """
+
+    def __init__(self, kernel: Library, code: Code, frame: Frame) -> None:
+        self.code, self._frame = code, frame
+        self.item = memory_item(kernel.dtype)
+        self.rows, self.columns = frame.integer("rows"), frame.integer("columns")
+        self.settings = kernel.settings
+
+    def operand(self, number: int, matrix: Value) -> Array:
+        """A matrix of an operand."""
+        step = self._frame.integer(f"x{number}_step")
+        return self._frame.array(f"x{number}", self.item).at(matrix * step)
+
+    def result(self, matrix: Value) -> Array:
+        """A matrix of the result."""
+        return self._frame.array("result", self.item).at(matrix * self.rows * self.columns)
+
+    def copy(self, source: Array, goal: Array, count: Value) -> None:
+        """So many elements."""
+        with self.code.loop(0, count) as element:
+            goal[element] = source[element]
+
+    def fail_when(self, condition: Value) -> None:
+        """Tell whoever runs the plan that something is wrong, where it is."""
+        with self.code.when(condition):
+            self._frame.array(FAULTS, I64)[0] = 1
+
+    def letter(self, letter: str) -> Array:
+        """A letter, by address."""
+        return self._held(I8, ord(letter))
+
+    def integer(self, value: Value | int) -> Array:
+        """An integer of 32 bits, by address."""
+        code = self.code
+        return self._held(I32, value if isinstance(value, int) else code.convert(value, I32))
+
+    def real(self, value: float) -> Array:
+        """A number of the matrices' dtype, by address."""
+        return self._held(self.item, value)
+
+    def call(self, *arguments: Array) -> None:
+        """Call the function."""
+        self.code.call_address(self._frame.integer(FUNCTION), VOID, *arguments)
+
+    def _held(self, item: object, value: Value | float) -> Array:
+        memory = self.code.stack(item, 1)
+        memory[0] = value
+        return memory

@@ -1,0 +1,60 @@
+"""Addresses of functions of BLAS and LAPACK, from SciPy where it is installed.
+
+SciPy exports C functions for native code, as capsules (its documentation of `scipy.linalg.cython_lapack`).
+Their integers have 32 bits, and they take arguments by address. They are those of the library that SciPy was
+built with, mostly OpenBLAS, which may use several threads for one large matrix.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from functools import cache
+from typing import Any
+
+from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.llvm.library.calls import can_call
+from magmadnn.compiler.regions.draft import Work
+
+_LETTERS = {"float32": "s", "float64": "d"}
+_MODULES = ("scipy.linalg.cython_blas", "scipy.linalg.cython_lapack")
+
+
+def function_of(kernel: Library) -> int | None:
+    """The address of the function that a step calls; None where NumPy computes it."""
+    return _address(_LETTERS[kernel.dtype] + kernel.function) if can_call(kernel) else None
+
+
+def is_native(work: Work) -> bool:
+    """Whether native code computes a step: it has a kernel, and the function that this calls is there."""
+    kernel = None if work.lowered is None else work.lowered.kernel
+    return kernel is not None and (
+        not isinstance(kernel, Library) or function_of(kernel) is not None
+    )
+
+
+@cache
+def _address(name: str) -> int | None:
+    for capsules in _exported():
+        if name in capsules:
+            return _pointer(capsules[name])
+    return None
+
+
+@cache
+def _exported() -> tuple[dict[str, Any], ...]:
+    """What SciPy exports; nothing where it is not installed."""
+    try:
+        modules = [importlib.import_module(name) for name in _MODULES]
+    except ImportError:
+        return ()
+    return tuple(module.__pyx_capi__ for module in modules)
+
+
+def _pointer(capsule: object) -> int | None:
+    """What a capsule holds."""
+    name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address: int | None = pointer(capsule, name(capsule))
+    return address
