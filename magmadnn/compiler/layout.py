@@ -16,13 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    ROW,
+    ROW_AXES,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+)
 from magmadnn.graph.dim import Dim, bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
-
-FULL, ROW, COLUMN, SCALAR = "full", "row", "column", "scalar"
 
 
 class Layouts:
@@ -149,15 +156,10 @@ class Layouts:
             columns: the last axis; 1 and no rows for a scalar.
 
         Returns:
-            `full`, `row`, `column` or `scalar`; None if it is laid out in no such way.
+            See `kernels.operands.Operand.spread`; None if it is laid out in no such way.
         """
-        domain, array = bind_shape((*rows, columns), self._sizes), self.arrays[node]
-        while array.ndim > len(domain) and array.shape[0] == 1:
-            array = array[0]
-        try:
-            return spread_of(np.broadcast_to(array, domain))
-        except ValueError:
-            return None
+        seen = broadcast(self.arrays[node], bind_shape((*rows, columns), self._sizes))
+        return None if seen is None else spread_of(seen)
 
     def is_run(self, node: Node, rows: tuple[Any, ...], columns: Any) -> bool:
         """Whether a value of several axes is one contiguous row, as a matrix of a single row is read."""
@@ -190,13 +192,39 @@ def spread_of(seen: Array) -> str | None:
     leading = [(s, n) for s, n in leading if n > 1]
     if (last == 0 or columns == 1) and _is_packed(leading, seen.itemsize):
         return COLUMN
+    few = len(row_axes(seen)) <= ROW_AXES
     if last != seen.itemsize:
-        return None
+        return STRIDED_COLUMN if (last == 0 or columns == 1) and few else None
     if not leading:
         return FULL
     if all(stride == 0 for stride, _ in leading):
         return ROW
-    return FULL if _is_packed(leading, leading[-1][0]) else None
+    if _is_packed(leading, leading[-1][0]):
+        return FULL
+    return STRIDED if few else None
+
+
+def broadcast(array: Array, domain: tuple[int, ...]) -> Array | None:
+    """An array seen in a larger shape; axes of size 1 before it do not count. None where it does not fit."""
+    while array.ndim > len(domain) and array.shape[0] == 1:
+        array = array[0]
+    try:
+        return np.broadcast_to(array, domain)
+    except ValueError:
+        return None
+
+
+def row_axes(seen: Array) -> list[tuple[int, int]]:
+    """The leading axes of an array [..., columns], as few as can be: (size, elements apart)."""
+    axes: list[tuple[int, int]] = []
+    for size, stride in zip(seen.shape[:-1], seen.strides[:-1], strict=True):
+        if size == 1:
+            continue
+        step = stride // seen.itemsize
+        if axes and axes[-1][1] == step * size:
+            size *= axes.pop()[0]
+        axes.append((size, step))
+    return axes
 
 
 def _is_packed(axes: list[tuple[int, int]], step: int) -> bool:

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.layout import COLUMN, FULL, ROW, SCALAR, Layouts, spread_of
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    ROW,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+)
+from magmadnn.compiler.layout import Layouts, spread_of
 from magmadnn.graph import Node
 from magmadnn.graph.node import topological
 from tests.compiler.sample_programs import BATCH
@@ -33,13 +41,13 @@ def layouts(*nodes: Node) -> Layouts:
         (LONG[:70].reshape(5, 14)[:, ::2], None),
         (np.broadcast_to(LONG[:7], (5, 7)), ROW),
         (np.broadcast_to(LONG[:5].reshape(5, 1), (5, 7)), COLUMN),
-        (np.broadcast_to(LONG[:10].reshape(5, 2)[:, :1], (5, 7)), None),  # a column of a matrix
+        (np.broadcast_to(LONG[:10].reshape(5, 2)[:, :1], (5, 7)), STRIDED_COLUMN),
         (np.broadcast_to(LONG[:1], (5, 7)), SCALAR),
         (LONG[:105].reshape(3, 5, 7), FULL),
-        (np.broadcast_to(LONG[:35].reshape(5, 7), (3, 5, 7)), None),  # rows repeat in blocks
-        (np.broadcast_to(LONG[:21].reshape(3, 1, 7), (3, 5, 7)), None),
+        (np.broadcast_to(LONG[:35].reshape(5, 7), (3, 5, 7)), STRIDED),  # rows repeat in blocks
+        (np.broadcast_to(LONG[:21].reshape(3, 1, 7), (3, 5, 7)), STRIDED),
         (np.broadcast_to(LONG[:15].reshape(3, 5, 1), (3, 5, 7)), COLUMN),
-        (LONG[:105].reshape(5, 3, 7).transpose(1, 0, 2), None),
+        (LONG[:105].reshape(5, 3, 7).transpose(1, 0, 2), STRIDED),
         (LONG[:35].reshape(1, 5, 7).transpose(1, 0, 2), FULL),  # an axis of 1 has no stride
         (LONG[:5].reshape(5, 1), COLUMN),
         (LONG[:10].reshape(5, 2)[:, :1], FULL),

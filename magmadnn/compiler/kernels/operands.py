@@ -8,6 +8,9 @@ from typing import Any
 from .formula import Formula
 
 FULL, ROW, COLUMN, SCALAR = "full", "row", "column", "scalar"
+STRIDED, STRIDED_COLUMN = "strided", "strided column"
+ROW_AXES = 3  # that rows of strided operands are numbered by
+_ROW_SLOTS = ("size1", "size2", "step0", "step1", "step2")
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,11 @@ class Operand:
         dtype: of its elements.
         spread: `full`: [rows, columns], with a slot `<name>_row` for the elements from row to row;
             `row`: [columns], the same in every row; `column`: [rows], the same in every column;
-            `scalar`: one element.
+            `scalar`: one element;
+            `strided`: [rows, columns], where row `(i0 * size1 + i1) * size2 + i2` begins at element
+            `i0 * step0 + i1 * step1 + i2 * step2`, in slots `<name>_size1` and so on: a value that repeats
+            itself along an axis in the middle, or part of a larger one;
+            `strided column`: [rows], likewise, the same in every column.
     """
 
     name: str
@@ -29,6 +36,8 @@ class Operand:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of its slots."""
+        if self.spread in (STRIDED, STRIDED_COLUMN):
+            return (self.name, *(f"{self.name}_{slot}" for slot in _ROW_SLOTS))
         return (self.name, f"{self.name}_row") if self.spread == FULL else (self.name,)
 
 
@@ -54,4 +63,4 @@ def all_slots(parts: list[Operand | Result]) -> tuple[str, ...]:
 
 def row_constant(part: Any) -> bool:
     """Whether an operand is the same in all of a row."""
-    return part.spread in (COLUMN, SCALAR)
+    return part.spread in (COLUMN, SCALAR, STRIDED_COLUMN)

@@ -15,9 +15,18 @@ from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
-from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    ROW,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+    Operand,
+    Result,
+)
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
-from magmadnn.compiler.layout import COLUMN, FULL, ROW, SCALAR, Layouts
+from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import Region, RegionKind, matrix_of
 from magmadnn.compiler.regions.stages import (
@@ -27,7 +36,7 @@ from magmadnn.compiler.regions.stages import (
     product_of,
     reduced_by,
 )
-from magmadnn.graph.dim import Size, product
+from magmadnn.graph.dim import Shape, Size, product
 from magmadnn.graph.node import CONSTANT, PLACES, Node
 from magmadnn.graph.op import Op, OpKind
 
@@ -40,7 +49,8 @@ class _Formulas:
         self.members = set(region.nodes)
         self.operands: list[Operand] = []
         self.reads: list[tuple[str, Node, str]] = []
-        self._numbers: dict[tuple[Node, str], int] = {}
+        self.shapes: list[tuple[str, Shape]] = []  # that strided operands are read in
+        self._numbers: dict[tuple[Node, str, Shape], int] = {}
         self._known: dict[Node, Formula] = {}
 
     def define(self, node: Node, formula: Formula) -> None:
@@ -66,9 +76,11 @@ class _Formulas:
         if base.op is CONSTANT and base.value.size == 1:
             return constant(base.value.item())
         spread = self._spread(operand, reader)
+        strided = spread in (STRIDED, STRIDED_COLUMN)
+        shape = _joined(self._domain(reader)) if strided else ()
         if self.region.kind is RegionKind.ROWS and self._counts_columns(operand, spread):
             return ("column",)
-        return self.operand(operand, spread)
+        return self.operand(operand, spread, shape)
 
     def _counts_columns(self, operand: Node, spread: str) -> bool:
         """Whether an operand is 0, 1, 2, ... in each row, or in the only one."""
@@ -77,15 +89,16 @@ class _Formulas:
             return False  # or a part of it that begins later
         return spread == ROW or (spread == FULL and operand.ndim == 1)
 
-    def operand(self, node: Node, spread: str) -> Formula:
-        """Memory that the kernel reads."""
-        key = (node, spread)
+    def operand(self, node: Node, spread: str, shape: Shape = ()) -> Formula:
+        """Memory that the kernel reads; `shape` that it is seen in, where its rows are strided."""
+        key = (node, spread, shape)
         if key not in self._numbers:
             self._numbers[key] = len(self.operands)
             name = f"x{len(self.operands)}"
             stored = self.layouts.bases[node].dtype.name
             self.operands.append(Operand(name, stored, spread))
             self.reads.append((name, node, spread))
+            self.shapes += [(name, shape)] if shape else []
         read: Formula = ("argument", self._numbers[key])
         digits = self.layouts.digits(node)
         if digits in ("", self.operands[read[1]].dtype):
@@ -100,13 +113,21 @@ class _Formulas:
             return number
         if self.layouts.is_run(operand, *region.domain):
             return FULL
-        pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE
-        domain = matrix_of(reader.shape) if pointwise else region.domain
-        spread = self.layouts.spread(operand, *domain)
+        spread = self.layouts.spread(operand, *self._domain(reader))
         assert spread is not None
         if region.kind is RegionKind.COLUMNS and spread == FULL:
             return ROW
         return spread
+
+    def _domain(self, reader: Node) -> tuple[tuple[Size, ...], Size]:
+        """The matrix in which a member reads its operands."""
+        pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE
+        return matrix_of(reader.shape) if pointwise else self.region.domain
+
+
+def _joined(domain: tuple[tuple[Size, ...], Size]) -> Shape:
+    rows, columns = domain
+    return (*rows, columns)
 
 
 def _whole(formula: Formula, node: Node) -> Formula:
@@ -197,7 +218,8 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
         short=stages.count > 1 and _is_known(region.columns, SHORT_ROW + 1),
         narrow=stages.count > 1 and _is_known(region.columns, NARROW_ROW),
     )
-    return Lowered(kernel, tuple(formulas.reads), tuple(writes))
+    reads, shapes = tuple(formulas.reads), tuple(formulas.shapes)
+    return Lowered(kernel, reads, tuple(writes), shapes=shapes)
 
 
 # --- columns --------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.lower.select import select
 from magmadnn.compiler.plan.verify_memory import verify_memory
-from magmadnn.compiler.program.broadcasts import spread
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
 from magmadnn.compiler.program.verify import verify
@@ -65,7 +64,7 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
 PASSES: tuple[Pass, ...] = (
-    *map(on_program, (*BEFORE_FUSION, widen, spread)),
+    *map(on_program, (*BEFORE_FUSION, widen)),
     fuse,
     fold,
     order,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.regions.draft import Draft, Lowered, Work
+from magmadnn.compiler.regions.draft import Draft, Work
 from magmadnn.compiler.regions.region import Region
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node
@@ -169,9 +169,8 @@ def _renewed(node: Node, new: Mapping[Node, Node]) -> Node:
 def _work(work: Work, regions: Mapping[Region, Region], new: Mapping[Node, Node]) -> Work:
     lowered = work.lowered
     if lowered is not None:
-        lowered = Lowered(
-            lowered.kernel, _moved(lowered.reads, new), _moved(lowered.writes, new), lowered.numbers
-        )
+        reads, writes = _moved(lowered.reads, new), _moved(lowered.writes, new)
+        lowered = replace(lowered, reads=reads, writes=writes)
     room = None if work.room is None else new[work.room]
     needed = tuple(new[n] for n in work.needed)
     return Work(regions[work.region], needed, lowered, work.phase, room)

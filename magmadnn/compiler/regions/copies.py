@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from magmadnn.compiler.layout import FULL, Layouts, is_gemm_operand
+from magmadnn.compiler.kernels.operands import FULL
+from magmadnn.compiler.layout import Layouts, is_gemm_operand
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program

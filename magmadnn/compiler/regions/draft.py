@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.layout import Layouts
-from magmadnn.graph.dim import Size
+from magmadnn.graph.dim import Shape, Size
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 
@@ -24,12 +24,14 @@ class Lowered:
         reads: (slot, node, spread) of what is read.
         writes: (slot, node, spread) of what is stored.
         numbers: (slot, integer) of what is known beforehand; sizes may be symbolic.
+        shapes: (slot, shape) of operands whose rows are strided: the shape that they are read in.
     """
 
     kernel: Kernel
     reads: tuple[tuple[str, Node, str], ...]
     writes: tuple[tuple[str, Node, str], ...]
     numbers: tuple[tuple[str, Size], ...] = ()
+    shapes: tuple[tuple[str, Shape], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

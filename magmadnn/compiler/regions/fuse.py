@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, STRIDED, STRIDED_COLUMN
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
-from magmadnn.compiler.layout import COLUMN, FULL, SCALAR, Layouts, is_gemm_operand
+from magmadnn.compiler.layout import Layouts, is_gemm_operand
 from magmadnn.compiler.regions.stages import combined_by
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
@@ -57,6 +58,7 @@ class Fusion:
         self.position = {node: k for k, node in enumerate(program.nodes())}
         self.growth = Growth(self.layouts)
         self.of: Mapping[Node, Region] = self.growth.of
+        self._strided: set[Node] = set()  # operands that only kernels over rows can read
         for node in self.position:
             if isinstance(node.op, Op) and not self.layouts.is_view(node):
                 self._take(node)
@@ -161,6 +163,9 @@ class Fusion:
         if not by_element:
             return self.layouts.number(operand, region.rows) is not None
         spread = self.layouts.spread(operand, *walked)
+        if spread in (STRIDED, STRIDED_COLUMN):
+            self._strided.add(operand)
+            return region.kind is RegionKind.ROWS
         if region.kind is RegionKind.COLUMNS and spread == COLUMN:
             return False  # a number for each matrix of a stack
         return spread == SCALAR if region.kind is RegionKind.RANDOM else spread is not None
@@ -244,6 +249,10 @@ class Fusion:
         nodes = sorted([*one.nodes, *other.nodes], key=self.position.__getitem__)
         rows = special.rows if special.kind is RegionKind.COLUMNS else one.rows
         merged = Region(special.kind, rows, one.columns, nodes, one.numbers | other.numbers)
+        if merged.kind is not RegionKind.ROWS and any(
+            operand in self._strided for node in nodes for operand in node.inputs
+        ):
+            return None
         if merged.kind is RegionKind.COLUMNS and not all(
             map(partial(self._follows, merged), nodes)
         ):

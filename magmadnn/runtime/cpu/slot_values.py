@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.layout import FULL
+from magmadnn.compiler.kernels.operands import FULL, ROW_AXES
+from magmadnn.compiler.layout import broadcast, row_axes
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of, reduced_by
@@ -47,7 +48,21 @@ def slot_values(
         if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
             transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
             values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
+    strided = dict(lowered.shapes)
+    for slot, node, _ in lowered.reads:
+        if slot in strided:
+            values |= _strided_slots(slot, arrays[node], bind_shape(strided[slot], sizes))
     return values
+
+
+def _strided_slots(slot: str, array: Array, shape: tuple[int, ...]) -> dict[str, int]:
+    """Where the rows of a strided operand begin: see `kernels.operands.Operand.spread`."""
+    seen = broadcast(array, shape)
+    assert seen is not None
+    axes = row_axes(seen)
+    axes = [(1, 0)] * (ROW_AXES - len(axes)) + axes
+    sizes = {f"{slot}_size{k}": size for k, (size, _) in enumerate(axes) if k}
+    return sizes | {f"{slot}_step{k}": step for k, (_, step) in enumerate(axes)}
 
 
 def _row_stride(array: Any, single: int = 0) -> int:

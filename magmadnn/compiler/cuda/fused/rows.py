@@ -17,7 +17,7 @@ from magmadnn.compiler.cuda.text.parts import kept, parameters, place, seen, vec
 from magmadnn.compiler.cuda.text.reductions import COMBINED, group_reduction, neutral
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result, row_constant
+from magmadnn.compiler.kernels.operands import FULL, SCALAR, Operand, Result, row_constant
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 from magmadnn.compiler.kernels.single_columns import (
     COLUMN_NUMBER,
@@ -316,11 +316,8 @@ class _Text:
         """Operands that are the same in all of a row."""
         for operand in self.kernel.operands:
             if row_constant(operand):
-                at = (
-                    place(operand, "row", "0")
-                    if operand.spread != COLUMN
-                    else (place(operand, "row" if live == "true" else f"({live} ? row : 0)", "0"))
-                )
+                row = "row" if live == "true" else f"({live} ? row : 0)"
+                at = place(operand, row, "0")
                 cell = seen(f"*({at})", operand.dtype)
                 self.constants[operand] = self.lines.let(cell.dtype, cell.text)
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from magmadnn.compiler.kernels.formula import HALVES, ITEM_BYTES
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+    Operand,
+    Result,
+    row_constant,
+)
 
 from .formulas import MEMORY, Cell, converted
 
@@ -39,6 +48,10 @@ def place(part: Part, row: str, column: str) -> str:
         return part.name
     if part.spread == COLUMN:
         return f"{part.name} + {row}"
+    if part.spread in (STRIDED, STRIDED_COLUMN):
+        strides = ", ".join(part.slots[1:])
+        begin = f"{part.name} + strided_row({row}, {strides})"
+        return begin if part.spread == STRIDED_COLUMN else f"{begin} + {column}"
     start = f"{part.name} + {row} * {part.name}_row" if part.spread == FULL else part.name
     return f"{start} + {column}"
 
@@ -68,8 +81,8 @@ def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) ->
 
     What is the same in every row comes from the caches, and does not count.
     """
-    streams = [p for p in parts if p.spread not in (COLUMN, SCALAR)]
-    long = [p for p in streams if p.spread == FULL] or streams
+    streams = [p for p in parts if not row_constant(p)]
+    long = [p for p in streams if p.spread in (FULL, STRIDED)] or streams
     widest = max((ITEM_BYTES[p.dtype] for p in long), default=_WIDEST_LOAD)
     width = max(_WIDEST_LOAD // widest, 1)
     while width > 1 and not all(_fits(p, values, columns, width) for p in streams):
@@ -79,5 +92,6 @@ def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) ->
 
 def _fits(part: Part, values: Mapping[str, int], columns: int, width: int) -> bool:
     nbytes = min(width * ITEM_BYTES[part.dtype], _WIDEST_LOAD)
-    row = values[f"{part.name}_row"] if part.spread == FULL else 0
-    return columns % width == 0 and row % width == 0 and values[part.name] % nbytes == 0
+    steps = [values[slot] for slot in part.slots[1:] if "_size" not in slot]
+    fits = all(step % width == 0 for step in steps)
+    return fits and columns % width == 0 and values[part.name] % nbytes == 0

@@ -50,6 +50,12 @@ template <int V, typename T> __device__ __forceinline__ void store(T *to, const 
   *reinterpret_cast<Vec<T, V> *>(to) = value;
 }
 
+// Where a row of an operand with strides begins, in elements.
+__device__ __forceinline__ i64 strided_row(i64 row, i64 size1, i64 size2, i64 step0, i64 step1, i64 step2) {
+  const i64 outer = row / size2;
+  return outer / size1 * step0 + outer % size1 * step1 + row % size2 * step2;
+}
+
 // Read a byte that will be used later, so that it lies in the nearest cache by then.
 __device__ __forceinline__ void touch(const void *at) {
 #ifdef __CUDA_ARCH__

@@ -9,6 +9,8 @@ from magmadnn.compiler.kernels.operands import (
     COLUMN,
     FULL,
     SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
     Operand,
     Result,
     row_constant,
@@ -27,7 +29,7 @@ class Matrix:
         self._code, self._part = code, part
         self._item = memory_item(part.dtype)
         self._base = slots.array(part.name, self._item)
-        self._stride = slots.integer(f"{part.name}_row") if part.spread == FULL else None
+        self._strides = [slots.integer(slot) for slot in part.slots[1:]]
 
     def moved(self, elements: Value) -> Matrix:
         """The same of memory that lies further on."""
@@ -40,7 +42,15 @@ class Matrix:
         return MatrixRow(self._code, self, self._row(row))
 
     def _row(self, row: Value) -> Array:
-        return self._base if self._stride is None else self._base.at(row * self._stride)
+        if self._part.spread == FULL:
+            return self._base.at(row * self._strides[0])
+        return self._base.at(self._begin(row)) if self._part.spread == STRIDED else self._base
+
+    def _begin(self, row: Value) -> Value:
+        """Where a row of a strided operand begins."""
+        size1, size2, step0, step1, step2 = self._strides
+        outer = row // size2
+        return outer // size1 * step0 + outer % size1 * step1 + row % size2 * step2
 
     def load(self, row: Value, column: Value, lanes: int, mask: Value | None) -> Value:
         """A vector of row `row`, from `column` on; a scalar where the operand does not change."""
@@ -48,6 +58,8 @@ class Matrix:
             return self.seen(self._base[0])
         if self._part.spread == COLUMN:
             return self.seen(self._base[row])
+        if self._part.spread == STRIDED_COLUMN:
+            return self.seen(self._base[self._begin(row)])
         return self.seen(self._row(row).vector(column, lanes, mask))
 
     def store(self, row: Value, column: Value, value: Value, mask: Value | None) -> None:

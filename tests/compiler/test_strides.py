@@ -1,21 +1,26 @@
-"""spread: operands that repeat themselves along an axis in the middle; places along any axis."""
+"""Operands with strides: repeated along an axis in the middle, parts of others; places along any axis."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.program.broadcasts import spread, walkable
+from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Dim, Spec
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
+from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
 from magmadnn.tensor import Operation
 from tests.compiler.sample_programs import BATCH
+from tests.graph.bare_nodes import variable
 from tests.runtime.cuda.devices import DEVICES, on
 
 Shape = tuple[Any, ...]
@@ -66,23 +71,78 @@ def test_gradients_have_kernels_too() -> None:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=2.0**-18)
 
 
-def test_what_kernels_can_walk_over_stays() -> None:
-    for shape in ((7,), (1, 7), (BATCH, 5, 7), (BATCH, 5, 1), (), (1, 1, 1), (1, 1, 7)):
-        assert walkable(shape, (BATCH, 5, 7)) == shape
-    assert walkable((BATCH, 7), (BATCH, 7)) == (BATCH, 7)
-    assert walkable((3, 1, 7), (3, 1, 7)) == (3, 1, 7)
-    assert walkable((BATCH, 1, 1), (BATCH, 5, 7)) == (
-        BATCH,
-        5,
-        1,
-    )  # a number for each row is enough
-    assert walkable((5, 1), (BATCH, 5, 7)) == (BATCH, 5, 1)
+def regions_of(made: Operation) -> list[RegionKind]:
+    return [work.region.kind for work in native_plan(Program.of([made.node])).work]
 
 
-def test_what_several_read_is_repeated_once() -> None:
-    (x, y), _ = drawn(SHAPES[0])
-    after = spread(Program.of([(x + y).node, (x * y).node]))
-    assert str(after).count("broadcast_to") == 1
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "repeated in the middle": lambda x: x[:, :1] * 2.0 + x,
+    "repeated last, in the middle too": lambda x: x[:, :1, :, :1] * x,
+    "every second, backwards": lambda x: x[::-2, :, 1:] * x[1::2, :, 1:],
+    "leading axes transposed": lambda x: ops.transpose(x, (2, 0, 1, 3)) * 2.0,
+    "one of each": lambda x: ops.transpose(x, (1, 2, 0, 3))[1:, ::-1] + x[:, :1, :3, 2:3][0, 0, 0],
+    "sums of rows": lambda x: ops.sum(ops.transpose(x, (2, 0, 1, 3)), axis=-1),
+    "softmax of a view": lambda x: ops.softmax(x[::2, :, ::-1] * x[1:2]),
+    "two ways at once": lambda x: x[:, :1] * x[:, :, :1] + x[:1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for name in VIEWS
+        for dtype in ("float32", "float64", "bfloat16", "int64", "bool")
+        if "softmax" not in name or dtype not in ("int64", "bool")
+    ],
+)
+def test_views_are_read_where_they_lie(name: str, dtype: str) -> None:
+    kind = as_dtype(dtype)
+    x = placeholder("x", Spec((4, 5, 6, 7), kind))
+    made = VIEWS[name](Operation(x))
+    feeds = {x: RNG.integers(0, 3, (4, 5, 6, 7)).astype(kind)}
+    found, wanted, _ = compared(made, feeds)
+    assert set(regions_of(made)) == {RegionKind.ROWS}
+    if name == "softmax of a view":  # the order of its sums is not NumPy's
+        np.testing.assert_allclose(
+            found.astype(float),
+            wanted.astype(float),
+            rtol=2.0**-6 if dtype == "bfloat16" else 2.0**-20,
+        )
+    else:
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_rows_are_cut_anywhere(threads: int) -> None:
+    x = placeholder("x", Spec((40, 1, 30, 70), np.dtype(np.float32)))
+    y = placeholder("y", Spec((1, 20, 30, 1), np.dtype(np.float32)))
+    made = Operation(x) * Operation(y)
+    feeds = {n: RNG.standard_normal(n.shape).astype(np.float32) for n in (x, y)}
+    plan = native_plan(Program.of([made.node]))
+    found = Instance(plan, {}, threads).run(feeds, guard=False)
+    assert found is not None
+    np.testing.assert_array_equal(found[0], feeds[x] * feeds[y])
+
+
+def test_too_many_axes_are_copied() -> None:
+    x = placeholder("x", Spec((2, 3, 2, 3, 2, 3, 5), np.dtype(np.float32)))
+    made = ops.transpose(Operation(x), (4, 1, 5, 2, 3, 0, 6)) + 1.0
+    values = RNG.standard_normal(x.shape).astype(np.float32)
+    found, wanted, _ = compared(made, {x: values})
+    np.testing.assert_array_equal(found, wanted)
+    assert RegionKind.MOVE in regions_of(made)
+
+
+def test_a_variable_that_is_read_elsewhere_is_not_overwritten() -> None:
+    """The rows of the second operand are others than the one that is written."""
+    start = RNG.standard_normal((3, 4, 50)).astype(np.float32)
+    w = variable("w", start)
+    step = Executable(
+        [], [(w, w * 2.0 - ops.broadcast_to(w[:, 3:], (3, 4, 50)))], executor="native"
+    )
+    step.run({})
+    np.testing.assert_array_equal(w.value.read(), start * 2 - start[:, 3:])
 
 
 @pytest.mark.parametrize("keep", [False, True])
