@@ -6,11 +6,12 @@ import argparse
 import csv
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from magmadnn.errors import ArgumentError, UnknownNameError
-from magmadnn.runtime.threads import set_threads
+from magmadnn.runtime.threads import MOST, set_threads
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +29,7 @@ class Parser(argparse.ArgumentParser):
     def add_threads(self, to: Any = None) -> None:
         """Add `--threads N`, to a group of options where one is given; `read` obeys it."""
         about = "threads to compute on; results do not depend on it (default: one for each core)"
-        (to or self).add_argument("--threads", type=whole(1), metavar="N", help=about)
+        (to or self).add_argument("--threads", type=whole(1, MOST), metavar="N", help=about)
 
     def add_reading(self, required: bool = True) -> None:
         """Add the options of commands that read data for a network that is trained."""
@@ -72,18 +73,17 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Reads a whole number of at least `least`."""
+def whole(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    """Reads a whole number from `least` to `most`; files hold none that needs more than 64 bits."""
 
     def read(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}, got {text!r}"
-            )
+        if not least <= value <= most:
+            words = f"from {least} to {most}" if value > most else f"of at least {least}"
+            raise argparse.ArgumentTypeError(f"must be a whole number {words}, got {text!r}")
         return value
 
     return read
@@ -116,7 +116,7 @@ def sizes(text: str) -> tuple[int, ...]:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1:
+    if not found or min(found) < 1 or max(found) >= 2**63:
         raise argparse.ArgumentTypeError(
             f"must be whole numbers of at least 1 with commas between, such as 512,256, got {text!r}"
         )
@@ -138,7 +138,9 @@ def as_typed(message: str) -> str:
     message = re.sub(r'\b(missing|decimal)="([^"]+)"', r"--\1 \2", message)
     return re.sub(
         r"\b(ignore|categories)=\[([^\]]*)\]",
-        lambda found: f"--{found[1]} " + re.sub(r"'([^',]*)'(, )?", r"\1,", found[2]).strip(","),
+        lambda found: (
+            f"--{found[1]} " + shlex.quote(re.sub(r"'([^',]*)'(, )?", r"\1,", found[2]).strip(","))
+        ),
         message,
     )
 

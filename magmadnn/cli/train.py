@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from magmadnn.compiler.program.precision import PRECISIONS
 from magmadnn.data.targets import TASKS
-from magmadnn.errors import ArgumentError
 from magmadnn.layers.activations import ACTIVATIONS
 from magmadnn.models import NETWORKS
-from magmadnn.optim import by_name as optimizer_by_name
 
 from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, columns, one_of, sizes, whole
 from .console import Console
 from .training_run import resume_run, start_run
 
+_OPTIMIZERS = "sgd adam adamw rmsprop adagrad lars lamb".split()  # those that need no settings
+
 
 def _optimizer(text: str) -> str:
-    try:
-        optimizer_by_name(text)
-    except ArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text.lower()
+    return one_of("optimiser", _OPTIMIZERS)(text.lower())
 
 
 Option = tuple[str, Callable[[str], Any], str, str]  # name, reader, what stands for its value, help

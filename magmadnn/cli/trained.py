@@ -26,7 +26,8 @@ def open_trained(name: str) -> tuple[Model, Preparation]:
     folder = expanded(name)
     if not is_folder(folder):
         raise FileError(
-            f"{shown(name)}: expected the output folder of a training, which is not there"
+            f"{shown(name)}: expected the output folder of a training, "
+            + ("got a file" if is_there(folder) else "which is not there")
         )
     inner = folder / MODEL
     if not is_folder(inner) and is_there(folder / RUN):

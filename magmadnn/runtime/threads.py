@@ -6,6 +6,8 @@ import os
 
 from magmadnn.errors import ArgumentError
 
+MOST = 1024  # threads: starting very many takes minutes, in which no signal is heard
+
 _chosen: list[int] = []
 
 
@@ -16,13 +18,15 @@ def set_threads(count: int) -> None:
     MAGMADNN_NUM_THREADS, else one for each core that the process may use.
 
     Args:
-        count: 1 or more; more than there are cores gains nothing.
+        count: from 1 to 1,024; more than there are cores gains nothing.
 
     Raises:
-        ArgumentError: if it is below 1.
+        ArgumentError: if it is another number.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ArgumentError(f"set_threads: count must be an integer of at least 1, got {count!r}")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+        raise ArgumentError(
+            f"set_threads: count must be an integer from 1 to {MOST}, got {count!r}"
+        )
     _chosen[:] = [count]
 
 
@@ -36,9 +40,9 @@ def thread_count() -> int:
         from magmadnn.compiler.llvm.ir.target import cores
 
         text = os.environ.get("MAGMADNN_NUM_THREADS", "")
-        if text and not (text.isdigit() and int(text) > 0):
+        if text and not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= MOST):
             raise ArgumentError(
-                f"MAGMADNN_NUM_THREADS must be an integer of at least 1, got {text!r}"
+                f"MAGMADNN_NUM_THREADS must be an integer from 1 to {MOST}, got {text!r}"
             )
         _chosen[:] = [int(text) if text else cores()]
     return _chosen[0]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.cli.arguments import as_typed
 from magmadnn.errors import (
     ArgumentError,
     DataError,
@@ -344,3 +345,12 @@ def test_in_python(place: Path, name: str) -> None:
 def test_on_the_command_line(place: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     while_training = "NaN in the loss" in name
     check_on_the_command_line(place, capsys, COMMAND[name], while_training)
+
+
+@pytest.mark.parametrize(("python", "typed"), [
+    ('give missing="mean"', "give --missing mean"),
+    ("say so with categories=['sex', 'ward']", "say so with --categories sex,ward"),
+    ("say so with categories=['column 2', 'its']", "say so with --categories 'column 2,its'"),
+])  # fmt: skip
+def test_ways_out_can_be_typed_as_they_are_printed(python: str, typed: str) -> None:
+    assert as_typed(python) == typed

@@ -136,6 +136,11 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "load: the folder must be a path, got 3",
     ),
+    "file: a folder to export to": (
+        lambda p: network().export("."),
+        ArgumentError,
+        "export: the file name must end in .o, got '.'",
+    ),
     "file: a number to export to": (
         lambda p: network().export(None),
         ArgumentError,
@@ -144,6 +149,10 @@ PYTHON: dict[str, PythonCase] = {
 }
 
 COMMAND: dict[str, CommandCase] = {
+    "file: evaluate a file": (
+        ("evaluate", "good.csv", "--data", "good.csv"),
+        "good.csv: expected the output folder of a training, got a file",
+    ),
     "device: cuda": (
         (*TRAIN, "--device", "cuda"),
         "--device cuda: no NVIDIA driver was found (libcuda.so.1); use --device cpu",

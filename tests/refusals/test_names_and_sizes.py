@@ -294,9 +294,8 @@ COMMAND: dict[str, CommandCase] = {
     "name: optimizer": (
         (*TRAIN, "--optimizer", "adma"),
         (
-            "--optimizer: optimiser 'adma' is not known: did you mean 'Adam'? known are "
-            "AdaGrad, Adam, AdamW, Chain, LAMB, LARS, RMSProp, SGD; see magmadnn train "
-            "--help"
+            "--optimizer: optimiser 'adma' is not known: did you mean 'adam'? known are "
+            "adagrad, adam, adamw, lamb, lars, rmsprop, sgd; see magmadnn train --help"
         ),
     ),
     "name: missing": (
@@ -372,6 +371,31 @@ COMMAND: dict[str, CommandCase] = {
     "size: threads": (
         (*TRAIN, "--threads", "0"),
         ("--threads: must be a whole number of at least 1, got '0'; see magmadnn train --help"),
+    ),
+    "size: too many threads": (
+        (*TRAIN, "--threads", "1000000"),
+        (
+            "--threads: must be a whole number from 1 to 1024, got '1000000'; see "
+            "magmadnn train --help"
+        ),
+    ),
+    "size: a seed of 67 bits": (
+        (*TRAIN, "--seed", "99999999999999999999"),
+        (
+            "--seed: must be a whole number from 0 to 9223372036854775807, got "
+            "'99999999999999999999'; see magmadnn train --help"
+        ),
+    ),
+    "size: layers of 67 bits": (
+        (*TRAIN, "--hidden", "99999999999999999999"),
+        "~--hidden: must be whole numbers of at least 1 .*",
+    ),
+    "name: optimiser that needs others": (
+        (*TRAIN, "--optimizer", "Chain"),
+        (
+            "--optimizer: optimiser 'chain' is not known: known are adagrad, adam, adamw, "
+            "lamb, lars, rmsprop, sgd; see magmadnn train --help"
+        ),
     ),
     "size: checkpoints": (
         (*TRAIN, "--checkpoint-every", "0"),

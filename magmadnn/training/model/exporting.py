@@ -39,7 +39,7 @@ def export_model(
     """Write the files that `Model.export` describes; gives their paths."""
     place = as_path("export: the file", path)
     if place.suffix not in _ENDINGS:
-        raise ArgumentError(f"export: the file name must end in .o, got {place.name!r}")
+        raise ArgumentError(f"export: the file name must end in .o, got {str(place)!r}")
     prefix = _prefix(place, name)
     beside = [place.with_suffix(".h"), place.with_suffix(".f90")]
     for file in beside:

@@ -22,7 +22,7 @@ def summary_text(model: Model) -> str:
     for node in topological([o.node for o in model.outputs], layer_calls):
         if isinstance(node.origin, LayerCall):
             layer = node.origin.layer
-            count = sum(prod(p.value.shape) for p in layer.parameters())
+            count = sum(prod(p.value.shape) for p in layer.parameters() if p.trained)
             frozen = "" if layer.is_trainable or not count else " (frozen)"
             rows.append(
                 (layer.label, type(layer).__name__, shape_text(node.shape), f"{count:,}{frozen}")
@@ -37,6 +37,7 @@ def summary_text(model: Model) -> str:
     )
     nbytes = sum(p.value.nbytes for p in model.variables())
     lines.append(
-        f"{kept - states:,} parameters, {trained:,} trained; {states:,} states; {nbytes:,} bytes"
+        f"{kept - states:,} parameters, {trained:,} trained; "
+        f"{states:,} state{'s' * (states != 1)}; {nbytes:,} bytes"
     )
     return "\n".join(lines)
