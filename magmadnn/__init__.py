@@ -4,7 +4,7 @@
 
 Start with `md.Model` and `md.layers`, or with `md.variable`, operators and `md.grad`.
 
-What belongs to training is imported when it is first used, so that `import magmadnn` costs little.
+What belongs to training or files is imported when it is first used, so that `import magmadnn` costs little.
 """
 
 from importlib import import_module
@@ -24,11 +24,7 @@ from magmadnn.tensor import (
     hvp,
     init,
     jacobian,
-    load_csv,
-    load_npz,
     placeholder,
-    save_csv,
-    save_npz,
     variable,
     with_update,
 )
@@ -37,6 +33,7 @@ from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
     from magmadnn import data, layers, losses, metrics, models, optim, sklearn
+    from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import History, Model, callbacks, load
 
 __version__ = "0.1.0"
@@ -49,6 +46,7 @@ _LATER = {
     "History": "training",
     "Model": "training",
     "load": "training",
+    **dict.fromkeys(("load_csv", "load_npz", "save_csv", "save_npz"), "tensor.files"),
 }
 
 

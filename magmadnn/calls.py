@@ -7,7 +7,6 @@ more than one Python call; the signature is looked at only after a TypeError. `E
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -217,6 +216,8 @@ def missing_name(
         names = [n for n in known() if not n.startswith("_")]
         if found := hint(kinds, name, names):
             return found
+        import difflib  # rarely needed
+
         near = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.7)
         return f"did you mean {near[0]!r}?" if near else None
 

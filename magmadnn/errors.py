@@ -27,7 +27,6 @@ with code 2.
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import Self
@@ -112,6 +111,8 @@ class UnknownNameError(ArgumentError):
         way_out = way_out or hint([what.rpartition(": ")[2]], name, names)
         if way_out:
             return cls(f"{what} {shown(repr(name), _NAME)} is not known: {way_out}")
+        import difflib  # rarely needed
+
         # To compare takes time that grows with both lengths, and names from files may be of any length.
         near_names = [n for n in names[:_NAMES] if len(n) <= _NAME] if len(text) <= _NAME else []
         begun = [n for n in near_names if len(text) > 1 and n.startswith(text)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -27,11 +26,15 @@ from .elementary import log
 _XY = ("x", "y")
 
 
-def _exact(function: Callable[[Fraction, Fraction], Any]) -> Callable[..., Any]:
+def _exact(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """A reference in exact fractions."""
-    return elementwise_reference(
-        lambda a, b: float(function(Fraction(float(a)), Fraction(float(b))))
-    )
+
+    def rounded(a: Any, b: Any) -> float:
+        from fractions import Fraction  # rarely needed
+
+        return float(function(Fraction(float(a)), Fraction(float(b))))
+
+    return elementwise_reference(rounded)
 
 
 add = pointwise(

@@ -10,7 +10,6 @@ and table 2 (multipliers and key increments of Philox 4x32).
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -109,5 +108,7 @@ def permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:
 
 def stream_of(name: str, number: int = 0) -> int:
     """A stream for a use called `name`: 32 bits of its hash, above 32 bits of `number` (a step, say)."""
+    import hashlib  # takes longer to load than the rest of this folder
+
     digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") << 32 | (number & 0xFFFFFFFF)

@@ -5,10 +5,6 @@ from .calculus import hvp as hvp
 from .calculus import jacobian as jacobian
 from .conversion import asarray as asarray
 from .conversion import from_dlpack as from_dlpack
-from .files import load_csv as load_csv
-from .files import load_npz as load_npz
-from .files import save_csv as save_csv
-from .files import save_npz as save_npz
 from .operation import Operation as Operation
 from .operation import Placeholder as Placeholder
 from .operation import Variable as Variable
@@ -29,11 +25,7 @@ __all__ = [
     "grad",
     "hvp",
     "jacobian",
-    "load_csv",
-    "load_npz",
     "placeholder",
-    "save_csv",
-    "save_npz",
     "variable",
     "with_update",
 ]

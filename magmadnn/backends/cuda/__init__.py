@@ -8,17 +8,19 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.errors import DeviceError, installing
 
-from .engine import Engine as Engine
 from .protocol import DeviceMemory as DeviceMemory
 
+if TYPE_CHECKING:
+    from .engine import Engine
+
 __all__ = [
-    "DeviceMemory", "Engine", "Provider", "array_library", "available", "check_process",
-    "device_count",     "device_engine", "device_memory", "install", "opens_slowly",
+    "DeviceMemory", "Provider", "array_library", "available", "check_process", "device_count",
+    "device_engine", "device_memory", "install", "opens_slowly",
 ]  # fmt: skip
 
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from magmadnn.backends.cuda import Engine, device_memory
-from magmadnn.backends.cuda.engine import EventNode, GraphNode, ProductNode
+from magmadnn.backends.cuda import device_memory
+from magmadnn.backends.cuda.engine import Engine, EventNode, GraphNode, ProductNode
 from magmadnn.compiler.tune.choice import limit_seconds
 from magmadnn.compiler.tune.file import Record, RecordsOf
 from magmadnn.errors import OutOfMemoryError

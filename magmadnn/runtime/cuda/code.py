@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from magmadnn.backends.cuda import Engine
+from magmadnn.backends.cuda.engine import Engine
 from magmadnn.compiler.cuda.module import OPTIONS, key_of, module_text, symbol
 from magmadnn.compiler.cuda.text.variant import Chip, Variant
 from magmadnn.compiler.dump import dump_kernel

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from magmadnn.backends.cuda import Engine
-from magmadnn.backends.cuda.engine import Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.backends.cuda.engine import Engine, Graph, GraphNode, KernelNode, ProductNode
 from magmadnn.compiler.cuda.fused.merged import merge, registers_of
 from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, hastened

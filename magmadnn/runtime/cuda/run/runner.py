@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from magmadnn.backends.cuda import Engine, device_engine
-from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Graph
+from magmadnn.backends.cuda import device_engine
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, Graph
 from magmadnn.compiler.cuda.text.finite import look_within
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.graph.dim import substitute

@@ -9,8 +9,7 @@ from itertools import cycle
 import numpy as np
 
 from magmadnn.backends.cpu.forks import cached_property
-from magmadnn.backends.cuda import Engine
-from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.backends.cuda.engine import Engine, ProductNode
 from magmadnn.compiler.cuda.fused.folded import folded
 from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
