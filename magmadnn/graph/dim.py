@@ -1,6 +1,7 @@
 """Dimensions that are known only when a graph runs.
 
-A dimension is an `int` or a `Dim`: a polynomial with integer coefficients over symbols such as `batch`.
+A dimension is an `int` or a `Dim`: a polynomial with integer coefficients over symbols such as `batch`, and
+over quotients that are rounded down, such as `time // 2`.
 Partial batches, growing batches and predictions for any number of rows so use one graph: the symbols
 get their values when placeholders are fed.
 """
@@ -8,24 +9,49 @@ get their values when placeholders are fed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
 from magmadnn.errors import GraphError, ShapeError
 
-Monomial = tuple[str, ...]  # the symbols of one product, sorted; () is the constant term
 Size = Union[int, "Dim"]
 Shape = tuple[Size, ...]
 
 
+@dataclass(frozen=True)
+class Quotient:
+    """`numerator // divisor`, rounded down; the divisor is 2 or more."""
+
+    numerator: Dim
+    divisor: int
+
+    def substitute(self, sizes: Mapping[str, Size]) -> Size:
+        """With some symbols replaced."""
+        return _replaced(self.numerator, sizes) // self.divisor
+
+    def __str__(self) -> str:
+        text = str(self.numerator) if self.numerator.is_symbol else f"({self.numerator})"
+        return f"({text} // {self.divisor})"
+
+
+Factor = str | Quotient
+Monomial = tuple[Factor, ...]  # the factors of one product, sorted; () is the constant term
+
+
+def _in_order(monomial: Monomial) -> tuple[str, ...]:
+    return tuple(map(str, monomial))
+
+
 class Dim:
-    """A polynomial over symbols, for instance `batch`, `2*batch + 1` or `batch*time`."""
+    """A polynomial over symbols, for instance `batch`, `2*batch + 1`, `batch*time` or `(time + 1) // 2`."""
 
     __slots__ = ("_terms",)
 
     __array_ufunc__: ClassVar[None] = None  # NumPy's integers on the left leave it to us
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
-        self._terms = tuple(sorted((m, int(c)) for m, c in terms.items() if c))
+        kept = ((m, int(c)) for m, c in terms.items() if c)
+        self._terms = tuple(sorted(kept, key=lambda term: (_in_order(term[0]), term[1])))
 
     @classmethod
     def symbol(cls, name: str) -> Dim:
@@ -34,23 +60,30 @@ class Dim:
 
     @property
     def terms(self) -> Mapping[Monomial, int]:
-        """The coefficient of each product of symbols."""
+        """The coefficient of each product of factors."""
         return dict(self._terms)
 
     @property
     def symbols(self) -> frozenset[str]:
         """The names that this dimension depends on."""
-        return frozenset(symbol for monomial, _ in self._terms for symbol in monomial)
+        return frozenset(s for m, _ in self._terms for factor in m for s in _symbols_of(factor))
 
     @property
     def is_symbol(self) -> bool:
         """Whether it is one symbol and nothing else."""
-        return len(self._terms) == 1 and len(self._terms[0][0]) == 1 and self._terms[0][1] == 1
+        factor, coefficient = self._factor
+        return isinstance(factor, str) and coefficient == 1
+
+    @property
+    def _factor(self) -> tuple[Factor | None, int]:
+        """Its only factor and the coefficient; None where it has others."""
+        (monomial, coefficient), *others = self._terms
+        return (monomial[0] if len(monomial) == 1 and not others else None), coefficient
 
     @property
     def never_negative(self) -> bool:
         """Whether no size of the symbols makes it negative."""
-        return all(coefficient > 0 for _, coefficient in self._terms)
+        return all(c > 0 and all(map(_is_never_negative, m)) for m, c in self._terms)
 
     def bind(self, sizes: Mapping[str, int]) -> int:
         """The value once every symbol has a size.
@@ -73,12 +106,7 @@ class Dim:
         Raises:
             ShapeError: if the value is negative.
         """
-        total: Size = 0
-        for monomial, coefficient in self._terms:
-            term: Size = coefficient
-            for symbol in monomial:
-                term = term * sizes.get(symbol, Dim.symbol(symbol))
-            total = total + term
+        total = _replaced(self, sizes)
         if isinstance(total, int) and total < 0:
             known = sorted(self.symbols & sizes.keys())
             given = ", ".join(f"{symbol} = {sizes[symbol]}" for symbol in known)
@@ -106,11 +134,39 @@ class Dim:
         terms: dict[Monomial, int] = {}
         for left, a in self._terms:
             for right, b in _terms_of(other):
-                product = tuple(sorted(left + right))
+                product = tuple(sorted(left + right, key=str))
                 terms[product] = terms.get(product, 0) + a * b
         return _lower(terms)
 
     __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Size:
+        """The quotient by a positive integer, rounded down.
+
+        Raises:
+            GraphError: if the divisor is another one.
+        """
+        if isinstance(divisor, Dim) or divisor < 1:
+            raise GraphError(f"the size {self} can be divided by integers from 1, got {divisor}")
+        whole: dict[Monomial, int] = {}
+        rest: dict[Monomial, int] = {}
+        for monomial, coefficient in self._terms:
+            quotient, left = divmod(coefficient, divisor)
+            if (
+                monomial and left
+            ):  # a part of a product stays whole: 3 * n // 2 is no n + n // 2 here
+                quotient, left = 0, coefficient
+            whole[monomial], rest[monomial] = quotient, left
+        left_over = _lower(rest)
+        if not isinstance(left_over, Dim):
+            return _lower(whole)  # less than the divisor
+        inner, coefficient = left_over._factor
+        if isinstance(inner, Quotient) and coefficient == 1:  # x // 2 // 3 is x // 6
+            return _lower(whole) + inner.numerator // (inner.divisor * divisor)
+        return _lower(whole) + Dim({(Quotient(left_over, divisor),): 1})
+
+    def __mod__(self, divisor: int) -> Size:
+        return self - self // divisor * divisor
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dim) and self._terms == other._terms
@@ -120,11 +176,39 @@ class Dim:
 
     def __repr__(self) -> str:
         text = ""
-        for monomial, coefficient in sorted(self._terms, key=lambda t: (-len(t[0]), t[0])):
+        for monomial, coefficient in sorted(
+            self._terms, key=lambda t: (-len(t[0]), _in_order(t[0]))
+        ):
             factors = [str(abs(coefficient))] if abs(coefficient) != 1 or not monomial else []
             sign = (" - " if coefficient < 0 else " + ") if text else "-" * (coefficient < 0)
-            text += sign + "*".join([*factors, *monomial])
+            text += sign + "*".join([*factors, *map(str, monomial)])
         return text
+
+
+def _replaced(size: Size, sizes: Mapping[str, Size]) -> Size:
+    """A size with some symbols replaced; it may be negative."""
+    if not isinstance(size, Dim):
+        return size
+    total: Size = 0
+    for monomial, coefficient in size._terms:
+        term: Size = coefficient
+        for factor in monomial:
+            known = (
+                sizes.get(factor, Dim.symbol(factor))
+                if isinstance(factor, str)
+                else factor.substitute(sizes)
+            )
+            term = term * known
+        total = total + term
+    return total
+
+
+def _symbols_of(factor: Factor) -> frozenset[str]:
+    return frozenset((factor,)) if isinstance(factor, str) else factor.numerator.symbols
+
+
+def _is_never_negative(factor: Factor) -> bool:
+    return isinstance(factor, str) or factor.numerator.never_negative
 
 
 def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
@@ -160,7 +244,7 @@ def divide(total: Size, part: Size) -> Size:
 
 def _leading(size: Size) -> tuple[Monomial, int]:
     """The term of highest degree; among equals the last in order."""
-    return max(_terms_of(size), key=lambda term: (len(term[0]), term[0]))
+    return max(_terms_of(size), key=lambda term: (len(term[0]), _in_order(term[0])))
 
 
 def _quotient(total: tuple[Monomial, int], part: tuple[Monomial, int]) -> Size | None:

@@ -114,16 +114,21 @@ def _length(words: OpWords, axis: int, entry: Entry, size: Size) -> Size:
     first, last = 0 if start is None else start, size if stop is None else stop
     if isinstance(size, int) and isinstance(first, int) and isinstance(last, int):
         return len(range(*slice(start, stop, step).indices(size)))
-    if step != 1:
-        raise ShapeError(f"{words.name}: axis {axis} has the unknown size {size}; use a step of 1")
+    if step < 0 and (start, stop) != (None, None):
+        raise ShapeError(
+            f"{words.name}: axis {axis} has the unknown size {size}, so a step of {step} must take all "
+            "of it; slice first, and reverse the result with [::-1]"
+        )
     rest = size - last
     if isinstance(last, int) and isinstance(rest, Dim) and not rest.never_negative:
         raise ShapeError(
             f"{words.name}: axis {axis} has the unknown size {size}, so it cannot end at {stop}; "
             "end it with a negative number or not at all"
         )
-    length = last - first
-    return max(length, 0) if isinstance(length, int) else length
+    length: Size = last - first
+    whole = max(length, 0) if isinstance(length, int) else length
+    found: Size = (whole + (abs(step) - 1)) // abs(step)
+    return found
 
 
 def _numpy_index(index: Sequence[Entry]) -> tuple[Any, ...]:
@@ -217,7 +222,7 @@ def _between(x: Array, axis: int, numbers: range) -> Array:
 
 def _unslice_boxes(result: Array, g: Array, index: Any, shape: tuple[int, ...]) -> Iterator[Box]:
     slices = [slice(e[1], e[1] + 1) if e[0] == "int" else slice(*e[1:]) for e in index]
-    inner = g[tuple(None if entry[0] == "int" else slice(None) for entry in index)]
+    inner = g[(*(None if entry[0] == "int" else slice(None) for entry in index), ...)]
     return _embedded(result, slices, inner, 0)
 
 

@@ -99,6 +99,9 @@ def test_sizes_may_be_known_late(batch: int) -> None:
         ops.take(x, i),
         ops.scatter_add(x, i, count=BATCH + 3),
         ops.pad(ops.transpose(x), ((0, 2), (1, 0)), 0.5),
+        x[::2] * 2.0,
+        ops.concat([x[1::3], x[::-2], x[:-1:4]], 0),
+        gradient(ops.sum(x[1::2, ::3] ** 2), [x])[0],
     ]
     feeds = {x: ramp(batch, 7), i: np.arange(batch, dtype=np.int32)[::-1] // 2}
     native, reference = (

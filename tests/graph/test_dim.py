@@ -150,3 +150,41 @@ def test_products_and_finding() -> None:
     assert product(()) == 1
     assert product((2, B, 3)) == 6 * B
     assert list(dims_of((1, ("slice", B, (T + 1,)), "x"))) == [B, T + 1]
+
+
+def test_quotients_are_rounded_down() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        a, b = (random_size(rng) for _ in range(2))
+        divisor, other = (int(n) for n in rng.integers(1, 6, 2))
+        for batch, time in ((0, 1), (3, 7), (5, 2), (11, 4)):
+            sizes = {"batch": batch, "time": time}
+
+            def known(size: Any, sizes: Any = sizes) -> int:
+                """Beside a number that keeps it from being negative."""
+                return bind_shape((size + 10**6,), sizes)[0] - 10**6
+
+            x, y = known(a), known(b)
+            assert known(a // divisor) == x // divisor
+            assert known(a % divisor) == x % divisor
+            assert known(a // divisor // other) == x // divisor // other
+            assert known((a // divisor) * b + a) == x // divisor * y + x
+            assert known((a // divisor + b) // other) == (x // divisor + y) // other
+
+
+def test_quotients_are_written_one_way() -> None:
+    assert (B * 4 + 6) // 2 == B * 2 + 3
+    assert (B + 5) // 2 == (B + 1) // 2 + 2
+    assert B // 2 // 3 == B // 6
+    assert hash(B // 2) == hash(B // 2)
+    assert B // 2 != T // 2
+    assert (B * 6) // 3 - B * 2 == 0
+    assert str((B + 1) // 2 * T + 3) == "((batch + 1) // 2)*time + 3"
+    assert (B // 2).symbols == {"batch"}
+    assert not (B // 2).is_symbol
+    assert ((B + 3) // 2).never_negative
+    assert not ((B - 3) // 2).never_negative
+    assert divide(B // 2 * T * 3, T) == B // 2 * 3
+    assert ((B + T) // 2).substitute({"batch": T}) == T
+    with pytest.raises(GraphError, match="integers from 1, got 0"):
+        B // 0

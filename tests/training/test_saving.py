@@ -193,3 +193,23 @@ def test_a_description_cannot_name_other_classes(tmp_path):
     save_state(tmp_path / "evil", state)
     with pytest.raises(CheckpointError, match=r"the model needs os\.system"):
         md.load(tmp_path / "evil")
+
+
+def test_every_second_step_of_a_sequence_of_any_length_is_saved(tmp_path):
+    x = md.layers.Input(("time", 3))
+    hidden = md.layers.Dense(4, activation="tanh")(x)
+    model = md.Model(
+        inputs=x, outputs=md.layers.Dense(2)(md.ops.sum(hidden[:, 1::2], axis=1)), loss="mse",
+        optimizer="adam", seed=1,
+    )  # fmt: skip
+    model.save(tmp_path / "m")
+    loaded = md.load(tmp_path / "m")
+    w, b, v, c = (np.asarray(value) for value in model.values().values())
+    for time in (6, 7, 1):
+        given = np.random.default_rng(time).normal(size=(5, time, 3)).astype(np.float32)
+        wanted = np.tanh(given @ w + b)[:, 1::2].sum(axis=1) @ v + c
+        np.testing.assert_allclose(model.predict(given), wanted, rtol=0, atol=2.0**-18)
+        np.testing.assert_array_equal(loaded.predict(given), model.predict(given))
+    model.fit(given, np.zeros((5, 2), np.float32), epochs=2, verbose=0)
+    with pytest.raises(GraphError, match="give the Input a fixed shape"):
+        model.export(tmp_path / "net.o")

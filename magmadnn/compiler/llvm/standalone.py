@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.plan.export import Call, Copy, Place, Standalone
-from magmadnn.graph.dim import Dim, Size
+from magmadnn.graph.dim import Dim, Quotient, Size
 
 from .ir.builder import F32, F64, I8, I32, I64, POINTER, VOID, Array, Code, Value
 from .ir.frame import ALIGNMENT
@@ -266,12 +266,22 @@ def polynomial(code: Code, size: Size, sizes: Mapping[str, Value]) -> Value:
     if not isinstance(size, Dim):
         return code.integer(size)
     total = code.integer(0)
-    for symbols, coefficient in size.terms.items():
+    for factors, coefficient in size.terms.items():
         term = code.integer(coefficient)
-        for symbol in symbols:
-            term = term * sizes[symbol]
+        for factor in factors:
+            if isinstance(factor, str):
+                term = term * sizes[factor]
+            else:
+                term = term * _rounded_down(code, factor, sizes)
         total = total + term
     return total
+
+
+def _rounded_down(code: Code, quotient: Quotient, sizes: Mapping[str, Value]) -> Value:
+    numerator = polynomial(code, quotient.numerator, sizes)
+    rest = numerator % quotient.divisor  # of the numerator's sign
+    rest = code.select(rest < 0, rest + quotient.divisor, rest)
+    return (numerator - rest) // quotient.divisor
 
 
 def _return_if(code: Code, condition: Value, status: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, CheckpointError, GraphError, UnknownNameError
-from magmadnn.graph.dim import Dim
+from magmadnn.graph.dim import Dim, Factor, Quotient
 from magmadnn.graph.op import REGISTRY, Op
 from magmadnn.graph.spec import as_dtype
 
@@ -91,7 +91,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return {"dtype": value.name}
     if isinstance(value, Dim):
-        return {"dim": [[list(symbols), factor] for symbols, factor in value.terms.items()]}
+        terms = value.terms.items()
+        return {"dim": [[list(map(_encode_factor, factors)), number] for factors, number in terms]}
     if isinstance(value, Op):
         return {"op": value.name}
     if is_dataclass(value) and not isinstance(value, type):
@@ -105,6 +106,24 @@ def encode(value: Any) -> Any:
         f"save: {value!r} cannot be written down; use a named function, and hand it over when loading: "
         "load(folder, custom=[function])"
     )
+
+
+def _encode_factor(factor: Factor) -> Any:
+    """A symbol, or a quotient that is rounded down."""
+    if isinstance(factor, str):
+        return factor
+    return {"quotient": [encode(factor.numerator), factor.divisor]}
+
+
+def _decode_factor(data: Any) -> Factor:
+    if isinstance(data, str):
+        return data
+    numerator, divisor = data["quotient"]
+    return Quotient(_decode_dim(numerator["dim"]), int(divisor))
+
+
+def _decode_dim(terms: Any) -> Dim:
+    return Dim({tuple(map(_decode_factor, factors)): number for factors, number in terms})
 
 
 def _encode_record(value: Any) -> dict[str, Any]:
@@ -180,7 +199,7 @@ _DECODERS: dict[str, Callable[[Any, Custom], Any]] = {
     "dict": lambda items, custom: {k: decode(v, custom) for k, v in items},
     "float": lambda text, custom: float(text),
     "dtype": lambda name, custom: as_dtype(name),
-    "dim": lambda terms, custom: Dim({tuple(symbols): factor for symbols, factor in terms}),
+    "dim": lambda terms, custom: _decode_dim(terms),
     "op": _decode_op,
     "magmadnn": _decode_own,
     "custom": _decode_named,
