@@ -33,8 +33,7 @@ def run(argv: Sequence[str]) -> int:
     """
     arguments = parser().read(argv)
     say = Console(arguments.quiet)
-    model, preparation = open_trained(arguments.folder)
-    model.preparation = preparation
+    model, _ = open_trained(arguments.folder)
     files = model.export(arguments.out, name=arguments.name, cpu=arguments.cpu)
     say("wrote " + ", ".join(map(str, files)))
     return 0

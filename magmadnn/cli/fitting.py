@@ -27,7 +27,6 @@ from .outputs import write_history, write_json, write_results
 from .results import say_result
 from .selection import Selection, read_selection
 from .settings import Settings, trained_rows
-from .units import OwnUnits
 
 REFIT = "refit"  # the folder of the second training, in that of the run
 
@@ -124,14 +123,14 @@ def _fit(run: Run, training: Training, folder: Path, epochs: int) -> tuple[Histo
     best = EarlyStopping("val_loss", patience=epochs, restore_best=True)
     validating: list[Callback] = [best] if settings.validation_split else []
     progress: list[Callback] = [] if say.quiet else [Progress()]
-    own_units, files = OwnUnits(training.data.preparation), _HistoryFiles(folder)
     try:
         history = training.model.fit(
             *training.data.train(),
             batch_size=settings.batch_size,
             epochs=epochs,
             validation_split=settings.validation_split,
-            callbacks=[own_units, *validating, *progress, files, checkpoint],
+            callbacks=[*validating, *progress, _HistoryFiles(folder), checkpoint],
+            prepared=True,
             verbose=False,
         )
     except (KeyboardInterrupt, Terminated):
@@ -172,6 +171,7 @@ def _build(settings: Settings, data: Dataset) -> Model:
         seed=settings.seed,
         precision=settings.precision,
         device=settings.device,
+        preparation=preparation,
     )
 
 

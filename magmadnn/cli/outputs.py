@@ -120,9 +120,7 @@ def write_results(
     Raises:
         FileError: if a file cannot be written.
     """
-    model.preparation = data.preparation
     save_model(model, folder / MODEL)
-    model.preparation = None
     result = result_of(model, data, history, settings, selection)
     write_file(folder / RESULT, as_json(result))
     return result

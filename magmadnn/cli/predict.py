@@ -14,7 +14,7 @@ from .arguments import Parser
 from .console import Console
 from .outputs import check_place, write_output
 from .trained import open_trained, rows_for
-from .units import Array, values
+from .units import Array
 
 
 def parser() -> Parser:
@@ -54,12 +54,12 @@ def run(argv: Sequence[str]) -> int:
 def _lines(model: Model, preparation: Preparation, x: Array) -> Iterator[Sequence[Any]]:
     """The header, then the cells of each row."""
     if preparation.task == "regression":
-        found = values(model, preparation, x).reshape(len(x), -1)
+        found = model.predict(x, prepared=True).reshape(len(x), -1)
         yield _names(preparation, found.shape[1])
         yield from found.tolist()
         return
-    probabilities = model.predict_probability(x)
-    names = preparation.restore_target(model.predict_class(x))
+    probabilities = model.predict_probability(x, prepared=True)
+    names = model.predict_class(x, prepared=True)
     yield ["class", *(f"p_{name}" for name in preparation.classes)]
     for name, row in zip(names.tolist(), probabilities.tolist(), strict=True):
         yield [name, *(f"{p:.9g}" for p in row)]  # 9 digits hold a float32

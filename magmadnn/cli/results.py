@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.data import Dataset
+from magmadnn.data import Dataset, Preparation
 from magmadnn.errors import CheckpointError, shown
 from magmadnn.models.baselines import classification_baselines, regression_baselines
 from magmadnn.storage.checkpoint import parameters_sha256
@@ -18,11 +18,12 @@ from magmadnn.storage.durable import read_file
 from magmadnn.storage.plain_json import JSON_BYTES, decode
 from magmadnn.storage.plain_schema import Either, Fields, Flag, Number, Text, Whole, check, maybe
 from magmadnn.training import History, Model
+from magmadnn.training.loop.measured import units_of
 
 from .console import Console
 from .selection import Selection, seconds_and_samples
 from .settings import Settings, trained_rows
-from .units import figures
+from .units import Array, figures
 
 RESULT = "result.json"
 _RESULT = Fields(
@@ -102,8 +103,22 @@ def _baselines(data: Dataset) -> dict[str, float]:
         return {}
     (x, y), (x_test, y_test) = data.train(), data.test()
     if preparation.task == "regression":
-        return regression_baselines(x, data.y_train, x_test, data.y_test)
+        return _of_targets(preparation, x, data.y_train, x_test, data.y_test)
     return classification_baselines(x, y, x_test, y_test, len(preparation.classes))
+
+
+def _of_targets(
+    preparation: Preparation, x: Array, y: Array, x_test: Array, y_test: Array
+) -> dict[str, float]:
+    """What simple methods reach; of several targets for each, in its units."""
+    units = units_of(preparation) or ()
+    if len(units) < 2:
+        return regression_baselines(x, y, x_test, y_test)
+    return {
+        f"{unit.name}_{name}": value
+        for k, unit in enumerate(units)
+        for name, value in regression_baselines(x, y[:, k], x_test, y_test[:, k]).items()
+    }
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from .outputs import MODEL
 
 
 def open_trained(name: str) -> tuple[Model, Preparation]:
-    """The model of a run, or of the folder `model` inside, and the preparation of its training data.
+    """The model of a run, or of the folder `model` inside, and its preparation, which commands apply.
 
     Raises:
         FileError: there is no such folder.
@@ -42,7 +42,6 @@ def open_trained(name: str) -> tuple[Model, Preparation]:
             f"{name}: holds a model without the preparation of its data, so it was not saved by "
             "magmadnn train; use it from Python: md.load"
         )
-    model.preparation = None  # commands prepare what they read
     return model, made
 
 

@@ -1,38 +1,15 @@
-"""Errors of a regression in the units of the target, which is standardised for training."""
+"""Figures of a trained network: errors of a regression are in the units of the target."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from magmadnn.data import Preparation
 from magmadnn.training import Model
-from magmadnn.training.callbacks import Callback
-from magmadnn.training.loop.fit import Fit
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class OwnUnits(Callback):
-    """Turns the root mean squared errors in the history into the target's own units.
-
-    With several targets, which may have several units, they stay in standard deviations.
-
-    Args:
-        preparation: of the data.
-    """
-
-    def __init__(self, preparation: Preparation) -> None:
-        single = preparation.task == "regression" and len(preparation.target_std) == 1
-        self.unit = preparation.target_std[0] if single else 1.0
-
-    def on_epoch_end(self, fit: Fit) -> None:
-        """Scale the epoch's figures."""
-        for name in ("rmse", "val_rmse"):
-            if name in fit.row:
-                fit.row[name] *= self.unit
 
 
 def figures(
@@ -41,7 +18,7 @@ def figures(
     """Loss and errors on prepared rows: `loss`, and `accuracy`, or `rmse` and `r2`.
 
     The loss is the one of training: for a regression it is in squared standard deviations of the target.
-    The rmse is in the target's own units.
+    The rmse is in the target's own units. Of several targets each has its own figures, `<target>_rmse`.
 
     Args:
         model: the trained model.
@@ -50,14 +27,10 @@ def figures(
         y: prepared targets.
         raw: targets in their own units.
     """
-    found = {name: float(value) for name, value in model.evaluate(x, y).items()}
-    if preparation.task == "regression":
-        residual = values(model, preparation, x) - raw
-        found["rmse"] = math.sqrt(float(np.mean(np.square(residual))))
+    found = {name: float(v) for name, v in model.evaluate(x, y, prepared=True).items()}
+    if preparation.task == "regression":  # once more, from targets that were not rounded to float32
+        residual = model.predict(x, prepared=True) - raw
+        errors = np.sqrt(np.mean(np.square(residual), axis=0)).reshape(-1).tolist()
+        names = [name for name in found if name == "rmse" or name.endswith("_rmse")]
+        found |= zip(names, errors, strict=True)
     return found
-
-
-def values(model: Model, preparation: Preparation, x: Array) -> Array:
-    """Predictions of a regression in the target's own units, in the target's shape; float64."""
-    predicted = model.predict(x).reshape(len(x), *preparation.target_shape)
-    return preparation.restore_target(predicted)

@@ -83,7 +83,9 @@ def test_predict_writes_names_and_probabilities_of_classes(command, soils, tmp_p
     ]
     model, preparation = open_trained("run")
     x = md.data.load_for(preparation, "new.csv", with_target=False).x
-    np.testing.assert_array_equal(numbers.astype(np.float32), model.predict_probability(x))
+    np.testing.assert_array_equal(
+        numbers.astype(np.float32), model.predict_probability(x, prepared=True)
+    )
 
 
 def test_predict_writes_values_in_own_units(command, prices, tmp_path) -> None:

@@ -47,6 +47,34 @@ def test_columns_are_chosen_and_what_was_left_out_is_told(command: Command, tabl
     assert "regression of heat, flow" in command("summary", "r").out
 
 
+def test_each_of_several_targets_has_figures_in_its_units(command: Command, table: Path) -> None:
+    options = (*OPTIONS, "--epochs", 2, "--hidden", 3, "--validation-split", 0.2, "--out", "r")
+    done = command("train", "--data", table, *options)
+    assert done.code == 0, done.err
+    result = json.loads(Path("r/result.json").read_text())
+    for name, least, most in (("heat", 10, 4000), ("flow", 1, 40)):  # deviations are 40 and 5
+        assert least < result[f"test_{name}_rmse"] < most
+        assert least < result[f"validation_{name}_rmse"] < most
+        assert least < result[f"baseline_{name}_mean_rmse"] < most
+        assert f"baseline_{name}_ridge_r2" in result
+    assert "test_rmse" not in result  # of several units
+    columns = Path("r/history.csv").read_text().splitlines()[0].split(",")
+    assert ["heat_rmse", "flow_rmse", "heat_r2", "flow_r2", "val_loss"] == columns[2:7]
+    for part in ("test", "train"):
+        assert command("evaluate", "r", "--split", part, "--json", f"{part}.json").code == 0
+        found = json.loads(Path(f"{part}.json").read_text())
+        assert f"{part}_heat_rmse" in found
+    predicted = command("predict", "r", "--data", table, "--out", "p.csv")
+    assert predicted.code == 0, predicted.err
+    _, *rows = csv.reader(Path("p.csv").read_text().splitlines())
+    text = gzip.decompress(table.read_bytes()).decode().replace(",", ".").splitlines()[1:]
+    truth = np.array([line.split(";")[5:] for line in text], float)
+    assert command("evaluate", "r", "--data", table, "--json", "all.json").code == 0
+    whole = json.loads(Path("all.json").read_text())
+    errors = np.sqrt(np.mean((np.array(rows, float) - truth) ** 2, axis=0))
+    assert errors == pytest.approx([whole["holes_heat_rmse"], whole["holes_flow_rmse"]])
+
+
 def test_ways_out_are_given_as_options(command: Command, table: Path) -> None:
     plain = Path("plain.csv")
     plain.write_text(gzip.decompress(table.read_bytes()).decode())

@@ -311,7 +311,7 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         (
             "Model: a metric would stand in the column 'epoch' of the history, which means "
-            "something else; rename the metric's function, or the layer"
+            "something else; rename the metric's function, the layer, or the column of the target"
         ),
     ),
     "a metric called like one of validation": (
@@ -319,7 +319,7 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         (
             "Model: a metric would stand in the column 'val_mean' of the history, which means "
-            "something else; rename the metric's function, or the layer"
+            "something else; rename the metric's function, the layer, or the column of the target"
         ),
     ),
     "targets of unknown outputs": (

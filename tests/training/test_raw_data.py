@@ -269,6 +269,46 @@ def test_several_targets_in_their_own_units(pandas):
     assert model.evaluate(frame, target[["flow", "heat"]]) == model.evaluate(frame, target)
 
 
+def test_metrics_of_several_targets_are_those_of_each_in_its_units(pandas):
+    def largest(predictions: Any, targets: Any) -> Any:
+        return md.ops.abs(predictions - targets)
+
+    frame, target = table(pandas.DataFrame), pandas.DataFrame({"heat": HEAT, "flow": C * 1e-3})
+    metrics = ["rmse", "mse", "mae", "r2", largest]
+    model = network(outputs=2, preparation=md.data.Standardize(), metrics=metrics)
+    history = model.fit(frame, target, epochs=2, verbose=False, validation_split=0.25)
+    weights = np.linspace(0.0, 2.0, ROWS)
+    truth, found = target.to_numpy(), model.predict(frame)
+    for w in (None, weights):
+        figures = model.evaluate(frame, target, sample_weight=w, batch_size=13)
+        assert list(figures)[1:] == [
+            f"{name}_{metric}"
+            for metric in ("rmse", "mse", "mae", "r2", "largest")
+            for name in ("heat", "flow")
+        ]
+        for k, name in enumerate(("heat", "flow")):
+            residual = found[:, k] - truth[:, k]
+            squared, absolute = (np.average(v, weights=w) for v in (residual**2, abs(residual)))
+            spread = np.average((truth[:, k] - np.average(truth[:, k], weights=w)) ** 2, weights=w)
+            expected = {
+                "rmse": squared**0.5, "mse": squared, "mae": absolute, "r2": 1 - squared / spread,
+                "largest": absolute,
+            }  # fmt: skip
+            for metric, value in expected.items():
+                # Outputs and standardised targets are float32.
+                assert figures[f"{name}_{metric}"] == pytest.approx(value, rel=1e-5, abs=1e-7), (
+                    metric
+                )
+    assert {"val_heat_rmse", "val_flow_r2"} <= set(history.columns)
+
+
+def test_a_target_whose_metrics_would_read_as_validation_is_refused(pandas):
+    target = pandas.DataFrame({"val": HEAT, "flow": C})
+    model = network(outputs=2, preparation=md.data.Standardize(), metrics=["rmse"])
+    with pytest.raises(ArgumentError, match="in the column 'val_rmse' of the history, which means"):
+        model.fit(table(pandas.DataFrame), target, verbose=False)
+
+
 @pytest.mark.parametrize(
     ("act", "error", "text"),
     [

@@ -18,7 +18,7 @@ from magmadnn.tensor import Operation, Placeholder
 
 from .heads import output_names
 from .pieces import Batch
-from .weights import checked_weights
+from .weights import weights_for
 
 
 def as_batch(
@@ -30,7 +30,7 @@ def as_batch(
     """A batch from what an iterable gives: (x, y) or (x, y, weights), which always come to the host.
 
     Arrays that lie on the device, if one is given, stay there; copies on the device may read them. In dicts
-    x and y go by the names of inputs and outputs.
+    x, y and weights go by the names of inputs and outputs.
 
     Raises:
         DataError: if it is something else.
@@ -51,7 +51,8 @@ def as_batch(
     if not all(sizes) or len(set(sizes)) > 1:
         raise DataError(f"the arrays of a batch need one number of rows above 0, got {sizes}")
     if weights:
-        batch = replace(batch, weights=checked_weights("weights", weights[0], batch.rows))
+        found = weights_for("weights", weights[0], batch.rows, output_names(outputs))
+        batch = replace(batch, weights=found)
     return batch
 
 

@@ -112,7 +112,7 @@ def _made(model: Model) -> list[Head]:
         column = f"{name}_loss" if several else None
         metrics = _metrics(loss, given, prefix)
         heads.append(Head(name, output, loss, weight, column, metrics))
-    _check_columns(heads)
+    check_columns([c for h in heads for c in (h.column, *h.metrics) if c is not None])
     return heads
 
 
@@ -230,17 +230,16 @@ def _metrics(loss: Loss, given: Sequence[Any], prefix: str) -> dict[str, Metric]
     return found
 
 
-def _check_columns(heads: Sequence[Head]) -> None:
+def check_columns(columns: Sequence[str]) -> None:
     """Look whether every figure has a column of its own, none that reads as one of validation.
 
     Raises:
         ArgumentError: naming the column.
     """
-    columns = [column for h in heads for column in (h.column, *h.metrics) if column is not None]
     counts = Counter([*columns, *FIGURES])
     for column in columns:
         if counts[column] > 1 or column.startswith("val_"):
             raise ArgumentError(
                 f"Model: a metric would stand in the column {column!r} of the history, which means "
-                "something else; rename the metric's function, or the layer"
+                "something else; rename the metric's function, the layer, or the column of the target"
             )

@@ -15,26 +15,17 @@ from magmadnn import ops
 from magmadnn.errors import DataError, ShapeError
 from magmadnn.graph.spec import is_floating
 from magmadnn.losses import Loss
-from magmadnn.losses.matching import refuse_pairs
-from magmadnn.metrics import (
-    R2,
-    MeanAbsoluteError,
-    MeanSquaredError,
-    Metric,
-    RootMeanSquaredError,
-)
 from magmadnn.metrics.metric import ratio
 from magmadnn.metrics.operands import ones
 from magmadnn.tensor import Operation, Placeholder, placeholder
 
-from .heads import heads_of
+from .heads import check_columns, heads_of
+from .measured import Measured
 
 if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_OF_DIFFERENCES = (MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2)
 
 
 class Objective:
@@ -46,29 +37,33 @@ class Objective:
 
     Attributes:
         targets: placeholders, one for each output.
-        weights: placeholder for the samples' weights; None where there are none.
+        weights: placeholder for the samples' weights, [batch], or [batch, outputs] where each output has its
+            own; None where there are none.
         loss: what is minimised: the outputs' losses by their weights, and the regularisers.
         sums: pairs of losses, and streaming sums of the metrics, a vector each.
-        metrics: (column, Metric) in the order of their sums.
+        metrics: in the order of their sums.
     """
 
-    def __init__(self, model: Model, targets: Sequence[Array], weighted: bool) -> None:
+    def __init__(self, model: Model, targets: Sequence[Array], weights: Array | None) -> None:
         heads = heads_of(model)
         if len(targets) != len(heads):
             raise DataError(f"fit: the model has {len(heads)} outputs, got {len(targets)} targets")
         self.targets: list[Placeholder] = []
-        self.weights = placeholder("sample_weight", (None,)) if weighted else None
-        self.metrics: list[tuple[str, Metric]] = []
+        shape = () if weights is None else (None, *weights.shape[1:])
+        self.weights = placeholder("sample_weight", shape) if shape else None
+        self.metrics: list[Measured] = []
         losses, divisors, sums = [], [], []
         for k, (head, target) in enumerate(zip(heads, targets, strict=True)):
             fed = _target(k, head.output, target, len(heads) > 1)
             self.targets.append(fed)
-            losses.append(_scalar(head.loss, head.output, fed, self.weights))
+            own = self._weights_of(k)
+            losses.append(_scalar(head.loss, head.output, fed, own))
             divisors.append(head.loss.divisor(head.output, fed))
             for column, metric in head.metrics.items():
-                self.metrics.append((column, metric))
-                shown = in_units(metric, head.output, fed, model.units)
-                sums.append(_sums(metric, *shown, self.weights))
+                measured = Measured(column, metric, model.units)
+                self.metrics.append(measured)
+                sums += measured.sums(head.output, fed, own)
+        check_columns([c for m in self.metrics for c in m.columns])
         parts = [_times(h.weight, loss) for h, loss in zip(heads, losses, strict=True)]
         self.loss: Operation = sum(parts[1:], parts[0])
         penalty = _added(model.penalties())
@@ -78,15 +73,30 @@ class Objective:
         pairs = []
         if len(heads) > 1 or any(divisor is not None for divisor in divisors):
             self._losses = [(h.column, h.weight) for h in heads]
-            pairs = [self._pair(*both) for both in zip(losses, divisors, strict=True)]
+            pairs = [
+                self._pair(loss, self._weights_of(k), divisor)
+                for k, (loss, divisor) in enumerate(zip(losses, divisors, strict=True))
+            ]
             if penalty is not None:
                 self._losses.append((None, 1.0))
-                pairs.append(self._pair(penalty, None))
+                pairs.append(self._pair(penalty, None if self._has_own_weights else self.weights))
         self.sums: list[Operation] = [*pairs, *sums]
 
-    def _pair(self, loss: Operation, divisor: Any) -> Operation:
+    @property
+    def _has_own_weights(self) -> bool:
+        """Whether each output has weights of its own."""
+        return self.weights is not None and len(self.weights.shape) > 1
+
+    def _weights_of(self, output: int) -> Operation | None:
+        """The weights [batch] of an output; None where there are none."""
+        if self.weights is None or not self._has_own_weights:
+            return self.weights
+        column: Operation = self.weights[:, output]
+        return column
+
+    def _pair(self, loss: Operation, weights: Operation | None, divisor: Any = None) -> Operation:
         """The loss of a batch times what it was divided by, and that, in float64."""
-        shares = [ops.cast(x, "float64") for x in (self.weights, divisor) if x is not None]
+        shares = [ops.cast(x, "float64") for x in (weights, divisor) if x is not None]
         total = ops.sum(shares[0] if shares else ones(self.targets[0].shape[:1]))
         if len(shares) == 2:
             total = ops.sum(shares[0] * shares[1])
@@ -102,7 +112,7 @@ class Objective:
     def higher_is_better(self) -> dict[str, bool | None]:
         """For losses and metrics: whether higher values are better; None where it does not say."""
         losses = ["loss", *(column for column, _ in self._losses if column is not None)]
-        metrics = {column: metric.higher_is_better for column, metric in self.metrics}
+        metrics = {c: m.metric.higher_is_better for m in self.metrics for c in m.columns}
         return dict.fromkeys(losses, False) | metrics
 
     def results(self, loss: float, sums: Sequence[Array]) -> dict[str, Any]:
@@ -118,8 +128,9 @@ class Objective:
             loss = sum(w * mean for (_, w), mean in zip(self._losses, means, strict=True))
         found: dict[str, Any] = {"loss": loss}
         found |= {c: m for (c, _), m in zip(self._losses, means, strict=True) if c is not None}
-        for (column, metric), total in zip(self.metrics, sums[count:], strict=True):
-            found[column] = metric.result(total)
+        totals = iter(sums[count:])
+        for measured in self.metrics:
+            found |= measured.results(totals)
         return found
 
 
@@ -132,15 +143,6 @@ def _added(terms: Sequence[Operation]) -> Operation | None:
     return sum(terms[1:], terms[0]) if terms else None
 
 
-def _sums(
-    metric: Metric, output: Operation, target: Operation, weights: Placeholder | None
-) -> Operation:
-    """What a metric adds up over a batch."""
-    found: Operation = metric.sums(output, target, weights)
-    refuse_pairs(f"metric {metric.name}", found, output, target)
-    return found
-
-
 def _target(number: int, output: Operation, target: Array, numbered: bool) -> Placeholder:
     """The placeholder for a target like this array."""
     dtype = output.dtype if is_floating(target.dtype) else np.int64
@@ -148,23 +150,8 @@ def _target(number: int, output: Operation, target: Array, numbered: bool) -> Pl
     return placeholder(name, (None, *target.shape[1:]), dtype)
 
 
-def in_units(
-    metric: Metric, output: Operation, target: Operation, units: tuple[float, float] | None
-) -> tuple[Operation, Operation]:
-    """What a metric compares, in the target's units (mean, deviation) if there are any."""
-    if units is None:
-        return output, target
-    mean, deviation = units
-    if len(output.shape) == len(target.shape) + 1 and output.shape[-1] == 1:
-        output = output[..., 0]  # what a function of the user's own would broadcast
-    if isinstance(metric, _OF_DIFFERENCES):  # a shift would only cost digits
-        mean = 0.0
-    first, second = (ops.cast(x, "float64") * deviation + mean for x in (output, target))
-    return first, second
-
-
 def _scalar(
-    loss: Loss, output: Operation, target: Placeholder, weights: Placeholder | None
+    loss: Loss, output: Operation, target: Placeholder, weights: Operation | None
 ) -> Operation:
     total: Operation = loss(output, target, weights)
     if total.shape != ():

@@ -47,7 +47,7 @@ class Totals:
             rows: of a batch.
             losses: of the batches.
             sums: of the metrics, [batches, ...] each.
-            weights: of the rows, [batches * rows]; None where all are 1.
+            weights: of the rows, [batches * rows] or [batches * rows, outputs]; None where all are 1.
         """
         count = len(losses)
         self.rows += rows * count
@@ -56,7 +56,7 @@ class Totals:
             self.weight += float(rows) * count  # of integers: exact in any order
             terms *= float(rows)
         else:
-            total = weights.reshape(count, rows).sum(axis=1).astype(np.float64)
+            total = weights.reshape(count, -1).sum(axis=1).astype(np.float64)
             self.weight = float(_added(self.weight, total))
             terms *= total
         self.loss = float(_added(self.loss, terms))
@@ -89,8 +89,15 @@ def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Arr
     feeds = dict(zip(model.inputs, batch.inputs, strict=True))
     feeds |= dict(zip(objective.targets, batch.targets, strict=True))
     if objective.weights is not None:
-        rows = np.ones(batch.rows, np.float32)
-        feeds[objective.weights] = rows if batch.weights is None else batch.weights
+        of_each = (len(objective.targets),) if len(objective.weights.shape) > 1 else ()
+        sizes = (batch.rows, *of_each)
+        found = np.ones(sizes, np.float32) if batch.weights is None else batch.weights
+        if found.ndim != len(sizes):
+            raise DataError(
+                "this batch has weights of one kind, the first had others: give weights of all outputs "
+                "together with each batch, or of each output by its name"
+            )
+        feeds[objective.weights] = found
     elif batch.weights is not None:
         raise DataError("this batch has weights, the first had none; give weights with each batch")
     return feeds

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
+from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError, UnknownNameError
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import BFLOAT16, is_floating
 from magmadnn.memory.foreign import as_array
@@ -18,15 +18,25 @@ def sample_weights(
     targets: Sequence[Array],
     given: Any,
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
+    outputs: Sequence[str] = (),
 ) -> Array | None:
     """The weight of each sample from weights and classes' weights; None where there are none.
+
+    Args:
+        what: how messages begin.
+        targets: one array for each output.
+        given: as `weights_for` takes it, or None.
+        class_weight: a weight for each class.
+        outputs: their names.
 
     Raises:
         DataError, ShapeError: for negative weights, or as many as there are not samples.
         ArgumentError: for a class that has no weight.
+        UnknownNameError: for the name of an output that is not known.
     """
     rows = len(targets[0])
-    weights = None if given is None else checked_weights(f"{what}: sample_weight", given, rows)
+    name = f"{what}: sample_weight"
+    weights = None if given is None else weights_for(name, given, rows, outputs)
     if class_weight is not None:
         if len(targets) > 1:
             raise ArgumentError(
@@ -37,7 +47,51 @@ def sample_weights(
         weights = by_class if weights is None else weights * by_class
     if weights is not None and not weights.any():
         raise DataError(f"{what}: the weights of all rows are 0, so there is nothing to measure")
+    if weights is not None and weights.ndim > 1 and not (some := weights.any(axis=0)).all():
+        raise DataError(
+            f"{what}: the weights of all rows are 0 for the output {outputs[int(some.argmin())]!r}; "
+            "loss_weights of the model leave an output out"
+        )
     return weights
+
+
+def weights_for(what: str, given: Any, rows: int, outputs: Sequence[str]) -> Array:
+    """Weights of rows, float32: [rows]; or, for several outputs with weights of their own, [rows, outputs].
+
+    Args:
+        what: how messages call them.
+        given: an array for all outputs; a dict of such by the names of outputs, where 1 counts for those that
+            are left out; or, for several outputs, a list of them in order.
+        rows: that there are.
+        outputs: their names.
+
+    Raises:
+        UnknownNameError: for the name of an output that is not known.
+        ArgumentError: for a list of another length, or an empty dict.
+        DTypeError, ShapeError, DataError: as `checked_weights`.
+    """
+    if isinstance(given, (list, tuple)) and len(outputs) > 1:
+        if not given or any(np.ndim(part) == 0 for part in given):
+            return checked_weights(what, given, rows)
+        if len(given) != len(outputs):
+            raise ArgumentError(
+                f"{what} has {len(given)} arrays for {len(outputs)} outputs; give one for each of "
+                f"{', '.join(outputs)}, or a dict by their names"
+            )
+        given = dict(zip(outputs, given, strict=True))
+    if not isinstance(given, Mapping):
+        return checked_weights(what, given, rows)
+    if not given:
+        raise ArgumentError(f"{what} is an empty dict; give weights for an output, or leave it out")
+    for name in given:
+        if name not in outputs:
+            raise UnknownNameError.of(f"{what}: output", name, outputs)
+    ones = np.ones(rows, np.float32)
+    columns = [
+        checked_weights(f"{what}[{name!r}]", given[name], rows) if name in given else ones
+        for name in outputs
+    ]
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
 
 
 def checked_weights(what: str, given: Any, rows: int) -> Array:

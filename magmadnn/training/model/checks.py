@@ -21,7 +21,7 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.places import device_of
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.loop.given import inputs_for, targets_for
-from magmadnn.training.loop.heads import Head, heads_of, metrics_by_output
+from magmadnn.training.loop.heads import Head, heads_of, metrics_by_output, output_names
 from magmadnn.training.loop.resident import resident, settle_all
 from magmadnn.training.loop.target_values import check_targets
 from magmadnn.training.loop.weights import sample_weights
@@ -165,7 +165,7 @@ def check_validation(model: Model, data: Any) -> tuple[Any, Any, Any]:
     try:
         targets = targets_for(model.outputs, y, "", device)
         check_values(model, inputs, targets, later=True)
-        sample_weights("fit", targets, weights, None)
+        sample_weights("fit", targets, weights, None, output_names(model.outputs))
     except MagmaDNNError as error:
         text = str(error).removeprefix("fit: ")
         raise type(error)(f"fit: validation_data: {text}") from error

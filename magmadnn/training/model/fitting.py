@@ -10,7 +10,7 @@ from magmadnn.data import split_rows
 from magmadnn.errors import ArgumentError
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import BatchSize, Fit
-from magmadnn.training.loop.heads import heads_of
+from magmadnn.training.loop.heads import heads_of, output_names
 from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
 from magmadnn.training.loop.speculative import Call
@@ -57,7 +57,8 @@ def new_fit(
     else:
         later = not (class_weight or callbacks)
         inputs, targets = checked_arrays(model, "fit", x, y, later)
-        weights = sample_weights("fit", targets, sample_weight, class_weight)
+        names = output_names(model.outputs)
+        weights = sample_weights("fit", targets, sample_weight, class_weight, names)
         kept = None
         if validation_split and validation_data is not None:
             raise ArgumentError("fit: give validation_data or validation_split, not both")
@@ -107,7 +108,7 @@ def evaluated(model: Model, source: Source, batch_size: int) -> dict[str, Any]:
     sample = source.sample
     key = objective_key(model, sample)
     if model._evaluation is None or model._evaluation[0] != key:
-        objective = Objective(model, sample.targets, sample.weights is not None)
+        objective = Objective(model, sample.targets, sample.weights)
         model._evaluation = (key, objective, model._executable(objective.outputs))
     _, objective, executable = model._evaluation
     return run_once(model, objective, executable, source.epoch(0, batch_size, 0))

@@ -72,8 +72,9 @@ class Model(Pictured, ModelParts, TakesRawData):
             can be used. Parameters may be read and set as ever: they are copied when that is needed.
         preparation: of raw data, such as tables: `md.data.Standardize()`, from which the first `fit` makes a
             `Preparation` of the rows that it trains on; or one that is fitted. It is kept and saved with the
-            model. All data is then given raw; `predict` and metrics of a single quantity are in its units
-            (the loss is that of standardised targets), `predict_class` gives classes as data has them.
+            model. All data is then given raw; `predict` and metrics of quantities are in their units, of
+            several each in columns of its own, `<target>_mae` (the loss is that of standardised targets);
+            `predict_class` gives classes as data has them.
 
     Attributes:
         epochs_done: passes that `fit` has made with this model; saved with it. The next `fit` counts on, so
@@ -253,7 +254,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             validation_data: (x, y) or (x, y, weights) that is evaluated after each epoch.
             validation_split: or the part of x and y, chosen by seed, that is kept back for that.
             shuffle: a new order for each epoch, which depends on seed and epoch only.
-            sample_weight: weight of each sample in the loss.
+            sample_weight: weight of each sample in the loss; for several outputs also a dict of such by
+                name, where 1 counts for those that are left out, or a list in order.
             class_weight: weight of the samples of each class: {class: weight}, or "balanced", which gives
                 all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.
@@ -303,7 +305,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             x: as in `fit`.
             y: as in `fit`.
             batch_size: samples that are computed at a time; the result does not depend on it.
-            sample_weight: weight of each sample.
+            sample_weight: as in `fit`.
             prepared: as in `fit`.
         """
         at_least("evaluate: batch_size", batch_size, 1)
@@ -311,7 +313,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             source: Source = stream_of(self, x)
         else:
             inputs, targets = checked_arrays(self, "evaluate", x, y)
-            weights = sample_weights("evaluate", targets, sample_weight, None)
+            names = self.output_names
+            weights = sample_weights("evaluate", targets, sample_weight, None, names)
             source = ArraySource(inputs, targets, weights, seed=None)
         return evaluated(self, source, batch_size)
 

@@ -33,6 +33,7 @@ from magmadnn.errors import (
 from magmadnn.graph.op import Array
 from magmadnn.losses import classification, regression
 from magmadnn.training.loop.heads import heads_of
+from magmadnn.training.loop.measured import Unit, units_of
 
 if TYPE_CHECKING:
     from .model import Model
@@ -53,12 +54,9 @@ class TakesRawData:
     columns: Mapping[str, Schema] = {}  # replaced, never changed
 
     @property
-    def units(self) -> tuple[float, float] | None:
-        """Mean and deviation of the target, where metrics are in its units: of a single quantity."""
-        made = self.preparation
-        if not isinstance(made, Preparation) or len(made.target_std) != 1:
-            return None
-        return made.target_mean[0], made.target_std[0]
+    def units(self) -> tuple[Unit, ...] | None:
+        """What metrics are in the units of; None where targets are taken as they are."""
+        return units_of(self.preparation)
 
 
 def checked_preparation(value: Any) -> Preparation | Standardize | None:
@@ -99,11 +97,14 @@ def takes_raw(method: F) -> F:
 
 
 def _has_tables(values: Sequence[Any]) -> bool:
-    """Whether there is a table or a column of another library among these, or in a tuple of them."""
+    """Whether there is a table or a column of another library among these, or in a tuple or dict of them."""
     parts = [
         part for v in values for part in (v if isinstance(v, (tuple, list)) and len(v) < 9 else [v])
     ]
-    return any(is_foreign_data(part) for part in parts)
+    inner = [
+        part for p in parts for part in (p.values() if isinstance(p, Mapping) else [p])
+    ]  # of validation data too
+    return any(is_foreign_data(part) for part in inner)
 
 
 def fitted_preparation(model: Model, what: str, prepared: bool) -> Preparation | None:
@@ -228,7 +229,23 @@ def _targets(y: Any, what: str) -> Any:
 
 
 def _weights(value: Any, what: str) -> Any:
+    """Weights with arrays in place of columns."""
+    if isinstance(value, Mapping):
+        return {k: _weights(v, f"{what}[{k!r}]") for k, v in value.items()}
     return plain_target(value, what).values if is_column(value) else value
+
+
+def _check_rows(what: str, **given: Any) -> None:
+    """`check_rows` also of what stands in dicts and lists, by the words that messages call it by."""
+    found: dict[str, Any] = {}
+    for label, value in given.items():
+        if isinstance(value, Mapping):
+            found |= {f"{label}[{name!r}]": part for name, part in value.items()}
+        elif isinstance(value, (list, tuple)) and any(map(is_foreign_data, value)):
+            found |= {f"{label}[{k}]": part for k, part in enumerate(value)}
+        else:
+            found[label] = value
+    check_rows(what, **found)
 
 
 def _pair(
@@ -240,8 +257,7 @@ def _pair(
     learnt: dict[str, Schema] | None = None,
 ) -> tuple[Any, Any]:
     """Inputs and targets as the network takes them."""
-    labels = {"x": x, "y": y}
-    check_rows(f"{what}: ", **labels)
+    _check_rows(f"{what}: ", x=x, y=y)
     if made is None:
         return model_inputs(model, what, x, learnt, y), _targets(y, f"{what}: y")
     inputs = _prepared(what, lambda: made.apply_inputs(x))
@@ -257,7 +273,7 @@ def _evaluate(model: Model, method: Callable[..., Any], x: Any, options: dict[st
     if y is None:
         _refuse_stream(made, "evaluate")
         return method(model, x, **{**options, "prepared": True})
-    check_rows("evaluate: ", x=x, y=y, sample_weight=weights)
+    _check_rows("evaluate: ", x=x, y=y, sample_weight=weights)
     inputs, targets = _pair(model, "evaluate", made, x, y)
     options |= {"y": targets, "sample_weight": _weights(weights, "evaluate: sample_weight")}
     return method(model, inputs, **{**options, "prepared": True})
@@ -278,7 +294,7 @@ def _fit(model: Model, method: Callable[..., Any], x: Any, options: dict[str, An
     if y is None:
         _refuse_stream(own, "fit")
         return method(model, x, **{**options, "prepared": True})
-    check_rows("fit: ", x=x, y=y, sample_weight=weights)
+    _check_rows("fit: ", x=x, y=y, sample_weight=weights)
     made = _fit_preparation(model, own, x, y, options) if isinstance(own, Standardize) else own
     learnt = dict(before)
     inputs, targets = _pair(model, "fit", made, x, y, learnt)
@@ -292,6 +308,8 @@ def _fit(model: Model, method: Callable[..., Any], x: Any, options: dict[str, An
         model.preparation = made
     try:
         if isinstance(data, (tuple, list)) and len(data) in (2, 3):
+            labels = dict(zip(("x", "y", "weights"), data, strict=False))
+            _check_rows("fit: validation_data: ", **labels)
             val_x, val_y = _pair(model, "fit: validation_data", made, *data[:2])
             options["validation_data"] = (val_x, val_y, *(_weights(w, "weights") for w in data[2:]))
         return method(model, inputs, **{**options, "prepared": True})

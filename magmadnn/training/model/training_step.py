@@ -43,7 +43,8 @@ class Carried:
 
 def objective_key(model: Model, sample: Batch) -> tuple[Any, ...]:
     """Equal for equal losses and metrics of targets that look alike."""
-    return (*looks(sample.targets), sample.weights is not None, model.units, key_of(model))
+    weights = None if sample.weights is None else sample.weights.ndim
+    return (*looks(sample.targets), weights, model.units, key_of(model))
 
 
 def carried_from(model: Model) -> Carried | None:
@@ -84,7 +85,7 @@ def training_step(
             raise ArgumentError(
                 "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
             )
-        objective = Objective(model, sample.targets, sample.weights is not None)
+        objective = Objective(model, sample.targets, sample.weights)
         step = model._given.step(
             objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more, **way
         )
