@@ -25,6 +25,7 @@ from magmadnn.tensor import (
     init,
     jacobian,
     placeholder,
+    scan,
     variable,
     with_update,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "placeholder",
     "save_csv",
     "save_npz",
+    "scan",
     "set_threads",
     "sklearn",
     "variable",

@@ -8,6 +8,7 @@ get their values when placeholders are fed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Union
@@ -277,9 +278,25 @@ def bind_value(value: Any, sizes: Mapping[str, int]) -> Any:
     return tuple(bind_value(v, sizes) for v in value) if isinstance(value, tuple) else value
 
 
+class Inner(ABC):
+    """A graph inside an attribute of a node (`body.py`), which has dimensions of its own."""
+
+    @abstractmethod
+    def substitute(self, sizes: Mapping[str, Size]) -> Inner:
+        """The graph with some symbols replaced; itself where it has none of them."""
+
+    @abstractmethod
+    def in_phase(self, training: bool) -> Inner:
+        """The graph of one phase; itself where it has no phases."""
+
+    @abstractmethod
+    def dims(self) -> Iterator[Dim]:
+        """The symbolic dimensions in it."""
+
+
 def substitute(value: Any, sizes: Mapping[str, Size]) -> Any:
     """`value`, an attribute of a node, with the symbols of its dimensions replaced."""
-    if isinstance(value, Dim):
+    if isinstance(value, (Dim, Inner)):
         return value.substitute(sizes)
     return tuple(substitute(v, sizes) for v in value) if isinstance(value, tuple) else value
 
@@ -288,6 +305,8 @@ def dims_of(value: Any) -> Iterator[Dim]:
     """The symbolic dimensions in a shape or an attribute of a node."""
     if isinstance(value, Dim):
         yield value
+    elif isinstance(value, Inner):
+        yield from value.dims()
     elif isinstance(value, tuple):
         for inner in value:
             yield from dims_of(inner)

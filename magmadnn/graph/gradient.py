@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, ShapeError
 
 from .node import Node, constant, resolve_phase, scoped, topological
-from .op import NoGradient, Op
+from .op import NoGradient, Op, OpKind
 from .signature import shape_text
-from .spec import is_floating
+from .spec import Spec, is_floating
 from .stable import stabilised
 
 
@@ -31,13 +31,14 @@ class PartOp(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The ops that the sweep itself needs; `ops` gives them."""
+    """The ops that the sweep itself and passes need; `ops` gives them."""
 
     add: PartOp
     sum: PartOp  # (x, axis, keepdims)
     reshape: PartOp
     broadcast_to: PartOp
     cast: PartOp
+    copy: PartOp  # memory of its own
 
 
 _parts: list[Parts] = []
@@ -78,8 +79,18 @@ def gradient(
     stable = stabilised([y], targets)
     y, targets = stable[y], [stable.get(target, target) for target in targets]
     seed = seed if seed.dtype == y.dtype else _parts[0].cast(seed, y.dtype)
-    adjoints = _sweep(y, set(targets), seed)
-    return [adjoints[x] if x in adjoints else _zeros(x) for x in targets]
+    found = adjoints({y: seed}, targets)
+    return [zeros(x.spec) if g is None else g for x, g in zip(targets, found, strict=True)]
+
+
+def adjoints(seeds: Mapping[Node, Node], targets: Sequence[Node]) -> list[Node | None]:
+    """D sum(seed * y, of all y in `seeds`) / dx for each target; None where no y depends on it.
+
+    Raises:
+        GraphError: if an op on the way has no gradient.
+    """
+    found = _sweep(seeds, set(targets))
+    return [found.get(x) for x in targets]
 
 
 def _check(y: Node, xs: Sequence[Node], seed: Node | None) -> None:
@@ -102,24 +113,37 @@ def _check(y: Node, xs: Sequence[Node], seed: Node | None) -> None:
             )
 
 
-def _sweep(y: Node, targets: set[Node], seed: Node) -> Mapping[Node, Node]:
-    """The adjoints of all nodes between `targets` and y."""
-    order = topological([y])
+def _sweep(seeds: Mapping[Node, Node], targets: set[Node]) -> Mapping[Node, Node]:
+    """The adjoints of all nodes between `targets` and those of `seeds`."""
+    order = topological(list(seeds))
     needed: set[Node] = set()
     for node in order:
         if node in targets or any(i in needed for i in node.inputs):
             needed.add(node)
-    adjoints: dict[Node, Node] = {y: seed} if y in needed else {}
+    found = {y: seed for y, seed in seeds.items() if y in needed}
+    of_results: dict[Node, dict[int, Node]] = {}  # of nodes with several results, by their numbers
     for node in reversed(order):
-        if node in adjoints and any(i in needed for i in node.inputs):
-            with scoped((*node.path, "gradient")):
-                for operand, part in _parts_for(node, adjoints[node], needed):
-                    old = adjoints.get(operand)
-                    adjoints[operand] = part if old is None else _parts[0].add(old, part)
-    return adjoints
+        if not any(i in needed for i in node.inputs):
+            continue
+        with scoped((*node.path, "gradient")):
+            if node in found and isinstance(node.op, Op) and node.op.kind is OpKind.RESULT:
+                results = of_results.setdefault(node.inputs[0], {})
+                _add(results, node.attributes["index"], found[node])
+            elif node in found or node in of_results:
+                g = of_results[node] if node in of_results else found[node]
+                for operand, part in _parts_for(node, g, needed):
+                    _add(found, operand, part)
+    return found
 
 
-def _parts_for(node: Node, g: Node, needed: set[Node]) -> list[tuple[Node, Node]]:
+Key = TypeVar("Key")
+
+
+def _add(found: dict[Key, Node], key: Key, part: Node) -> None:
+    found[key] = _parts[0].add(found[key], part) if key in found else part
+
+
+def _parts_for(node: Node, g: Any, needed: set[Node]) -> list[tuple[Node, Node]]:
     """What `node` sends back to each operand that needs it."""
     op = node.op
     wanted = [i in needed and is_floating(i.dtype) for i in node.inputs]
@@ -159,6 +183,6 @@ def _fit(part: Node, operand: Node) -> Node:
     return part if part.dtype == operand.dtype else _parts[0].cast(part, operand.dtype)
 
 
-def _zeros(x: Node) -> Node:
-    zero = constant(np.zeros((), x.dtype))
-    return _parts[0].broadcast_to(zero, x.shape)
+def zeros(spec: Spec) -> Node:
+    """Zeros of a shape and dtype, as a graph."""
+    return _parts[0].broadcast_to(constant(np.zeros((), spec.dtype)), spec.shape)

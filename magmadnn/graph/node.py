@@ -21,8 +21,8 @@ import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, MagmaDNNError, ShapeError
 
-from .dim import Dim, Size, substitute
-from .op import Array, Op, as_arrays, is_number
+from .dim import Dim, Inner, Size, substitute
+from .op import Array, Op, OpKind, as_arrays, is_number
 from .operators import Operators
 from .signature import OpWords, shape_text
 from .spec import Spec, as_dtype
@@ -325,15 +325,20 @@ def topological(outputs: Iterable[Node], children: Children | None = None) -> li
     return order
 
 
-def rebuild(outputs: Sequence[Node], replacements: Mapping[Node, Node]) -> list[Node]:
+def rebuild(
+    outputs: Sequence[Node],
+    replacements: Mapping[Node, Node],
+    given: Mapping[str, Size] = _NO_ATTRIBUTES,
+) -> list[Node]:
     """`outputs` over a graph in which some nodes are replaced; untouched parts are shared.
 
-    Symbolic dimensions of a replaced node take the sizes of its replacement, everywhere.
+    Symbolic dimensions of a replaced node take the sizes of its replacement, everywhere, and those in `given`
+    take the sizes there.
 
     Raises:
         ShapeError, DTypeError: if a replacement does not fit, or what is computed from it.
     """
-    sizes: dict[str, Size] = {}
+    sizes = dict(given)
     for old, fresh in replacements.items():
         _match(old, fresh, sizes)
     new: dict[Node, Node] = dict(replacements)
@@ -414,7 +419,18 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
         if node.op is PHASE or node.op is UPDATE:
             new[node] = inputs[0]
         else:
-            new[node] = _renewed(node, inputs, {})
+            new[node] = _in_phase(_renewed(node, inputs, {}), training)
         if node.op is UPDATE and training:
             updates[inputs[1]] = inputs[2]
     return [new[node] for node in outputs], list(updates.items())
+
+
+def _in_phase(node: Node, training: bool) -> Node:
+    """The node with the graph inside it, if it has one, as that of one phase."""
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.LOOP:
+        return node
+    found = {
+        key: value.in_phase(training) if isinstance(value, Inner) else value
+        for key, value in node.attributes.items()
+    }
+    return node if found == node.attributes else replace(node, attributes=MappingProxyType(found))

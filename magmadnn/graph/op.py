@@ -43,6 +43,8 @@ class OpKind(Enum):
     )
     LIBRARY = "library"  # a library's function for each matrix of a stack, see `Op.library`
     RANDOM = "random"  # depends on a counter, see `Op.draws`
+    LOOP = "loop"  # runs its attribute `body` (`body.py`) `length` times; has several results
+    RESULT = "result"  # the result number `index` of its operand, which has several
     OTHER = "other"
 
 

@@ -10,7 +10,7 @@ _OF_OPTIMIZER = "it belongs to the optimiser: md.Model(..., optimizer=md.optim.A
 _QUIET = "leave it out; only fit prints"
 _FED_BATCHES = "an iterable of (x, y), or a function that makes one, gives batches as they come"
 _CONVOLUTION = "there are no convolutions yet; md.layers.Flatten and Dense take images"
-_RECURRENT = "there are no recurrent layers yet"
+_RECURRENT = "there are no recurrent layers yet; a layer of your own loops with md.scan"
 _DEVICE = 'the device is chosen when the model is made: md.Model(..., device="cuda")'
 _NO_MODES = "there are no modes to switch: fit trains; evaluate and predict do not"
 _FITS = "fit does that; for a loop of your own see md.optim.Adam().step(loss, parameters)"

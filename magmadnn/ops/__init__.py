@@ -70,6 +70,7 @@ from .indexing import (
 from .movement import (
     broadcast_to,
     concat,
+    copy,
     expand,
     expand_dims,
     flatten,
@@ -93,7 +94,7 @@ from .reductions import (
 from .sampling import dropout, random_normal, random_uniform
 from .slicing import flip, pad, split, unstack
 
-use(Parts(add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast))
+use(Parts(add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast, copy=copy))
 
 __all__ = [
     "abs",

@@ -376,3 +376,18 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
             )
     at = axis_number(words_of("stack", "the result"), axis, len(first) + 1)
     return concat([expand_dims(x, at) for x in xs], axis=at)
+
+
+copy = Op(
+    name="_copy",
+    args=("x",),
+    formula="x, in memory of its own",
+    kind=OpKind.MOVEMENT,
+    shapes=lambda words, specs, attributes: specs[0].shape,
+    dtypes=lambda words, dtypes, attributes: dtypes[0],
+    numpy=np.array,
+    vjp=lambda g, y, x: g,
+    reference=np.copy,
+    samples=lambda draw: [Sample((draw(3, 4),)), Sample((draw(),))],
+    boxes=lambda result, x: [(result, (0, x))],
+)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
-from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
+from magmadnn.graph.body import is_loop
 from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array
@@ -44,7 +45,7 @@ class Executable:
     Raises:
         UnknownNameError: if there is no such executor, precision or device.
         ArgumentError: if the reference executor shall run on a GPU.
-        DeviceError: if there is no such GPU.
+        DeviceError: if there is no such GPU, or a loop shall run there.
     """
 
     def __init__(
@@ -63,6 +64,10 @@ class Executable:
         self.program = rounded(Program.of(outputs, updates, training=training), precision)
         self.executor, self.precision = executor, precision
         self.device = device_of(device, executor)
+        if self.device is not None and any(map(is_loop, self.program.nodes())):
+            raise DeviceError(
+                f'device "{device}": there is no code for loops (md.scan) on a GPU; use device="cpu"'
+            )
         self._check = check
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.graph.body import nodes_inside
 from magmadnn.graph.dim import Dim, bind_shape, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array, Op, OpKind
@@ -30,7 +31,7 @@ class Indices:
 
     def __init__(self, program: Program) -> None:
         self._limits = sorted(
-            {pair for node in program.nodes() for pair in _limits_of(node)},
+            {pair for node in nodes_inside(program) for pair in _limits_of(node)},
             key=lambda pair: (pair[0].name or "", pair[1]),
         )
         self.some = bool(self._limits)

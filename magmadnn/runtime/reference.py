@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from magmadnn.compiler.program.call_plan import Plan, Step
 from magmadnn.errors import GraphError, NumericError
+from magmadnn.graph.body import body_of
 from magmadnn.graph.dim import bind_shape, bind_value
 from magmadnn.graph.node import (
     CONSTANT,
@@ -78,22 +80,71 @@ def _compute(
 ) -> tuple[list[Any], set[int]]:
     """The slots when all steps are done, and the ids of the leaves' arrays; nothing is written."""
     fed, sizes = bind(plan.program, feeds)
-    values: list[Any] = [None] * plan.slots
-    for slot, node in plan.leaves:
-        value = _leaf(node, fed, sizes)
-        values[slot] = value.astype(_FLOAT64) if float64 and is_floating(value.dtype) else value
-    leaves = {id(values[slot]) for slot, _ in plan.leaves}
-    for step in plan.steps:
-        operands = [values[i] for i in step.inputs]
-        value = _call(step, operands, sizes, float64)
-        if check and not float64:
-            _check(step.node, value, sizes)
-        for slot in step.frees:
-            values[slot] = None
-        values[step.output] = value
-        if watch is not None:
-            watch(step.node, value, operands)
-    return values, leaves
+    return _Way(sizes, watch, float64, check).compute(plan, fed)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How plans are run: `run` says what this means."""
+
+    sizes: Mapping[str, int]
+    watch: Watch | None
+    float64: bool
+    check: bool
+
+    def compute(self, plan: Plan, fed: Mapping[Node, Array]) -> tuple[list[Any], set[int]]:
+        """The slots when all steps are done, and the ids of the leaves' arrays."""
+        values: list[Any] = [None] * plan.slots
+        for slot, node in plan.leaves:
+            value = _leaf(node, fed, self.sizes)
+            wide = self.float64 and is_floating(value.dtype)
+            values[slot] = value.astype(_FLOAT64) if wide else value
+        leaves = {id(values[slot]) for slot, _ in plan.leaves}
+        for step in plan.steps:
+            operands = [values[i] for i in step.inputs]
+            found: Any  # an array, or the results of a loop
+            if step.body is None:
+                found = self._call(step, operands)
+            else:
+                found = self._loop(step.node, step.body, operands)
+            for slot in step.frees:
+                values[slot] = None
+            values[step.output] = found
+        return values, leaves
+
+    def _call(self, step: Step, operands: list[Array]) -> Array:
+        """What NumPy gives."""
+        value = _call(step, operands, self.sizes, self.float64)
+        if self.check and not self.float64:
+            _check(step.node, value, self.sizes)
+        if self.watch is not None:
+            self.watch(step.node, value, operands)
+        return value
+
+    def _loop(self, node: Node, plan: Plan, operands: list[Array]) -> list[Array]:
+        """All results of a loop."""
+        body = body_of(node)
+        count, taken = len(body.carried), len(body.carried) + len(body.sliced)
+        carried, stacked, same = operands[:count], operands[count:taken], operands[taken:]
+        steps = bind_value(node.attributes["length"], self.sizes)
+        kept: list[list[Array]] = [[] for _ in body.kept]
+        for step in reversed(range(steps)) if node.attributes["reverse"] else range(steps):
+            slices = [np.asarray(x[step]) for x in stacked]
+            fed = dict(zip(body.inputs, [*carried, *slices, *same], strict=True))
+            values, _ = self.compute(plan, fed)
+            found = [values[slot] for slot in plan.outputs]
+            for values_of, value in zip(kept, [*found[count:], *carried], strict=True):
+                values_of.append(value)
+            carried = found[:count]
+        if node.attributes["reverse"]:
+            kept = [values_of[::-1] for values_of in kept]
+        pairs = zip(kept, body.kept, strict=True)
+        return [*carried, *(self._stacked(values_of, one) for values_of, one in pairs)]
+
+    def _stacked(self, values: list[Array], one: Node) -> Array:
+        dtype = _FLOAT64 if self.float64 and is_floating(one.dtype) else one.dtype
+        shape = (len(values), *bind_shape(one.shape, self.sizes))
+        return np.stack(values) if values else np.empty(shape, dtype)
 
 
 class _Owner:

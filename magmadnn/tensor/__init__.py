@@ -5,6 +5,7 @@ from .calculus import hvp as hvp
 from .calculus import jacobian as jacobian
 from .conversion import asarray as asarray
 from .conversion import from_dlpack as from_dlpack
+from .loops import scan as scan
 from .operation import Operation as Operation
 from .operation import Placeholder as Placeholder
 from .operation import Variable as Variable
@@ -26,6 +27,7 @@ __all__ = [
     "hvp",
     "jacobian",
     "placeholder",
+    "scan",
     "variable",
     "with_update",
 ]

@@ -44,6 +44,7 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((B, 6),), {"shape": (BATCH * 2, 3)}),
         Sizes(((6, B),), {"shape": (2, 3, BATCH)}),
     ],
+    "_copy": [Sizes(((B, 3),)), Sizes(((3, B),))],
     "transpose": [Sizes(((B, 3, 2),)), Sizes(((B, 3, 2),), {"axes": (1, 0, 2)})],
     "broadcast_to": [
         Sizes(((3,),), {"shape": (BATCH, 3)}),
@@ -227,6 +228,7 @@ def test_a_batch_that_is_too_small_for_a_slice(
 NO_EXTREME = "axis {} of x {} is empty, so there is nothing to choose from"
 EMPTY: dict[str, list[Sizes]] = {
     "reshape": [Sizes(((0, 6),), {"shape": (3, 0)}), Sizes(((0, 6),), {"shape": (-1, 2)})],
+    "_copy": [Sizes(((0, 3),)), Sizes(((),)), Sizes(((1,),))],
     "transpose": [Sizes(((0, 3),)), Sizes(((),)), Sizes(((1, 1),))],
     "broadcast_to": [Sizes(((1, 3),), {"shape": (0, 3)}), Sizes(((),), {"shape": (0,)})],
     "concat": [Sizes(((0, 3), (2, 3))), Sizes(((0, 3),)), Sizes(((1, 1), (1, 1)))],

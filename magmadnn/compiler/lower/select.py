@@ -18,7 +18,7 @@ def select(draft: Draft) -> Draft:
     work = []
     for region in sorted(draft.regions, key=lambda r: draft.phases[r]):
         stored = tuple(n for n in region.nodes if n in needed)
-        called = region.kind is RegionKind.CALL
+        called = region.kind in (RegionKind.CALL, RegionKind.LOOP)
         lowered = None if called else lower(region, draft.layouts, stored, draft.in_place)
         gemm = region.kind is RegionKind.GEMM
         bare = gemm and main_result(region, stored, draft.in_place) not in stored

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.diagram import Box, Diagram, leaf_box
 from magmadnn.graph.node import CONSTANT, Node
 
@@ -50,5 +51,6 @@ def _box(plan: NativePlan, work: Work, sizes: Mapping[str, int], inputs: tuple[B
         f"writes {', '.join(written)}" if written else "",
     )
     tip = "; ".join(filter(None, [title, *about, lines[2]]))
-    fill = _CALL if work.lowered is None else _KERNEL
+    called = work.lowered is None and work.region.kind is not RegionKind.LOOP
+    fill = _CALL if called else _KERNEL
     return Box(f"{kernel}]", lines, tip, fill, inputs)

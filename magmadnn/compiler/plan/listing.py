@@ -52,11 +52,18 @@ def _steps(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> l
         lines.append(f"      reads {_listed(reads_of(plan, work), names, plan, sizes)}")
         lines.append(f"      keeps {_listed(work.needed, names, plan, sizes)}")
         lines.append(f"      {_costs(plan, [work], sizes)}{_expected(plan, [work], sizes, rates)}")
+        loop = plan.loops.get(work.region.nodes[0])
+        if loop is not None:
+            inside = describe(loop.step, sizes).splitlines()
+            lines += ["      each step:", *(f"        {line}" for line in inside)]
     return lines if known else [*lines, "    # outputs are known"]
 
 
 def title_of(work: Work, sizes: Mapping[str, int]) -> str:
     """Kernel, matrix and nodes of a step: `gemm [16, 5] matmul add relu`."""
+    if work.region.kind is RegionKind.LOOP:
+        steps = work.region.nodes[0].attributes["length"]
+        return f"loop {_shape_text((steps,), sizes)} of {len(work.needed)} results"
     way = "numpy" if work.lowered is None else _title_of(work.lowered.kernel)
     names = " ".join(n.label for n in work.region.nodes)
     return f"{way} {_shape_text((*work.region.rows, work.region.columns), sizes)} {names}"
@@ -108,10 +115,12 @@ def _updates(plan: NativePlan) -> list[str]:
 
 
 def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> list[str]:
-    calls, updates = len(plan.work) - plan.kernels, len(plan.program.updates)
+    loops, updates = len(plan.loops), len(plan.program.updates)
+    calls = len(plan.work) - plan.kernels - loops
     libraries = sum(work.region.kind is RegionKind.LIBRARY for work in plan.work)
     by_library = f"{libraries} calls of libraries, " if libraries else ""
     counts = f"# {plan.kernels - libraries} kernels, {by_library}{calls} calls of NumPy"
+    counts += f", loops: {loops}" if loops else ""
     lines = [
         f"{counts}, {len(plan.in_place)} of {updates} updates in place",
         f"# {_costs(plan, plan.work, sizes)}{_expected(plan, plan.work, sizes, rates)}",
@@ -136,7 +145,7 @@ def reads_of(plan: NativePlan, work: Work) -> list[Node]:
     """What a step reads from memory, each once."""
     if work.lowered is not None:
         return list(dict.fromkeys(node for _, node, _ in work.lowered.reads))
-    return list(dict.fromkeys(i for node in work.region.nodes for i in node.inputs))
+    return work.region.read
 
 
 def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> str:
@@ -144,7 +153,7 @@ def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> 
     read: Size = 0
     written: Size = 0
     for one in work:
-        flops = sum((_flops(n) for n in one.region.nodes), start=flops)
+        flops += _operations(plan, one)
         read += _read_bytes(plan, one)
         written = sum((_nbytes(n) for n in one.needed), start=written)
     numbers = [substitute(n, sizes) for n in (flops, read, written)]
@@ -153,11 +162,20 @@ def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> 
 
 def costs_of(plan: NativePlan, work: Work, sizes: Mapping[str, int]) -> tuple[int, int, int]:
     """Operations, bytes read and bytes written by a step, for known sizes."""
-    flops = sum((_flops(n) for n in work.region.nodes), start=0)
+    flops = _operations(plan, work)
     read = _read_bytes(plan, work)
     written = sum((_nbytes(n) for n in work.needed), start=0)
     found = [substitute(n, sizes) for n in (flops, read, written)]
     return int(found[0]), int(found[1]), int(found[2])
+
+
+def _operations(plan: NativePlan, work: Work) -> Size:
+    """Operations of a step; of a loop those of all its steps."""
+    loop = plan.loops.get(work.region.nodes[0])
+    if loop is None:
+        return sum((_flops(n) for n in work.region.nodes), start=0)
+    inside: Size = sum((_operations(loop.step, one) for one in loop.step.work), start=0)
+    return inside * loop.length
 
 
 def _expected(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.layout import Layouts
@@ -26,6 +27,7 @@ from magmadnn.compiler.regions.draft import Work as Work
 from magmadnn.compiler.regions.fuse import fuse as fuse_program
 from magmadnn.compiler.regions.nonempty import Choice, check_choices, open_choices
 from magmadnn.compiler.regions.phases import order
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.verify_draft import verify_draft
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
@@ -33,6 +35,7 @@ from magmadnn.graph.svg import to_svg
 
 from .diagram import diagram_of_plan
 from .listing import describe
+from .loop import LoopPlan, loop_plan
 from .memory import Arena, arena_of
 from .reuse import drafted
 
@@ -85,6 +88,7 @@ class NativePlan:
         dump: where what is made of the plan is written, if anybody wants it.
         verified: whether places in memory are checked too, for each set of sizes.
         choices: reductions that are looked at before a run, with sizes that must not be 0.
+        loops: the plan of each loop.
     """
 
     program: Program
@@ -95,11 +99,20 @@ class NativePlan:
     dump: Dump
     verified: bool = False
     choices: tuple[Choice, ...] = ()
+    loops: Mapping[Node, LoopPlan] = field(default_factory=dict)
 
     @property
     def kernels(self) -> int:
         """How many steps are compiled kernels, or calls of a library."""
         return sum(work.lowered is not None for work in self.work)
+
+    @cached_property
+    def _stored(self) -> frozenset[Node]:
+        return frozenset(node for work in self.work for node in work.needed)
+
+    def is_stored(self, node: Node) -> bool:
+        """Whether a step stores a value as it is, element by element."""
+        return self.layouts.bases[node] in self._stored and self.layouts.is_whole(node)
 
     @property
     def phase_count(self) -> int:
@@ -146,6 +159,12 @@ def _passed(program: Program, check: bool, rounding: bool, dump: Dump) -> Draft:
     return draft
 
 
+def _loops(draft: Draft, planned: Callable[[Program], NativePlan]) -> dict[Node, LoopPlan]:
+    """The plans of all loops."""
+    loops = [work for work in draft.work if work.region.kind is RegionKind.LOOP]
+    return {w.region.nodes[0]: loop_plan(w.region.nodes[0], w.needed, planned) for w in loops}
+
+
 def native_plan(program: Program, *, check: bool = False, rounding: bool = True) -> NativePlan:
     """The native plan of a program.
 
@@ -174,6 +193,7 @@ def native_plan(program: Program, *, check: bool = False, rounding: bool = True)
         dump,
         check,
         open_choices(program),
+        _loops(draft, functools.partial(native_plan, check=check)) if rounding else {},
     )
     dump.add("plan", plan.__str__)
     dump.add_file("given.svg", lambda: to_svg(program))

@@ -6,9 +6,10 @@ is free for another value after its last use. The plan prints as stable text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
+from magmadnn.graph.body import body_of, is_loop
 from magmadnn.graph.dim import dims_of
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op
@@ -27,6 +28,7 @@ class Step:
         output: slot of the result.
         frees: slots that nothing reads after this step.
         symbolic: names of attributes that hold dimensions known only when the plan runs.
+        body: the plan of a loop's body; None for all else.
     """
 
     node: Node
@@ -35,13 +37,16 @@ class Step:
     output: int
     frees: tuple[int, ...]
     symbolic: tuple[str, ...]
+    body: Plan | None = None
 
     def __str__(self) -> str:
         operands = [f"s{i}" for i in self.inputs]
         attributes = [f"{k}={v}" for k, v in self.node.attributes.items()]
         where = f"  # {self.node.scope}" if self.node.scope else ""
         call = f"{self.op.name}({', '.join(operands + attributes)})"
-        return f"s{self.output} = numpy {call}: {self.node.spec}{where}"
+        text = f"s{self.output} = numpy {call}: {self.node.spec}{where}"
+        inside = [] if self.body is None else str(self.body).splitlines()
+        return "\n".join([text, *(f"    {line}" for line in inside)])
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,17 @@ def _leaf_text(node: Node) -> str:
     return f"{node.op.name} {str(node.name) or node.attributes.get('dim', '')}".rstrip()
 
 
-def plan_of(program: Program) -> Plan:
-    """Steps in topological order; a slot is used again after its last reader."""
+def plan_of(program: Program, planned: Callable[[Program], Plan] | None = None) -> Plan:
+    """Steps in topological order; a slot is used again after its last reader.
+
+    Args:
+        program: after all passes.
+        planned: makes the plan of a loop's body; otherwise there are no passes over it.
+    """
     nodes = program.nodes()
     leaves = [node for node in nodes if not isinstance(node.op, Op)]
     slots = {node: number for number, node in enumerate(leaves)}
-    steps, count = _steps(nodes, slots, kept={*program.roots})
+    steps, count = _steps(nodes, slots, {*program.roots}, planned or plan_of)
     return Plan(
         program,
         count,
@@ -95,7 +105,10 @@ def plan_of(program: Program) -> Plan:
 
 
 def _steps(
-    nodes: Sequence[Node], slots: dict[Node, int], kept: Set[Node]
+    nodes: Sequence[Node],
+    slots: dict[Node, int],
+    kept: Set[Node],
+    planned: Callable[[Program], Plan],
 ) -> tuple[list[Step], int]:
     """The calls, and how many slots there are; notes in `slots` where each value goes."""
     last_use = {i: n for n in nodes for i in n.inputs}
@@ -111,6 +124,7 @@ def _steps(
         count = max(count, slots[node] + 1)
         inputs = tuple(slots[i] for i in node.inputs)
         symbolic = tuple(k for k, value in node.attributes.items() if any(dims_of(value)))
-        steps.append(Step(node, node.op, inputs, slots[node], frees, symbolic))
+        body = planned(body_of(node).program) if is_loop(node) else None
+        steps.append(Step(node, node.op, inputs, slots[node], frees, symbolic, body))
         free.extend(frees)
     return steps, count

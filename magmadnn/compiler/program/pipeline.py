@@ -5,6 +5,7 @@ A pass is a pure function from program to program, in a file of its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from magmadnn.compiler.dump import Dump
@@ -44,6 +45,6 @@ def compile_program(program: Program, *, check: bool = False) -> Plan:
             verify(before=program, after=after, name=run_pass.__name__)
         program = after
         dump.add(run_pass.__name__, program.__str__)
-    plan = plan_of(program)
+    plan = plan_of(program, functools.partial(compile_program, check=check))
     dump.add("plan", plan.__str__)
     return plan

@@ -10,6 +10,7 @@ library then does it all.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from magmadnn.compiler.formulas import is_contraction, is_pointwise, is_sum
 from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
+from magmadnn.graph.body import with_bodies
 from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import CONSTANT, Node, scoped
 from magmadnn.graph.op import Op
@@ -49,7 +51,10 @@ def precision(program: Program, mode: str) -> Program:
     """
     if mode not in PRECISIONS:
         raise UnknownNameError.of("precision", mode, PRECISIONS)
-    return program if mode not in _HALVES else _rounded_products(program, _HALVES[mode])
+    if mode not in _HALVES:
+        return program
+    run = partial(_rounded_products, half=_HALVES[mode])
+    return run(with_bodies(program, run))
 
 
 def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:

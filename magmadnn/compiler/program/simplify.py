@@ -17,6 +17,7 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
 LARGEST_CONSTANT = 1024  # elements; a larger one is not worth its memory in the plan
+_NOT_FOLDED = (OpKind.RANDOM, OpKind.LOOP, OpKind.RESULT)
 
 
 def simplify(program: Program) -> Program:
@@ -48,7 +49,7 @@ def _rewritten(node: Node) -> Node:
 def _folded(node: Node) -> Node:
     """A constant, where the node is small and computed from small constants."""
     op, inputs = node.op, node.inputs
-    if not isinstance(op, Op) or op.kind is OpKind.RANDOM or next(_dims(node), None) is not None:
+    if not isinstance(op, Op) or op.kind in _NOT_FOLDED or next(_dims(node), None) is not None:
         return node
     if any(i.op is not CONSTANT or i.value.size > LARGEST_CONSTANT for i in inputs):
         return node

@@ -16,8 +16,14 @@ from magmadnn.graph.program import Program
 from .loads import illegal_loads, possible_loads
 from .region import matrix_of
 
-# ops whose kernels take operands only that are packed
-_PACKED = (OpKind.GATHER, OpKind.SCATTER, OpKind.ACCUMULATION, OpKind.LIBRARY)
+# ops that take operands only that are packed
+_PACKED = (
+    OpKind.GATHER,
+    OpKind.SCATTER,
+    OpKind.ACCUMULATION,
+    OpKind.LIBRARY,
+    OpKind.LOOP,
+)
 
 
 def layouts_of(
@@ -43,7 +49,9 @@ def layouts_of(
 def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]) -> Iterable[Node]:
     """The operands of a node that are views which its kernel cannot read."""
     op = node.op
-    if not isinstance(op, Op) or not compilable(node) or layouts.is_view(node):
+    if not isinstance(op, Op) or layouts.is_view(node):
+        return
+    if op.kind is not OpKind.LOOP and not compilable(node):
         return
     for operand in node.inputs:
         if layouts.is_view(operand) and not _reads(node, op, operand, layouts):

@@ -65,7 +65,11 @@ class Fusion:
 
     def _take(self, node: Node) -> None:
         kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
-        if not self._compilable(node):
+        if kind is OpKind.LOOP:
+            self._begin(RegionKind.LOOP, node)
+        elif kind is OpKind.RESULT:
+            self.growth.join(node, self.of[node.inputs[0]])
+        elif not self._compilable(node):
             self._begin(RegionKind.CALL, node)
         elif kind is OpKind.POINTWISE:
             self._take_pointwise(node)

@@ -24,6 +24,7 @@ class RegionKind(Enum):
     SCATTER = "scatter"  # sums of rows by number
     ACCUMULATE = "accumulate"  # running sums along an axis
     LIBRARY = "library"  # a library's function for each matrix of a stack
+    LOOP = "loop"  # a plan of its own that runs once for each step
     CALL = "call"  # the NumPy function of one op
 
 
@@ -34,6 +35,7 @@ ALONE = (
     RegionKind.SCATTER,
     RegionKind.ACCUMULATE,
     RegionKind.LIBRARY,
+    RegionKind.LOOP,
     RegionKind.CALL,
 )
 
@@ -60,6 +62,12 @@ class Region:
     def domain(self) -> tuple[tuple[Any, ...], Any]:
         """The matrix: regions of one domain may become one."""
         return (self.rows, self.columns)
+
+    @property
+    def read(self) -> list[Node]:
+        """What its nodes read, each once; of a loop without the loop itself, of which it reads results."""
+        read = dict.fromkeys(i for node in self.nodes for i in node.inputs)
+        return [i for i in read if self.kind is not RegionKind.LOOP or i is not self.nodes[0]]
 
     def __str__(self) -> str:
         shape = ", ".join(map(str, (*self.rows, self.columns)))

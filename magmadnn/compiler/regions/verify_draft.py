@@ -129,7 +129,7 @@ class _Draft:
 
 def _read_from_memory(work: Work, draft: Draft) -> list[Node]:
     if work.lowered is None:
-        nodes: Sequence[Node] = [i for n in work.region.nodes for i in n.inputs]
+        nodes: Sequence[Node] = work.region.read
     else:
         nodes = [node for _, node, _ in work.lowered.reads]
     return [draft.layouts.bases[node] for node in nodes]

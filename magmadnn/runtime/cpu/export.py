@@ -289,6 +289,11 @@ def _check_kernels(plan: NativePlan) -> None:
     for work in plan.work:
         node = work.region.nodes[0]
         where = f" of layer {node.scope}" if node.scope else ""
+        if work.region.kind is RegionKind.LOOP:
+            raise GraphError(
+                f"export: there is a loop{where} (md.scan), which cannot be in an object file; unroll it for "
+                "a fixed number of steps, with a Python loop over x[0], x[1], ..."
+            )
         if work.lowered is None:
             raise GraphError(
                 f"export: op {node.label}{where} has no native kernel for {node.spec} (predict calls "

@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
+class RowFault(Exception):
+    """A kernel that the function ran found the number of a row that is not there."""
+
+
 class HostCall:
     """A Python function at an address, called as kernels are (`compiler/llvm/kernel.py`).
 
@@ -35,6 +39,8 @@ class HostCall:
         try:
             with np.errstate(all="ignore"):  # a thread of the driver has warnings of its own
                 self._function()
+        except RowFault:
+            self._faults[0] = 1
         except BaseException as error:  # nothing may be raised through native code
             self.failure = error
             self._faults[0] = 1

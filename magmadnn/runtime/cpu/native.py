@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import (
     CONSTANT,
@@ -30,6 +32,7 @@ from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
 from .lapack import is_native
+from .loops import Loop, carried_memory, loop_kernels
 from .tasks import Patch, Tasks
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -57,8 +60,11 @@ class Instance:
         *,
         prepared: bool = True,
         timed: bool = False,
+        held: Mapping[Node, Array] = MappingProxyType({}),
     ) -> None:
+        """Lay out; `held`: variables and placeholders that lie elsewhere already."""
         self.plan, self.sizes, self._timed = plan, dict(sizes), timed
+        self._threads, self._held = threads, held
         self._drivers: list[tuple[Driver, list[Work]]] = []  # of timed runs: whose tasks they do
         self.arrays: dict[Node, Array] = {}
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
@@ -90,7 +96,7 @@ class Instance:
                 if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
                     self.arrays[node] = self._seen(node, self.arrays[node.inputs[0]])
             elif node in self.plan.in_place:
-                self.arrays[node] = self._variable(self.plan.in_place[node])
+                self.arrays[node] = self._leaf(self.plan.in_place[node])
             elif node in places:
                 shape = bind_shape(node.shape, self.sizes)
                 start, end = places[node].start, places[node].start + places[node].nbytes
@@ -99,6 +105,8 @@ class Instance:
                 self.arrays[node] = self._leaf(node)
 
     def _leaf(self, node: Node) -> Array:
+        if node in self._held:
+            return self._held[node]
         if node.op is VARIABLE:
             return self._variable(node)
         if follows_sizes(node):
@@ -169,7 +177,9 @@ class Instance:
         return found
 
     def _function(self, work: Work) -> Callable[[], None]:
-        """The op's NumPy function; its operands are looked up at each run, since feeds change."""
+        """The op's NumPy function, or a loop; operands are looked up at each run, since feeds change."""
+        if work.region.kind is RegionKind.LOOP:
+            return self._loop(work)
         (node,) = work.region.nodes
         op, arrays = node.op, self.arrays
         assert isinstance(op, Op)
@@ -183,6 +193,19 @@ class Instance:
                 np.copyto(out, op.forward(operands, attributes, node.dtype))
 
         return call
+
+    def _loop(self, work: Work) -> Loop:
+        """A loop: its step laid out over what is carried, and what is the same in all steps."""
+        plan = self.plan.loops[work.region.nodes[0]]
+        results = {node.attributes["index"]: self.arrays[node] for node in work.needed}
+        held = carried_memory(plan, results, self.sizes)
+        for node in plan.body.captured:
+            operand = plan.operands[node]
+            if self.plan.layouts.bases[operand] not in self._in_place:
+                held[node] = self.arrays[operand]
+        step = Instance(plan.step, self.sizes, self._threads, prepared=False, held=held)
+        tasks = step.tasks(self._threads, loop_kernels())
+        return Loop(plan, step.arrays, held, tasks, results, self._current)
 
     def _current(self, node: Node) -> Array:
         """The array of a value now, where it may be a view of something that is fed."""
@@ -326,15 +349,10 @@ class NativeRunner:
     @cached_property
     def runs_alone(self) -> bool:
         """Whether new values and outputs lie in memory of their own."""
-        plan, bases = self.plan, self.plan.layouts.bases
-        stored = {node for work in plan.work for node in work.needed}
-
-        def is_stored(node: Node) -> bool:
-            return bases[node] in stored and plan.layouts.is_whole(node)
-
+        plan = self.plan
         return (
-            all(map(is_stored, plan.program.outputs))
-            and all(v in plan.in_place or is_stored(v) for _, v in plan.program.updates)
+            all(map(plan.is_stored, plan.program.outputs))
+            and all(v in plan.in_place or plan.is_stored(v) for _, v in plan.program.updates)
             and all(target.op is VARIABLE for target, _ in plan.program.updates)
         )
 

@@ -1,0 +1,157 @@
+"""Loops on the CPU: the driver runs the plan of a step, once for each step, as it runs batches.
+
+A step begins with copies of its slices and of what is carried into it, as far as that is kept, and ends with
+copies of its outputs, and of what it carries on where that was not written in place. Which slice a step takes
+follows from the number that the driver counts, so nothing of Python takes part in a step; a loop as a whole
+is called from Python once in each run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.llvm.driver.driver import Driver, Task
+from magmadnn.compiler.llvm.kernel import scratch
+from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.plan.loop import LoopPlan
+from magmadnn.graph.dim import bind_shape, bind_value
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+
+from .host_call import RowFault
+from .tasks import Tasks, task_of
+
+_WORDS = ("int64", "int32", "uint8")  # in which bits are copied as they are
+_SOURCE = Gather.slots.index("source")
+
+
+def loop_kernels() -> list[Kernel]:
+    """The kernels that bring slices in and take outputs away."""
+    return [kernel for word in _WORDS for kernel in (Gather(word, word), Keep(word))]
+
+
+def carried_memory(
+    plan: LoopPlan, results: Mapping[int, Array], sizes: Mapping[str, int]
+) -> dict[Node, Array]:
+    """Where carried values lie: in the loop's results; in memory of their own where nobody wants these."""
+    found = {}
+    for number, variable in plan.carried.items():
+        array = results.get(number)
+        if array is None:
+            shape = bind_shape(variable.shape, sizes)
+            room = scratch(math.prod(shape) * variable.dtype.itemsize)
+            array = room.view(variable.dtype).reshape(shape)
+        found[variable] = array
+    return found
+
+
+class Loop:
+    """A loop laid out in memory; calling it runs all of its steps.
+
+    Args:
+        plan: the loop.
+        arrays: where the values of a step lie.
+        held: those of them that lie elsewhere: what is carried, and what is the same in all steps.
+        tasks: makes the tasks of a step.
+        results: by number, as far as they are wanted.
+        current: gives the array of an operand now.
+
+    Raises:
+        RowFault: on a call, where a step asks for a row that is not there.
+    """
+
+    def __init__(
+        self,
+        plan: LoopPlan,
+        arrays: Mapping[Node, Array],
+        held: Mapping[Node, Array],
+        tasks: Tasks,
+        results: Mapping[int, Array],
+        current: Callable[[Node], Array],
+    ) -> None:
+        self._plan, self._tasks, self._current = plan, tasks, current
+        self._arrays, self._held, self._results = arrays, held, results
+        self._steps: int = bind_value(plan.length, tasks.sizes)
+        order = np.arange(self._steps)
+        self._order = np.ascontiguousarray(order[::-1] if plan.reverse else order)
+        self._begin = [
+            (held[variable], plan.operands[plan.body.carried[number]])
+            for number, variable in plan.carried.items()
+        ]
+        self._same = [
+            (arrays[node], plan.operands[node])
+            for node in plan.body.captured
+            if node in arrays and node not in held
+        ]
+        self._fetching = [
+            (self._fetch(arrays[node]), plan.operands[node])
+            for node in plan.body.sliced
+            if node in arrays
+        ]
+        first = [task for task, _ in self._fetching]
+        first += [
+            self._keep(held[plan.carried[number]], results[index])
+            for index, number in plan.before.items()
+        ]
+        phases = [p for number in range(plan.step.phase_count) for p in tasks.phase(number)]
+        self._driver = Driver(
+            [phase for phase in (first, *phases, self._ends()) if phase],
+            tasks.useful_threads,
+            tasks.scratch_bytes,
+            cache=kernel_cache(),
+        )
+
+    def __call__(self) -> None:
+        """Run all steps."""
+        for array, operand in [*self._begin, *self._same]:
+            np.copyto(array, self._current(operand))
+        for task, operand in self._fetching:
+            task.arguments[_SOURCE] = self._current(operand).ctypes.data
+        self._driver.run(0, self._steps)
+        if not self._tasks.went_well():
+            raise RowFault
+
+    def _fetch(self, goal: Array) -> Task:
+        """Copies a slice to where a step reads it; where the slices lie is said before each run."""
+        word, count = _words_of(goal)
+        return task_of(
+            Gather(word, word), row0=0, row1=1, columns=count, batch_rows=1, source=0,
+            source_row=count, order=self._order, result=goal, result_row=count,
+        )  # fmt: skip
+
+    def _keep(self, source: Array, stacked: Array) -> Task:
+        """Copies a value to its place among those of all steps."""
+        word, count = _words_of(source)
+        result, step = stacked.ctypes.data, count
+        if self._plan.reverse:
+            result, step = result + (self._steps - 1) * source.nbytes, -count
+        return task_of(
+            Keep(word), column0=0, column1=count, step=step, source=source, result=result
+        )
+
+    def _ends(self) -> list[Task]:
+        """Outputs to their places, and new values, where they were not written in place, to variables."""
+        step, arrays = self._plan.step, self._arrays
+        pairs = zip(step.program.outputs, self._plan.kept, strict=True)
+        tasks = [self._keep(arrays[node], self._results[index]) for node, index in pairs]
+        for target, value in step.program.updates:
+            if value not in step.in_place:
+                word, count = _words_of(arrays[value])
+                source, result = arrays[value], self._held[target]
+                tasks.append(
+                    task_of(
+                        Keep(word), column0=0, column1=count, step=0, source=source, result=result
+                    )
+                )
+        return tasks
+
+
+def _words_of(array: Array) -> tuple[str, int]:
+    """As what an array is copied, and how many of that it has."""
+    word = next(w for w in _WORDS if array.itemsize % np.dtype(w).itemsize == 0)
+    return word, array.nbytes // np.dtype(word).itemsize
