@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
-from magmadnn.errors import ArgumentError, DeviceError, UnknownNameError
+from magmadnn.errors import ArgumentError, DeviceError, NumericError, UnknownNameError
 from magmadnn.graph.body import is_loop
 from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
@@ -16,10 +16,12 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
 from magmadnn.memory.room import Room
 
+from .agreement import ALONE, Agreement, agreement
 from .binding import Bindings, bind
 from .indices import Indices
 from .places import device_of
 from .reference import Watch, compute, run
+from .watch import FiniteWatch
 
 if TYPE_CHECKING:
     from .cpu.native import NativeRunner
@@ -187,19 +189,48 @@ class Executable:
             GraphError, ShapeError, DTypeError: if the feeds do not fit.
             NumericError: with `guard`, if NaN or infinity appears, naming where; nothing is updated then.
         """
+        workers = agreement() if guard else ALONE  # `guard` is the same for all of them
         if self.executor == "native" and watch is None:
             fed, sizes = self._bindings(feeds)
             runner = self._runner
             guarded = guard or (self._indices.some and self._may_be_wrong(fed, sizes))
-            outputs = runner.run(fed, sizes, guarded)
+            outputs = runner.run(fed, sizes, guarded, workers)
             if outputs is not None:
                 return outputs
+            if not workers.is_alone:
+                raise self._fault(feeds)
             if not guard:
                 compute(self.plan, feeds)  # raises where kernels gave NaN
                 again = runner.run(fed, sizes)
                 if again is not None:
                     return again  # else a library found wrong what NumPy's does not: NumPy's result counts
+        if not workers.is_alone:
+            self._agree(feeds, workers)
         return run(self.plan, feeds, watch=watch, guard=guard, check=self._check)
+
+    def _fault(self, feeds: Mapping[Node, Any]) -> Exception:
+        """Why all workers gave a step up: what is wrong here, or that it is wrong elsewhere."""
+        try:
+            compute(self.plan, feeds, FiniteWatch())
+        except Exception as error:
+            return error
+        return NumericError(
+            "this step made NaN or infinity on another worker, which says where; nothing was updated on any"
+        )
+
+    def _agree(self, feeds: Mapping[Node, Any], workers: Agreement) -> None:
+        """Look before NumPy writes variables whether the step is right on all workers.
+
+        Raises:
+            what is wrong here, or NumericError if it is wrong elsewhere.
+        """
+        wrong: Exception | None = None
+        try:
+            compute(self.plan, feeds, FiniteWatch())
+        except Exception as error:
+            wrong = error
+        if not workers.all(wrong is None, "outputs are finite"):
+            raise wrong or self._fault(feeds)
 
     def _may_be_wrong(self, fed: Mapping[Node, Any], sizes: Mapping[str, int]) -> bool:
         """Whether an index may be out of range."""

@@ -70,9 +70,9 @@ def run(
     return outputs
 
 
-def compute(plan: Plan, feeds: Mapping[Node, Any]) -> None:
-    """Compute everything and keep nothing: for the errors that it raises."""
-    _compute(plan, feeds, None, False)
+def compute(plan: Plan, feeds: Mapping[Node, Any], watch: Watch | None = None) -> None:
+    """Compute everything and keep nothing: for the errors that it, or `watch`, raises."""
+    _compute(plan, feeds, watch, False)
 
 
 def _compute(

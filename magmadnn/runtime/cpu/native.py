@@ -28,6 +28,7 @@ from magmadnn.graph.node import (
 )
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind
+from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
@@ -215,24 +216,29 @@ class Instance:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
+    def run(
+        self, fed: Mapping[Node, Array], guard: bool, workers: Agreement = ALONE
+    ) -> list[Array] | None:
         """The outputs, as arrays of their own, after every variable got its new value.
 
         None where a row was asked for that is not there, and, with `guard`, where an output or a new value
-        is NaN or infinite; no variable is changed then.
+        is NaN or infinite, here or at one of `workers`; no variable is changed then.
         """
         for node, mirror in self._mirrors.items():
             np.copyto(mirror, node.value.read())
         self._take(fed)
-        if not self._drive(self._early):
-            return None
+        well = self._drive(self._early)
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
-        if guard and not all(map(is_finite, outputs)):
+        if guard:
+            well = well and all(map(is_finite, outputs))
+        if not workers.all(well, "outputs are finite"):
             return None
         if guard:
             self._remember()
         self._drive(self._late)
-        if guard and not all(map(is_finite, self._new_values())):
+        if guard and not workers.all(
+            all(map(is_finite, self._new_values())), "new values are finite"
+        ):
             self._restore()
             return None
         if self._fresh:
@@ -384,7 +390,11 @@ class NativeRunner:
         return "\n".join([self.plan.text(sizes), *lines])
 
     def run(
-        self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
+        self,
+        fed: Mapping[Node, Array],
+        sizes: Mapping[str, int],
+        guard: bool = False,
+        workers: Agreement = ALONE,
     ) -> list[Array] | None:
         """One run; None, and nothing is updated, where `Instance.run` gives none."""
-        return self.instance(sizes).run(fed, guard)
+        return self.instance(sizes).run(fed, guard, workers)

@@ -20,6 +20,7 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
+from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
@@ -169,10 +170,11 @@ class Slices:
             self._settings[node][:count] = values
         self._driver.run(0, count)
         found = [kept[:count].copy() for kept in self.outputs]
-        if self._went_well() and all(map(is_finite, found)) and self._saved.are_finite():
-            self._tasks.tune()
-            return found
-        return None
+        well = self._went_well() and all(map(is_finite, found)) and self._saved.are_finite()
+        if not agreement().all(well, "steps are finite"):
+            return None
+        self._tasks.tune()
+        return found
 
     def _went_well(self) -> bool:
         """Whether no kernel and no function of NumPy failed; what an interruption raised is raised again."""
@@ -209,6 +211,8 @@ class BoundSlices:
         """
         now = time.perf_counter()
         save = not follows or now - self._saved_at > _KEPT_SECONDS
+        if not agreement().all(not save, "the saved values are recent"):
+            save = True
         if save:
             self._saved_at, self._since = now, []
         try:

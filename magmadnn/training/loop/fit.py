@@ -11,6 +11,7 @@ from weakref import WeakSet
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
+from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
@@ -249,7 +250,8 @@ class Fit:
         seconds = self.step.batch_seconds.get(self.current_batch_size, _SLICE_SECONDS / 8)
         limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
         wanted = max(int(_SLICE_SECONDS / seconds), 1)
-        piece = take(min(wanted, slices.longest, *limits))
+        count = agreement().least(min(wanted, slices.longest, *limits), "batches of a chunk")
+        piece = take(count)
         return None if piece is None else Flying(slices, piece)
 
     def _behind(self, now: Flying, slices: StepSlices, take: Take) -> Flying | None:
@@ -268,7 +270,7 @@ class Fit:
         A ring fills the places of batches that are done.
         """
         aside = all(vars(type(c)).get("stands_aside", False) for c in self.callbacks)
-        return aside and not self.source.streams
+        return aside and not self.source.streams and agreement().is_alone
 
     def _taken_of_next_epoch(self, slices: StepSlices) -> Flying | None:
         """The first batches of the next epoch, if nothing is read from the device between the two."""
@@ -295,6 +297,8 @@ class Fit:
                     data[self.objective.weights] = self._weights[size] = weights[0]
                 how = (rows, self.source.streams, self.source.ring_bytes)
                 self._made_slices[size] = self.step.slices(data, *how)
+            if not agreement().all(self._made_slices[size] is not None, "several steps in one go"):
+                self._made_slices[size] = None
         return self._made_slices[size]
 
     def slices_on_device(self) -> CudaSlices | None:
@@ -349,6 +353,10 @@ class Fit:
     def _call(self, event: str) -> None:
         for callback in self.callbacks:
             getattr(callback, event)(self)
+        if event in ("on_batch_end", "on_epoch_end") and not agreement().all(
+            self.stopped is None, "training goes on"
+        ):
+            self.stop("another worker stopped", goes_on=True)
 
     @property
     def identity(self) -> dict[str, str]:

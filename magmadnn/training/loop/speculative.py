@@ -18,6 +18,7 @@ import numpy as np
 
 from magmadnn.memory.foreign import OnDevice, on_device
 from magmadnn.optim import StepSlices
+from magmadnn.runtime.agreement import agreement
 
 from .resident import place_of
 from .sources import known_order
@@ -105,6 +106,8 @@ def begun(model: Model, device: int | None, x: Any, y: Any, batch_size: Any) -> 
         batch_size: of all epochs.
     """
     call, slices = Call(x, y), None
+    if not agreement().is_alone:  # nothing is begun that others do not know of
+        device = None
     try:
         if device is not None:
             call.settle(device)

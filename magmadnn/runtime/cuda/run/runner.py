@@ -16,6 +16,7 @@ from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import VARIABLE, Node, naming_scope
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind, MemoryManager
+from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.cuda.layout import Layout, is_on_device
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -123,11 +124,13 @@ class Instance:
             return self.layout.viewed(node, self._operand(node.inputs[0], known))
         return self.layout.read(node)
 
-    def run(self, fed: Mapping[Node, Array], guard: bool) -> list[Array] | None:
+    def run(
+        self, fed: Mapping[Node, Array], guard: bool, workers: Agreement = ALONE
+    ) -> list[Array] | None:
         """The outputs, as arrays of their own, after every variable got its new value.
 
         None where a row was asked for that is not there, and, with `guard`, where an output or a new value is
-        NaN or infinite; no variable is changed then.
+        NaN or infinite, here or at one of `workers`; no variable is changed then.
         """
         layout = self.layout
         self._prepare(layout.begin())
@@ -136,16 +139,17 @@ class Instance:
                 layout.write(node, array)
         for compute in self._computing:
             compute()
-        if self._faulty and self.plan.checked and layout.take_faults():
-            return None
+        well = not (self._faulty and self.plan.checked and layout.take_faults())
         outputs = [layout.read(node) for node in self.plan.program.outputs]
-        if guard and not all(map(is_finite, outputs)):
+        if guard:
+            well = well and all(map(is_finite, outputs))
+        if not workers.all(well, "outputs are finite"):
             return None
         if guard:
             self._remember()
         for update in self._updating:
             update()
-        if guard and not self._is_finite():
+        if guard and not workers.all(self._is_finite(), "new values are finite"):
             self._restore()
             return None
         self._write()
@@ -271,10 +275,14 @@ class CudaRunner:
         return self._latest
 
     def run(
-        self, fed: Mapping[Node, Array], sizes: Mapping[str, int], guard: bool = False
+        self,
+        fed: Mapping[Node, Array],
+        sizes: Mapping[str, int],
+        guard: bool = False,
+        workers: Agreement = ALONE,
     ) -> list[Array] | None:
         """One run; None where `guard` finds NaN or infinity, and then nothing is updated."""
-        return self.instance(sizes).run(fed, guard)
+        return self.instance(sizes).run(fed, guard, workers)
 
     def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:
         """Whether integers in variables are known to be at least 0 and below a limit."""

@@ -26,6 +26,7 @@ from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
 from magmadnn.runtime.cuda.data.data import Block, Data
 from magmadnn.runtime.cuda.data.overlapped_upload import Coming
@@ -283,7 +284,10 @@ class CudaSlices:
         found, count = flight.found(), len(flight.order) // self._size
         begun, self._ended = max(flight.started, self._ended), time.perf_counter()
         self._last = count, (self._ended - begun) / count
-        is_settled = self.data.settle()
+        workers = agreement()
+        is_settled = workers.all(self.data.settle(), "copies of data are as they were")
+        if not workers.all(found is not None, "steps are finite"):
+            found = None
         if found is None or not is_settled:  # computed with what copies were before
             self._go_back(flight.side)
             return None if is_settled else self.run(flight.order, flight.settings)
