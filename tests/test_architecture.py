@@ -90,7 +90,7 @@ ROOMS = {
         cuda
         profile
         cpu
-        watch threads variables
+        agreement watch threads variables
     """,
     "runtime.cuda": """
         run
