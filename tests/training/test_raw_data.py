@@ -162,7 +162,10 @@ def test_tables_that_cannot_be_trained_on(pandas):
     for data, text in (
         (frame.assign(site=SITE), "column 'site' holds categories, which need a preparation"),
         (frame.assign(heat=HEAT), "the target 'heat' stands among the inputs' columns too"),
-        (frame.assign(day=pandas.Timestamp("2020-01-01", tz="UTC")), "column 'day' holds dates"),
+        (
+            frame.assign(day=pandas.Timestamp("2020-01-01", tz="UTC")),
+            "column 'day' holds dates with a time zone, which need a preparation",
+        ),
     ):
         with pytest.raises(MagmaDNNError, match=text):
             model.fit(data, pandas.Series(HEAT, name="heat"), verbose=False)

@@ -184,10 +184,12 @@ def _all_differ(grid: Grid, index: int) -> bool:
 
 def _suspicions(grid: Grid, inputs: Sequence[int]) -> list[str]:
     """What may be wrong with columns that are taken for inputs."""
-    ids, few = [], []
+    ids, few, dates = [], [], []
     for index in inputs:
         name = grid.names[index]
-        if grid.header and _NAMES_ROWS.fullmatch(name) and _all_differ(grid, index):
+        if grid.kind(index) in ("date", "instant"):
+            dates.append(name)
+        elif grid.header and _NAMES_ROWS.fullmatch(name) and _all_differ(grid, index):
             ids.append(name)
         elif grid.kind(index) == "number" and (found := _whole_numbers(grid, index)) is not None:
             if len(np.unique(found)) in _FEW and grid.rows >= 3 * len(np.unique(found)):
@@ -201,5 +203,10 @@ def _suspicions(grid: Grid, inputs: Sequence[int]) -> list[str]:
         notes.append(
             f"few whole numbers are taken for quantities in {names_text(few)}: where they name categories, "
             f"say so with categories={few!r}"
+        )
+    if dates:
+        notes.append(
+            f"dates are taken as days since 1970-01-01 in {names_text(dates)}: where the hour, the weekday "
+            "or the season matters, add a column with it"
         )
     return notes

@@ -85,10 +85,8 @@ class FrameGrid:
         values = self.values(index)
         if values.kind == "category":
             return values.data
-        if values.kind == "duration":
-            raise DataError(
-                f"{self._at(index)} holds durations, expected categories as in training"
-            )
+        if values.kind in ("duration", "date", "instant"):
+            raise DataError(f"{self._at(index)} holds {KINDS[values.kind]}, expected categories")
         missing = self.missing(index)
         written = [None if no else text_of(v) for no, v in zip(missing, values.data, strict=True)]
         if values.kind == "bool":  # with missing values these are 1.0 and 0.0

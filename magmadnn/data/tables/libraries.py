@@ -29,12 +29,14 @@ class RawColumn:
         values: [rows]; objects may be None.
         dtype: the library's own word for the type.
         is_category: whether the library says that values name categories.
+        has_zone: whether they are dates with a time zone; values are then in UTC.
     """
 
     name: str
     values: Array
     dtype: str
     is_category: bool = False
+    has_zone: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,15 +119,19 @@ def raw_column(column: Any, name: str | None = None) -> RawColumn:
     if isinstance(column, np.ndarray):
         return RawColumn(label, column, column.dtype.name)
     if _has(column, "iloc"):
-        return RawColumn(label, _pandas_values(column), *_described(column.dtype))
+        return RawColumn(
+            label, _pandas_values(column), *_described(column.dtype), _zoned(column.dtype)
+        )
     if _has(column, "to_list"):
-        return RawColumn(label, _polars_values(column), *_described(column.dtype))
+        return RawColumn(
+            label, _polars_values(column), *_described(column.dtype), _zoned(column.dtype)
+        )
     kind, is_category = _described(column.type)
     exact = column.null_count == 0 or kind.startswith(("int", "uint", "float", "double", "half"))
     plain = exact and kind.startswith(("int", "uint", "float", "double", "half", "bool"))
     plain = plain or kind.startswith(("duration", "timestamp", "date", "time"))
     values = np.asarray(column) if plain else _objects(column.to_pylist())
-    return RawColumn(label, values, kind, is_category)
+    return RawColumn(label, values, kind, is_category, _zoned(column.type))
 
 
 def _has(value: Any, *names: str) -> bool:
@@ -134,6 +140,12 @@ def _has(value: Any, *names: str) -> bool:
 
 def _is_arrow(value: Any) -> bool:
     return _has(value, "to_pylist", "type", "null_count")
+
+
+def _zoned(dtype: Any) -> bool:
+    """Whether a type is one of times with a zone: of pandas, Arrow, pandas on Arrow, or polars."""
+    types = (dtype, getattr(dtype, "pyarrow_dtype", None))
+    return any(getattr(t, n, None) is not None for t in types for n in ("tz", "time_zone"))
 
 
 def _described(dtype: Any) -> tuple[str, bool]:
@@ -176,7 +188,7 @@ def _pandas_values(series: Any) -> Array:
         return np.asarray(series)
     kind = "O" if _described(dtype)[1] else getattr(dtype, "kind", "O")
     if kind == "M":
-        return np.empty(len(series), "M8[s]")  # dates are refused, whatever they are
+        return np.asarray(series.to_numpy("M8[us]"))  # in UTC, where there is a zone
     if kind == "m":
         return np.asarray(series.to_numpy("m8[ns]"))
     if kind in "iuf" and series.isna().any():

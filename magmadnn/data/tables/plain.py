@@ -16,7 +16,7 @@ from magmadnn.data.tables.grid import Floats, listed
 from magmadnn.data.tables.libraries import RawColumn, is_column, is_table, raw_column, raw_table
 from magmadnn.data.tables.reading import Missing, schema_of, table_like
 from magmadnn.data.tables.schema import Schema, Target
-from magmadnn.data.tables.values import KINDS, Values, settled
+from magmadnn.data.tables.values import KINDS, Values, refused_dates, settled
 from magmadnn.errors import DataError, DTypeError, ShapeError, quoted
 
 
@@ -161,6 +161,8 @@ def _columns(columns: Sequence[RawColumn], what: str) -> PlainTarget:
 
 def _known(values: Values, what: str) -> NDArray[Any]:
     """The values of a target, none of which is missing."""
+    if values.kind in ("date", "instant"):
+        raise refused_dates(what)
     data = values.data
     bad = np.array([v is None for v in data]) if data.dtype.kind == "O" else _nan(data)
     if bad.any():

@@ -18,6 +18,7 @@ from magmadnn.data.tables.grid import Grid, categories_of, matrix, names_text, r
 from magmadnn.data.tables.libraries import raw_table
 from magmadnn.data.tables.schema import Column, Schema, Target
 from magmadnn.data.tables.text import TextGrid
+from magmadnn.data.tables.values import refused_dates
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError, quoted
 from magmadnn.storage.input_files import input_path
 
@@ -239,7 +240,10 @@ def _column(grid: Grid, index: int, forced: bool) -> Column:
 
 
 def _target(grid: Grid, index: int) -> Target:
-    return Target(grid.names[index], index, grid.kind(index) == "category")
+    kind = grid.kind(index)
+    if kind in ("date", "instant"):
+        raise refused_dates(f"{grid.source}: the target {quoted(grid.names[index])}")
+    return Target(grid.names[index], index, kind == "category")
 
 
 def table_like(

@@ -20,7 +20,8 @@ class Column:
         name: its own, or `column <index>`.
         index: its place in the table, from 0.
         categories: the texts it may hold, sorted, one input each; None unless it holds categories.
-        kind: "number", "bool", "duration" (in seconds) or "category".
+        kind: "number", "bool", "duration" (in seconds), "date" or "instant" (in days since 1970-01-01; of
+            times with a zone, in UTC), or "category".
     """
 
     name: str

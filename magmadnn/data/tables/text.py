@@ -1,7 +1,8 @@
-"""Columns of a text file: telling numbers from categories.
+"""Columns of a text file: telling numbers from dates and categories.
 
 A column is numeric when more than half of its known cells are numbers; then any other cell is an
-error. Otherwise it is text, and its cells are categories.
+error. One of dates alone, as ISO 8601 writes them, holds dates. Otherwise it is text, and its cells are
+categories.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data.tables.cells import MISSING, Cells, to_number
+from magmadnn.data.tables.dates import EXAMPLES, day, written, written_kind
 from magmadnn.data.tables.grid import Floats, Texts
 from magmadnn.data.tables.values import Kind
 from magmadnn.errors import DataError, quoted, shown
 
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
+_EXPECTED: dict[str, str] = {"bool": "true or false"} | {
+    kind: f"a date such as {example}, as in training" for kind, example in EXAMPLES.items()
+}
 _LONGEST_CLASS = 1000  # letters
 _WAY_OUT = ": correct it, or write ? where the value is missing"
 
@@ -37,20 +42,22 @@ class TextGrid:
         self.lines: NDArray[np.int64] | None = np.array(cells.lines, np.int64)
 
     def kind(self, index: int) -> Kind:
-        """Categories if at most half of the known cells are numbers; a column of missing cells is numeric."""
+        """Dates or categories if at most half of the known cells are numbers; numbers if all are missing."""
         cells = self._columns[index]
         if self._all_numbers(cells) is not None:
             return "number"
         known = [cell for cell in cells if cell not in MISSING]
         counted = sum(to_number(cell, self._decimal) is not None for cell in known)
-        return "category" if known and 2 * counted <= len(known) else "number"
+        if not known or 2 * counted > len(known):
+            return "number"
+        return written_kind(known) or "category"
 
     def missing(self, index: int) -> NDArray[np.bool_]:
         """See `Grid`."""
         return np.array([cell in MISSING for cell in self._columns[index]], bool)
 
     def numbers(self, index: int, kind: Kind = "number") -> Floats:
-        """See `Grid`; truth values are `true` and `false`, or 1 and 0.
+        """See `Grid`; truth values are `true` and `false`, or 1 and 0, dates as ISO 8601 writes them.
 
         Raises:
             DataError: a cell is text or infinite; names line, column and cell.
@@ -68,10 +75,10 @@ class TextGrid:
             if cell in MISSING:
                 out[row] = math.nan
                 continue
-            value = _TRUTH.get(cell.lower()) if kind == "bool" else to_number(cell, self._decimal)
+            value = self._number(cell, kind)
             if value is None:
                 self.refuse_decimal_commas(index)
-                expected = "true or false" if kind == "bool" else f"a number{self._comma_words()}"
+                expected = _EXPECTED.get(kind, f"a number{self._comma_words()}")
                 raise DataError(
                     self._at(row, index) + f"{quoted(cell)}, expected {expected}{_WAY_OUT}"
                 )
@@ -81,6 +88,15 @@ class TextGrid:
                 )
             out[row] = value
         return out
+
+    def _number(self, cell: str, kind: Kind) -> float | None:
+        """A cell that is not missing, as a number of a kind; None if it is none."""
+        if kind == "bool":
+            return _TRUTH.get(cell.lower())
+        if kind == "date" or kind == "instant":
+            date = written(cell, kind)
+            return None if date is None else day(date)
+        return to_number(cell, self._decimal)
 
     def texts(self, index: int) -> Texts:
         """See `Grid`."""

@@ -1,4 +1,4 @@
-"""What the values of a column are: numbers, truth values, durations or names of categories."""
+"""What the values of a column are: numbers, truth values, durations, dates or names of categories."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data.tables.cells import MISSING, is_number
+from magmadnn.data.tables.dates import day, days, kind_of_date
 from magmadnn.data.tables.libraries import RawColumn
 from magmadnn.errors import DataError, DTypeError
 
 Array = NDArray[Any]
 
-Kind = Literal["number", "bool", "duration", "category"]
+Kind = Literal["number", "bool", "duration", "date", "instant", "category"]
 
 KINDS: dict[Kind, str] = {
     "number": "numbers",
     "bool": "truth values",
     "duration": "durations",
+    "date": "dates",
+    "instant": "dates with a time zone",
     "category": "categories",
 }
 
@@ -34,7 +37,8 @@ class Values:
     Attributes:
         kind: what they are.
         data: numbers as they were, NaN where missing; truth values as bool, or 1, 0 and NaN; durations in
-            seconds, float64, NaN where missing; categories as objects, their texts or None.
+            seconds and dates in days since 1970-01-01, float64, NaN where missing; categories as objects,
+            their texts or None.
         texts: whether categories came as texts; otherwise the library said that they are some.
     """
 
@@ -51,7 +55,7 @@ def settled(column: RawColumn, what: str) -> Values:
         what: how messages call it: `x: column 'age'`.
 
     Raises:
-        DTypeError: values that are nothing of the kind, such as dates or lists.
+        DTypeError: values that are nothing of the kind, such as times of the day or lists.
         DataError: several kinds of values in one column.
     """
     raw = column.values
@@ -69,17 +73,18 @@ def settled(column: RawColumn, what: str) -> Values:
         case "O":
             return _of_objects(raw, what)
         case "M":
-            raise _dates(what, column.dtype)
+            return Values("instant" if column.has_zone else "date", days(raw))
     raise DTypeError(f"{what} holds {column.dtype}, expected {_EXPECTED}")
 
 
-_EXPECTED = "numbers, truth values, durations or texts: convert the column, or leave it out"
+_EXPECTED = "numbers, truth values, durations, dates or texts: convert the column, or leave it out"
 
 
-def _dates(what: str, dtype: str) -> DTypeError:
+def refused_dates(what: str) -> DTypeError:
+    """The error for targets that are dates."""
     return DTypeError(
-        f"{what} holds dates ({dtype}), which mean nothing to a network by themselves: make numbers of them, "
-        "such as days since the first one, the hour or the month, or leave the column out"
+        f"{what} holds dates, expected numbers or names of classes: make numbers of them, such as days since "
+        "the first one"
     )
 
 
@@ -129,6 +134,8 @@ def _kind_of(value: Any) -> Kind | None:
         return "bool"
     if isinstance(value, datetime.timedelta | np.timedelta64):
         return "duration"
+    if isinstance(value, datetime.date | np.datetime64):
+        return kind_of_date(value)
     if isinstance(value, complex | np.complexfloating):
         return None
     return "number" if isinstance(value, numbers.Number) else None  # a Decimal is one, and not Real
@@ -141,8 +148,6 @@ def _of_objects(raw: Array, what: str) -> Values:
     for row, value in known:
         found = _kind_of(value)
         if found is None:
-            if isinstance(value, datetime.date | datetime.time | np.datetime64):
-                raise _dates(what, type(value).__name__)
             raise DTypeError(
                 f"{what} holds a {type(value).__name__} in row {row}, expected {_EXPECTED}"
             )
@@ -169,6 +174,8 @@ def _is_whole(value: Any) -> bool:
 
 
 def _number(value: Any) -> float:
+    if isinstance(value, datetime.date | np.datetime64):
+        return day(value)
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
     if isinstance(value, np.timedelta64):

@@ -33,6 +33,13 @@ def with_scaling(model: Model, preparation: Preparation) -> Model:
     return Model(inputs=[raw], outputs=[found], precision=model.precision)
 
 
+_UNITS: dict[str, str] = {
+    "duration": " in seconds",
+    "date": " in days since 1970-01-01",
+    "instant": " in days since 1970-01-01, UTC",
+}
+
+
 def scaling_note(preparation: Preparation) -> str:
     """What the numbers mean, for the header."""
     lines = ["Inputs are in their own units; they are scaled inside."]
@@ -40,9 +47,8 @@ def scaling_note(preparation: Preparation) -> str:
     if schema is not None:
         lines[0] += " An input column=category is 1 in that category, otherwise 0."
         lines += ["", "Inputs of a sample:"]
-        lasting = {column.name for column in schema.columns if column.kind == "duration"}
-        units = [" in seconds" if name in lasting else "" for name in schema.inputs]
-        lines += [f"{k}: {name}{units[k]}" for k, name in enumerate(schema.inputs)]
+        units = {column.name: _UNITS.get(column.kind, "") for column in schema.columns}
+        lines += [f"{k}: {name}{units.get(name, '')}" for k, name in enumerate(schema.inputs)]
     if preparation.missing == "mean":
         lines += ["", "NaN is a missing value, and is replaced by the mean of the training data."]
     if preparation.task == "classification":

@@ -20,7 +20,7 @@ from magmadnn.data.tables.alignment import check_rows
 from magmadnn.data.tables.libraries import is_column, is_table
 from magmadnn.data.tables.plain import inputs_like, is_foreign_data, learn_columns, plain_target
 from magmadnn.data.tables.schema import Schema
-from magmadnn.data.tables.values import text_of
+from magmadnn.data.tables.values import KINDS, text_of
 from magmadnn.data.targets import Task
 from magmadnn.errors import (
     ArgumentError,
@@ -196,12 +196,12 @@ def _input(
     schema = known or learn_columns(
         value, words, targets=plain_target(target, "y").columns if is_foreign_data(target) else ()
     )
-    texts = [column.name for column in schema.columns if column.kind == "category"]
-    if texts:
-        raise DataError(
-            f"{words}: column {quoted(texts[0])} holds categories, which need a preparation: "
-            "model.preparation = md.data.Standardize()"
-        )
+    for column in schema.columns:
+        if column.kind in ("category", "date", "instant"):
+            raise DataError(
+                f"{words}: column {quoted(column.name)} holds {KINDS[column.kind]}, which need a "
+                "preparation: model.preparation = md.data.Standardize()"
+            )
     if learnt is not None:
         learnt[name] = schema
     array = inputs_like(value, words, schema, None)
