@@ -27,9 +27,14 @@ CLASSES = np.array(["clay", "loam", "sand"])[(X[:, 0] > 0).astype(int) + (X[:, 1
 LABELS = np.column_stack([X[:, 0] > 0, X[:, 1] > 300, X[:, 2] > 5]).astype(int)
 
 
-@pytest.mark.long
 @parametrize_with_checks([MagmaClassifier(**SMALL), MagmaRegressor(**SMALL)])
 def test_checks_of_scikit_learn(estimator, check) -> None:
+    check(estimator)
+
+
+@pytest.mark.long
+@parametrize_with_checks([MagmaClassifier(), MagmaRegressor()])
+def test_checks_of_scikit_learn_with_the_default_settings(estimator, check) -> None:
     check(estimator)
 
 
