@@ -185,13 +185,13 @@ CIFAR: dict[str, Mistake] = {
     "no training batch": Mistake(
         cifar(data_batch_1=None),
         DataError,
-        "{p}: data_batch_1.bin (plain, .gz or .xz) is missing: CIFAR-10 needs test_batch.bin and "
+        "{p}: data_batch_1.bin (plain, .gz, .xz or .bz2) is missing: CIFAR-10 needs test_batch.bin and "
         "at least one data_batch_<number>.bin",
     ),
     "no test batch": Mistake(
         cifar(test_batch=None),
         DataError,
-        "{p}: test_batch.bin (plain, .gz or .xz) is missing: CIFAR-10 needs test_batch.bin and "
+        "{p}: test_batch.bin (plain, .gz, .xz or .bz2) is missing: CIFAR-10 needs test_batch.bin and "
         "at least one data_batch_<number>.bin",
     ),
     "cut short": Mistake(
