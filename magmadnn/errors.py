@@ -82,6 +82,11 @@ def quoted(value: object, most: int = 80) -> str:
     return shown(repr(value), most)
 
 
+def _plain(name: str) -> str:
+    """A name without what other libraries write otherwise: ReLU is relu, CrossEntropy cross_entropy."""
+    return name.replace("_", "").replace("-", "").lower()
+
+
 class MagmaDNNError(Exception):
     """Base of every error that magmadnn raises on purpose."""
 
@@ -116,7 +121,8 @@ class UnknownNameError(ArgumentError):
         # To compare takes time that grows with both lengths, and names from files may be of any length.
         near_names = [n for n in names[:_NAMES] if len(n) <= _NAME] if len(text) <= _NAME else []
         begun = [n for n in near_names if len(text) > 1 and n.startswith(text)]
-        near = begun or difflib.get_close_matches(text, near_names, n=1, cutoff=0.5)
+        same = [n for n in near_names if _plain(n) == _plain(text)]
+        near = same or begun or difflib.get_close_matches(text, near_names, n=1, cutoff=0.5)
         meant = f"did you mean {near[0]!r}? " if near else ""
         listed = shown(", ".join(names[:_NAMES]), _LISTED)
         return cls(f"{what} {shown(repr(name), _NAME)} is not known: {meant}known are {listed}")

@@ -74,9 +74,14 @@ def check_dtype(name: str, array: Array) -> None:
     # bfloat16 and the float8 types of ml_dtypes are of kind "V" for NumPy, as records are.
     small_float = array.dtype.kind == "V" and "float" in array.dtype.name
     if array.dtype.kind not in "biuf" and not small_float:
+        example = ""
+        if array.dtype.kind in "UST" and array.ndim == 1:
+            example = (
+                ", for instance with classes, numbers = np.unique(labels, return_inverse=True)"
+            )
         raise DTypeError(
             f"{name}: elements are of type {array.dtype}, expected numbers: "
-            "convert text to numbers or class numbers first"
+            f"convert text to numbers or class numbers first{example}"
         )
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise DataError(f"{name}: elements are masked: fill them, or leave out their rows")

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
+
 from magmadnn.calls import ExplainsAttributes, checked_call, checked_method
-from magmadnn.errors import GraphError
+from magmadnn.errors import DTypeError, GraphError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,6 +109,27 @@ class Operators(ExplainsAttributes):
 
     def __rpow__(self, other: Any) -> Any:
         return _call("power", other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return self._logical("logical_and", other)
+
+    def __or__(self, other: Any) -> Any:
+        return self._logical("logical_or", other)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._logical("not_equal", other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self) -> Any:
+        return self._logical("logical_not")
+
+    def _logical(self, name: str, *others: Any) -> Any:
+        for operand in (self, *others):
+            dtype = operand.dtype if hasattr(operand, "dtype") else np.asarray(operand).dtype
+            if dtype != np.bool_:
+                raise DTypeError(f"{name}: expected bool, got {dtype.name}; compare first")
+        return _call(name, self, *others)
 
     def __matmul__(self, other: Any) -> Any:
         return _call("matmul", self, other)

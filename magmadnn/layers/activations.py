@@ -57,7 +57,10 @@ def as_activation(activation: ActivationLike) -> Callable[[Any], Any]:
     if callable(activation):
         return activation
     if not isinstance(activation, str):
-        raise ArgumentError(f"activation: expected a name or a function, got {activation!r}")
+        raise ArgumentError(
+            f"activation: expected a name or a function, got {activation!r}; a layer is given the number of "
+            "its outputs only: Dense(units, activation)"
+        )
     if activation not in ACTIVATIONS:
         raise UnknownNameError.of("activation", activation, [*ACTIVATIONS, "prelu"])
     return ACTIVATIONS[activation]

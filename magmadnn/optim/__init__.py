@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from magmadnn.calls import check_public, explains_names
+from magmadnn.calls import check_methods, check_public, explains_names
 
 from .named import LAMB as LAMB
 from .named import LARS as LARS
@@ -81,6 +81,7 @@ __all__ = [
 ]
 
 check_public(vars(), "bool")
+check_methods(Optimizer, "step")
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
     __getattr__ = explains_names("magmadnn.optim", __all__)

@@ -1,5 +1,11 @@
 """The user's handles: Tensor holds values, Operation is a lazy node of the graph."""
 
+import sys
+from types import ModuleType
+from typing import Any, NoReturn
+
+from magmadnn.errors import CallError
+
 from .calculus import grad as grad
 from .calculus import hvp as hvp
 from .calculus import jacobian as jacobian
@@ -14,6 +20,16 @@ from .operation import placeholder as placeholder
 from .operation import variable as variable
 from .operation import with_update as with_update
 from .tensor import Tensor as Tensor
+
+
+class _Folder(ModuleType):
+    """This folder, which is no function: `md.tensor([1, 2])` is what PyTorch calls `md.asarray`."""
+
+    def __call__(self, *args: Any, **named: Any) -> NoReturn:
+        raise CallError("md.tensor is a module, not a function: write md.asarray(values)")
+
+
+sys.modules[__name__].__class__ = _Folder
 
 __all__ = [
     "Operation",

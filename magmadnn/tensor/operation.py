@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, GraphError, ShapeError
+from magmadnn.calls import checked_call, checked_method
+from magmadnn.errors import ArgumentError, GraphError, ShapeError, quoted
 from magmadnn.graph import node as nodes
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.op import Array, Op, is_number
@@ -25,12 +25,21 @@ from .tensor import Tensor
 
 Feeds = Mapping["Operation", Any]
 
+# Functions of NumPy whose work another of ours does.
+_NEAR = {
+    "dot": "matmul", "vdot": "matmul", "inner": "matmul", "tensordot": "einsum", "outer": "einsum",
+    "kron": "einsum", "trace": "einsum", "vecdot": "einsum", "amax": "max", "amin": "min", "average": "mean",
+    "nansum": "sum", "nanmean": "mean", "ravel": "reshape", "append": "concat", "hstack": "concat",
+    "vstack": "concat", "column_stack": "concat", "fliplr": "flip", "flipud": "flip", "diff": "subtract",
+    "cumulative_sum": "cumsum", "moveaxis": "transpose",
+}  # fmt: skip
+
 
 class Operation(Operators):
     """A lazy value. Operators and `md.ops` make new Operations from it.
 
-    `.eval()`, `float()` and `np.asarray` compute it. It is hashed and compared by identity, so that it can
-    be a key of feeds; `md.ops.equal` compares elements.
+    `.eval()`, `float()` and `np.asarray` compute it. It is hashed by identity, so that it can be a key of
+    feeds; `md.ops.equal` compares elements, and `==` with another Operation is an error.
     """
 
     __slots__ = ("__weakref__", "_executables", "node")
@@ -69,6 +78,7 @@ class Operation(Operators):
         """The given name, or that of the op."""
         return self.node.label
 
+    @checked_method
     def eval(self, feeds: Feeds | None = None, *, training: bool = False) -> Tensor:
         """Compute the value.
 
@@ -93,6 +103,7 @@ class Operation(Operators):
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """Functions of NumPy that are ours too would lose the graph here; others get the values."""
         name = OF_NUMPY.get(function.__name__, function.__name__)
+        name = _NEAR.get(name, name)
         if name in FUNCTIONS:
             full_name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
             raise GraphError(
@@ -109,6 +120,42 @@ class Operation(Operators):
 
     def __int__(self) -> int:
         return int(self.eval().item())
+
+    def __format__(self, spec: str) -> str:
+        """`f"{loss:.3f}"` computes the value; without a format it is what `str` gives."""
+        return format(self.eval(), spec) if spec else str(self)
+
+    def __eq__(self, other: object) -> Any:
+        """Numbers are compared by elements, as arrays are; another Operation could be meant either way.
+
+        Raises:
+            GraphError: for another Operation.
+        """
+        if self is other:
+            return True
+        self._refuse_to_compare(other)
+        return FUNCTIONS["equal"](self, other) if is_number(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        """See `__eq__`."""
+        if self is other:
+            return False
+        self._refuse_to_compare(other)
+        return FUNCTIONS["not_equal"](self, other) if is_number(other) else NotImplemented
+
+    __hash__ = object.__hash__  # so that it can be a key
+
+    def _refuse_to_compare(self, other: object) -> None:
+        if isinstance(other, Operation):
+            raise GraphError(
+                f"{self!r} and {other!r} are compared: write md.ops.equal(x, y) to compare elements, "
+                "x is y to ask whether they are one and the same"
+            )
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise GraphError(
+            f"elements of {self!r} cannot be set: write variable.value[...] = x, or use md.ops.where"
+        )
 
     def __bool__(self) -> bool:
         raise GraphError(
@@ -200,6 +247,10 @@ def variable(
     Raises:
         ArgumentError: for a list, which could be either.
     """
+    if not isinstance(name, str):
+        raise ArgumentError(
+            f"variable: name must be text, got {quoted(name)}; the shape comes second"
+        )
     if isinstance(value, list):
         raise ArgumentError(
             f"variable {name}: a list could be a shape or values: write a tuple for a shape, "

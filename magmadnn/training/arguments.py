@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, quoted
 
 
 def at_least(what: str, value: Any, least: int) -> None:
@@ -74,4 +74,12 @@ def listed(what: str, values: Any, kind: type, example: str) -> list[Any]:
     found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [None]
     if all(isinstance(value, kind) and value is not None for value in found):
         return found
-    raise ArgumentError(f"{what} must be a list such as {example}, got {values!r}")
+    for value in found:
+        if isinstance(value, type):
+            raise ArgumentError(
+                f"{what}: got the class {value.__name__}, expected an instance: write {value.__name__}(...)"
+            )
+    way_out = ""
+    if isinstance(values, kind):
+        values, way_out = type(values).__name__, "; put it into a list"
+    raise ArgumentError(f"{what} must be a list such as {example}, got {quoted(values)}{way_out}")

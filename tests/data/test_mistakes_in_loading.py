@@ -222,7 +222,8 @@ CHECK: dict[str, Mistake] = {
         lambda p: data.check_arrays(GOOD, np.array(list("abcdefg"))),
         DTypeError,
         "y: elements are of type <U1, expected numbers: "
-        "convert text to numbers or class numbers first",
+        "convert text to numbers or class numbers first, for instance with classes, numbers = "
+        "np.unique(labels, return_inverse=True)",
     ),
     "complex numbers": Mistake(
         lambda p: data.check_arrays(GOOD + 1j),

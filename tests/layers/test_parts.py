@@ -199,7 +199,8 @@ MISTAKES: list[tuple[str, Callable[[], Any], type[MagmaDNNError], str]] = [
     ("activation", lambda: layers.Dense(3, "rleu"), UnknownNameError,
      "activation 'rleu' is not known: did you mean 'relu'? known are "),
     ("no activation", lambda: layers.Activation(3), ArgumentError,
-     "activation: expected a name or a function, got 3"),
+     ("activation: expected a name or a function, got 3; a layer is given the number of its outputs only: "
+      "Dense(units, activation)")),
     ("epsilon of rbf", lambda: layers.GaussianRBF(-1.0), ArgumentError,
      "gaussian_rbf: epsilon must be a finite number above 0, got -1.0"),
     ("rate", lambda: layers.Dropout(1.0, name="drop"), ArgumentError,

@@ -152,7 +152,7 @@ PYTHON: dict[str, PythonCase] = {
     "shape: nothing": (
         lambda p: fit(None),
         GraphError,
-        "fit: the model has one input, got 0 arrays",
+        "fit: x is None, expected an array of samples",
     ),
     "shape: validation": (
         lambda p: fit(validation_data=(X[:, :3], Y), callbacks=[NoEpoch()]),

@@ -57,7 +57,7 @@ PYTHON: dict[str, PythonCase] = {
     "data: no batches": (
         lambda p: network().fit([], verbose=False),
         DataError,
-        "the iterable of batches is empty",
+        "the iterable of batches is empty; a generator can be gone through once: make a new one",
     ),
     "data: NaN in the loss": (
         lambda p: fit(X * 1e30, X[:, :3] * 1e30, network(loss="mse", metrics=[])),

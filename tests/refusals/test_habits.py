@@ -21,6 +21,9 @@ from magmadnn.calls import check_calls, checked_call, checked_method
 from magmadnn.errors import (
     ArgumentError,
     CallError,
+    DataError,
+    DTypeError,
+    GraphError,
     UnknownArgumentError,
     UnknownAttributeError,
     UnknownNameError,
@@ -154,6 +157,33 @@ CALLS: list[PythonCase] = [
      "Flatten: takes no arguments without a name, got 1; write names before values: name=..., trainable=..."),
     (lambda p: network().fit(X, Y, 32, 5), CallError,
      "~fit: takes the arguments .x, y. without a name, got 4; write names before values: batch_size=..., .*"),
+    (lambda p: md.tensor([1, 2]), CallError,
+     "md.tensor is a module, not a function: write md.asarray(values)"),
+    (lambda p: md.optim.Adam().step(), CallError,
+     r"~step: argument 'loss' is missing: step\(loss, parameters, .*"),
+    argument("eval", "x", "known are feeds, training", lambda: W.eval(x=X)),
+    (lambda p: md.variable((3,), "w"), ArgumentError,
+     "variable: name must be text, got (3,); the shape comes second"),
+    (lambda p: D(5, 3), ArgumentError,
+     ("activation: expected a name or a function, got 3; a layer is given the number of its outputs only: "
+     "Dense(units, activation)")),
+    (lambda p: fit(callbacks=[md.callbacks.EarlyStopping]), ArgumentError,
+     "fit: callbacks: got the class EarlyStopping, expected an instance: write EarlyStopping(...)"),
+    (lambda p: fit(callbacks=md.callbacks.EarlyStopping("loss")), ArgumentError,
+     ("fit: callbacks must be a list such as [md.callbacks.EarlyStopping()], got 'EarlyStopping'; "
+     "put it into a list")),
+    (lambda p: network().fit(None, Y), GraphError, "fit: x is None, expected an array of samples"),
+    (lambda p: network().fit((X, Y)), DataError,
+     "an iterable must give (x, y) or (x, y, weights), got ndarray; arrays of all rows are fit(x, y)"),
+    (lambda p: network().fit(zip(X, Y, strict=True)), DataError,
+     ("the arrays of a batch need one number of rows above 0, got [5, 0]; it gives single samples: "
+     "give arrays of all rows, fit(x, y)")),
+    (lambda p: fit(y=np.array(["a", "b", "c"])[Y]), DTypeError,
+     ("y: elements are of type <U1, expected numbers: convert text to numbers or class numbers first, "
+     "for instance with classes, numbers = np.unique(labels, return_inverse=True)")),
+    (lambda p: (W * 2).__setitem__(0, 1), GraphError,
+     (r"~elements of <Operation multiply: .*> cannot be set: write variable.value\[...\] = x, or use "
+     "md.ops.where")),
     (lambda p: network().fit(), CallError,
      "fit: argument 'x' is missing: fit(x, y=None, *, batch_size=32, epochs=1, ...)"),
 ]  # fmt: skip
@@ -212,12 +242,20 @@ ATTRIBUTES: list[PythonCase] = [
     attribute("module magmadnn.callbacks", "ModelCheckpoint", "it is called 'Checkpoint' here",
               lambda: md.callbacks.ModelCheckpoint("here")),
     attribute("module magmadnn.ops", "softmaxx", "did you mean 'softmax'?", lambda: md.ops.softmaxx),
+    attribute("Tensor", "flatten", "write x.reshape(-1)", lambda: W.value.flatten()),
+    attribute("Tensor", "clone", "write copy.deepcopy(x)",
+              lambda: W.value.clone()),
+    attribute("module magmadnn", "zeros", "write md.Tensor(shape), or md.asarray(np.zeros(shape))",
+              lambda: md.zeros((2, 2))),
     attribute("module magmadnn", "nn", "layers are in md.layers, losses in md.losses", lambda: md.nn),
     attribute("module magmadnn", "Sequential", "write md.Model([md.layers.Input((4,)), md.layers.Dense(3)])",
               lambda: md.Sequential()),
 ]  # fmt: skip
 
 NAMES: list[PythonCase] = [
+    (lambda p: D(3, "ReLU"), UnknownNameError, r"~activation 'ReLU' is not known: did you mean 'relu'\? .*"),
+    (lambda p: network(loss="CrossEntropy"), UnknownNameError,
+     r"~loss 'CrossEntropy' is not known: did you mean 'cross_entropy'\? .*"),
     (lambda p: D(3, "silu"), UnknownNameError, "activation 'silu' is not known: it is called 'swish' here"),
     (lambda p: network(loss="sparse_categorical_crossentropy"), UnknownNameError,
      f"loss 'sparse_categorical_crossentropy' is not known: {CROSS_ENTROPY}"),

@@ -39,7 +39,9 @@ def as_batch(
         got = type(item).__name__
         if isinstance(item, (tuple, list)):
             got += f" of {len(item)}"
-        raise DataError(f"an iterable must give (x, y) or (x, y, weights), got {got}")
+        raise DataError(
+            f"an iterable must give (x, y) or (x, y, weights), got {got}; arrays of all rows are fit(x, y)"
+        )
     x, y, *weights = item
     if is_table(x) or is_table(y):
         raise DataError("a batch holds a table, whose columns would go by place: give arrays")
@@ -49,7 +51,14 @@ def as_batch(
     batch = Batch(as_arrays(x, device, True), targets)
     sizes = [len(a) if a.ndim else 0 for a in [*batch.inputs, *batch.targets]]
     if not all(sizes) or len(set(sizes)) > 1:
-        raise DataError(f"the arrays of a batch need one number of rows above 0, got {sizes}")
+        single = (
+            ""
+            if all(a.ndim for a in [*batch.inputs, *batch.targets])
+            else ("; it gives single samples: give arrays of all rows, fit(x, y)")
+        )
+        raise DataError(
+            f"the arrays of a batch need one number of rows above 0, got {sizes}{single}"
+        )
     if weights:
         found = weights_for("weights", weights[0], batch.rows, output_names(outputs))
         batch = replace(batch, weights=found)
@@ -91,6 +100,8 @@ def inputs_for(
             return [value]  # the usual case, as fast as can be: a prediction may take microseconds
     if isinstance(value, Mapping):
         value = _in_order(value, [p.name for p in inputs], "inputs", f"{what}: ")
+    if value is None and inputs:
+        raise GraphError(f"{what}: x is None, expected an array of samples")
     arrays = [] if value is None else as_arrays(value, device)
     if len(arrays) != len(inputs):
         many = f"{len(inputs)} inputs" if len(inputs) > 1 else "one input"

@@ -267,7 +267,9 @@ class IterableSource:
         with numbered(0, 0):
             head = next(self._first, self)
             if head is self:
-                raise DataError("the iterable of batches is empty")
+                raise DataError(
+                    "the iterable of batches is empty; a generator can be gone through once: make a new one"
+                )
             self.sample = self._batch(head)
         self._first = _chain(head, self._first)
         self._ring: Ring | None = None
