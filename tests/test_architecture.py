@@ -79,7 +79,7 @@ ROOMS = {
     "compiler.cuda": """
         module
         megakernel
-        fused
+        fused library
         gemm
         text
     """,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
-from cupy.cuda import cublas, nvrtc, runtime
+from cupy.cuda import cublas, cusolver, nvrtc, runtime
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import cached_property
@@ -20,7 +21,16 @@ from magmadnn.errors import DeviceError
 from . import _driver as driver
 from ._cublaslt import Products
 from ._cupy import CudaMark
-from .engine import EventNode, GraphNode, KernelNode, NativeCall, ProductNode
+from ._cusolver import MatrixFunctions
+from .engine import (
+    EventNode,
+    GraphNode,
+    KernelNode,
+    LibraryNode,
+    MatrixNode,
+    NativeCall,
+    ProductNode,
+)
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
 nvtx = found if hasattr(found := getattr(cupy.cuda, "nvtx", None), "RangePush") else None
@@ -271,7 +281,7 @@ class CudaEngine(CudaLane):
         finally:
             driver.destroy_graph(child)
 
-    # --- products ---------------------------------------------------------------------------------
+    # --- libraries --------------------------------------------------------------------------------
 
     @cached_property
     def _products(self) -> Products:
@@ -287,12 +297,32 @@ class CudaEngine(CudaLane):
         with self.here():
             return self._products.algorithms(node, most)
 
-    def _captured(self, node: ProductNode) -> int:
-        """A matrix product as a graph of its own."""
-        products = self._products
+    @cached_property
+    def _functions(self) -> MatrixFunctions:
+        cublas.destroy(cublas.create())  # CuPy loads the libraries with the first calls
+        cusolver.destroy(cusolver.create())
+        version = nvrtc.getVersion()[0]
+        blas = ctypes.CDLL(f"libcublas.so.{version}")
+        solver = ctypes.CDLL(f"libcusolver.so.{version - 1}")  # 11 in CUDA 12, 12 in CUDA 13
+        return MatrixFunctions(blas, solver, self._side)
+
+    def workspace(self, node: MatrixNode) -> int:
+        with self.here():
+            return self._functions.workspace(node)
+
+    def _captured(self, node: LibraryNode) -> int:
+        """A call of a library as a graph of its own."""
+        call = self._call_of(node)
         driver.begin_capture(self._side)
         try:
-            products.multiply(node)
+            call()
         finally:
             graph = driver.end_capture(self._side)
         return graph
+
+    def _call_of(self, node: LibraryNode) -> Callable[[], None]:
+        """What gives a node to the stream; libraries are loaded before anything is captured."""
+        if isinstance(node, ProductNode):
+            return functools.partial(self._products.multiply, node)
+        assert isinstance(node, MatrixNode)
+        return functools.partial(self._functions.call, node)

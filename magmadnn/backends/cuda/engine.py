@@ -7,6 +7,7 @@ in which it is asked for, and in one order with the copies of `DeviceMemory`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -86,6 +87,62 @@ class ProductNode:
         a, b, c = (max(*pair, 1) for pair in zip(self.strides, rows, strict=True))
         return a, b, c
 
+    @property
+    def title(self) -> str:
+        """What it computes, without addresses."""
+        kind = self.halves or ("tf32" if self.tensor_float else self.dtype)
+        ends = ["bias"] * bool(self.bias) + ["cut at 0"] * self.positive
+        ends += ["update"] * bool(self.scales)
+        sizes = re.sub(r"( x 1)+$", "", " x ".join(map(str, self.sizes)))
+        product = f"cuBLASLt product {sizes} in {kind}"
+        return f"{product} with {', '.join(ends)}" if ends else product
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """All memory that it is given; 0 for none."""
+        return (self.a, self.b, self.c, self.bias, self.scales)
+
+
+@dataclass(frozen=True)
+class MatrixNode:
+    """A function of BLAS or LAPACK for each matrix of a stack, in place: by cuBLAS and cuSOLVER.
+
+    Attributes:
+        function: its name without the letter of the dtype: "potrf", "trsm".
+        dtype: float32 or float64.
+        settings: what the function is told besides, see `compiler/kernels/library.py`.
+        rows, columns: of each matrix that it works on, row by row.
+        operands: tables of addresses, one for each matrix: of operands that are only read, and last of what
+            it works on.
+        tables: where the same tables lie on the device, for functions of many matrices.
+        info: address of 32 bits for each matrix, for what it found: 0 if all is well.
+        workspace: as for `ProductNode`, but of `Engine.workspace` bytes where that is more.
+        after: as for `KernelNode`.
+    """
+
+    function: str
+    dtype: str
+    settings: tuple[bool, ...]
+    rows: int
+    columns: int
+    operands: tuple[tuple[int, ...], ...]
+    tables: tuple[int, ...]
+    info: int
+    workspace: int
+    after: tuple[int, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it computes, without addresses."""
+        matrices = len(self.operands[-1])
+        many = f"{matrices} of " if matrices > 1 else ""
+        return f"library {self.function} {many}{self.rows} x {self.columns} in {self.dtype}"
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """All memory that it is given; 0 for none."""
+        return (*(a for table in self.operands for a in table), *self.tables, self.info)
+
 
 @dataclass(frozen=True)
 class EventNode:
@@ -100,7 +157,9 @@ class EventNode:
     after: tuple[int, ...] = ()
 
 
-GraphNode = KernelNode | ProductNode | EventNode
+# Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
+LibraryNode = ProductNode | MatrixNode
+GraphNode = KernelNode | LibraryNode | EventNode
 
 PRODUCT_WORKSPACE = 32 << 20
 
@@ -228,6 +287,10 @@ class Engine(Protocol):
 
     def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
         """The library's algorithms for a product, as it prefers them; none where it has no such product."""
+        ...
+
+    def workspace(self, node: MatrixNode) -> int:
+        """Bytes of workspace that a call wants."""
         ...
 
     def graph(self, nodes: Sequence[GraphNode]) -> Graph:

@@ -193,6 +193,11 @@ class Layout:
         self.copy_in(address, values)
         return address
 
+    def reserved(self, nbytes: int) -> int:
+        """The address of memory on the device that lives as long as this layout."""
+        self._held.append(self._allocated(nbytes))
+        return self._held[-1].device_pointer(write=True)
+
     def take_faults(self) -> bool:
         """Whether a row was asked for that is not there, since this was asked last."""
         word = np.zeros(1, np.int64)

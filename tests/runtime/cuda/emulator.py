@@ -34,7 +34,15 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import Provider, install
-from magmadnn.backends.cuda.engine import EventNode, GraphNode, KernelNode, NativeCall, ProductNode
+from magmadnn.backends.cuda.engine import (
+    EventNode,
+    GraphNode,
+    KernelNode,
+    LibraryNode,
+    MatrixNode,
+    NativeCall,
+    ProductNode,
+)
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
 from tests.runtime.cuda.emulated_lanes import (
@@ -195,13 +203,16 @@ def _run(node: GraphNode) -> None:
     if isinstance(node, ProductNode):
         _multiply(node)
         return
+    if isinstance(node, MatrixNode):
+        factor_or_solve(node)
+        return
     run_launch(node.function, node.grid, node.block, node.arguments)
 
 
 def addresses_of(node: GraphNode) -> Sequence[int]:
     """What a node is given: addresses, and numbers that are far too small for one."""
-    if isinstance(node, ProductNode):
-        return (node.a, node.b, node.c, node.bias, node.scales)
+    if isinstance(node, LibraryNode):
+        return (*node.addresses, node.workspace)
     return node.arguments if isinstance(node, KernelNode) else ()
 
 
@@ -242,8 +253,34 @@ def _multiply(node: ProductNode) -> None:
         c[:] = np.maximum(made, 0) if node.positive else made
 
 
+def factor_or_solve(node: MatrixNode) -> None:
+    """What cuSOLVER and cuBLAS do, in place: nothing above the diagonal of a factor is written."""
+    n = node.rows
+    ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
+    widths = [*[n] * (len(node.operands) - 1), node.columns]
+    for number, places in enumerate(zip(*node.operands, strict=True)):
+        arrays = [_array(at, n, w, w, node.dtype) for at, w in zip(places, widths, strict=True)]
+        goal = arrays[-1]
+        if node.function == "potrf":
+            try:
+                factor, found = np.linalg.cholesky(goal), 0
+                goal[np.tri(n, dtype=bool)] = factor[np.tri(n, dtype=bool)]
+            except np.linalg.LinAlgError:
+                found = 1
+            ctypes.c_int32.from_address(node.info + 4 * number).value = found
+            continue
+        assert node.function == "trsm"
+        lower, transpose = node.settings
+        triangle = np.tril(arrays[0]) if lower else np.triu(arrays[0])
+        if np.diagonal(triangle).all():
+            inverse = np.linalg.inv(triangle.astype(np.float64))
+            goal[:] = (inverse.T if transpose else inverse) @ goal
+
+
 class Emulator:
     """`Engine` of this process."""
+
+    workspace_bytes = 96  # of every call of a function of matrices
 
     capability, processors, shared_bytes = 80, 4, 48 << 10
     library = "emulated"
@@ -314,10 +351,13 @@ class Emulator:
         taken = node.halves is not None or node.stored is None
         return list(self.proposals[:most]) if taken else []
 
+    def workspace(self, node: MatrixNode) -> int:
+        return self.workspace_bytes
+
     def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
         for number, node in enumerate(nodes):
             assert all(0 <= k < number for k in node.after)
-            assert isinstance(node, (KernelNode, ProductNode, EventNode))
+            assert isinstance(node, GraphNode)
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 

@@ -13,7 +13,8 @@ from .arguments import LibraryArguments
 from .potrf import write_potrf
 from .trsm import write_trsm
 
-_WRITERS: dict[str, Callable[[LibraryArguments, Value], None]] = {
+# by the name in the op's record (`LibraryCall.function`)
+WRITERS: dict[str, Callable[[LibraryArguments, Value], None]] = {
     "potrf": write_potrf,
     "trsm": write_trsm,
 }
@@ -21,7 +22,7 @@ _WRITERS: dict[str, Callable[[LibraryArguments, Value], None]] = {
 
 def can_call(kernel: Library) -> bool:
     """Whether the call of a function of this name is known."""
-    return kernel.function in _WRITERS
+    return kernel.function in WRITERS
 
 
 def write_library(kernel: Library, code: Code, frame: Frame, target: Target) -> None:
@@ -29,4 +30,4 @@ def write_library(kernel: Library, code: Code, frame: Frame, target: Target) -> 
     arguments = LibraryArguments(kernel, code, frame)
     some = (arguments.rows * arguments.columns).differs(0)
     with code.when(some), code.loop(frame.integer("row0"), frame.integer("row1")) as matrix:
-        _WRITERS[kernel.function](arguments, matrix)
+        WRITERS[kernel.function](arguments, matrix)

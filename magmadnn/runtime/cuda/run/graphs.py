@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from magmadnn.backends.cuda.engine import Engine, Graph, GraphNode, KernelNode, ProductNode
+from magmadnn.backends.cuda.engine import Engine, Graph, GraphNode, KernelNode, LibraryNode
 from magmadnn.compiler.cuda.fused.merged import merge, registers_of
 from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, hastened
@@ -20,6 +20,7 @@ from magmadnn.runtime.cuda.schedule.chains import Unit, chains_of, joined
 from magmadnn.runtime.cuda.schedule.hazards import Span, edges_of
 from magmadnn.runtime.cuda.schedule.launch import Item, Touched, touched_by
 from magmadnn.runtime.cuda.schedule.levels import levels_of, load_of, outer_of
+from magmadnn.runtime.cuda.schedule.library_groups import groups_around_libraries
 from magmadnn.runtime.cuda.schedule.listing import listing
 
 
@@ -59,7 +60,7 @@ def nodes_of(
     functions = functions_of(engine, (launch.variant for launch in launches))
     nodes: list[GraphNode] = []
     for item, after in zip(items, edges, strict=True):
-        if isinstance(item.what, ProductNode):
+        if isinstance(item.what, LibraryNode):
             nodes.append(replace(item.what, after=after))
         else:
             one = item.what
@@ -71,14 +72,23 @@ def nodes_of(
 
 
 def merged(items: Sequence[Item], chip: Chip) -> Launches:
-    """Fewer launches that do the same.
+    """Fewer launches that do the same; what calls of the device's library come between stays apart."""
+    groups = groups_around_libraries(items)
+    if len(groups) == 1 and not _is_call(groups[0]):
+        return _merged_kernels(items, chip)
+    parts = [g if _is_call(g) else _merged_kernels(g, chip).items for g in groups]
+    made = [item for part in parts for item in part]
+    return Launches(made, edges_of([(item.reads, item.writes) for item in made]))
 
-    Where the device's library takes part, launches stay as they are: one more costs little there.
-    """
+
+def _is_call(group: Sequence[Item]) -> bool:
+    return any(isinstance(item.what, LibraryNode) for item in group)
+
+
+def _merged_kernels(items: Sequence[Item], chip: Chip) -> Launches:
+    """Fewer launches that do the same as these, which are all of kernels."""
     edges = edges_of([(item.reads, item.writes) for item in items])
-    launches = [item.what for item in items if isinstance(item.what, Launch)]
-    if len(launches) < len(items):
-        return Launches(_hastened(items, edges, chip), edges)
+    launches = [item.launch for item in items]
     levels = _levels(chains_of(launches, edges, chip), items, launches, chip)
     if _share(levels.groups, launches, chip):
         units = chains_of(launches, edges, chip, True)

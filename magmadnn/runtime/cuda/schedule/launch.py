@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.backends.cuda.engine import LibraryNode
 from magmadnn.compiler.cuda.text.variant import Launch
 
 from .hazards import Span
@@ -18,12 +18,12 @@ class Item:
     """A launch.
 
     Attributes:
-        what: of a kernel, or of a product by the device's library.
+        what: of a kernel, or a call of the device's library.
         reads: spans of memory that it reads,
         writes: and that it writes.
     """
 
-    what: Launch | ProductNode
+    what: Launch | LibraryNode
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
 

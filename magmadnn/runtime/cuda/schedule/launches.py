@@ -14,12 +14,14 @@ from magmadnn.compiler.cuda.fused.folded import folded
 from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.cuda.gemm.small import small_gemm
+from magmadnn.compiler.cuda.library.calls import can_call
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
 from magmadnn.compiler.cuda.text.variant import WARP
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower.row_blocks import in_blocks
@@ -37,12 +39,15 @@ from magmadnn.runtime.cuda.layout import Layout
 from .batched_products import products_of
 from .hazards import Span
 from .launch import Item
+from .library_calls import LibraryCalls
 from .small import is_small
 
 
 def runs_on_device(work: Work) -> bool:
     """Whether there is code for the device; NumPy computes the step otherwise."""
     kernel = None if work.lowered is None else work.lowered.kernel
+    if isinstance(kernel, Library):
+        return can_call(kernel)
     return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
 
 
@@ -57,7 +62,7 @@ class Items:
     Args:
         layout: where values lie.
         engine: the device.
-        workspaces: gives pieces of scratch memory for products by the library, which take them in turn.
+        workspaces: gives pieces of scratch memory for calls of the library, which take them in turn.
         tensor_float: whether products of float32 may be computed in TF32.
 
     Attributes:
@@ -78,9 +83,14 @@ class Items:
         self.small = is_small(layout.plan, layout.frames, layout.sizes, chip)
         self.chip = replace(chip, together=WARP) if self.small else chip
         self._engine = engine
+        self._library = LibraryCalls(layout, engine, self._workspace)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
         self._boxes: dict[Node, tuple[int, int, int, int]] = {}
+
+    def _workspace(self) -> Span:
+        """Memory for a call of the library."""
+        return next(self._workspaces)
 
     @cached_property
     def _workspaces(self) -> Iterator[Span]:
@@ -94,6 +104,8 @@ class Items:
         writes = tuple(self._layout.span(node) for _, node, _ in work.lowered.writes)
         if isinstance(work.lowered.kernel, Gemm):
             return self._product(work, values, reads, writes)
+        if isinstance(work.lowered.kernel, Library):
+            return self._library.of(work, values)
         room = self._layout.room(work)
         if isinstance(work.lowered.kernel, Columns) and room is not None:
             return self._in_blocks(work.lowered, values, room)
@@ -202,7 +214,7 @@ class Items:
         return [Item(launch, tuple(spans[o.name] for o in kernel.operands), (goal,))], goal
 
     def _by_library(self, product: ProductNode, reads: tuple[Span, ...]) -> Item:
-        workspace = next(self._workspaces)
+        workspace = self._workspace()
         nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.stored or product.dtype]
         written = (product.c, product.c + nbytes)
         product = replace(product, workspace=workspace[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from magmadnn.backends.cuda.engine import ProductNode
+from magmadnn.backends.cuda.engine import LibraryNode
 from magmadnn.compiler.cuda.fused.chained import Chained
 from magmadnn.compiler.cuda.fused.merged import Merged
 from magmadnn.compiler.cuda.fused.summed import Summed
@@ -21,8 +21,8 @@ def listing(items: Sequence[Item], after: Sequence[tuple[int, ...]]) -> str:
     lines: list[str] = []
     for number, (item, edges) in enumerate(zip(items, after, strict=True)):
         behind = f"; after {', '.join(map(str, edges))}" if edges else ""
-        if isinstance(item.what, ProductNode):
-            lines.append(f"{number}: {_by_library(item.what)}{behind}")
+        if isinstance(item.what, LibraryNode):
+            lines.append(f"{number}: {item.what.title}{behind}")
             continue
         one = item.what
         shared = f", {one.shared_bytes} bytes shared" if one.shared_bytes else ""
@@ -36,15 +36,6 @@ def listing(items: Sequence[Item], after: Sequence[tuple[int, ...]]) -> str:
 def _sizes(sizes: Grid) -> str:
     """Without what is 1 at the end."""
     return re.sub(r"( x 1)+$", "", " x ".join(map(str, sizes)))
-
-
-def _by_library(node: ProductNode) -> str:
-    kind = node.halves or ("tf32" if node.tensor_float else node.dtype)
-    ends = (
-        ["bias"] * bool(node.bias) + ["cut at 0"] * node.positive + ["update"] * bool(node.scales)
-    )
-    product = f"cuBLASLt product {_sizes(node.sizes)} in {kind}"
-    return f"{product} with {', '.join(ends)}" if ends else product
 
 
 def _own(variant: Variant) -> str:

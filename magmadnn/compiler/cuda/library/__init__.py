@@ -1,0 +1,1 @@
+"""Kernels around calls of the device's library."""

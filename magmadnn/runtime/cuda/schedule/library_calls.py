@@ -1,0 +1,89 @@
+"""Steps that are calls of the device's library: the call, and the kernels around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from magmadnn.backends.cuda import Engine
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, MatrixNode
+from magmadnn.compiler.cuda.library.calls import around
+from magmadnn.compiler.cuda.library.surroundings import INFO
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
+from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.runtime.cuda.layout import Layout
+
+from .hazards import Span
+from .launch import Item
+
+_INFO_BYTES = 4  # for each matrix
+
+
+class LibraryCalls:
+    """Makes the launches of such steps.
+
+    Args:
+        layout: where values lie.
+        engine: the device.
+        workspace: gives a piece of `PRODUCT_WORKSPACE` bytes.
+    """
+
+    def __init__(self, layout: Layout, engine: Engine, workspace: Callable[[], Span]) -> None:
+        self._layout, self._engine, self._workspace = layout, engine, workspace
+        self._infos: dict[Work, int] = {}
+        self._tables: dict[tuple[int, ...], int] = {}  # of addresses: where they lie on the device
+        self._rooms: dict[Work, Span] = {}  # of calls that want a larger workspace
+
+    def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
+        """The launches of one step, in order."""
+        assert work.lowered is not None and isinstance(work.lowered.kernel, Library)
+        kernel, info = work.lowered.kernel, self._info(work, values["row1"])
+        found = around(kernel, {**values, INFO: info[0]})
+        if found is None:
+            return []
+        spans = {slot: self._layout.span(node) for slot, node, _ in work.lowered.reads}
+        result = self._layout.span(work.lowered.writes[0][1])
+        places = tuple(_places(kernel, values, slot) for slot in (*found.read, "result"))
+        node = MatrixNode(
+            kernel.function, kernel.dtype, kernel.settings, values["rows"], values["columns"],
+            places, tuple(map(self._table, places)), info[0], 0,
+        )  # fmt: skip
+        workspace = self._workspace_of(work, node)
+        read = (*(spans[slot] for slot in found.read), result)
+        items = [
+            Item(found.before, tuple(spans.values()), (result,)),
+            Item(replace(node, workspace=workspace[0]), read, (result, info, workspace)),
+        ]
+        if found.after is not None:
+            items.append(Item(found.after, (info,), ()))
+        return items
+
+    def _info(self, work: Work, matrices: int) -> Span:
+        """Memory in which the function says what it found."""
+        if work not in self._infos:
+            self._infos[work] = self._layout.put(np.zeros(max(matrices, 1), np.int32))
+        return self._infos[work], self._infos[work] + _INFO_BYTES * max(matrices, 1)
+
+    def _table(self, places: tuple[int, ...]) -> int:
+        if places not in self._tables:
+            self._tables[places] = self._layout.put(np.array(places, np.int64))
+        return self._tables[places]
+
+    def _workspace_of(self, work: Work, node: MatrixNode) -> Span:
+        nbytes = self._engine.workspace(node)
+        if nbytes <= PRODUCT_WORKSPACE:
+            return self._workspace()
+        if work not in self._rooms:
+            start = self._layout.reserved(nbytes)
+            self._rooms[work] = start, start + nbytes
+        return self._rooms[work]
+
+
+def _places(kernel: Library, values: Mapping[str, int], slot: str) -> tuple[int, ...]:
+    """The address of each matrix of an operand or of the result."""
+    size = values["rows"] * values["columns"]
+    step = (size if slot == "result" else values[f"{slot}_step"]) * ITEM_BYTES[kernel.dtype]
+    return tuple(values[slot] + number * step for number in range(values["row1"]))
