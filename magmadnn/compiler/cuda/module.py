@@ -59,11 +59,18 @@ def module_text(variants: Sequence[Variant]) -> str:
     return "\n".join((PRELUDE, HALVES_TEXT, *libraries, *texts))
 
 
+def generators() -> list[Path]:
+    """The files that code depends on: descriptions of kernels, and everything that prints them."""
+    here = Path(__file__).resolve().parent
+    folders = (here, here.parent / "kernels")
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
 @functools.cache
 def _sources() -> str:
     """A hash of the source of the generators: other source, other code."""
-    total, here = hashlib.sha256(), Path(__file__).resolve().parent
-    for path in sorted(p for f in (here, here.parent.parent / "kernels") for p in f.rglob("*.py")):
+    total = hashlib.sha256()
+    for path in generators():
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import magmadnn.compiler
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
 from magmadnn.compiler.llvm import kernel
@@ -194,6 +195,17 @@ def test_key_says_everything():
     }
     assert len(keys) == 4
     assert key_of("a", host()) in keys
+
+
+def test_keys_follow_every_file_that_writes_code():
+    """Else code that an earlier version of magmadnn left on disk would run in the place of this one's."""
+    from magmadnn.compiler.cuda.module import generators as of_cuda
+    from magmadnn.compiler.llvm.object.cache import generators as of_llvm
+
+    folder = Path(magmadnn.compiler.__file__).parent
+    for found, name in ((of_llvm(), "llvm"), (of_cuda(), "cuda")):
+        wanted = {*(folder / name).rglob("*.py"), *(folder / "kernels").rglob("*.py")}
+        assert len(wanted) > 30 and wanted == {*found}
 
 
 def test_kernels_come_from_the_cache(tmp_path, monkeypatch):

@@ -47,13 +47,18 @@ ENDINGS = (_SUFFIX, ".part")
 _SUM_BYTES = hashlib.sha256().digest_size
 
 
+def generators() -> list[Path]:
+    """The files that code depends on: descriptions of kernels, and all that writes and compiles them."""
+    compiler = Path(__file__).resolve().parents[2]
+    folders = (compiler / "llvm", compiler / "kernels")
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
 @functools.cache
 def _sources() -> str:
-    """A hash of the source of the generators and descriptions: other source, other code."""
+    """A hash of the source of the generators: other source, other code."""
     total = hashlib.sha256()
-    here = Path(__file__).resolve().parent
-    folders = (here, here.parent.parent / "kernels")
-    for path in sorted(p for folder in folders for p in folder.rglob("*.py")):
+    for path in generators():
         total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()
 
