@@ -14,9 +14,9 @@ class LibraryCall:
     are read as the op's record orders them, the result is written. What the function finds wrong sets a word,
     and the op's NumPy function is then run to say what.
 
-    Each target has a table from the name to what is called there: `compiler/llvm/library/calls.py` for the CPU,
-    `compiler/cuda/library/calls.py` for a GPU. Where a target has none, or its library is not installed, NumPy
-    computes the step.
+    Each target has a table from the name to what is called there: `compiler/llvm/library/calls.py` for the
+    CPU, `compiler/cuda/library/calls.py` for a GPU. Where a target has none, or its library is not installed,
+    NumPy computes the step.
 
     Attributes:
         function: BLAS's or LAPACK's name without the letter of the dtype, as "potrf".

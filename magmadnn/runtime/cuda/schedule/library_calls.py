@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from magmadnn.backends.cuda import Engine
-from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, MatrixNode
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, MatrixNode
 from magmadnn.compiler.cuda.library.calls import around
 from magmadnn.compiler.cuda.library.surroundings import INFO
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
