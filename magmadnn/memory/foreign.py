@@ -91,11 +91,6 @@ class Copy(Protocol):
     """A copy of an array of the host, which may have to be made yet, or may have changed since."""
 
     @property
-    def version(self) -> int:
-        """Another number for each copy that was ever made."""
-        ...
-
-    @property
     def missing(self) -> NDArray[Any] | None:
         """The array, if the copy has to be made yet."""
         ...

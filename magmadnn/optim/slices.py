@@ -72,16 +72,6 @@ class StepSlices:
         slices = slices_of(executable.native, rows, values, sizes, batch_size)
         return None if slices is None else cls(step, settings, slices, rows)
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all settings are the same for every batch."""
-        return self._settings.fixed
-
-    @property
-    def on_device(self) -> CudaSlices | None:
-        """The slices, if they run on a GPU."""
-        return None if isinstance(self._slices, BoundSlices) else self._slices
-
     def changed(self, first: int, last: int) -> None:
         """Tell that rows `first` to `last` of the data have other values now; none of them is being used.
 

@@ -26,11 +26,8 @@ from .sources import Source
 from .totals import Totals, feeds_for, scalars
 
 if TYPE_CHECKING:
-    from magmadnn.runtime.cuda.run.slices import CudaSlices
     from magmadnn.training.callbacks import Callback
     from magmadnn.training.model.model import Model
-
-    from .speculative import Call
 
 BatchSize = int | Callable[[int], int]
 _SLICE_SECONDS = 0.08  # so that slices that take longer than foreseen still end in 0.1 s
@@ -105,7 +102,6 @@ class Fit:
         self.completed = False
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
-        self.call: Call | None = None  # whose first steps may be on their way
         self._next: Flying | None = None  # batches behind those that are waited for
         self._next_take: Take | None = None  # of the next epoch, if that was begun
         self._ended = 0.0  # when the last slice did, in seconds
@@ -185,8 +181,6 @@ class Fit:
         started = time.perf_counter() - self.seconds
         self._call("on_epoch_begin")
         slices, size = self._slices(), self.current_batch_size
-        if self.call is not None:
-            self.call.keep(slices)
         self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
         if slices is None:
@@ -300,13 +294,6 @@ class Fit:
             if not agreement().all(self._made_slices[size] is not None, "several steps in one go"):
                 self._made_slices[size] = None
         return self._made_slices[size]
-
-    def slices_on_device(self) -> CudaSlices | None:
-        """What ran on a GPU, if all that ran is one, with settings that stay."""
-        made = list(self._made_slices.values())
-        if len(made) != 1 or made[0] is None or not made[0].is_fixed:
-            return None
-        return made[0].on_device
 
     def _finish_epoch(self) -> None:
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}

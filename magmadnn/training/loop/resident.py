@@ -45,11 +45,6 @@ class Kept(Protocol):
         """Whether the copy is this array's, or may be."""
         ...
 
-    @property
-    def place(self) -> int | None:
-        """Its address; None where it is made anew before it is used."""
-        ...
-
     def take(self, array: Array) -> OnDevice:
         """The copy."""
         ...
@@ -84,14 +79,6 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
         return list(arrays)
     _kept[model][what] = [kept for _, kept in taken if kept is not None]
     return [there for there, _ in taken]
-
-
-def place_of(model: Model, what: str, array: Array) -> int | None:
-    """Where the copy of an array lies that will serve again; None if there is none."""
-    for kept in _kept.get(model, {}).get(what, []):
-        if kept.is_like(array):
-            return kept.place
-    return None
 
 
 def _taken(

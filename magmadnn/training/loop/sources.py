@@ -361,13 +361,6 @@ def order_of(rows: int, seed: int, number: int, device: int | None = None) -> ND
     return _orders[key]
 
 
-def known_order(rows: int, seed: int, number: int) -> NDArray[np.int64] | None:
-    """The order of the rows in an epoch, if it is kept or quickly drawn."""
-    if rows < _LEAST_AHEAD:
-        return order_of(rows, seed, number)
-    return _orders.get((rows, seed, number))
-
-
 def ahead(compute: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """What a function gives, computed by a thread of its own that ends with it."""
     made: Future[Any] = Future()

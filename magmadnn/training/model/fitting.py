@@ -13,7 +13,6 @@ from magmadnn.training.loop.fit import BatchSize, Fit
 from magmadnn.training.loop.heads import heads_of, output_names
 from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
-from magmadnn.training.loop.speculative import Call
 from magmadnn.training.loop.target_values import check_targets
 from magmadnn.training.loop.totals import run_once
 from magmadnn.training.loop.weights import sample_weights
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 
 def new_fit(
     model: Model,
-    call: Call,
+    x: Any,
+    y: Any,
     *,
     batch_size: BatchSize,
     span: tuple[int, int],
@@ -48,7 +48,7 @@ def new_fit(
     Raises:
         MagmaDNNError: as `Model.fit`.
     """
-    x, y, held_back = call.x, call.y, None
+    held_back = None
     if y is None:
         if validation_split or sample_weight is not None or class_weight is not None:
             what = "validation_split, sample_weight and class_weight"
@@ -69,7 +69,7 @@ def new_fit(
         look = partial(check_values, model, inputs, targets)
         source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
     more = tuple(part for callback in callbacks for part in callback.parts())
-    objective, step = training_step(model, source.sample, call, more)
+    objective, step = training_step(model, source.sample, more)
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
     validate: Callable[[], dict[str, Any]] | None = None
     if validation_data is not None:

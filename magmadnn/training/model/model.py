@@ -26,7 +26,6 @@ from magmadnn.training.loop.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.loop.history import History
 from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.sources import ArraySource, Source
-from magmadnn.training.loop.speculative import begun
 from magmadnn.training.loop.weights import sample_weights
 
 from .architecture import free_variables, layers_of
@@ -277,17 +276,12 @@ class Model(Pictured, ModelParts, TakesRawData):
         check_share("fit: validation_split", validation_split)
         check_order(shuffle)
         span = epochs_of(epochs, initial_epoch, self.epochs_done)
-        others = callbacks or validation_split or class_weight or span[0] != self.epochs_done
-        plain = shuffle and y is not None and sample_weight is None and not others
-        with begun(self, gpu_of(self) if plain else None, x, y, batch_size) as call:
-            run = new_fit(
-                self, call, batch_size=batch_size, span=span, initial_epoch=initial_epoch,
-                validation_data=validation_data,
-                validation_split=validation_split, shuffle=shuffle, sample_weight=sample_weight,
-                class_weight=class_weight, callbacks=callbacks, shown=for_verbosity(verbose),
-            )  # fmt: skip
-            call.fit, run.call = run, call
-            return run.run()
+        return new_fit(
+            self, x, y, batch_size=batch_size, span=span, initial_epoch=initial_epoch,
+            validation_data=validation_data,
+            validation_split=validation_split, shuffle=shuffle, sample_weight=sample_weight,
+            class_weight=class_weight, callbacks=callbacks, shown=for_verbosity(verbose),
+        ).run()  # fmt: skip
 
     @takes_raw
     def evaluate(

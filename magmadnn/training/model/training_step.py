@@ -15,7 +15,6 @@ from magmadnn.optim.records import Setting
 from magmadnn.training.loop.heads import key_of
 from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.pieces import Batch
-from magmadnn.training.loop.speculative import Call
 
 from .architecture import kept_states, trained_of
 from .checks import looks
@@ -66,7 +65,7 @@ def optimizer_in_force(model: Model) -> Optimizer | None:
 
 
 def training_step(
-    model: Model, sample: Batch, call: Call | None = None, more: tuple[Transform, ...] = ()
+    model: Model, sample: Batch, more: tuple[Transform, ...] = ()
 ) -> tuple[Objective, Step]:
     """The step for targets like these; where it has to be made, it goes on from that before.
 
@@ -79,8 +78,6 @@ def training_step(
     kept = kept_states(variables)
     key = (trained, tuple(s.node for s in kept), objective_key(model, sample), *way.values(), more)
     if model._step is None or model._step[0] != key:
-        if call is not None:
-            call.leave()  # a new step may begin with values of now
         if model._given is None:
             raise ArgumentError(
                 "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"

@@ -1,4 +1,4 @@
-"""Calls of `fit` that begin before they have looked at what they were given, with the same bits."""
+"""Calls of `fit` one after the other on the same arrays, which need not be copied to the device again."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import DataError, DTypeError
 from magmadnn.runtime.cuda.data import checked_cache as watched
-from magmadnn.runtime.cuda.run.slices import CudaSlices
-from magmadnn.runtime.cuda.schedule import cuts, small
-from magmadnn.training.loop import speculative
-from magmadnn.training.model import fitting
+from magmadnn.runtime.cuda.schedule import small
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulator import needs_compiler
-from tests.runtime.cuda.test_foreign import Foreign
 
 SIZES = (13, 7, 5)
 ROWS = 96
@@ -30,35 +24,12 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "LEAST_BYTES", 1)
 
 
-@pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What slices do."""
-    found: list[str] = []
-    for name in ("begin", "_go_back", "_goes_on"):
-        kept = getattr(CudaSlices, name)
-
-        def told(self: Any, *given: Any, name: str = name, kept: Any = kept) -> Any:
-            result = kept(self, *given)
-            if name != "_goes_on" or result:
-                found.append(name)
-            return result
-
-        monkeypatch.setattr(CudaSlices, name, told)
-    return found
-
-
 def given(kind: str) -> tuple[Any, Any]:
     x, y = samples(ROWS, *SIZES[::2])
-    if kind == "foreign":
-        return Foreign(x), Foreign(y)
     x, y = x.copy(), y.copy()
     if kind == "fixed":
         x.flags.writeable = y.flags.writeable = False
     return x, y
-
-
-def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculative, "known_order", lambda *_: None)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -68,35 +39,12 @@ def test_calls_give_the_same_bits(device: str, kind: str, way: str) -> None:
     settings = {"batch_size": 16, "verbose": 0}
     with on(device):
         one, other = (network(SIZES, md.optim.Adam(0.01), device="cuda") for _ in range(2))
-        with pytest.MonkeyPatch.context() as patch:
-            never(patch)
-            wanted = [other.fit(x, y, **settings, epochs=1 + k % 2).rows for k in range(4)]
+        fresh = [(x.copy(), y.copy()) for _ in range(4)]
+        wanted = [other.fit(*fresh[k], **settings, epochs=1 + k % 2).rows for k in range(4)]
         found = [one.fit(x, y, **settings, epochs=1 + k % 2).rows for k in range(4)]
         for a, b in zip(found, wanted, strict=True):
             assert [r["loss"] for r in a] == [r["loss"] for r in b]
         assert distance(one, other) == 0
-
-
-@needs_compiler
-@pytest.mark.parametrize("kind", ["fixed", "written", "foreign"])
-def test_a_call_like_the_last_begins_at_once(
-    kind: str, events: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
-    with on("emulated"):
-        x, y = given(kind)
-        model, other = (network(SIZES, md.optim.SGD(0.1), device="cuda") for _ in range(2))
-        before = 1
-        for _ in range(before):
-            model.fit(x, y, batch_size=16, verbose=0)
-        events.clear()
-        model.fit(x, y, batch_size=16, verbose=0)
-        assert events == ["begin", "_goes_on"]
-        never(monkeypatch)
-        for _ in range(before + 1):
-            other.fit(x, y, batch_size=16, verbose=0)
-        assert events == ["begin", "_goes_on"]
-        assert distance(model, other) == 0
 
 
 def other_rate(model: Any, x: Any, y: Any, settings: dict[str, Any]) -> None:
@@ -154,49 +102,16 @@ def test_what_changed_meanwhile_counts(
     with on(device):
         models = [network(SIZES, md.optim.SGD(0.1), device="cuda") for _ in range(2)]
         losses = []
-        for model, is_new in zip(models, (True, False), strict=True):
+        for model, is_kept in zip(models, (True, False), strict=True):
             x, y = given("written")
-            with pytest.MonkeyPatch.context() as patch:
-                if not is_new:
-                    never(patch)
-                settings: dict[str, Any] = {"batch_size": 16, "verbose": 0}
-                for call in range(4):
-                    if call == 2:
-                        change(model, x, y, settings)
-                    losses.append([r["loss"] for r in model.fit(x, y, **settings).rows])
+            settings: dict[str, Any] = {"batch_size": 16, "verbose": 0}
+            for call in range(4):
+                if call == 2:
+                    change(model, x, y, settings)
+                data = (x, y) if is_kept else (x.copy(), y.copy())
+                losses.append([r["loss"] for r in model.fit(*data, **settings).rows])
         assert losses[:4] == losses[4:]
         assert distance(*models) == 0
-
-
-@needs_compiler
-def test_what_is_begun_in_vain_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, events: list[str]
-) -> None:
-    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
-    x, y = given("fixed")
-    with on("emulated"):
-        model = network(SIZES, md.optim.SGD(0.1), device="cuda")
-        for error in (DataError, DTypeError, KeyboardInterrupt):
-            model.fit(x, y, batch_size=16, verbose=0)
-            before = model.values()
-
-            def refused(*_: Any, error: Any = error, **__: Any) -> None:
-                raise error("no")
-
-            events.clear()
-            with monkeypatch.context() as patch, pytest.raises(error):
-                patch.setattr(fitting, "training_step", refused)
-                model.fit(x, y, batch_size=16, verbose=0)
-            assert events == ["begin", "_go_back"]
-            for name, value in model.values().items():
-                np.testing.assert_array_equal(value, before[name])
-
-
-def test_steps_that_begin_are_few() -> None:
-    assert cuts.ahead([8, 8, 8, 64, 64], 22e-6) == [8, 8, 8]
-    assert cuts.ahead([64, 64], 22e-6) == [64]
-    assert cuts.ahead([1, 8], 1e-2) == [1]
-    assert cuts.ahead([], 1.0) == []
 
 
 @needs_compiler
@@ -208,10 +123,10 @@ def test_nothing_holds_a_training() -> None:
         gc.collect()
         gc.disable()
         try:
-            before = len([o for o in gc.get_objects() if type(o).__name__ in ("Fit", "Call")])
+            before = len([o for o in gc.get_objects() if type(o).__name__ == "Fit"])
             for _ in range(3):
                 model.fit(x, y, batch_size=16, verbose=0)
-            after = len([o for o in gc.get_objects() if type(o).__name__ in ("Fit", "Call")])
+            after = len([o for o in gc.get_objects() if type(o).__name__ == "Fit"])
         finally:
             gc.enable()
         assert after == before == 0

@@ -8,7 +8,6 @@ away, and it is computed again.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 
 from magmadnn.backends.cuda import device_memory
@@ -21,7 +20,6 @@ from .fingerprint import Fingerprint
 from .upload import upload
 
 LEAST_BYTES = 1 << 16  # less is copied each time
-_versions = itertools.count(1)
 
 
 class Copied:
@@ -31,7 +29,6 @@ class Copied:
 
     Attributes:
         block: its memory.
-        version: another number for each copy that was ever made.
     """
 
     def __init__(self, array: Array, block: Block) -> None:
@@ -39,17 +36,11 @@ class Copied:
         self._found = Looks()
         self._array: weakref.ref[Array] | None = None  # what has to be copied yet
         self._is_there = False
-        self.version = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes on the device."""
         return self.block.nbytes
-
-    @property
-    def place(self) -> int | None:
-        """Its address; None where it is made anew before it is used."""
-        return self.block.address if self._is_there else None
 
     @property
     def missing(self) -> Array | None:
@@ -66,7 +57,7 @@ class Copied:
         )  # fmt: skip
 
     def _want(self, array: Array) -> None:
-        self.version, self._array = next(_versions), weakref.ref(array)
+        self._array = weakref.ref(array)
         self._found.forget()
 
     def brought(self) -> None:
@@ -119,11 +110,6 @@ class Watched(Copied):
     def can(array: Array) -> bool:
         """Whether arrays like this are worth it."""
         return array.nbytes >= LEAST_BYTES and array.flags.forc
-
-    @property
-    def place(self) -> int | None:
-        """Its address; None where it is made anew before it is used."""
-        return None if self._digest is None else self.block.address
 
     def is_like(self, array: Array) -> bool:
         """Whether the copy may be this array's."""

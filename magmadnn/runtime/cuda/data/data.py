@@ -92,17 +92,6 @@ class Data:
             self._addresses = addresses
 
     @property
-    def addresses(self) -> tuple[int, ...]:
-        """Where rows are taken from, in the order of the placeholders."""
-        return tuple(self._addresses)
-
-    @property
-    def state(self) -> tuple[int, ...]:
-        """Equal as long as the same rows are taken from the same copies of the same arrays."""
-        copies = (a.copy for a in self.there)
-        return (*self._addresses, *(c.version for c in copies if c is not None))
-
-    @property
     def there(self) -> list[OnDevice]:
         """The arrays that lie on the device."""
         return [array for known in self._there if (array := known()) is not None]

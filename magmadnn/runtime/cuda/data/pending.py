@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,22 +30,6 @@ class Side:
     def __init__(self, number: int, targets: Sequence[Node], device: int) -> None:
         self.number, self.staging = number, Staging(device)
         self.before = [Block(tensor_of(v).nbytes, device) for v in targets]
-
-
-class Begun(NamedTuple):
-    """The first batches of a slice, on their way.
-
-    Attributes:
-        order: their rows.
-        steps: how many are launched.
-        batches: of the slice, as a small plan's kernel was told.
-        state: of the data (`Data.state`).
-    """
-
-    order: Array
-    steps: int
-    batches: int
-    state: tuple[int, ...]
 
 
 @dataclass(eq=False)

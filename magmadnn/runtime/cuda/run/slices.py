@@ -30,11 +30,11 @@ from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
 from magmadnn.runtime.cuda.data.data import Block, Data
 from magmadnn.runtime.cuda.data.overlapped_upload import Coming
-from magmadnn.runtime.cuda.data.pending import Begun, Flight, Side
+from magmadnn.runtime.cuda.data.pending import Flight, Side
 from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, Passing
 from magmadnn.runtime.cuda.layout import Layout, is_on_device
-from magmadnn.runtime.cuda.schedule.cuts import LONGEST, ahead, cut
+from magmadnn.runtime.cuda.schedule.cuts import LONGEST
 from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
 from magmadnn.runtime.cuda.schedule.megakernel import whole
@@ -121,12 +121,8 @@ class CudaSlices:
         self._targets = [target for target, _ in runner.plan.program.updates]
         self._sides = [Side(0, self._targets, device)]
         self._flights: list[Flight] = []  # in order
-        self._ended = 0.0  # when the last of them did, in seconds
         self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
         self._known: list[Known] = []  # variables as they were at the last run
-        self._begun: Begun | None = None
-        self._state: tuple[int, ...] = ()  # of the data in the last run
-        self._last = (0, 1.0)  # batches of the last run, and how long one took
         self._addresses: tuple[int, ...] = ()
         self._written: tuple[int, ...] = ()
 
@@ -281,9 +277,7 @@ class CudaSlices:
     def finish(self, flight: Flight) -> list[Array] | None:
         """What `run` gives, of the slice that was launched first; where that is None, no other is left."""
         assert flight is self._flights[0]
-        found, count = flight.found(), len(flight.order) // self._size
-        begun, self._ended = max(flight.started, self._ended), time.perf_counter()
-        self._last = count, (self._ended - begun) / count
+        found = flight.found()
         workers = agreement()
         is_settled = workers.all(self.data.settle(), "copies of data are as they were")
         if not workers.all(found is not None, "steps are finite"):
@@ -309,83 +303,29 @@ class CudaSlices:
             self._sides.append(Side(number, self._targets, self._layouts[0].device))
         return self._sides[number]
 
-    def begin(self, order: Array) -> None:
-        """Begin with a slice that is likely to come, with data and settings as in the last one.
-
-        What `launch` is given then decides: if it is something else, all goes back to what was before.
-        Whoever does not come to `launch` calls `leave`. The data of the last slice must still be there.
-        """
-        count, (last, seconds) = len(order) // self._size, self._last
-        if self._small and count != last:  # its kernel counts to the end of the slice
-            return
-        graphs = ahead(cut(min(count, last), self._small), seconds)
-        steps = min(sum(graphs), count)
-        known = all(len(self._sent.get(node, b"")) >= 8 * steps for node in self._settings)
-        if not (known and self._is_as_known() and all(s in self._graphs for s in graphs)):
-            return
-        side = self._free_side()
-        side.staging.begin()
-        self._graph(_REMEMBER[side.number]).launch()
-        order = order[: steps * self._size]
-        side.staging.send(self._first.address, np.array([0, count]), order)
-        self._begun = Begun(order, steps, count, self._state)
-        for number in graphs:
-            self._graph(number).launch()
-
-    def leave(self) -> bool:
-        """Go back to what was before `begin`, unless `launch` went on from there; whether it was so."""
-        if self._begun is None:
-            return False
-        self._begun = None
-        self._go_back(self._free_side())
-        return True
-
-    def _goes_on(self, order: Array, settings: Mapping[Node, Array]) -> int:
-        """How many steps of this slice are on their way; if that is another slice, it is given up."""
-        begun = self._begun
-        if begun is None:
-            return 0
-        part = slice(8 * begun.steps)
-        if (
-            self._is_as_known()
-            and begun.state == self.data.state
-            and (begun.batches == len(order) // self._size or not self._small)
-            and np.array_equal(begun.order, order[: len(begun.order)])
-            and all(self._sent[n][part] == settings[n].tobytes()[part] for n in self._settings)
-        ):
-            self._begun = None
-            return begun.steps
-        self.leave()
-        return 0
-
     def _launched(
         self, side: Side, order: Array, settings: Mapping[Node, Array]
     ) -> Coming | Passing:
         """All of a slice, with data as it lies there, but for fetching what it gives."""
         count, staging = len(order) // self._size, side.staging
-        done = self._goes_on(order, settings)
         coming: Coming | Passing
         if self._ring is None:
             coming = Coming(self.data.there, order)
         else:
             coming = Passing(self._ring, self.data.passing, order)
-        steps = coming.cut(count - done, self._small)
-        if not done:
-            self._check_addresses()
-            staging.begin()
+        steps = coming.cut(count, self._small)
+        self._check_addresses()
+        staging.begin()
         for node, block in self._settings.items():
             values = settings[node]
             if (text := values.tobytes()) != self._sent.pop(node, None):
                 staging.send(block.address, values)
             self._sent[node] = text
-        if not done:
-            self._graph(_REMEMBER[side.number], steps[0], _LOOK).launch()
+        self._graph(_REMEMBER[side.number], steps[0], _LOOK).launch()
         if coming.is_needed:
-            assert not done  # data is not as it was then
             self._launch_behind_rows(coming, steps, order, staging)
         else:
-            self._launch_steps(steps, done, order, staging)
-        self._state = self.data.state
+            self._launch_steps(steps, order, staging)
         self._graph(_LOOK).launch()
         for array in self.data.there:
             look_at(array, self._layouts[0].faults)
@@ -393,14 +333,15 @@ class CudaSlices:
                 array.copy.begin()
         return coming
 
-    def _launch_steps(self, steps: list[int], done: int, order: Array, staging: Staging) -> None:
-        """The graphs of a slice whose first steps may have been launched; the first begins at once."""
-        if not done:
-            done = steps.pop(0)
-            head = np.array([0, len(order) // self._size])
-            staging.send(self._first.address, head, order[: done * self._size])
-            self._graph(done).launch()
-        rows = done * self._size  # whose numbers are there; others follow while the first steps run
+    def _launch_steps(self, steps: list[int], order: Array, staging: Staging) -> None:
+        """The graphs of a slice; the first begins at once."""
+        first, *steps = steps
+        rows = (
+            first * self._size
+        )  # whose numbers are there; others follow while the first steps run
+        head = np.array([0, len(order) // self._size])
+        staging.send(self._first.address, head, order[:rows])
+        self._graph(first).launch()
         staging.send(self._order + 8 * rows, order[rows:])
         for number in steps:
             self._graph(number).launch()

@@ -8,7 +8,6 @@ LONGEST = 4096  # batches of one slice, for which there is room to keep outputs 
 STEPS = (1, 8, 64)  # of a graph
 _MOST = 1024  # steps of one kernel
 _LONG_AS_SHORT = 2  # of the longest graphs, while rows come: the host is ahead of the device then
-_AHEAD_SECONDS = 5e-4  # of steps at least that begin before all is known
 
 
 def cut(count: int, is_one_kernel: bool) -> list[int]:
@@ -27,13 +26,3 @@ def short_first(graphs: Sequence[int]) -> list[int]:
     first = graphs.index(long) if long in graphs else len(graphs)
     last = first + min(len(graphs) - first, _LONG_AS_SHORT)
     return [*graphs[:first], *[short] * (long // short * (last - first)), *graphs[last:]]
-
-
-def ahead(graphs: Sequence[int], seconds: float) -> list[int]:
-    """The first of a slice's graphs, of steps of so many seconds: they run while Python checks arguments."""
-    found: list[int] = []
-    for steps in graphs:
-        if sum(found) * seconds >= _AHEAD_SECONDS:
-            break
-        found.append(steps)
-    return found
