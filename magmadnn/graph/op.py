@@ -122,6 +122,8 @@ class Op:
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions.
         library: the function of BLAS or LAPACK that computes it, for ops of kind `LIBRARY`.
+        unrolled: for ops of kind `LOOP`: results by number, as graphs without that loop:
+            `unrolled(numbers, *operands, **attributes)`, on nodes, where the length is known.
         notes: more for the documentation: source, special values.
     """
 
@@ -147,6 +149,7 @@ class Op:
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None
     library: LibraryCall | None = None
+    unrolled: Callable[..., Any] | None = None
     notes: str = ""
     # settled attributes and dtype of the result, by shapes and dtypes of operands
     _known: dict[tuple[Any, ...], tuple[Attributes, np.dtype[Any]]] = field(

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from magmadnn import ops
+from magmadnn import linalg, ops
 from magmadnn.graph import Dim, Node, Spec
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
@@ -112,7 +112,7 @@ def test_every_function_is_in_a_table_or_an_op() -> None:
     private = {name for name in FUNCTIONS if name.startswith("_")}
     assert {*FUNCTIONS} - {*REGISTRY} - private <= called
     public = {*FUNCTIONS} - private - {n for n in FUNCTIONS if n.startswith("user_")}
-    assert public | {"pointwise"} == {*ops.__all__}
+    assert public | {"pointwise"} == {*ops.__all__, *linalg.__all__}
 
 
 def test_integers_give_float64() -> None:

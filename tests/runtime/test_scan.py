@@ -11,6 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import Operation
+from magmadnn.graph.body import is_loop
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
 from tests.runtime.scans import (
@@ -270,6 +271,14 @@ def test_what_is_fed_may_be_captured_and_changes_from_run_to_run(executor: str) 
         for row in fed:
             h = h @ by + row
         assert_close(made.run({x.node: fed, scale.node: by}), [h])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_of_known_length_may_be_unrolled(reverse: bool) -> None:
+    nodes = [y.node for y in of_second_order(True, reverse)]
+    found = Executable(nodes, executor="reference", loops=False, check=True)
+    assert not any(is_loop(node) for node in found.program.nodes())
+    assert_close(found.run({}), Executable(nodes, executor="reference").run({}))
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import GraphError
+from magmadnn.errors import DeviceError, GraphError
+from magmadnn.runtime import Executable
+from tests.runtime.cuda.devices import DEVICES, on
 
 
 class Recurrent(md.layers.Layer):
@@ -70,6 +72,35 @@ def test_a_model_with_a_loop_is_saved_loaded_profiled_and_shown(tmp_path: Path) 
     assert "<svg" in md.graph.to_svg(net.diagram(x[:8], y[:8]))
 
 
-def test_a_model_with_a_loop_is_not_exported(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match=r"export: there is a loop of layer r \(md.scan\)"):
-        model().export(tmp_path / "net.o")
+def test_a_loop_of_known_length_is_exported_and_one_of_unknown_length_is_not(
+    tmp_path: Path,
+) -> None:
+    files = model().export(tmp_path / "net.o")
+    assert files
+    layers = [md.layers.Input(("time", 3)), Recurrent(name="r"), md.layers.Dense(1)]
+    with pytest.raises(GraphError, match=r"loop of unknown length of layer r \(md.scan\)"):
+        md.Model(layers).export(tmp_path / "any.o")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_loop_of_known_length_is_unrolled_on_a_gpu(device: str) -> None:
+    x = md.variable("x", data()[0][0, :3])
+    y = md.scan(lambda h, x: (h * x + x, h), x[0], x)[1]
+    nodes = [y.node, md.grad((y * y).sum(), x).node]
+    expected = Executable(nodes, executor="reference").run({})
+    time = md.placeholder("time", ("time", 3))
+    last, _ = md.scan(lambda h, x: (h + x, ()), np.zeros(3, np.float32), time)
+    with on(device):
+        found = Executable(nodes, executor="native", device="cuda").run({})
+        with pytest.raises(DeviceError, match="no code for loops"):
+            Executable([last.node], executor="native", device="cuda")
+    for one, other in zip(found, expected, strict=True):
+        assert np.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_that_is_called_in_a_loop_belongs_to_a_layer() -> None:
+    x, dense = md.layers.Input((5, 3)), md.layers.Dense(3)
+    begin = md.ops.broadcast_to(np.zeros(1, np.float32), (x.shape[0], 3))
+    last, _ = md.scan(lambda h, x: (dense(h + x), ()), begin, md.ops.transpose(x, (1, 0, 2)))
+    with pytest.raises(GraphError, match="its layer is none of the model's"):
+        md.Model(inputs=x, outputs=last)

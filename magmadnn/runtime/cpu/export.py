@@ -291,8 +291,8 @@ def _check_kernels(plan: NativePlan) -> None:
         where = f" of layer {node.scope}" if node.scope else ""
         if work.region.kind is RegionKind.LOOP:
             raise GraphError(
-                f"export: there is a loop{where} (md.scan), which cannot be in an object file; unroll it for "
-                "a fixed number of steps, with a Python loop over x[0], x[1], ..."
+                f"export: there is a loop of unknown length{where} (md.scan), which cannot be in an object "
+                "file; give the number of steps when the graph is made"
             )
         if work.lowered is None:
             raise GraphError(

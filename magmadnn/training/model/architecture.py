@@ -49,6 +49,22 @@ def layers_of(outputs: Iterable[Operation]) -> list[Layer]:
     return list(dict.fromkeys(call.layer for call in calls))
 
 
+def check_parameters(outputs: Iterable[Operation], layers: Iterable[Layer]) -> None:
+    """Check that parameters belong to the model's layers, or they would not be trained.
+
+    Raises:
+        GraphError: naming one that does not.
+    """
+    known = {parameter.node for layer in layers for parameter in layer.parameters()}
+    for node in topological([o.node for o in outputs], layer_calls):
+        if isinstance(node.name, ParameterName) and node not in known:
+            raise GraphError(
+                f"Model: parameter {node.label} is used, but its layer is none of the model's, so it would "
+                "not be trained; a layer that is called in a loop (md.scan) belongs into a layer of your "
+                "own, which calls md.scan"
+            )
+
+
 def free_variables(outputs: Iterable[Operation]) -> list[Variable]:
     """Variables that belong to no layer, in order of computation."""
     found = []

@@ -54,7 +54,7 @@ def export_model(
         model = with_scaling(model, model.preparation)
     target = host() if cpu is None else named(cpu)
     nodes = [output.node for output in model.outputs]
-    plan = Executable(nodes, executor="native", precision=model.precision).native.plan
+    plan = Executable(nodes, executor="native", precision=model.precision, loops=False).native.plan
     what = standalone(plan, [p.node for p in model.inputs], batch_size)
     interface = Interface(
         prefix,

@@ -28,7 +28,7 @@ from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.sources import ArraySource, Source
 from magmadnn.training.loop.weights import sample_weights
 
-from .architecture import free_variables, layers_of
+from .architecture import check_parameters, free_variables, layers_of
 from .checks import (
     chained,
     check_model,
@@ -119,6 +119,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         self.epochs_done = 0
         self._origin: str | None = None
         self.layers: list[Layer] = layers_of(self.outputs)
+        check_parameters(self.outputs, self.layers)
         self._free = free_variables(self.outputs)
         number_layers(self.layers)
         for parameter in self.named().values():
