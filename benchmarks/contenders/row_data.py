@@ -9,7 +9,10 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Matrices that one set of buffers holds.
-HELD = {"softmax": 2, "layer_norm": 2, "adam": 4, "cross_entropy": 1, "cross_entropy_gradient": 2}
+HELD = {
+    "softmax": 2, "layer_norm": 2, "adam": 4, "cross_entropy": 1, "cross_entropy_gradient": 2,
+    "batch_norm": 4,
+}  # fmt: skip
 
 
 DISTINCT_ROWS = 1024  # on a GPU, of a matrix: further rows are the same again

@@ -209,10 +209,28 @@ def _cross_entropy_gradient(work: Work, rows: int, columns: int) -> None:
     work.store(work.result("y", rows, columns), md.grad(loss, [logits])[0])
 
 
+def _batch_norm(work: Work, rows: int, columns: int) -> None:
+    """A training step's forward and backward pass over pixels: statistics and gradients too."""
+    x, g, *_ = work.matrices(rows, columns, 2)
+    data, seed = work.operand("x", x), work.operand("g", g)
+    gamma, beta = (
+        md.variable(name, np.full(columns, value, np.float32))
+        for name, value in (("gamma", 1.0), ("beta", 0.0))
+    )
+    mean, variance = md.ops.mean(data, 0), md.ops.var(data, 0)
+    y = (data - mean) * (gamma / md.ops.sqrt(variance + 1e-5)) + beta
+    slopes = md.grad(y, [data, gamma, beta], seed)
+    work.store(work.result("y", rows, columns), y)
+    work.store(work.result("dx", rows, columns), slopes[0])
+    for name, value in zip(("dgamma", "dbeta"), slopes[1:], strict=True):
+        work.store(work.result(name, 1, columns), md.ops.reshape(value, (1, columns)))
+
+
 _WORK: dict[str, Callable[[Work, int, int], None]] = {
     "softmax": _stored(lambda x: md.ops.softmax(x)),
     "layer_norm": _stored(lambda x: md.layers.LayerNorm()(x)),
     "adam": _adam,
     "cross_entropy": _cross_entropy,
     "cross_entropy_gradient": _cross_entropy_gradient,
+    "batch_norm": _batch_norm,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.func import grad_and_value
-from torch.nn.functional import cross_entropy, layer_norm
+from torch.nn.functional import batch_norm, cross_entropy, layer_norm
 
 from benchmarks.contenders.row_data import DISTINCT_ROWS, HELD, labels, matrices
 
@@ -41,7 +41,8 @@ class Rows:
         self._count = torch.tensor(7.0, device=device)
         own = rows if device == "cpu" else min(rows, DISTINCT_ROWS)
         blocks = [tensor(a, device) for a in matrices(own, columns, 4 if work == "adam" else 2)]
-        blocks[-1].abs_()  # Adam's mean of squares
+        if work == "adam":
+            blocks[-1].abs_()  # the mean of squares
         self._sets = [
             [b.repeat(-(-rows // own), 1)[:rows].contiguous() for b in blocks] for _ in range(count)
         ]
@@ -74,6 +75,14 @@ class Rows:
 
     def _layer_norm(self, x: Any, y: Any) -> dict[str, Any]:
         return {"y": layer_norm(x, (x.shape[1],), self._ones, self._zeros, 1e-5)}
+
+    def _batch_norm(self, x: Any, g: Any) -> dict[str, Any]:
+        with torch.enable_grad():
+            leaves = [t.detach().requires_grad_() for t in (x, self._ones, self._zeros)]
+            y = batch_norm(leaves[0], None, None, *leaves[1:], training=True, eps=1e-5)
+            slopes = torch.autograd.grad(y, leaves, g)
+        rows = {n: s[None] for n, s in zip(("dgamma", "dbeta"), slopes[1:], strict=True)}
+        return {"y": y.detach(), "dx": slopes[0], **rows}
 
     def _adam(self, w: Any, g: Any, m: Any, v: Any) -> dict[str, Any]:
         torch._fused_adam_(

@@ -16,9 +16,9 @@ from magmadnn.graph.operators import public
 from magmadnn.graph.spec import DTYPES, is_floating
 
 from ._arguments import dtype_of, ndim_of, shape_of, words_of
-from .arithmetic import cast, divide, square, subtract
+from .arithmetic import cast, divide, square
 from .elementary import sqrt
-from .reductions import axes_of, sum, with_digits
+from .reductions import axes_of, deviations, sum, with_digits
 
 _INTEGERS = tuple(d for d in DTYPES.values() if not is_floating(d) and d != np.bool_)
 _LONG = (np.dtype(np.int64),)  # sums of others fit
@@ -63,10 +63,9 @@ def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
         keepdims: whether the axes stay, with size 1.
         ddof: 1 for the estimate from a sample.
     """
-    x, back = with_digits(x)
+    x, back = with_digits(x if is_floating(dtype_of(x)) else cast(x, np.float64))
     count = _count("var", x, axis) - float(ddof)
-    centred = subtract(x, mean(x, axis, keepdims=True))
-    return back(divide(sum(square(centred), axis, keepdims), count))
+    return back(divide(deviations(x, axis, keepdims), count))
 
 
 @public

@@ -26,6 +26,7 @@ from magmadnn.graph.op import (
     Sample,
     fixed_dtype,
     promote,
+    promote_floating,
 )
 from magmadnn.graph.signature import (
     Attributes,
@@ -282,6 +283,63 @@ min = _reduction(
     vjp=_extreme_vjp,
     reference=lambda values: sorted(values)[0],
     notes="NaN if there is one. Equal winners share the gradient evenly.",
+)
+
+
+def _deviations(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+    wide = widened(x) if is_floating(x.dtype) else x.astype(np.float64)
+    count = math.prod(x.shape[a] for a in axis)
+    centred = wide - wide.sum(axis=axis, keepdims=True) / wide.dtype.type(count or 1)
+    return np.asarray((centred * centred).sum(axis=axis, keepdims=keepdims))
+
+
+def _centred(x: Any, axis: tuple[int, ...]) -> Any:
+    """X less its mean; over leading axes the mean is that which a mean without `keepdims` is."""
+    leading = axis == tuple(range(len(axis)))
+    count = product([x.shape[a] for a in axis])
+    number = size(count, x.dtype) if isinstance(count, Dim) else float(count)
+    return x - sum(x, axis=axis, keepdims=not leading) / number
+
+
+def _deviations_vjp(g: Any, y: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    wide, back = with_digits(x)
+    return back(_with_axes(cast(g, wide.dtype), x, axis) * 2.0 * _centred(wide, axis))
+
+
+def _deviations_nodes(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """Two sums, but for all axes down to the last, over which one kernel makes it in one reading."""
+    own = x.dtype if is_floating(x.dtype) else np.dtype(np.float64)
+    if x.dtype not in (np.float32, np.float64):
+        wide = cast(x, np.float32 if is_floating(x.dtype) else np.float64)
+        return cast(deviations(wide, axis=axis, keepdims=keepdims), own)
+    if x.ndim > 1 and axis == tuple(range(x.ndim - 1)) and _is_single_axis(x, axis):
+        return None
+    centred = _centred(x, axis)
+    return sum(centred * centred, axis=axis, keepdims=keepdims)
+
+
+def _of_deviations(values: list[float]) -> float:
+    mean = math.fsum(values) / (len(values) or 1)
+    return math.fsum((v - mean) ** 2 for v in values)
+
+
+# What a variance is made of, from one reading of x: Chan, Golub, LeVeque, "Updating formulae and a pairwise
+# algorithm for computing sample variances", 1979, eq. (2.1).
+deviations = Op(
+    name="_deviations",
+    args=("x",),
+    formula="the sum of (x - mean(x)) ** 2 over axes",
+    kind=OpKind.REDUCTION,
+    shapes=_SHAPES,
+    dtypes=promote_floating,
+    numpy=_deviations,
+    vjp=_deviations_vjp,
+    reference=lambda x, axis=None, keepdims=False: _by_slices(_of_deviations, x, axis, keepdims),
+    samples=_samples,
+    attributes={"axis": None, "keepdims": False},
+    canonical=_canonical,
+    contracts="deviations",
+    decompose=_deviations_nodes,
 )
 
 

@@ -182,6 +182,7 @@ ROUNDINGS = {
     "gaussian_rbf": 4,  # of 1 + 3 (epsilon x)**2: what the argument of exp is off by
     "softmax": 16,  # difference, exp, sum of 7, quotient
     "log_softmax": 16,
+    "_deviations": 48,  # up to 42 terms: the mean, a difference and its square, and their sum
     # backward errors of n terms, times the condition numbers of the samples, which are below 5
     "cholesky": 25,
     "solve_triangular": 25,

@@ -267,6 +267,10 @@ EMPTY: dict[str, list[Sizes]] = {
     "log_softmax": [Sizes(((0, 3),)), Sizes(((3, 0),)), Sizes(((1,),))],
     "random_uniform": [],  # tested with its samples' shapes below
     "sum": [Sizes(((0,),)), Sizes(((3, 0),), {"axis": 1}), Sizes(((0, 3),), {"axis": 1}), Sizes(((),))],
+    "_deviations": [
+        Sizes(((0,),)), Sizes(((3, 0),), {"axis": 1}), Sizes(((0, 3),), {"axis": 0}),
+        Sizes(((3, 0),), {"axis": 0}), Sizes(((1, 3),), {"axis": 0}), Sizes(((),)),
+    ],
     "prod": [Sizes(((0,),)), Sizes(((3, 0),), {"axis": 1}), Sizes(((0, 3),), {"axis": 1}), Sizes(((),))],
     **{
         name: [Sizes(((0, 3),), {"axis": 1}), Sizes(((1, 1),)), Sizes(((),))]

@@ -6,14 +6,20 @@ Formulas of the results follow, such as a mean or the update of a bias.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .operands import SCALAR, Operand, Result, all_slots
 from .rows import Reduction
+
+DEVIATIONS = "deviations"
 
 
 @dataclass(frozen=True)
 class Columns:
     """A kernel that reduces the rows `row0` to `row1` of its operands, for columns of a tile.
+
+    Beside what combines elements there is `deviations`: sum((f - mean(f)) ** 2) of a formula f, from one
+    reading; it stands right behind the sum of the same formula.
 
     Slots: `row0, row1, column0, column1`, then those of operands and results. The rows must be all rows.
     Leaves beside arguments and constants: `("rows",)`, their number as a float, and in the results
@@ -30,6 +36,8 @@ class Columns:
         blocked: operands are one matrix, in blocks of `row1` rows that are reduced like matrices of a stack,
             into a row of results each. A further slot `rows` has the number of all rows: the last block may
             have fewer.
+        joins: what is reduced is what such a kernel made of blocks, and is combined in their order. Two more
+            slots: `rows` has the number of all rows, `each` that of a block.
     """
 
     operands: tuple[Operand, ...]
@@ -38,6 +46,7 @@ class Columns:
     dtype: str = "float32"
     stacked: bool = False
     blocked: bool = False
+    joins: bool = False
 
     @property
     def parts(self) -> list[Operand | Result]:
@@ -48,10 +57,18 @@ class Columns:
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         plain = ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+        if self.joins:
+            return ("rows", "each", *plain)
         if not self.in_pieces:
             return plain
         apart = dict.fromkeys(f"{part.name}_outer" for part in self.apart)
         return ("outer0", "outer1", *(("rows",) if self.blocked else ()), *plain, *apart)
+
+    @property
+    def sums(self) -> dict[Reduction, Reduction]:
+        """Deviations, and the sum of the same elements."""
+        pairs = pairwise(self.reduce)
+        return {one: before for before, one in pairs if one.kind == DEVIATIONS}
 
     @property
     def in_pieces(self) -> bool:

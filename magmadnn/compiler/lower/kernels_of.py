@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from magmadnn.compiler.formulas import formula_of
 from magmadnn.compiler.kernels.accumulate import Accumulate
-from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
@@ -34,7 +35,6 @@ from magmadnn.compiler.regions.stages import (
     combined_by,
     is_reduction,
     product_of,
-    reduced_by,
 )
 from magmadnn.graph.dim import Shape, Size, product
 from magmadnn.graph.node import CONSTANT, PLACES, Node
@@ -111,8 +111,12 @@ class _Formulas:
             number = self.layouts.number(operand, region.rows)
             assert number is not None
             return number
+        if reader in region.elements:
+            spread = self.layouts.spread(operand, *matrix_of(reader.shape))
+            assert spread is not None
+            return spread
         if self.layouts.is_run(operand, *region.domain):
-            return FULL
+            return ROW if region.kind is RegionKind.COLUMNS else FULL
         spread = self.layouts.spread(operand, *self._domain(reader))
         assert spread is not None
         if region.kind is RegionKind.COLUMNS and spread == FULL:
@@ -227,19 +231,36 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
 
 def _lower_columns(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
     formulas = _Formulas(region, layouts)
-    total = reduced_by(region)
-    source = formulas.operand(total.inputs[0], FULL)
-    formulas.define(total, ("value", "total"))
+    reduce: list[Reduction] = []
+    for total in (n for n in region.nodes if is_reduction(n)):
+        source = total.inputs[0]
+        made = source in region.elements
+        formula = _whole(formulas.of(source), source) if made else formulas.operand(source, FULL)
+        one = _added(reduce, Reduction("", combined_by(total), formula, total.dtype.name))
+        formulas.define(total, ("value", one.name))
     results = [Result(f"y{i}", n.dtype.name, formulas.value(n), ROW) for i, n in enumerate(needed)]
     kernel = Columns(
         tuple(formulas.operands),
-        (Reduction("total", combined_by(total), source, total.dtype.name),),
+        tuple(reduce),
         tuple(results),
         _dtype(region),
         bool(region.rows),
     )
     writes = tuple((r.name, n, ROW) for r, n in zip(results, needed, strict=True))
     return Lowered(kernel, tuple(formulas.reads), writes)
+
+
+def _added(reduce: list[Reduction], one: Reduction) -> Reduction:
+    """A reduction among those of a kernel, each once; deviations are put right behind their sum."""
+    for other in reduce:
+        if replace(other, name="") == one:
+            return other
+    at = len(reduce)
+    if one.kind == DEVIATIONS:
+        at = reduce.index(_added(reduce, replace(one, kind="add"))) + 1
+    named = replace(one, name=f"total{len(reduce)}")
+    reduce.insert(at, named)
+    return named
 
 
 # --- random numbers -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula
-from magmadnn.compiler.kernels.operands import FULL, ROW, Operand, Result
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, Operand, Result
 from magmadnn.compiler.regions.draft import Work
 from magmadnn.compiler.regions.stages import reduced_by
 from magmadnn.graph.dim import bind_shape, product
@@ -88,12 +88,10 @@ def in_blocks(kernel: Columns, values: Mapping[str, int], room: int) -> RowBlock
     first = _only_used(replace(kernel, store=made, blocked=True))
     own = {**values, "row1": each, "rows": rows, "outer0": 0, "outer1": blocks}
     own |= {f"{o.name}_outer": 0 for o in kernel.operands}
-    own |= {
-        f"{o.name}_outer": each * values[f"{o.name}_row"]
-        for o in kernel.operands
-        if o.spread == FULL
-    }
-    together = {**values, "row1": blocks}
+    for operand in kernel.operands:
+        if operand.spread in (FULL, COLUMN):
+            own[f"{operand.name}_outer"] = each * values.get(f"{operand.name}_row", 1)
+    together = {**values, "row1": blocks, "rows": rows, "each": each}
     for result, nbytes in zip(made, _room(kernel, blocks, columns), strict=True):
         own |= {result.name: room, f"{result.name}_outer": columns}
         together |= {result.name: room, f"{result.name}_row": columns}
@@ -106,7 +104,8 @@ def _joining(kernel: Columns, made: Sequence[Result]) -> Columns:
     count = len(kernel.operands)
     partial = tuple(Operand(r.name, r.dtype) for r in made)
     reduce = tuple(replace(r, formula=("argument", count + k)) for k, r in enumerate(kernel.reduce))
-    return _only_used(replace(kernel, operands=(*kernel.operands, *partial), reduce=reduce))
+    operands = (*kernel.operands, *partial)
+    return _only_used(replace(kernel, operands=operands, reduce=reduce, joins=True))
 
 
 def _only_used(kernel: Columns) -> Columns:

@@ -18,6 +18,7 @@ from magmadnn.compiler.lower.select import select
 from magmadnn.compiler.plan.verify_memory import verify_memory
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
+from magmadnn.compiler.program.recompute import recompute
 from magmadnn.compiler.program.verify import verify
 from magmadnn.compiler.program.widen import widen
 from magmadnn.compiler.rates import Rates
@@ -67,7 +68,7 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
 PASSES: tuple[Pass, ...] = (
-    *map(on_program, (*BEFORE_FUSION, widen)),
+    *map(on_program, (*BEFORE_FUSION, widen, recompute)),
     fuse,
     fold,
     order,

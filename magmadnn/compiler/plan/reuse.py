@@ -143,6 +143,7 @@ def _copied(draft: Draft, leaves: Mapping[Node, Node]) -> Draft:
             region,
             nodes=[new[n] for n in region.nodes],
             numbers={new[n] for n in region.numbers},
+            elements={new[n] for n in region.elements},
         )
         for region in draft.regions
     }

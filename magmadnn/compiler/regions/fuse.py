@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, STRIDED, STRIDED_COLUMN
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts, is_gemm_operand
-from magmadnn.compiler.regions.stages import combined_by
+from magmadnn.compiler.regions.stages import combined_by, is_reduction
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
@@ -27,11 +28,13 @@ from magmadnn.graph.program import Program
 from .copies import layouts_of
 from .growth import Growth
 from .loads import is_product
+from .producers import MOST_STREAMS, Producers, reduces_rows
 from .region import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 
 _MOST_OPERANDS = (
     14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
 )
+_MOST_REDUCTIONS = 8  # of one kernel that reads a matrix once for all of them
 _ALONE = {
     OpKind.RANDOM: RegionKind.RANDOM,
     OpKind.MOVEMENT: RegionKind.MOVE,
@@ -59,8 +62,11 @@ class Fusion:
         self.growth = Growth(self.layouts)
         self.of: Mapping[Node, Region] = self.growth.of
         self._strided: set[Node] = set()  # operands that only kernels over rows can read
+        self._private = Producers(program, self.layouts, compilable)
+        self._reduced: dict[Node, list[Node]] = {}  # matrices, and reductions over rows of them
         for node in self.position:
-            if isinstance(node.op, Op) and not self.layouts.is_view(node):
+            own = isinstance(node.op, Op) and not self.layouts.is_view(node)
+            if own and node not in self._private.inner:
                 self._take(node)
 
     def _take(self, node: Node) -> None:
@@ -192,7 +198,8 @@ class Fusion:
 
     def _take_reduction(self, node: Node) -> None:
         source, axes = node.inputs[0], node.attributes.get("axis")
-        if combined_by(node) not in COMBINED or not isinstance(axes, tuple) or not axes:
+        known = (*COMBINED, DEVIATIONS) if reduces_rows(node) else COMBINED
+        if combined_by(node) not in known or not isinstance(axes, tuple) or not axes:
             self._begin(RegionKind.CALL, node)
         elif combined_by(node) in CHOOSING and any(source.shape[a] == 0 for a in axes):
             self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
@@ -202,10 +209,51 @@ class Fusion:
             self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
         elif axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)):
             spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
-            kind = RegionKind.COLUMNS if spread == FULL else RegionKind.CALL
-            self._begin(kind, node, (*source.shape[: axes[0]], source.shape[-1]))
+            if spread == FULL:
+                self._take_column_reduction(node)
+            else:
+                self._begin(RegionKind.CALL, node)
         else:
             self._begin(RegionKind.CALL, node)
+
+    def _take_column_reduction(self, node: Node) -> None:
+        """With what is made for it only; in a region that reads the same matrix already, if there is one."""
+        source, made = node.inputs[0], self._private.of(node)
+        first, *rest = (*made, node)
+        region = self._reading_the_same(node, made)
+        if region is None:
+            leading = () if reduces_rows(node) else source.shape[:-2]
+            region = self._begin(RegionKind.COLUMNS, first, (*leading, source.shape[-1]))
+        else:
+            self.growth.join(first, region)
+        region.elements.update(made)
+        for member in rest:
+            self.growth.join(member, region)
+        if reduces_rows(node):
+            for base in self._private.streams(node):
+                self._reduced.setdefault(base, []).append(node)
+
+    def _reading_the_same(self, node: Node, made: list[Node]) -> Region | None:
+        """A region that reduces over the rows of a matrix that this reduction reads too, and may join."""
+        if not reduces_rows(node):
+            return None
+        streams, shape = self._private.streams(node), node.inputs[0].shape
+        inputs = {self.layouts.bases[i] for member in (*made, node) for i in member.inputs}
+        needed = {self.of[base] for base in inputs - set(made) if base in self.of}
+        for other in dict.fromkeys(r for base in streams for r in self._reduced.get(base, ())):
+            region = self.of[other]
+            members = [n for n in region.nodes if reduces_rows(n)]
+            read = {base for n in members for base in self._private.streams(n)}
+            fits = (
+                is_same_matrix(matrix_of(other.inputs[0].shape), matrix_of(shape))
+                and len(read | streams) <= MOST_STREAMS
+                and len(members) < _MOST_REDUCTIONS
+                and region not in needed
+                and not any(self.growth.order.reaches(r, {region}) for r in needed)
+            )
+            if fits:
+                return region
+        return None
 
     def _is_single(self, source: Node, axes: tuple[int, ...]) -> bool:
         """Whether a reduction gives a single number, of elements that lie one after the other."""
@@ -252,7 +300,14 @@ class Fusion:
         special = other if one.kind is RegionKind.ROWS else one
         nodes = sorted([*one.nodes, *other.nodes], key=self.position.__getitem__)
         rows = special.rows if special.kind is RegionKind.COLUMNS else one.rows
-        merged = Region(special.kind, rows, one.columns, nodes, one.numbers | other.numbers)
+        merged = Region(
+            special.kind,
+            rows,
+            one.columns,
+            nodes,
+            one.numbers | other.numbers,
+            one.elements | other.elements,
+        )
         if merged.kind is not RegionKind.ROWS and any(
             operand in self._strided for node in nodes for operand in node.inputs
         ):
@@ -275,7 +330,7 @@ class Fusion:
     def _follows(self, region: Region, node: Node) -> bool:
         """Whether a node of a region of columns is its reduction, or can be computed of its results."""
         pointwise = isinstance(node.op, Op) and node.op.kind is OpKind.POINTWISE
-        return not pointwise or self._readable(node, region)
+        return not pointwise or node in region.elements or self._readable(node, region)
 
     def _settle(self, merged: Region, one: Region, other: Region) -> Region:
         self.growth.replace(merged, one, other)
@@ -327,6 +382,8 @@ class Fusion:
         """Whether a node can read what a merged kernel would have in registers."""
         op = node.op
         own = [i for i in node.inputs if self.of.get(self.layouts.bases[i]) in inside]
+        if node in region.elements or (region.elements and is_reduction(node)):
+            return region.elements.issuperset(own)  # and none of its results
         if isinstance(op, Op) and op.kind is OpKind.POINTWISE:
             element = self._is_element(node, region)
             return all(self._reads_register(i, element, region) for i in own)

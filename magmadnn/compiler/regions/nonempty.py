@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED
 from magmadnn.graph.dim import Dim, bind_shape, substitute
 from magmadnn.graph.node import Node, naming_scope
@@ -32,7 +33,7 @@ def open_choices(program: Program) -> tuple[Choice, ...]:
 
 def _chooses(op: Op) -> bool:
     """Whether an op gives one of the elements, or its place: no other reduction goes without a name."""
-    named = op.contracts in COMBINED
+    named = op.contracts in (*COMBINED, DEVIATIONS)
     return op.kind is OpKind.REDUCTION and (op.contracts in CHOOSING or not named)
 
 

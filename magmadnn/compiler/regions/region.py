@@ -49,7 +49,8 @@ class Region:
         rows: leading axes of the matrix that the kernel walks over (columns: of what it makes),
         columns: and its last axis.
         nodes: in order of computation.
-        numbers: those of the nodes that are one value for each row (or all of a column region's).
+        numbers: those of the nodes that are one value for each row.
+        elements: of a region of columns: those that are computed for each element before it is reduced.
     """
 
     kind: RegionKind
@@ -57,6 +58,7 @@ class Region:
     columns: Any
     nodes: list[Node] = field(default_factory=list)
     numbers: set[Node] = field(default_factory=set)
+    elements: set[Node] = field(default_factory=set)
 
     @property
     def domain(self) -> tuple[tuple[Any, ...], Any]:

@@ -21,7 +21,7 @@ def combined_by(node: Node) -> str:
 
 
 def reduced_by(region: Region) -> Node:
-    """The reduction of a region of columns."""
+    """A reduction of a region of columns: all of them reduce matrices of as many rows."""
     return next(n for n in region.nodes if is_reduction(n))
 
 

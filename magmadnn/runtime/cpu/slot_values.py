@@ -12,7 +12,7 @@ from magmadnn.compiler.layout import broadcast, row_axes
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of, reduced_by
-from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.dim import bind_shape, product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 
@@ -33,7 +33,8 @@ def slot_values(
         values["row1"], values["column1"] = 1, rows * columns
     if region.kind is RegionKind.COLUMNS:
         values["outer0"], values["outer1"] = 0, rows
-        values["row1"] = arrays[reduced_by(region).inputs[0]].size // max(rows * columns, 1)
+        (elements,) = bind_shape((product(reduced_by(region).inputs[0].shape),), sizes)
+        values["row1"] = elements // max(rows * columns, 1)
     if region.kind is RegionKind.GEMM:
         values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
         values["cuts"] = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
@@ -65,3 +66,56 @@ def test_there_is_a_block_for_each_multiprocessor(rows: int, columns: int) -> No
     assert first is not None and last is not None
     assert first.grid[0] >= max(128, PROCESSORS)
     assert np.prod(first.block) >= 512
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 5), (3, 33), (100, 7), (700, 33), (2000, 128), (8211, 17), (20011, 7)]
+)
+def test_mean_and_variance_from_one_reading(device: str, rows: int, columns: int) -> None:
+    """All rows at once, in a loop, in groups of columns, in blocks; the mean is large."""
+    rng = np.random.default_rng(3)
+    x = (1e4 + rng.standard_normal((rows, columns))).astype(np.float32)
+    x[0, 1] = 0  # far from the others, and the first
+    x[:, 2] = 7.25
+    node = placeholder("x", Spec(x.shape, x.dtype))
+    made = [ops.mean(Operation(node), axis=0), ops.var(Operation(node), axis=0)]
+    with on(device):
+        there = Executable([m.node for m in made], executor="native", device="cuda")
+        mean, variance = there.run({node: x})
+        assert there.text({}).count("columns [") == 1
+    wide = x.astype(np.float64)
+    # A lane has up to 64 of the rows, and loses as many units at the most; then come 32 lanes and the blocks.
+    roundings = 64 + 32 + 64
+    off = (UNIT * roundings * abs(wide).mean(0)) ** 2
+    np.testing.assert_allclose(mean, wide.mean(0), rtol=UNIT * (rows / 256 + 128))
+    assert np.all(abs(variance - wide.var(0)) <= 2 * roundings * UNIT * wide.var(0) + off)
+    assert variance[2] == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [9000])
+def test_batch_norm_is_what_it_is_on_the_processor(device: str, batch: int) -> None:
+    """Training steps of a network with BatchNorm, with and without blocks of rows."""
+    rng = np.random.default_rng(5)
+    x = (3 + rng.standard_normal((batch, 12))).astype(np.float32)
+    y = rng.integers(0, 3, batch)
+
+    def trained(where: str) -> md.Model:
+        layers = [
+            md.layers.Input((12,)),
+            md.layers.Dense(16),
+            md.layers.BatchNorm(),
+            md.layers.Dense(3),
+        ]
+        net = md.Model(
+            layers, loss="cross_entropy", optimizer=md.optim.SGD(0.1), seed=5, device=where
+        )
+        net.fit(x, y, epochs=1, batch_size=batch, verbose=False)
+        return net
+
+    here = trained("cpu").values()
+    with on(device):
+        there = trained("cuda").values()
+    for name, value in here.items():
+        np.testing.assert_allclose(there[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

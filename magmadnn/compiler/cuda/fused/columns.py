@@ -3,6 +3,10 @@
 A block has a warp's width of columns, or where there are many, of groups of neighbouring columns. Its threads
 combine rows that lie `lanes` apart, in order, and the lanes' results are then combined in order. So the order
 of a sum depends on the number of rows only.
+
+A lane adds deviations from its first element, d, and their squares: sum(d ** 2) - sum(d) ** 2 / n is the sum
+of squared deviations from the mean of its n elements. As the first is one of them, sum(d ** 2) is at most n
+times that, however large the mean is: so little cancels. Two lanes' are combined as on the processor.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from magmadnn.compiler.cuda.text.parts import (
 )
 from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
-from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
 from magmadnn.compiler.kernels.rows import Reduction
@@ -102,7 +106,8 @@ class _Text:
         lines.add(f"const i64 column = {block} * {_ACROSS} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
         for reduction in kernel.reduce:
-            lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_s = {neutral(reduction)};")
+            for kind, name, start in self._state(reduction):
+                lines.add(f"{kind} {name} = {start};")
         if self.variant.steps:
             self._at_once()
         else:
@@ -112,8 +117,7 @@ class _Text:
             self._add(lambda leaf: self._leaf(leaf, "row"))
             lines.add("}")
             lines.add("}")
-        for reduction in kernel.reduce:
-            self._combine(reduction)
+        self._combine_all()
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
         return Function(self.name, slots, str(lines), _ACROSS * lanes)
@@ -124,11 +128,10 @@ class _Text:
         streams = [o for o in kernel.operands if o.spread == FULL]
         lines.add(f"const i64 first = (blockIdx.x * (i64){_ACROSS} + threadIdx.x) * {width};")
         for reduction in kernel.reduce:
-            lines.add(f"{TYPES[reduction.dtype]} {reduction.name}_t[{width}];")
-            lines.add("#pragma unroll")
-            lines.add(
-                f"for (int v = 0; v < {width}; ++v) {reduction.name}_t[v] = {neutral(reduction)};"
-            )
+            for kind, name, start in self._state(reduction):
+                lines.add(f"{kind} {name}_t[{width}];")
+                lines.add("#pragma unroll")
+                lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
         lines.add(f"#pragma unroll {max(_UNROLL // width, 1)}")
         lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
@@ -142,8 +145,7 @@ class _Text:
         lines.add("}")
         lines.add("}")
         self._each_of_group()
-        for reduction in kernel.reduce:
-            self._combine(reduction)
+        self._combine_all()
         lines.add("if (first < column1 && threadIdx.y == 0) {")
         self._store()
         lines.add("}")
@@ -157,7 +159,8 @@ class _Text:
         lines.add(f"for (int v = 0; v < {self.variant.width}; ++v) {{")
         lines.add("const i64 column = first + v;")
         for reduction in self.kernel.reduce:
-            lines.add(f"{TYPES[reduction.dtype]} &{reduction.name}_s = {reduction.name}_t[v];")
+            for kind, name, _ in self._state(reduction):
+                lines.add(f"{kind} &{name} = {name}_t[v];")
 
     def _grouped_leaf(self, leaf: Formula) -> Cell:
         if leaf[0] == "argument":
@@ -225,13 +228,76 @@ class _Text:
                 return seen(f"{operand.name}_v[step]", operand.dtype)
         return self._leaf(leaf, "row")
 
+    def _state(self, reduction: Reduction) -> list[tuple[str, str, str]]:
+        """What a lane keeps of a reduction: types, names, and values to begin with."""
+        kind, name = TYPES[reduction.dtype], reduction.name
+        found = [(kind, f"{name}_s", neutral(reduction))]
+        if reduction.kind == DEVIATIONS:
+            found += [
+                (kind, f"{name}_first", "0"),
+                (kind, f"{name}_sum", "0"),
+                ("i64", f"{name}_n", "0"),
+            ]
+        return found
+
     def _add(self, leaf: Callable[[Formula], Cell]) -> None:
         """Add a row's elements to the lane's totals."""
         writer = Writer(self.lines, leaf, self.kernel.dtype)
+        cells = {r: writer.write(r.formula, r.dtype).text for r in self.kernel.reduce}
+        for reduction in reversed(self.kernel.reduce):  # deviations before their sum
+            name, cell = reduction.name, cells[reduction]
+            total = f"{name}_s"
+            if reduction.kind == DEVIATIONS and self.kernel.joins:
+                before = self.kernel.sums[reduction]
+                self.lines.add(
+                    f"const i64 {name}_here = rows - row * each < each ? rows - row * each : each;"
+                )
+                both = f"{total}, {before.name}_s, {name}_n, {cell}, {cells[before]}, {name}_here"
+                self.lines.add(f"{total} = deviations({both});")
+                self.lines.add(f"{name}_n += {name}_here;")
+            elif reduction.kind == DEVIATIONS:
+                self.lines.add(f"if ({name}_n == 0) {name}_first = {cell};")
+                self.lines.add(f"const {TYPES[reduction.dtype]} {name}_d = {cell} - {name}_first;")
+                self.lines.add(f"{name}_sum = {name}_sum + {name}_d;")
+                self.lines.add(f"{total} = {total} + {name}_d * {name}_d;")
+                self.lines.add(f"++{name}_n;")
+            else:
+                self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell});")
+
+    def _combine_all(self) -> None:
+        """All lanes' results in order; deviations before the sums that they need."""
+        for deviations, total in self.kernel.sums.items():
+            self._combine_deviations(deviations, total)
         for reduction in self.kernel.reduce:
-            cell = writer.write(reduction.formula, reduction.dtype)
-            total = f"{reduction.name}_s"
-            self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell.text});")
+            if reduction.kind != DEVIATIONS:
+                self._combine(reduction)
+
+    def _combine_deviations(self, reduction: Reduction, before: Reduction) -> None:
+        """Deviations from the mean of each lane's rows, then of all."""
+        lines, lanes, name = self.lines, self.variant.lanes, reduction.name
+        kind, total, count = TYPES[reduction.dtype], f"{name}_s", f"{name}_n"
+        if not self.kernel.joins:
+            own = f"{total} - {name}_sum * ({name}_sum / ({kind}){count})"
+            lines.add(f"if ({count} > 0) {total} = {own};")
+            lines.add(f"if ({total} < 0) {total} = 0;")
+        if lanes == 1:
+            return
+        for one, item in ((total, kind), (f"{before.name}_s", kind), (count, "i64")):
+            lines.add(f"__shared__ {item} {name}_of_{one}[{lanes}][{_ACROSS}];")
+            lines.add(f"{name}_of_{one}[threadIdx.y][threadIdx.x] = {one};")
+        lines.add("__syncthreads();")
+        lines.add("if (threadIdx.y == 0) {")
+        lines.add(f"{kind} sum = {before.name}_s;")
+        lines.add("#pragma unroll")
+        lines.add(f"for (int other = 1; other < {lanes}; ++other) {{")
+        q2, s2, n2 = (
+            f"{name}_of_{one}[other][threadIdx.x]" for one in (total, f"{before.name}_s", count)
+        )
+        lines.add(f"{total} = deviations({total}, sum, {count}, {q2}, {s2}, {n2});")
+        lines.add(f"sum = sum + {s2};")
+        lines.add(f"{count} += {n2};")
+        lines.add("}")
+        lines.add("}")
 
     def _combine(self, reduction: Reduction) -> None:
         """The lanes' results in order; the first lane has the result."""
@@ -265,7 +331,8 @@ class _Text:
 
     def _leaf(self, leaf: Formula, row: str) -> Cell:
         if leaf == ("rows",):
-            return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})(row1 - row0)")
+            rows = "rows" if self.kernel.joins else "row1 - row0"
+            return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})({rows})")
         operand = self.kernel.operands[leaf[1]]
         at = place(operand, row, "column")
         if operand.spread not in (FULL, ROW, COLUMN):

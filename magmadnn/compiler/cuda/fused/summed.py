@@ -91,7 +91,7 @@ def fold(product: Launch, columns: Launch) -> Launch | None:
 def _is_plain(columns: ColumnsVariant, dtype: str) -> bool:
     """Whether it is one sum, of the elements of one matrix as they are."""
     kernel = columns.kernel
-    if kernel.stacked or len(kernel.reduce) != 1:
+    if kernel.in_pieces or len(kernel.reduce) != 1:
         return False
     full = [k for k, o in enumerate(kernel.operands) if o.spread == FULL]
     (reduction,) = kernel.reduce

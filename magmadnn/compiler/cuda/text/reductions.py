@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.rows import Reduction
 
 from .formulas import TYPES, Lines, is_float, literal
@@ -15,7 +16,7 @@ _INTEGER_BITS = {"uint8": 8, "int32": 32, "int64": 64}
 
 def neutral(reduction: Reduction) -> str:
     """What changes no result: 0, 1, an infinity or the end of the integers' range."""
-    if reduction.kind in ("add", "multiply"):
+    if reduction.kind in ("add", "multiply", DEVIATIONS):
         return literal(int(reduction.kind == "multiply"), reduction.dtype).text
     if is_float(reduction.dtype):
         infinity = -math.inf if reduction.kind == "maximum" else math.inf

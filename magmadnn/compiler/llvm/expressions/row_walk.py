@@ -34,7 +34,9 @@ _STORES = 4  # vectors of a loop that only stores
 _IN_REGISTERS = 48  # instructions of a loop that leave registers for partial results, at most
 _WRITTEN_OUT = 200  # instructions of a loop for several vectors, at most
 
-_NEUTRAL = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
+_NEUTRAL = {
+    "add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf, "deviations": 0.0
+}  # fmt: skip
 
 # Works on the vector at a column, behind a mask, of a number within the loop; gives what is reduced.
 Step = Callable[[Value, Value | None, int], list[Value]]

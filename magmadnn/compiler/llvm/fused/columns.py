@@ -4,6 +4,10 @@ Every column is reduced by itself: rows are combined in order within blocks of 6
 in order after that. Columns may be cut into tiles anywhere; neither that nor vector width nor threads
 change a bit.
 
+Deviations from the mean are added up within each block, from that block's mean, while it is in a cache; two
+blocks' are then those of both, and of their means from each other (Chan, Golub, LeVeque, "Updating formulae
+and a pairwise algorithm for computing sample variances", 1979, eq. (2.1)). So the mean may be large.
+
 Rows are read as they lie in memory, a few at a time, and combined with a piece of numbers that stays in the
 first-level cache. Down a strip of columns, whose numbers fit into registers, each row of a large matrix would
 be another page.
@@ -11,9 +15,9 @@ be another page.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction
@@ -27,12 +31,14 @@ from magmadnn.compiler.llvm.ir.target import Target
 _BLOCK = 64  # rows whose results are combined before they join the total
 _ROWS = 8  # that are combined at a time
 _PIECE = 2048  # columns
+_READ_AGAIN = 256  # columns of a piece, where a block is read twice
 _WIDEST = 8  # bytes of an element
+_KINDS = 3  # of numbers
 
 
 def columns_scratch_bytes(kernel: Columns) -> int:
-    """Scratch memory that the kernel needs: of each reduction a piece of totals and of a block's numbers."""
-    return 2 * len(kernel.reduce) * _PIECE * _WIDEST
+    """Scratch memory that it needs: a piece of totals, a block's numbers and its means of each reduction."""
+    return _KINDS * len(kernel.reduce) * _PIECE * _WIDEST
 
 
 def write_columns(kernel: Columns, code: Code, frame: Frame, target: Target) -> None:
@@ -66,36 +72,96 @@ class _Writer:
         self.row0, self.row1 = frame.integer("row0"), row1
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
         self.item = ITEMS[kernel.dtype]
-        self.totals, self.parts = (
+        self.totals, self.parts, self.means = (
             {
-                reduction: frame.scratch.at((2 * number + which) * _PIECE * _WIDEST).viewed(
+                reduction: frame.scratch.at((_KINDS * number + which) * _PIECE * _WIDEST).viewed(
                     ITEMS[reduction.dtype]
                 )
                 for number, reduction in enumerate(kernel.reduce)
             }
-            for which in (0, 1)
+            for which in range(_KINDS)
         )
+        self.plain = [r for r in kernel.reduce if r.kind != DEVIATIONS]
+        if kernel.joins:
+            self.all_rows, self.each = frame.integer("rows"), frame.integer("each")
 
     def write(self) -> None:
         """Pieces of columns one after the other."""
         code = self.code
-        with code.loop(self.column0, self.column1, _PIECE) as column:
-            count = code.smaller(self.column1 - column, _PIECE)
+        piece = _READ_AGAIN if self.kernel.sums else _PIECE
+        with code.loop(self.column0, self.column1, piece) as column:
+            count = code.smaller(self.column1 - column, piece)
             self._start(self.totals, count)
-            with code.loop(self.row0, self.row1, _BLOCK) as first:
-                self._start(self.parts, count)
-                end = code.smaller(first + _BLOCK, self.row1)
-                whole = end - (end - first) % _ROWS
-                with code.loop(first, whole, _ROWS) as row:
-                    self._combine(row, _ROWS, column, count)
-                with code.loop(whole, end) as row:
-                    self._combine(row, 1, column, count)
-                with code.loop(0, count, self.lanes) as j:
-                    for reduction, totals in self.totals.items():
-                        part = self.parts[reduction].vector(j, self.lanes)
-                        totals.put(j, self._joined(reduction, totals.vector(j, self.lanes), part))
+            if self.kernel.joins:
+                with code.loop(self.row0, self.row1) as row:
+                    self._take_block(row, column, count)
+            else:
+                with code.loop(self.row0, self.row1, _BLOCK) as first:
+                    self._reduce_block(first, column, count)
             with code.loop(0, count, self.lanes) as j:
                 self._store(j, column + j, code.first(count - j, self.lanes))
+
+    def _reduce_block(self, first: Value, column: Value, count: Value) -> None:
+        """Rows from `first` on as a block, which joins the totals."""
+        code = self.code
+        end = code.smaller(first + _BLOCK, self.row1)
+        self._start(self.parts, count)
+        self._walk(self.plain, first, end, column, count)
+        if self.kernel.sums:
+            rows = self._number(end - first)
+            with code.loop(0, count, self.lanes) as j:
+                for reduction, total in self.kernel.sums.items():
+                    mean = self.parts[total].vector(j, self.lanes) / rows(reduction)
+                    self.means[reduction].put(j, mean)
+            self._walk(list(self.kernel.sums), first, end, column, count)
+        with code.loop(0, count, self.lanes) as j:
+            parts = {r: memory.vector(j, self.lanes) for r, memory in self.parts.items()}
+            self._join(j, parts, first - self.row0, end - first)
+
+    def _take_block(self, row: Value, column: Value, count: Value) -> None:
+        """What another kernel made of a block joins the totals."""
+        before = row * self.each
+        rows = self.code.smaller(self.each, self.all_rows - before)
+
+        def join(j: Value, mask: Value | None) -> None:
+            writer = self._writer(row, column + j, mask, {})
+            parts = {r: writer.write(r.formula) for r in self.kernel.reduce}
+            self._join(j, parts, before, rows)
+
+        self._each_vector(count, join)
+
+    def _join(self, j: Value, parts: Mapping[Reduction, Value], before: Value, rows: Value) -> None:
+        """Results of `rows` rows join the totals of those `before`."""
+        code = self.code
+        totals = {r: memory.vector(j, self.lanes) for r, memory in self.totals.items()}
+        for reduction, number in parts.items():
+            joined = totals[reduction]
+            if reduction in self.kernel.sums:
+                total, (one, other) = self.kernel.sums[reduction], map(self._number, (before, rows))
+                apart = parts[total] / other(reduction) - totals[total] / one(reduction)
+                weight = one(reduction) * other(reduction) / self._number(before + rows)(reduction)
+                both = joined + number + apart * apart * weight
+                joined = code.select(code.splat(before > 0, self.lanes), both, number)
+            else:
+                joined = self._joined(reduction, joined, number)
+            self.totals[reduction].put(j, joined)
+
+    def _number(self, count: Value) -> Callable[[Reduction], Value]:
+        """A count of rows as a vector of numbers like those of a reduction."""
+        return lambda reduction: self.code.splat(
+            self.code.convert(count, ITEMS[reduction.dtype]), self.lanes
+        )
+
+    def _walk(
+        self, reduce: Sequence[Reduction], first: Value, end: Value, column: Value, count: Value
+    ) -> None:
+        """Join the rows of a block, some at a time and then one by one, to its numbers."""
+        code = self.code
+        whole = end - (end - first) % _ROWS
+        with code.loop(first, whole, _ROWS) as row:
+            self._combine(reduce, row, _ROWS, column, count)
+        with code.loop(whole, end) as row:
+            self._combine(reduce, row, 1, column, count)
 
     def _start(self, numbers: Mapping[Reduction, Array], count: Value) -> None:
         """Numbers that change no result."""
@@ -104,20 +170,31 @@ class _Writer:
                 kind = vector(ITEMS[reduction.dtype], self.lanes)
                 memory.put(j, self.code.lift(neutral(reduction), kind))
 
-    def _combine(self, row: Value, rows: int, column: Value, count: Value) -> None:
+    def _combine(
+        self, reduce: Sequence[Reduction], row: Value, rows: int, column: Value, count: Value
+    ) -> None:
         """Join some rows of a piece, in order, to its numbers of this block."""
-        code, lanes = self.code, self.lanes
 
         def join(j: Value, mask: Value | None) -> None:
-            numbers = {r: memory.vector(j, lanes) for r, memory in self.parts.items()}
+            numbers = {r: self.parts[r].vector(j, self.lanes) for r in reduce}
             for x in range(rows):
                 writer = self._writer(row + x, column + j, mask, {})
                 for reduction, number in numbers.items():
                     value = writer.write(reduction.formula)
-                    numbers[reduction] = self._joined(reduction, number, value)
+                    if reduction in self.kernel.sums:
+                        value = self.code.lift(value, number.type)
+                        apart = value - self.means[reduction].vector(j, self.lanes)
+                        numbers[reduction] = number + apart * apart
+                    else:
+                        numbers[reduction] = self._joined(reduction, number, value)
             for reduction, number in numbers.items():
                 self.parts[reduction].put(j, number)
 
+        self._each_vector(count, join)
+
+    def _each_vector(self, count: Value, join: Callable[[Value, Value | None], None]) -> None:
+        """Something for each vector of a piece's columns; the last may need a mask."""
+        code, lanes = self.code, self.lanes
         whole = count - count % lanes
         with code.loop(0, whole, lanes) as j:
             join(j, None)
@@ -128,8 +205,9 @@ class _Writer:
         """The results of a vector of columns."""
         numbers = {r.name: totals.vector(j, self.lanes) for r, totals in self.totals.items()}
         writer = self._writer(self.row0, column, mask, numbers)
-        for result in self.kernel.store:
-            value = self.code.lift(writer.write(result.formula), vector(self.item, self.lanes))
+        kind = vector(self.item, self.lanes)
+        stored = [self.code.lift(writer.write(r.formula), kind) for r in self.kernel.store]
+        for result, value in zip(self.kernel.store, stored, strict=True):  # some lie over operands
             self.matrices[result].store(self.row0, column, value, mask)
 
     def _writer(
@@ -137,7 +215,9 @@ class _Writer:
     ) -> Writer:
         def leaf(formula: Formula) -> Value:
             if formula == ("rows",):
-                return self.code.convert(self.row1 - self.row0, self.item)
+                joins = self.kernel.joins
+                rows = self.all_rows if joins else self.row1 - self.row0
+                return self.code.convert(rows, self.item)
             if formula[0] == "value":
                 return numbers[formula[1]]
             operand = self.kernel.operands[formula[1]]
