@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from magmadnn.errors import DataError, DTypeError
 
 Array = NDArray[Any]
+
+_NEITHER = (list, tuple, dict, str, int, float, NoneType)  # table nor column: known at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +65,7 @@ def is_table(value: Any) -> bool:
     """Whether `value` is a table with columns: a DataFrame, an Arrow table, a structured array."""
     if isinstance(value, np.ndarray):
         return value.dtype.names is not None
-    if isinstance(value, (list, tuple, dict, str)):
+    if isinstance(value, _NEITHER):
         return False
     if _has(value, "iloc", "columns") or _has(value, "get_columns", "schema"):
         return True
@@ -73,7 +76,7 @@ def is_table(value: Any) -> bool:
 
 def is_column(value: Any) -> bool:
     """Whether `value` is a single column of such a library: a Series, or an Arrow array."""
-    if isinstance(value, (np.ndarray, list, tuple, dict, str)):
+    if isinstance(value, (np.ndarray, *_NEITHER)):
         return False
     return (
         _has(value, "iloc", "name", "index")

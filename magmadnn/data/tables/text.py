@@ -40,12 +40,13 @@ class TextGrid:
         self.unnamed, self.delimiter = cells.unnamed, cells.delimiter
         self.rows = len(cells.lines)
         self.lines: NDArray[np.int64] | None = np.array(cells.lines, np.int64)
+        self._converted: dict[int, Floats | None] = {}  # by column: each is asked for several times
 
     def kind(self, index: int) -> Kind:
         """Dates or categories if at most half of the known cells are numbers; numbers if all are missing."""
-        cells = self._columns[index]
-        if self._all_numbers(cells) is not None:
+        if self._all_numbers(index) is not None:
             return "number"
+        cells = self._columns[index]
         known = [cell for cell in cells if cell not in MISSING]
         counted = sum(to_number(cell, self._decimal) is not None for cell in known)
         if not known or 2 * counted > len(known):
@@ -54,6 +55,8 @@ class TextGrid:
 
     def missing(self, index: int) -> NDArray[np.bool_]:
         """See `Grid`."""
+        if self._all_numbers(index) is not None:
+            return np.zeros(self.rows, bool)
         return np.array([cell in MISSING for cell in self._columns[index]], bool)
 
     def numbers(self, index: int, kind: Kind = "number") -> Floats:
@@ -62,8 +65,7 @@ class TextGrid:
         Raises:
             DataError: a cell is text or infinite; names line, column and cell.
         """
-        cells = self._columns[index]
-        if kind == "number" and (numbers := self._all_numbers(cells)) is not None:
+        if kind == "number" and (numbers := self._all_numbers(index)) is not None:
             return numbers
         if kind == "duration":
             raise DataError(
@@ -71,7 +73,7 @@ class TextGrid:
                 "not read from text: predict from Python, with a table of pandas, polars or pyarrow"
             )
         out = np.empty(self.rows)
-        for row, cell in enumerate(cells):
+        for row, cell in enumerate(self._columns[index]):
             if cell in MISSING:
                 out[row] = math.nan
                 continue
@@ -111,7 +113,7 @@ class TextGrid:
             DataError: a text that is too long for the name of a class.
         """
         if not as_text:
-            return self.numbers(index)
+            return self.numbers(index).copy()
         longest = max(map(len, self._columns[index]))
         if longest > _LONGEST_CLASS:  # an array of texts takes room for the longest in every row
             raise DataError(
@@ -144,12 +146,22 @@ class TextGrid:
         line = self._cells.lines[row]
         return f"{self.source}: line {line}, column {quoted(self.names[index])}: the cell is "
 
-    def _all_numbers(self, cells: list[str]) -> Floats | None:
-        """The usual column, converted at once; None if some cell needs a closer look."""
-        if self._decimal != ".":
-            return None
-        try:
-            numbers = np.fromiter(map(float, cells), np.float64, len(cells))
-        except ValueError:
-            return None
-        return numbers if np.isfinite(numbers).all() and "_" not in "".join(cells) else None
+    def _all_numbers(self, index: int) -> Floats | None:
+        """The usual column, which has no missing cell; None if some cell needs a closer look."""
+        if index not in self._converted:
+            self._converted[index] = (
+                None if self._decimal != "." else _as_floats(self._columns[index])
+            )
+        return self._converted[index]
+
+
+def _as_floats(cells: list[str]) -> Floats | None:
+    """Finite numbers, converted at once, not to be written to; None if some cell is something else."""
+    try:
+        numbers = np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
+    if not np.isfinite(numbers).all() or "_" in "".join(cells):
+        return None
+    numbers.flags.writeable = False
+    return numbers

@@ -320,6 +320,10 @@ class Model(Pictured, ModelParts, TakesRawData):
         With a `preparation` of quantities they are in the target's units and shape, float64. For a model
         whose last layer gives logits these are logits: see `predict_probability`.
         """
+        return self._predicted(x, batch_size)
+
+    def _predicted(self, x: Any, batch_size: int) -> Any:
+        """What `predict` gives for inputs that the network takes as they are."""
         at_least("predict: batch_size", batch_size, 1)
         arrays = inputs_for(self.inputs, x, "predict", gpu_of(self))
         prediction, rows = self._predictor(), len(arrays[0])
@@ -360,7 +364,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         Raises:
             ArgumentError: if there are none, or no loss says what outputs are (`magmadnn.losses.Loss`).
         """
-        predicted = self.predict(x, batch_size=batch_size, prepared=True)
+        predicted = self._predicted(x, batch_size)
         return by_loss(self, "predict_probability", predicted, output, probabilities)
 
     @takes_raw
@@ -381,7 +385,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             ArgumentError: if there are no classes, or no loss says what outputs are.
             NumericError: if a prediction is NaN.
         """
-        predicted = self.predict(x, batch_size=batch_size, prepared=True)
+        predicted = self._predicted(x, batch_size)
         return by_loss(self, "predict_class", predicted, output, class_numbers)
 
     def save(self, folder: str | Path) -> None:
