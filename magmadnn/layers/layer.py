@@ -288,10 +288,10 @@ class Layer(ExplainsAttributes):
     @property
     def layers(self) -> list[Layer]:
         """The layers that this one is made of: those in its settings, then those that build made."""
-        settings = [part.name for part in self.settings()]
-        others = [name for name in vars(self) if name not in settings and name != "_parent"]
-        found = [layer for name in settings + others for layer in _layers_in(getattr(self, name))]
-        return list(dict.fromkeys(found))
+        values = {part.name: getattr(self, part.name) for part in self.settings()} | vars(self)
+        values.pop("_parent", None)
+        inner = [v for v in values.values() if isinstance(v, (Layer, list, tuple, dict))]
+        return list(dict.fromkeys(_layers_in(inner)))
 
     def parameters(self) -> Iterator[Parameter]:
         """Everything that the layer keeps, its own before that of its parts, in order of making."""
