@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import magmadnn.data as data
+from magmadnn.data.tables import text
 from magmadnn.data.tables.cells import read_cells
 from magmadnn.errors import DataError
 
@@ -190,3 +191,13 @@ def test_a_damaged_schema_is_refused(wine):
 
 def test_a_byte_order_mark_is_no_part_of_the_first_cell(text_file):
     assert data.read_table(text_file("\ufeffa,b\n1,2\n")).names == ("a",)
+
+
+def test_a_column_is_converted_once_and_the_target_can_be_written_to(text_file, monkeypatch):
+    converted = []
+    convert = text._as_floats
+    monkeypatch.setattr(text, "_as_floats", lambda cells: converted.append(cells) or convert(cells))
+    table = data.read_table(text_file("a,b,y\n1,2,3\n4,5,6\n7,8,9\n"), target="y")
+    assert len(converted) == 3
+    table.target[0] = table.x[0, 0] = 10
+    np.testing.assert_array_equal(table.target, [10, 6, 9])
