@@ -164,3 +164,36 @@ def test_sums_of_several_operands_go_pair_by_pair(letters: str, shapes: Shapes, 
     plan = native_plan(Program.of([root]))
     sizes = {"batch": 600}
     assert max(costs_of(plan, work, sizes)[0] for work in plan.work) <= 2 * most
+
+
+@pytest.mark.parametrize(
+    ("shapes", "turned"),
+    [
+        (((3, 131, 197), (3, 197, 297)), ""),
+        (((3, 131, 197), (3, 197, 297)), "a"),
+        (((2, 35, 197), (197, 601)), "b"),
+        (((4, 301, 64), (4, 64, 301)), "ab"),
+    ],
+    ids=str,
+)
+def test_few_large_products_are_cut_for_threads_with_equal_bits(
+    shapes: tuple[Any, Any], turned: str
+) -> None:
+    drawn = [RNG.standard_normal(s).astype(np.float32) for s in shapes]
+    laid = [
+        a.swapaxes(-1, -2).copy() if k in turned else a for k, a in zip("ab", drawn, strict=True)
+    ]
+    nodes = [placeholder(k, Spec(a.shape, a.dtype)) for k, a in zip("ab", laid, strict=True)]
+    x, w = (ops.swapaxes(n, -1, -2) if n.name in turned else n for n in nodes)
+    plan = native_plan(Program.of([ops.tanh(ops.matmul(x, w) * 0.1)]))
+    found = {}
+    for threads in (1, 2, 5, 16):
+        instance = Instance(plan, {}, threads)
+        (found[threads],) = instance.run(dict(zip(nodes, laid, strict=True)), guard=False) or [None]
+        phases = instance.tasks(threads)
+        tasks = [t for n in range(plan.phase_count) for group in phases.phase(n) for t in group]
+        assert 4 * len(tasks) >= 3 * threads  # where a product alone is one for each matrix
+    wanted = np.tanh(np.matmul(drawn[0].astype(float), drawn[1].astype(float)) * 0.1)
+    np.testing.assert_allclose(found[1], wanted, rtol=0, atol=2.0**-17)
+    for threads in (2, 5, 16):
+        np.testing.assert_array_equal(found[threads], found[1])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -55,6 +54,7 @@ _LEAST_READ = (
     80_000  # elements of a matrix times a vector: it takes as long as it takes to read them
 )
 _LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all of the other factor
+_STACKED_PARTS = 4  # products of a stack for each thread, from which on none is cut
 _TURNED = 4  # times as many rows as columns, before a product with B transposed is cut by rows
 _COLUMN_STEP = 64  # of kernels other than products, in which rows may be cut anywhere
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
@@ -340,7 +340,7 @@ class Tasks:
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
-            return self._stacked(node, work.lowered.kernel, values["lda"], cost)
+            return self._stacked(work, node, cost)
         if self.threads == 1 or cost < 2:
             return [(cost, {})]
         name = _cut_along(work, values)
@@ -366,10 +366,18 @@ class Tasks:
             parts[-1:] = _halves(parts[-1], other, values[f"{other}1"], across)
         return parts
 
-    def _stacked(self, node: Node, kernel: Any, lda: int, cost: float) -> list[Part]:
-        """Each product of a stack of matrices: its rows among those of all results, where its factors lie."""
+    def _stacked(self, work: Work, node: Node, cost: float) -> list[Part]:
+        """Each product of a stack of matrices: its rows among those of all results, where its factors lie.
+
+        Few large ones are cut into parts.
+        """
+        assert work.lowered is not None
+        kernel, lda = work.lowered.kernel, self._values[work]["lda"]
+        assert isinstance(kernel, Gemm)
         shape = bind_shape(node.shape, self.sizes)
         leading, rows = shape[:-2], shape[-2]
+        count = math.prod(leading)
+        slices = self._slices_of_each(work, kernel, rows, count, cost / max(count, 1))
         factors = {
             slot: np.broadcast_to(array, (*leading, *array.shape[-2:]))
             for slot, i in zip("ab", node.inputs, strict=True)
@@ -381,9 +389,28 @@ class Tasks:
         for number, index in enumerate(np.ndindex(leading)):
             places = {slot: f[index].ctypes.data for slot, f in factors.items()}
             places["a"] -= number * rows * step
-            part = {"row0": number * rows, "row1": (number + 1) * rows, **places}
-            parts.append((cost / math.prod(leading), part))
+            for share, part in slices:
+                begin, end = (number * rows + part[slot] for slot in ("row0", "row1"))
+                parts.append((share, {**part, "row0": begin, "row1": end, **places}))
         return parts or [(cost, {})]  # of no rows, where the stack is empty
+
+    def _slices_of_each(
+        self, work: Work, kernel: Gemm, rows: int, count: int, cost: float
+    ) -> list[Part]:
+        """The parts of one product of a stack, if it were alone; `cost` is that of one."""
+        values = self._values[work] | {"row1": rows}
+        whole = {"row0": 0, "row1": rows}
+        if self.threads == 1 or cost < 2 or count >= self.threads * _STACKED_PARTS:
+            return [(cost, whole)]
+        name, tile = _cut_along(work, values), tile_for(kernel, host())
+        step = tile.rows if name == "row" else tile.columns
+        length = values[f"{name}1"]
+        threads = -(-self.threads // count)
+        ends = _cut(length, step, threads, max(_LEAST_TILES * step, length / cost))
+        return [
+            (cost * (end - start) / length, {**whole, f"{name}0": start, f"{name}1": end})
+            for start, end in pairwise((0, *ends))
+        ]
 
 
 def task_of(kernel: Kernel, **values: int | Array) -> Task:
