@@ -125,7 +125,11 @@ def sizes(text: str) -> tuple[int, ...]:
 
 def columns(text: str) -> tuple[str, ...]:
     """Reads names or numbers of columns: `age,dose`; one with a comma in it stands in double quotes."""
-    found = tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), []))
+    try:
+        names = next(csv.reader([text], skipinitialspace=True), [])
+    except csv.Error:  # such as a line feed
+        names = []
+    found = tuple(name.strip() for name in names)
     if not found or not all(found):
         raise argparse.ArgumentTypeError(
             f"must be names of columns with commas between, such as age,dose, got {text!r}"

@@ -42,6 +42,11 @@ _RESULT = Fields(
     others=Either((maybe(Number()), Text(), Flag())),
 )
 
+_TOGETHER = {  # a field, and those that it never is without
+    "trained_on": ("trained_rows",),
+    "best_epoch": ("validated_epochs", "kept_back_rows"),
+}
+
 
 def result_of(
     model: Model,
@@ -133,9 +138,22 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     try:
         result = decode(read_file(path, JSON_BYTES), shown(path))
         check(_RESULT, result, shown(path))
+        _check_complete(result, shown(path))
     except CheckpointError as error:
         raise CheckpointError(f"{error}; remove it, and --resume makes it anew") from error
     return result
+
+
+def _check_complete(result: Mapping[str, Any], where: str) -> None:
+    """Look whether what a line is printed of is there together.
+
+    Raises:
+        CheckpointError: a part of it is missing.
+    """
+    for name, needed in _TOGETHER.items():
+        missing = [other for other in needed if name in result and other not in result]
+        if missing:
+            raise CheckpointError(f"{where}: has {name!r}, but {missing[0]!r} is missing")
 
 
 def say_result(result: Mapping[str, Any], say: Console, evaluated: str = "test") -> None:
@@ -163,7 +181,7 @@ def say_result(result: Mapping[str, Any], say: Console, evaluated: str = "test")
 
 def _training_words(result: Mapping[str, Any]) -> str:
     """Which rows the network was trained on, and what validation rows chose."""
-    rows = f"trained on {result['trained_rows']:,} {result['trained_on']}"
+    rows = f"trained on {result['trained_rows']:,} {shown(result['trained_on'], 80)}"
     if "best_epoch" not in result:
         return rows
     best, epochs, kept = (result[n] for n in ("best_epoch", "validated_epochs", "kept_back_rows"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import tempfile
@@ -33,6 +32,7 @@ else:
 
 _FORMAT = 1
 _NO_NAME = re.compile(r"[^\w.-]")
+_MOST_MICROSECONDS = 1e15  # thirty years
 ENDINGS = (".json", ".part", ".lock")
 LIMIT = 2000  # products; those measured first go first
 
@@ -182,6 +182,7 @@ def _record(value: Any) -> Record | None:
     if not isinstance(times, dict):
         return None
     for time in times.values():
-        if isinstance(time, bool) or not isinstance(time, int | float) or not math.isfinite(time):
+        known = isinstance(time, int | float) and not isinstance(time, bool)
+        if not known or not 0 <= time < _MOST_MICROSECONDS:  # nor is it NaN
             return None
     return Record(value["choice"], times)
