@@ -284,6 +284,15 @@ HINTS: dict[str, dict[str, str]] = {
         "BCELoss": "write md.losses.BinaryCrossEntropy(), which takes logits",
         "NLLLoss": "write md.losses.CrossEntropy(), which takes logits",
     },
+    "magmadnn.ops": {
+        "cholesky": "write md.linalg.cholesky",
+        "solve_triangular": "write md.linalg.solve_triangular",
+    },
+    "magmadnn.linalg": {
+        "norm": "write md.ops.norm",
+        "matmul": "write md.ops.matmul, or a @ b",
+        "triangular_solve": "write md.linalg.solve_triangular",
+    },
     "magmadnn.metrics": {},
     "magmadnn.optim": {
         "RMSprop": "write md.optim.RMSProp",

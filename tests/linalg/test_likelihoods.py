@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -50,7 +52,12 @@ def test_factors_are_those_of_numpy(shape: tuple[int, ...], dtype: str, executor
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("lower", [False, True])
 def test_solutions_solve_the_equations(lower: bool, transpose: bool, executor: str) -> None:
-    for left, right in [((300, 300), (300, 4)), ((5, 5), (3, 5, 2)), ((2, 1, 5, 5), (3, 5, 1))]:
+    for left, right in [
+        ((300, 300), (300, 4)),
+        ((5, 5), (3, 5, 2)),
+        ((3, 5, 5), (5, 2)),
+        ((2, 1, 5, 5), (3, 5, 1)),
+    ]:
         a = np.linalg.cholesky(definite(*left[:-1]))
         a = np.where(np.tri(left[-1]), a, 7.0) if lower else np.swapaxes(a, -1, -2)
         b = RNG.normal(size=right)
@@ -141,6 +148,32 @@ def test_errors_name_the_matrix_and_the_minor_and_change_no_variable(executor: s
     step.run({x: good})
     np.testing.assert_allclose(np.asarray(other), np.linalg.cholesky(good), rtol=1e-10)
     assert np.array_equal(variable, np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_factors_in_loops_have_errors_and_gradients(executor: str) -> None:
+    """A filter of covariances: each factor depends on the one before."""
+
+    def body(carried: Any, given: Any) -> Any:
+        factor = md.linalg.cholesky(given + carried)
+        return 0.5 * md.ops.matmul(factor, md.ops.swapaxes(factor, 0, 1)), factor
+
+    a = definite(5, 3)
+    carried, expected = np.eye(3), 0.0
+    for given in a:
+        factor = np.linalg.cholesky(given + carried)
+        carried, expected = 0.5 * factor @ factor.T, expected + factor.sum()
+    operation = md.placeholder("a", a.shape, "float64")
+    x, total = operation.node, md.scan(body, np.eye(3), operation)[1].sum().node
+    run = Executable([total, *gradient(total, [x])], executor=executor, check=True)
+    found, slope = run.run({x: a})
+    assert abs(found - expected) < 1e-10
+    step = 1e-5 * np.tri(3) * RNG.normal(size=(5, 3, 3))
+    change = run.run({x: a + step})[0] - run.run({x: a - step})[0]
+    assert abs(change - 2 * (slope * step).sum()) < 1e-6 * abs(change)
+    a[3, 1, 1] = -9
+    with pytest.raises(NumericError, match="minor of order 2 of 3 is not positive"):
+        run.run({x: a})
 
 
 def test_tensors_variables_and_arrays_are_taken() -> None:

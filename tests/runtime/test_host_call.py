@@ -11,6 +11,7 @@ import pytest
 import magmadnn as md
 from magmadnn.errors import DataError
 from magmadnn.graph import NoGradient, Op, OpKind, Sample, by_signature, promote
+from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.host_call import HostCall
 from magmadnn.runtime.cpu.slices import Slices
 from magmadnn.runtime.threads import thread_count
@@ -132,6 +133,24 @@ def test_an_interruption_is_raised_and_leaves_the_variables_of_whole_slices() ->
     assert {n: v.tobytes() for n, v in trained(model).values().items()} == {
         n: v.tobytes() for n, v in again.items()
     }
+
+
+def test_what_is_written_in_place_waits_for_what_numpy_may_raise() -> None:
+    """A step of NumPy that only an update needs: where it raises, no other variable has its new value."""
+    x = md.placeholder("x", (3, 7))
+    counted, doubled = (
+        md.variable("counted", np.ones(2)),
+        md.variable("doubled", np.ones((3, 7), np.float32)),
+    )
+    made = by_numpy(failing_at(2, DataError("double: not again")))(x)
+    updates = [(counted.node, counted.node + 1.0), (doubled.node, made.node)]
+    step = Executable([(x.node * 3.0)], updates, executor="native", check=True)
+    feeds = {x.node: X[:3]}
+    step.run(feeds)
+    with pytest.raises(DataError, match="not again"):
+        step.run(feeds)
+    assert np.array_equal(counted, [2.0, 2.0])
+    assert np.array_equal(doubled, 2 * X[:3])
 
 
 def test_a_failure_is_told_once() -> None:

@@ -17,7 +17,7 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.run import slices as cuda_slices
 from magmadnn.runtime.cuda.run.runner import Instance
 from magmadnn.runtime.cuda.schedule import launches, small
-from tests.linalg.whitening import apart, network, trained
+from tests.linalg.whitening import BATCH, X, Y, apart, network, trained
 from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
 
@@ -67,7 +67,8 @@ def test_factors_solutions_and_gradients_are_those_of_the_reference(device: str)
             solved = md.linalg.solve_triangular(factor, y, lower=True, transpose=transpose)
             outputs += [solved, *gradient((solved * solved).sum(), [x, y])]
         upper = md.ops.swapaxes(factor, -1, -2)
-        outputs += [factor, md.linalg.solve_triangular(upper, y, lower=False)]
+        one = md.ops.reshape(y, (-1, *y.shape[-2:]))[0]  # right sides that serve a whole stack
+        outputs += [factor, *(md.linalg.solve_triangular(upper, z, lower=False) for z in (y, one))]
     expected = Executable(outputs, executor="reference").run(feeds)
     with on(device):
         found = Executable(outputs, executor="native", device="cuda", check=True).run(feeds)
@@ -86,6 +87,8 @@ def test_training_runs_several_steps_in_one_graph(device: str) -> None:
         assert "library potrf 6 x 6 in float32" in model.plan()
         assert "by NumPy" not in model.plan()
         assert apart(model, trained(network(executor="reference"))) < 1e-3
+        profile = str(model.profile(X[:BATCH], Y[:BATCH]))
+        assert "library potrf" in profile and "library trsm" in profile
 
 
 @needs_compiler
