@@ -166,6 +166,14 @@ def test_dates_in_text(text_file, cells, kind, days):
     assert len(forced.schema.inputs) == 4
 
 
+def test_an_index_of_dates_without_a_name_is_left_out(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(",w,y\n" + "".join(f"2020-01-0{k},{k * k},{k}.5\n" for k in range(1, 8)))
+    table = data.read_table(path, "y")
+    assert table.names == ("w",)
+    assert table.notes[0] == "column 'column 0' only numbers the rows and is left out"
+
+
 def test_other_cells_among_dates_are_refused_once_it_is_known(text_file):
     cells = ["2020-02-29", "2020-03-01", "2020-03-02"]
     schema = data.read_table(text_file(cells), "y").schema

@@ -175,9 +175,12 @@ def _whole_numbers(grid: Grid, index: int) -> Floats | None:
 
 
 def _all_differ(grid: Grid, index: int) -> bool:
-    """Whether a column holds another whole number, or another text, in each row."""
-    if grid.kind(index) == "category":
+    """Whether a column holds another whole number, another date, or another text in each row."""
+    kind = grid.kind(index)
+    if kind == "category":
         return len(set(grid.texts(index))) == grid.rows
+    if kind in ("date", "instant"):
+        return len(np.unique(grid.numbers(index, kind))) == grid.rows
     numbers = _whole_numbers(grid, index)
     return numbers is not None and len(np.unique(numbers)) == grid.rows
 
