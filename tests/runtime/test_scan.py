@@ -11,6 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import Operation
+from magmadnn.errors import DataError
 from magmadnn.graph.body import is_loop
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
@@ -295,6 +296,51 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     finally:
         md.set_threads(before)
     assert found[0] == found[1] == found[2]
+
+
+@both
+def test_a_body_has_phases(executor: str) -> None:
+    x = md.variable("x", np.arange(1.0, 7.0).reshape(3, 2))
+    last, kept = md.scan(lambda h, x: (h + md.by_phase(2.0 * x, x), h), np.zeros(2), x)
+    loss = (last * last).sum() + kept.sum()
+    for training, factor in ((False, 1.0), (True, 2.0)):
+        gradient = md.grad(loss, x, training=training)
+        found = run([last, kept, gradient], executor=executor, training=training)
+        values = factor * x.numpy()
+        total = values.sum(axis=0)
+        later = np.array([[2.0], [1.0], [0.0]])  # how many of `kept` each slice is in
+        assert np.array_equal(found[0], total)
+        assert np.array_equal(found[1], np.cumsum(values, axis=0) - values)
+        assert np.array_equal(found[2], factor * (2 * total + later))
+
+
+@both
+def test_a_class_that_is_not_there_is_told_though_it_is_known_in_a_step_only(executor: str) -> None:
+    classes = md.placeholder("classes", ("time",), dtype="int64")
+    total, _ = md.scan(
+        lambda h, k: (h + md.ops.one_hot(k, 3), ()), np.zeros(3, np.float32), classes
+    )
+    made = Executable([total.node], executor=executor)
+    assert np.array_equal(made.run({classes.node: np.array([0, 2, 2])})[0], [1, 0, 2])
+    with pytest.raises(DataError, match=r"one_hot: .*7"):
+        made.run({classes.node: np.array([0, 7, 2])})
+
+
+@both
+def test_no_variable_is_written_where_a_step_fails(executor: str) -> None:
+    table, rows = md.variable("table", np.eye(3)), md.variable("rows", np.array([0, 9]))
+    kept, other = md.variable("kept", np.zeros(3)), md.variable("other", np.ones(3))
+    found, _ = md.scan(lambda h, k: (h + md.ops.take(table, k, axis=0), ()), kept, rows)
+    updates = [(kept.node, found.node), (other.node, (other * 2.0).node)]
+    made = Executable([(other + 1.0).node], updates, executor=executor)
+    with pytest.raises(DataError, match="take: index 9"):
+        made.run({})
+    assert not kept.numpy().any()
+    assert np.array_equal(other.numpy(), np.ones(3))
+    rows.value.write(np.array([0, 2]))
+    assert np.array_equal(made.run({})[0], np.full(3, 2.0))
+    assert np.array_equal(kept.numpy(), [1.0, 0.0, 1.0])
+    assert np.array_equal(other.numpy(), np.full(3, 2.0))
 
 
 def test_loops_may_be_copied_and_pickled() -> None:
