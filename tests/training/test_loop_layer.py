@@ -11,6 +11,7 @@ import pytest
 import magmadnn as md
 from magmadnn.errors import DeviceError, GraphError
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.slices import Slices
 from tests.runtime.cuda.devices import DEVICES, on
 
 
@@ -104,3 +105,31 @@ def test_a_layer_that_is_called_in_a_loop_belongs_to_a_layer() -> None:
     last, _ = md.scan(lambda h, x: (dense(h + x), ()), begin, md.ops.transpose(x, (1, 0, 2)))
     with pytest.raises(GraphError, match="its layer is none of the model's"):
         md.Model(inputs=x, outputs=last)
+
+
+def test_many_batches_with_loops_run_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data()
+    batches = []
+    run = Slices.run
+
+    def counted(self: Slices, data: Any, order: Any, *options: Any) -> Any:
+        batches.append(len(order) // 7)
+        return run(self, data, order, *options)
+
+    monkeypatch.setattr(Slices, "run", counted)
+    model().fit(x, y, epochs=2, batch_size=7, verbose=False)
+    assert sum(batches) == 20
+    assert max(batches) > 1
+
+
+def test_a_training_with_a_loop_goes_on_where_it_was(tmp_path: Path) -> None:
+    x, y = data()
+    whole = model()
+    whole.fit(x, y, epochs=4, batch_size=16, verbose=False)
+    for epochs in (2, 4):
+        again = model()
+        saving = md.callbacks.Checkpoint(tmp_path)
+        again.fit(x, y, epochs=epochs, batch_size=16, verbose=False, callbacks=[saving])
+    assert again.epochs_done == 4
+    for name, value in whole.values().items():
+        assert np.array_equal(value, again.values()[name]), name
