@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.compiler.llvm import standalone
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.errors import ArgumentError, DTypeError, FileError, GraphError, UnknownNameError
 from tests.graph.by_numpy import doubled
@@ -517,6 +518,18 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"net\.h would be replaced, but magmadnn did not write it"):
         model.export(tmp_path / "net.o")
     assert [f.name for f in tmp_path.iterdir()] == ["net.h"]
+
+
+def test_parameters_that_instructions_do_not_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standalone, "_MOST_BYTES", 4 * (3 * 2 + 2) - 1)
+    model = md.Model([md.layers.Input((3,)), md.layers.Dense(2)])
+    with pytest.raises(
+        GraphError, match="parameters take 32 bytes, expected at most 31 in an object"
+    ):
+        model.export(tmp_path / "net.o")
+    assert not list(tmp_path.iterdir())
 
 
 def test_graphs_that_are_not_functions_of_samples(tmp_path: Path) -> None:

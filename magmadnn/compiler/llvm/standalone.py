@@ -16,6 +16,7 @@ from llvmlite import ir
 
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.plan.export import Call, Copy, Place, Standalone
+from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Dim, Quotient, Size
 
 from .ir.builder import F32, F64, I8, I32, I64, POINTER, VOID, Array, Code, Value
@@ -26,6 +27,7 @@ from .writers import scratch_bytes
 
 OK, WRONG_SIZE, NO_MEMORY, WRONG_ROW = 0, 1, 2, 3  # what entry points return
 _BATCH = "one_batch"
+_MOST_BYTES = 2_000_000_000  # of constants; code lies beside them
 _ITEMS = {
     1: I8,
     2: ir.IntType(16),
@@ -43,7 +45,16 @@ def object_file(what: Standalone, prefix: str, target: Target) -> bytes:
         int     PREFIX_predict(inputs..., int64_t samples, sizes..., outputs...);
         int     PREFIX_predict_with(inputs..., int64_t samples, sizes..., outputs..., void *scratch);
         int64_t PREFIX_scratch_bytes(int64_t samples, sizes...);
+
+    Raises:
+        GraphError: the parameters take more memory than instructions reach.
     """
+    nbytes = sum(map(len, what.constants))
+    if nbytes > _MOST_BYTES:
+        raise GraphError(
+            f"export: the parameters take {nbytes} bytes, expected at most {_MOST_BYTES} in an object file, "
+            "whose instructions reach 2 GB; export parts of the model: md.Model(inputs=..., outputs=...)"
+        )
     return object_code(llvm_text(what, prefix, target), target)
 
 

@@ -421,7 +421,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             The paths of the files.
 
         Raises:
-            GraphError: if an op has no native kernel, naming op and layer.
+            GraphError: if an op has no native kernel, naming op and layer; for parameters of more than 2 GB.
             ArgumentError: for a name that C and Fortran do not take, or a CPU that is not known.
             FileError: if a file cannot be written, or a header is there that magmadnn did not write.
         """
