@@ -264,7 +264,7 @@ def factor_or_solve(node: MatrixNode) -> None:
         if node.function == "potrf":
             try:
                 factor, found = np.linalg.cholesky(goal), 0
-                goal[np.tri(n, dtype=bool)] = factor[np.tri(n, dtype=bool)]
+                goal[:] = factor + np.triu(factor.T, 1)  # above the diagonal too, as cuSOLVER does
             except np.linalg.LinAlgError:
                 found = 1
             ctypes.c_int32.from_address(node.info + 4 * number).value = found

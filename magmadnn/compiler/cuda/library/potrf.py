@@ -13,8 +13,8 @@ from .surroundings import INFO, Around, launch_of
 
 
 @dataclass(frozen=True)
-class LowerTriangles:
-    """The lower triangles of a stack of matrices, with zeros above them.
+class CopyOfMatrices:
+    """A stack of matrices, copied.
 
     Slots: `count`, elements in all; `columns`, of a matrix; `x0_step`, from one source to the next; `x0`;
     `result`.
@@ -32,30 +32,42 @@ class LowerTriangles:
         kinds = f"i64 count, i64 columns, i64 x0_step, const {item} *x0, {item} *result"
         return f"""extern "C" __global__ void {name}({kinds}) {{
 {BEGIN}  const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-  if (at >= count) return;
-  const i64 size = columns * columns, inside = at % size;
-  const bool kept = inside % columns <= inside / columns;
-  result[at] = kept ? x0[at / size * x0_step + inside] : {item}(0);
+  const i64 size = columns * columns;
+  if (at < count) result[at] = x0[at / size * x0_step + at % size];
 }}
 """
 
 
 @dataclass(frozen=True)
-class LookAtInfo:
-    """Sets a word where a function said something other than 0 of a matrix: 32 bits for each."""
+class LowerTriangles:
+    """Zeros above the diagonals, and a word that is set where the function said something other than 0.
 
-    slots = ("matrices", INFO, FAULTS)
+    The function may write above the diagonal: that for many small matrices (potrfBatched) does.
+
+    Attributes:
+        dtype: of the elements.
+    """
+
+    dtype: str
+    slots = ("count", "columns", "matrices", "result", INFO, FAULTS)
 
     def text(self, name: str) -> str:
         """The function."""
-        return f"""extern "C" __global__ void {name}(i64 matrices, const int *info, i64 *faults) {{
+        item = MEMORY[self.dtype]
+        kinds = (
+            f"i64 count, i64 columns, i64 matrices, {item} *result, const int *info, i64 *faults"
+        )
+        return f"""extern "C" __global__ void {name}({kinds}) {{
 {BEGIN}  const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  const i64 inside = at % (columns * columns);
   if (at < matrices && info[at] != 0) faults[0] = 1;
+  if (at < count && inside % columns > inside / columns) result[at] = {item}(0);
 }}
 """
 
 
 def around_potrf(kernel: Library, values: dict[str, int]) -> Around:
-    """The triangles, of which the function makes factors; what it says."""
-    before = launch_of(LowerTriangles(kernel.dtype), values["count"], values)
-    return Around(before, (), launch_of(LookAtInfo(), values["matrices"], values))
+    """The matrices, of which the function makes factors; what is above those, and what the function says."""
+    count = values["count"]
+    before = launch_of(CopyOfMatrices(kernel.dtype), count, values)
+    return Around(before, (), launch_of(LowerTriangles(kernel.dtype), count, values))

@@ -17,7 +17,8 @@ class Around:
     Attributes:
         before: fills the result with what the function works on.
         read: slots of operands that the function reads besides.
-        after: looks at what the function says of each matrix; None where it says nothing.
+        after: finishes the result, and looks at what the function says of each matrix; None where it has
+            nothing to do.
     """
 
     before: Launch

@@ -57,7 +57,7 @@ class LibraryCalls:
             Item(replace(node, workspace=workspace[0]), read, (result, info, workspace)),
         ]
         if found.after is not None:
-            items.append(Item(found.after, (info,), ()))
+            items.append(Item(found.after, (info, result), (result,)))
         return items
 
     def _info(self, work: Work, matrices: int) -> Span:
