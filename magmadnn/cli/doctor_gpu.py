@@ -18,6 +18,7 @@ _LIBRARIES = {
     "CuPy": (("cupy-cuda13x", "cupy-cuda12x", "cupy"), "memory, NVRTC, cuBLASLt"),
     "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "compiles kernels"),
     "cuBLASLt": (("nvidia-cublas", "nvidia-cublas-cu12"), "large products"),
+    "cuSOLVER": (("nvidia-cusolver", "nvidia-cusolver-cu12"), "factors of matrices"),
     "nvmath-python": (("nvmath-python",), "cuBLASLt for programs of your own"),
     "cuDNN front end": (("nvidia-cudnn-frontend",), "convolutions"),
     "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "several GPUs"),

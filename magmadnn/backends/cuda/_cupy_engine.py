@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import cupy  # only where the extra cuda12 or cuda13 is installed
 import numpy as np
-from cupy.cuda import cublas, cusolver, nvrtc, runtime
+from cupy.cuda import cublas, nvrtc, runtime
 from numpy.typing import NDArray
 
 from magmadnn.backends.cpu.forks import cached_property
@@ -300,11 +300,18 @@ class CudaEngine(CudaLane):
     @cached_property
     def _functions(self) -> MatrixFunctions:
         cublas.destroy(cublas.create())  # CuPy loads the libraries with the first calls
-        cusolver.destroy(cusolver.create())
         version = nvrtc.getVersion()[0]
-        blas = ctypes.CDLL(f"libcublas.so.{version}")
-        solver = ctypes.CDLL(f"libcusolver.so.{version - 1}")  # 11 in CUDA 12, 12 in CUDA 13
-        return MatrixFunctions(blas, solver, self._side)
+        try:
+            from cupy.cuda import cusolver  # a large library, that few programs need
+
+            cusolver.destroy(cusolver.create())
+            solver = ctypes.CDLL(f"libcusolver.so.{version - 1}")  # 11 in CUDA 12, 12 in CUDA 13
+        except (ImportError, OSError) as error:
+            raise DeviceError(
+                f"factors of matrices need cuSOLVER, which cannot be loaded: {error}; magmadnn doctor "
+                "says what brings it, or compute on the processor"
+            ) from error
+        return MatrixFunctions(ctypes.CDLL(f"libcublas.so.{version}"), solver, self._side)
 
     def workspace(self, node: MatrixNode) -> int:
         with self.here():
