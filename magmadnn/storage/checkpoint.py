@@ -57,6 +57,7 @@ Expected = Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 
 _TENSORS, _RECORD, _LATEST = "tensors.safetensors", "record.json", "latest.json"
 _FORMAT, _POINTER_FORMAT, _VERSION = "magmadnn-checkpoint", "magmadnn-latest", 1
+_FIELDS = Table(Anything())
 _DOCUMENT = Fields(
     {
         "format": Text(),
@@ -64,7 +65,7 @@ _DOCUMENT = Fields(
         "step": maybe(Whole(0, 10**18 - 1)),
         "best": Flag(),
         "tensors": Table(Fields({"dtype": Text(40), "shape": Many(Whole(0, 2**63 - 1), most=64)})),
-        "record": Table(Anything()),
+        "record": _FIELDS,
     },
     others=Anything(),
 )
@@ -340,7 +341,9 @@ def _decode(files: Mapping[str, bytes], path: Path, expect: Expected | None) -> 
     tensors = {name: found[name] for name in listed}
     if expect is not None:
         _check_expected(tensors, expect, where)
-    return State(tensors, from_plain(document["record"]))
+    record = from_plain(document["record"])
+    check(_FIELDS, record, f"{shown(path / _RECORD)}: record")  # where it was {"$float": "nan"}
+    return State(tensors, record)
 
 
 def _decode_record(data: bytes, path: Path) -> dict[str, Any]:

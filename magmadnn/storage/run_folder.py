@@ -63,6 +63,7 @@ def read_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     document = unseal(read_file(file, JSON_BYTES), shown(file), _FORMAT, _VERSION)
     check(_DOCUMENT, document, shown(file))
     arguments: dict[str, Any] = from_plain(document["arguments"])
+    check(Table(Anything()), arguments, f"{shown(file)}: arguments")
     return arguments
 
 

@@ -151,6 +151,7 @@ FORGED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
     "not JSON": (b"\x80\x04]q\x00.", "expected plain JSON"),
     "no record": ({"record": None}, "record: expected an object, got None"),
     "record a list": ({"record": []}, r"record: expected an object, got \[\]"),
+    "record a number": ({"record": {"$float": "nan"}}, "record: expected an object, got nan"),
     "step a text": ({"step": "7"}, "step: expected an integer from 0 to 9+ or null, got '7'"),
     "best a number": ({"best": 2}, "best: expected true or false, got 2"),
     "tensors a list": ({"tensors": []}, "tensors: expected an object, got"),

@@ -121,3 +121,11 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
         (tmp_path / "run.json").write_bytes(seal(document))
         with pytest.raises(CheckpointError, match=message):
             read_run(tmp_path)
+
+
+def test_arguments_that_become_a_number_are_refused(tmp_path: Path) -> None:
+    create_run(tmp_path / "run", {"lr": 0.1})
+    document = {"format": "magmadnn-run", "version": 1, "arguments": {"$float": "nan"}}
+    (tmp_path / "run" / "run.json").write_bytes(seal(document))
+    with pytest.raises(CheckpointError, match=r"arguments: expected an object, got nan"):
+        read_run(tmp_path / "run")
