@@ -116,6 +116,7 @@ def test_planning_takes_time_in_proportion_to_the_graph(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # some minutes where nothing else runs
 @pytest.mark.parametrize("name", ["one step", "products"])
 def test_ten_thousand_links(name: str) -> None:
     x, y = chain(LINKS[name], 10_000)

@@ -18,6 +18,7 @@ from magmadnn.graph.op import NoGradient, Op
 from magmadnn.graph.spec import is_floating
 from magmadnn.runtime import Executable
 from tests.compiler import exact_draw
+from tests.compiler.mixed_draw import MODES, mixed, seeds
 from tests.compiler.native_draw import draw
 from tests.compiler.native_graphs import fault, shrunk
 from tests.ops.contract_cases import (
@@ -137,3 +138,28 @@ def test_random_graphs_of_exact_steps_are_equal(block: int, device: str) -> None
     each = EXACT_GRAPHS[device] // BLOCKS
     for seed in range(block * each, (block + 1) * each):
         check_exact(seed, device)
+
+
+def check_mixed(seed: int, mode: str, device: str) -> None:
+    case = mixed(seed, mode)
+    assert case is not None
+    with on(device):
+        why = fault(case, "cuda")
+        small = shrunk(case, "cuda") if why is not None else None
+    assert why is None, f"seed {seed}, {mode}: {why}\n{small.text() if small else ''}"
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", MODES)
+def test_products_of_halves_are_what_the_reference_computes(mode: str) -> None:
+    """The first few of those below."""
+    for seed in seeds(0, 2):
+        check_mixed(seed, mode, "emulated")
+
+
+@pytest.mark.parametrize("device", [RARE, GPU])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("block", range(4))
+def test_random_graphs_in_mixed_precision(block: int, mode: str, device: str) -> None:
+    for seed in seeds(100 * block, {"emulated": 5, "gpu": 50}[device]):
+        check_mixed(seed, mode, device)
