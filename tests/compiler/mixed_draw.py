@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from magmadnn.compiler.program.precision import precision
+from magmadnn.compiler.program.precision import half_of, precision
+from magmadnn.graph.spec import DTYPES
 
 from .native_draw import draw
-from .native_graphs import Case
+from .native_graphs import Case, eps_of
 
 MODES = ("mixed_bf16", "mixed_fp16")
 
@@ -20,7 +21,8 @@ def mixed(seed: int, mode: str) -> Case | None:
     after = precision(before, mode)
     if len(after.nodes()) == len(before.nodes()):
         return None
-    return Case(list(after.outputs), list(after.updates), case.feeds)
+    unit = eps_of(DTYPES[half_of(mode) or "float32"])
+    return Case(list(after.outputs), list(after.updates), case.feeds, unit)
 
 
 @functools.cache

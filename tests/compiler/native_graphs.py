@@ -51,11 +51,14 @@ class Case:
         outputs: what is computed.
         updates: (variable, new value).
         feeds: for each run, arrays by placeholder.
+        rounded: the relative step of what is rounded to half precision on purpose, which is more than that of
+            the values computed from it; 0 where nothing is.
     """
 
     outputs: list[Node]
     updates: Updates
     feeds: list[dict[Node, Array]]
+    rounded: float = 0.0
 
     @property
     def program(self) -> Program:
@@ -154,8 +157,10 @@ def _disturbed(x: Array, unit: float, rng: np.random.Generator | None) -> Array:
         return np.asarray(x * (1 + unit * rng.choice([-1.0, 1.0], x.shape)))
 
 
-def bound(node: Node, exact: Array, disturbed: Sequence[Array]) -> Array | None:
-    """How far a value may be from the exact one; None where it hangs on a rounding."""
+def bound(
+    node: Node, exact: Array, disturbed: Sequence[Array], rounded: float = 0.0
+) -> Array | None:
+    """How far a value may be from the exact one; None where it hangs on a rounding (see `Case.rounded`)."""
     if not is_floating(node.dtype):
         return (
             None if any(not np.array_equal(exact, d) for d in disturbed) else np.zeros(exact.shape)
@@ -169,7 +174,8 @@ def bound(node: Node, exact: Array, disturbed: Sequence[Array]) -> Array | None:
         (float(np.abs(d[finite] - exact[finite]).max(initial=0)) for d in disturbed), default=0.0
     )
     eps = eps_of(node.dtype)
-    if scale.max(initial=0) > 1e6 or off > 2000 * eps * max(1.0, float(scale.max(initial=0))):
+    most = max(2000 * eps, 30 * rounded) * max(1.0, float(scale.max(initial=0)))
+    if scale.max(initial=0) > 1e6 or off > most:
         return None
     return np.asarray(SAFETY * (off + eps * scale) + 1e-30)
 
@@ -242,7 +248,7 @@ def limits_of(case: Case, feeds: Mapping[Node, Array]) -> list[tuple[Array, Arra
     nodes = program.nodes()
     exact = evaluate(nodes, feeds, {}, None)
     others = [evaluate(nodes, feeds, {}, np.random.default_rng(k)) for k in range(RUNS)]
-    limits = {n: bound(n, exact[n], [o[n] for o in others]) for n in nodes}
+    limits = {n: bound(n, exact[n], [o[n] for o in others], case.rounded) for n in nodes}
     if any(limits[n] is None or _is_undefined(n, exact) for n in nodes):
         return [None] * len(program.roots)
     return [(exact[n], limits[n]) for n in program.roots]  # type: ignore[misc]
@@ -313,7 +319,7 @@ def _smaller(case: Case) -> Any:
     for k in range(len(case.updates)):
         yield replace(case, updates=case.updates[:k] + case.updates[k + 1 :])
     program = case.program
-    base = Case(list(program.outputs), list(program.updates), case.feeds)
+    base = replace(case, outputs=list(program.outputs), updates=list(program.updates))
     for node in reversed(program.nodes()):
         if isinstance(node.op, Op) and node.inputs and node not in program.roots:
             if (cut := _cut(base, node)) is not None:
@@ -331,7 +337,8 @@ def _cut(case: Case, node: Node) -> Case | None:
     values = rebuild([*case.outputs, *(v for _, v in case.updates)], {node: fresh})
     count = len(case.outputs)
     targets = [t for t, _ in case.updates]
-    made = Case(values[:count], list(zip(targets, values[count:], strict=True)), feeds)
+    updates = list(zip(targets, values[count:], strict=True))
+    made = replace(case, outputs=values[:count], updates=updates, feeds=feeds)
     used = set(made.program.nodes())
     made = replace(made, feeds=[_only(fed, used) for fed in made.feeds])
     return made if len(used) < len(before) else None
