@@ -102,7 +102,11 @@ def _read(paths: list[Path]) -> Pair:
 def _records(path: Path) -> NDArray[np.uint8]:
     with unpacked(path) as source:
         data = source.read_all()
-    if not data or len(data) % _RECORD or not source.is_whole:
+    if data and not len(data) % _RECORD and not source.is_whole:
+        raise DataError(
+            f"{shown(path)}: the packed data is cut short after {len(data)} bytes: fetch the file again"
+        )
+    if not data or len(data) % _RECORD:
         raise DataError(
             f"{shown(path)}: is cut short or no CIFAR-10 batch: expected a multiple of {_RECORD} bytes, "
             f"got {len(data)}: fetch the file again"

@@ -74,6 +74,8 @@ _POINTER = Fields(
 )
 _STEP = re.compile(r"step-([0-9]{8,18})")
 
+CHECKPOINTS = "checkpoints"  # the folder in that of a run
+
 
 @dataclass(frozen=True, eq=False)
 class State:
@@ -186,7 +188,7 @@ class CheckpointStore:
     def __init__(
         self, run_folder: str | os.PathLike[str], note: Callable[[str], None] | None = None
     ) -> None:
-        self.folder = as_path("checkpoints: the folder", run_folder) / "checkpoints"
+        self.folder = as_path("checkpoints: the folder", run_folder) / CHECKPOINTS
         self.begins_anew = False
         self._note = note or _print_note
 

@@ -203,8 +203,7 @@ CIFAR: dict[str, Mistake] = {
     "packed file cut short": Mistake(
         cifar(test_batch=lzma.compress(bytes(3073))[:-8]),
         DataError,
-        "{p}/test_batch.bin.xz: is cut short or no CIFAR-10 batch: expected a multiple of 3073 "
-        "bytes, got 3073: fetch the file again",
+        "{p}/test_batch.bin.xz: the packed data is cut short after 3073 bytes: fetch the file again",
     ),
     "damaged xz": Mistake(
         cifar(test_batch=flipped(lzma.compress(bytes(3073)), 25)),

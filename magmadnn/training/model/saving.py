@@ -20,9 +20,9 @@ from magmadnn.errors import (
 )
 from magmadnn.graph.op import Array
 from magmadnn.runtime import placed
-from magmadnn.storage.checkpoint import State, load_state, save_state
-from magmadnn.storage.disk import as_path, is_folder
-from magmadnn.storage.durable import folder_names
+from magmadnn.storage.checkpoint import CHECKPOINTS, State, load_state, save_state
+from magmadnn.storage.disk import as_path, is_folder, is_there
+from magmadnn.storage.durable import MANIFEST, folder_names
 from magmadnn.storage.plain_schema import Anything, Fields, Many, Table, Text, Whole, check
 from magmadnn.training.loop.resuming import part_of
 
@@ -124,6 +124,11 @@ def save_model(model: Model, folder: str | Path, extra: dict[str, Any] | None = 
     save_state(folder, State(tensors=tensors, record=record), replace=True)
 
 
+_GOES_ON = (
+    ": fit goes on with a training by md.callbacks.Checkpoint(folder); model.save writes models"
+)
+
+
 def load_model(
     folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu"
 ) -> tuple[Model, dict[str, Any]]:
@@ -133,10 +138,15 @@ def load_model(
         CheckpointError: if the folder holds something else, or is damaged.
         FileError: if it cannot be read.
     """
+    place = as_path("load: the folder", folder)
+    if is_folder(place / CHECKPOINTS) and not is_there(place / MANIFEST):
+        raise CheckpointError(
+            f"{shown(folder)}: holds the checkpoints of a training, not a model{_GOES_ON}"
+        )
     state = load_state(folder)
     if state.record.get("kind") != "model":
         kind = shown(state.record.get("kind", "state"), 80)
-        raise CheckpointError(f"{shown(folder)}: holds a {kind}, not a model")
+        raise CheckpointError(f"{shown(folder)}: holds a {kind}, not a model{_GOES_ON}")
     check(_SAVED, state.record, shown(folder))
     values = part_of(state.tensors, "model/")
     _check_variables(state.record["model"], values)
