@@ -10,7 +10,8 @@ and a pairwise algorithm for computing sample variances", 1979, eq. (2.1)). So t
 
 Rows are read as they lie in memory, a few at a time, and combined with a piece of numbers that stays in the
 first-level cache. Down a strip of columns, whose numbers fit into registers, each row of a large matrix would
-be another page.
+be another page. What is cut into blocks of rows is large and comes from memory: one row at a time, so that
+addresses follow each other, or, where a block is read twice, with the rows of the next one fetched meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.operands import Operand, Result
+from magmadnn.compiler.kernels.operands import FULL, Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction
 from magmadnn.compiler.llvm.expressions.formulas import ITEMS, PRIMITIVES, Writer
 from magmadnn.compiler.llvm.expressions.operands import Matrix, lanes_for
@@ -32,6 +33,7 @@ _BLOCK = 64  # rows whose results are combined before they join the total
 _ROWS = 8  # that are combined at a time
 _PIECE = 2048  # columns
 _READ_AGAIN = 256  # columns of a piece, where a block is read twice
+_AHEAD = 4096  # elements from what is worked on to what is fetched, about
 _WIDEST = 8  # bytes of an element
 _KINDS = 3  # of numbers
 
@@ -81,6 +83,9 @@ class _Writer:
             }
             for which in range(_KINDS)
         )
+        self.streams = [matrices[o] for o in kernel.operands if o.spread == FULL]
+        across = code.larger(self.column1 - self.column0, 1)
+        self.ahead = code.larger(code.integer(_AHEAD) // across, _ROWS)
         self.plain = [r for r in kernel.reduce if r.kind != DEVIATIONS]
         if kernel.joins:
             self.all_rows, self.each = frame.integer("rows"), frame.integer("each")
@@ -157,6 +162,10 @@ class _Writer:
     ) -> None:
         """Join the rows of a block, some at a time and then one by one, to its numbers."""
         code = self.code
+        if self.kernel.blocked and not self.kernel.sums:
+            with code.loop(first, end) as row:
+                self._combine(reduce, row, 1, column, count)
+            return
         whole = end - (end - first) % _ROWS
         with code.loop(first, whole, _ROWS) as row:
             self._combine(reduce, row, _ROWS, column, count)
@@ -178,6 +187,8 @@ class _Writer:
         def join(j: Value, mask: Value | None) -> None:
             numbers = {r: self.parts[r].vector(j, self.lanes) for r in reduce}
             for x in range(rows):
+                if self.kernel.blocked and rows > 1 and mask is None:
+                    self._fetch(row + x, column + j)
                 writer = self._writer(row + x, column + j, mask, {})
                 for reduction, number in numbers.items():
                     value = writer.write(reduction.formula)
@@ -191,6 +202,11 @@ class _Writer:
                 self.parts[reduction].put(j, number)
 
         self._each_vector(count, join)
+
+    def _fetch(self, row: Value, column: Value) -> None:
+        """What lies some rows further on is read soon."""
+        for matrix in self.streams:
+            matrix.at_row(row + self.ahead).prefetch(column)
 
     def _each_vector(self, count: Value, join: Callable[[Value, Value | None], None]) -> None:
         """Something for each vector of a piece's columns; the last may need a mask."""
