@@ -13,10 +13,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from .dim import Dim, Inner, Size, dims_of, substitute
-from .node import Node, placeholder, rebuild, resolve_phase, scoped
+from .node import PLACEHOLDER, Node, rebuild, resolve_phase, scoped
 from .op import Op, OpKind
 from .program import Program
 from .spec import Spec
+
+
+class _OfStep:
+    """What stands for the value of a placeholder of a body."""
+
+
+_OF_STEP = _OfStep()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +88,7 @@ class Body(Inner):
         new: dict[Node, Node] = {}
         for node in self.inputs:
             with scoped(node.path):
-                new[node] = placeholder(node.name, Spec(substitute(node.shape, sizes), node.dtype))
+                new[node] = of_step(node.name, Spec(substitute(node.shape, sizes), node.dtype))
         roots = rebuild(self.program.outputs, new, sizes)
         groups = (self.carried, self.sliced, self.captured)
         carried, sliced, captured = (tuple(new[n] for n in group) for group in groups)
@@ -105,6 +112,16 @@ class Body(Inner):
         kept = ", ".join(str(n.spec) for n in self.inputs)
         count = sum(isinstance(node.op, Op) for node in self.program.nodes())
         return f"body({kept}; {count} operations)"
+
+
+def of_step(name: object, spec: Spec) -> Node:
+    """A placeholder of a body, which has a value in the steps of its loop only."""
+    return Node(PLACEHOLDER, (), spec, name=name, value=_OF_STEP)
+
+
+def is_of_step(node: Node) -> bool:
+    """Whether a node is a placeholder of a body."""
+    return node.op is PLACEHOLDER and isinstance(node.value, _OfStep)
 
 
 def is_loop(node: Node) -> bool:

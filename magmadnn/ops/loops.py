@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, ShapeError
-from magmadnn.graph.body import Body
+from magmadnn.graph.body import Body, of_step
 from magmadnn.graph.dim import Shape, Size
 from magmadnn.graph.gradient import adjoints, zeros
-from magmadnn.graph.node import Node, placeholder, rebuild, record, topological
+from magmadnn.graph.node import Node, rebuild, record, topological
 from magmadnn.graph.op import Array, NoGradient, Op, OpKind
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
@@ -61,10 +61,10 @@ def _vjp(
     count = len(body.carried)
     moving = [n for n in body.carried if is_floating(n.dtype)]
     summed = [n for n in body.captured if is_floating(n.dtype)]
-    sent = {n: placeholder(f"gradient of {n.label}", n.spec) for n in moving}
-    sums = {n: placeholder(f"sum for {n.label}", n.spec) for n in summed}
+    sent = {n: of_step(f"gradient of {n.label}", n.spec) for n in moving}
+    sums = {n: of_step(f"sum for {n.label}", n.spec) for n in summed}
     kept = {k: body.kept[k - count] for k in g if k >= count}
-    slices = {k: placeholder(f"gradient of {n.label}", n.spec) for k, n in kept.items()}
+    slices = {k: of_step(f"gradient of {n.label}", n.spec) for k, n in kept.items()}
     numbers = [body.carried.index(n) for n in moving]
     seeds = _seeds(
         [(body.new[k], sent[n]) for k, n in zip(numbers, moving, strict=True)]

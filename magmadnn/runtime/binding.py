@@ -9,6 +9,7 @@ import numpy as np
 
 from magmadnn.compiler.kernels.formula import DTYPES, KEPT
 from magmadnn.errors import DataError, DTypeError, GraphError, ShapeError
+from magmadnn.graph.body import is_of_step
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import PLACEHOLDER, Node
 from magmadnn.graph.op import Array
@@ -59,6 +60,11 @@ def bind(
         DataError: if an integer does not fit into a smaller type.
     """
     for node in program.placeholders:
+        if node not in feeds and is_of_step(node):
+            raise GraphError(
+                f"{node.name} of a loop (md.scan) has a value in its steps only: return what is needed of a "
+                "step as an output of the body"
+            )
         if node not in feeds:
             raise GraphError(
                 f"placeholder {node.name} {shape_text(node.shape)} is not fed: "

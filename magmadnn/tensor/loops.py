@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from magmadnn.calls import checked_call
-from magmadnn.errors import ArgumentError, GraphError, ShapeError
-from magmadnn.graph.body import Body, body_of, is_loop
+from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from magmadnn.graph.body import Body, body_of, is_loop, of_step
 from magmadnn.graph.dim import Dim, Size
 from magmadnn.graph.node import (
     CONSTANT,
@@ -16,7 +17,6 @@ from magmadnn.graph.node import (
     Node,
     follows_sizes,
     node_of,
-    placeholder,
     scope,
     topological,
 )
@@ -66,11 +66,12 @@ def scan(
     """
     begin, stacked = _nodes("carried", carried), _nodes("inputs", inputs)
     steps = _length(stacked, length)
+    _check_body(body)
     mark = _Mark()
     with scope(mark):
-        before = [placeholder(f"carried[{k}]", n.spec) for k, n in enumerate(begin)]
+        before = [of_step(f"carried[{k}]", n.spec) for k, n in enumerate(begin)]
         slices = [
-            placeholder(f"inputs[{k}]", Spec(n.shape[1:], n.dtype)) for k, n in enumerate(stacked)
+            of_step(f"inputs[{k}]", Spec(n.shape[1:], n.dtype)) for k, n in enumerate(stacked)
         ]
         returned = body(_in_form(carried, before), _in_form(inputs, slices))
     new, outputs = _parts(returned, len(begin))
@@ -85,6 +86,17 @@ def scan(
     )
 
 
+def _check_body(body: Any) -> None:
+    """Check that a body can be called with what is carried, and the slices."""
+    try:
+        signature(body).bind(None, None)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "scan: the body must be a function of two arguments, what is carried and the slices of a step "
+            f"(() where there are no inputs), got {body!r}"
+        ) from None
+
+
 class _Mark:
     """The scope of one loop: nodes that have it in their path were made by its body."""
 
@@ -95,17 +107,22 @@ class _Mark:
 def _nodes(what: str, values: Values) -> list[Node]:
     """The nodes of Operations, arrays and numbers."""
     listed = values if isinstance(values, (tuple, list)) else [values]
-    found = [node_of(value) for value in listed]
-    return [
-        _number(what, value) if node is None else node
-        for value, node in zip(listed, found, strict=True)
-    ]
+    return [_node(what, value) for value in listed]
 
 
-def _number(what: str, value: Any) -> Node:
-    raise ArgumentError(
-        f"scan: {what}: {value!r} has no dtype; give an array, for instance np.float32({value!r})"
-    )
+def _node(what: str, value: Any) -> Node:
+    try:
+        node = node_of(value)
+    except DTypeError:
+        raise DTypeError(
+            f"scan: {what}: expected an Operation or an array of numbers, or several in a tuple, got "
+            f"{type(value).__name__}; () is none"
+        ) from None
+    if node is None:
+        raise ArgumentError(
+            f"scan: {what}: {value!r} has no dtype; give an array, for instance np.float32({value!r})"
+        )
+    return node
 
 
 def _in_form(given: Values, nodes: Sequence[Node]) -> Any:
@@ -176,7 +193,7 @@ def _inside(node: Node, new: dict[Node, Node], outside: dict[Node, Node]) -> Nod
     if node.op is CONSTANT or follows_sizes(node):
         return node
     if node not in new:
-        new[node] = placeholder(node.label, node.spec)
+        new[node] = of_step(node.label, node.spec)
         outside[new[node]] = node
     return new[node]
 

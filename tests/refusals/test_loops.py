@@ -31,6 +31,17 @@ def drawn_alike(n: Any, _: Any) -> Any:
     return n + 1, inner[1]
 
 
+def leaked() -> md.Operation:
+    kept: list[md.Operation] = []
+
+    def body(h: Any, x: Any) -> Any:
+        kept.append(h + 1.0)
+        return h + x, ()
+
+    md.scan(body, ZERO, ROWS)
+    return kept[0]
+
+
 def nan_in_step(_: Path) -> None:
     x = md.placeholder("x", ("time", 3))
     last, _ = md.scan(lambda h, x: (md.ops.log(x) + h, ()), ZERO, x)
@@ -73,6 +84,43 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: md.scan(lambda h, x: (h + x, ()), 0.0, ROWS),
         ArgumentError,
         "scan: carried: 0.0 has no dtype; give an array, for instance np.float32(0.0)",
+    ),
+    "no function": (
+        lambda p: md.scan(3, ZERO, ROWS),
+        ArgumentError,
+        (
+            "scan: the body must be a function of two arguments, what is carried and the slices of a step "
+            "(() where there are no inputs), got 3"
+        ),
+    ),
+    "a function of one argument": (
+        lambda p: md.scan(lambda h: (h, ()), ZERO, length=3),
+        ArgumentError,
+        "~scan: the body must be a function of two arguments, .*",
+    ),
+    "values by name": (
+        lambda p: md.scan(lambda h, x: (h, ()), {"h": ZERO}, ROWS),
+        DTypeError,
+        (
+            "scan: carried: expected an Operation or an array of numbers, or several in a tuple, got dict; "
+            "() is none"
+        ),
+    ),
+    "nothing kept, as None": (
+        lambda p: md.scan(lambda h, x: (h, None), ZERO, ROWS),
+        DTypeError,
+        (
+            "scan: the body keeps: expected an Operation or an array of numbers, or several in a tuple, got "
+            "NoneType; () is none"
+        ),
+    ),
+    "a value of a step outside of the loop": (
+        lambda p: leaked().eval(),
+        GraphError,
+        (
+            "carried[0] of a loop (md.scan) has a value in its steps only: return what is needed of a step "
+            "as an output of the body"
+        ),
     ),
     "no pair": (
         lambda p: md.scan(lambda h, x: h + x, ZERO, ROWS),

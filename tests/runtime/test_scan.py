@@ -108,6 +108,9 @@ def test_one_executable_runs_any_length(executor: str) -> None:
     empty = made.run({x.node: np.zeros((0, 2, FEATURES))})
     assert empty[0].shape == (0, 2, UNITS)
     assert all(not g.any() for g in empty[1:])
+    nobody = made.run({x.node: np.zeros((4, 0, FEATURES))})
+    assert nobody[0].shape == (4, 0, UNITS)
+    assert all(not g.any() for g in nobody[1:])
 
 
 @both
