@@ -47,7 +47,8 @@ def class_numbers(where: str, loss: Loss, outputs: Outputs, predictions: Array) 
         raise ArgumentError(
             f"{where}: the loss {loss.name} is for {outputs.words}, which have no classes; use predict"
         )
-    if (unknown := np.isnan(predictions)).any():
+    unknown = np.isnan(predictions)
+    if np.count_nonzero(unknown):  # for few rows twice as fast as any()
         row = int(np.argwhere(unknown)[0, 0])
         raise NumericError(
             f"{where}: the prediction of row {row} is NaN, which is no class; look at that row of x, and at "
