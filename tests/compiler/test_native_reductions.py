@@ -257,3 +257,17 @@ def test_uniform_numbers_in_half_precision(dtype: Any) -> None:
     found, wanted, plan = both(node, made, np.asarray(2**40 + 3))
     assert found.tobytes() == wanted.tobytes()
     assert "0 calls of NumPy" in plan, plan
+
+
+@pytest.mark.parametrize("shape", [("batch", 1), ("batch", 2, 1), (1, 7), ("batch", 3)])
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_what_is_made_for_a_reduction_over_rows_only(shape: tuple[Any, ...], reduce: str) -> None:
+    """Also where the matrix has one column: its reduction is a single number, of elements in a row."""
+    sizes = tuple(5 if n == "batch" else n for n in shape)
+    values = np.random.default_rng(2).normal(size=sizes)
+    x = md.placeholder("x", shape, "float64")
+    made = getattr(md.ops, reduce)(x / 2.0 * x, axis=tuple(range(len(shape) - 1)))
+    run = Executable([made.node], executor="native", check=True)
+    (found,) = run.run({x.node: values})
+    expected = getattr(np, reduce)(values / 2 * values, axis=tuple(range(len(shape) - 1)))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)

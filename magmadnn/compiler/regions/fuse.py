@@ -62,7 +62,9 @@ class Fusion:
         self.growth = Growth(self.layouts)
         self.of: Mapping[Node, Region] = self.growth.of
         self._strided: set[Node] = set()  # operands that only kernels over rows can read
-        self._private = Producers(program, self.layouts, compilable)
+        self._private = Producers(
+            program, self.layouts, compilable, lambda n: self._reduced_as(n) is RegionKind.COLUMNS
+        )
         self._reduced: dict[Node, list[Node]] = {}  # matrices, and reductions over rows of them
         for node in self.position:
             own = isinstance(node.op, Op) and not self.layouts.is_view(node)
@@ -197,24 +199,29 @@ class Fusion:
     # --- reductions and contractions --------------------------------------------------------------
 
     def _take_reduction(self, node: Node) -> None:
+        source, kind = node.inputs[0], self._reduced_as(node)
+        if kind is RegionKind.CALL:
+            self._begin(RegionKind.CALL, node)
+        elif kind is RegionKind.COLUMNS:
+            self._take_column_reduction(node)
+        elif node.attributes["axis"] == (source.ndim - 1,):
+            self._take_row_reduction(node, source)
+        else:
+            self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
+
+    def _reduced_as(self, node: Node) -> RegionKind:
+        """What kind of region a reduction is for."""
         source, axes = node.inputs[0], node.attributes.get("axis")
         known = (*COMBINED, DEVIATIONS) if reduces_rows(node) else COMBINED
         if combined_by(node) not in known or not isinstance(axes, tuple) or not axes:
-            self._begin(RegionKind.CALL, node)
-        elif combined_by(node) in CHOOSING and any(source.shape[a] == 0 for a in axes):
-            self._begin(RegionKind.CALL, node)  # which says that there is nothing to choose from
-        elif axes == (source.ndim - 1,):
-            self._take_row_reduction(node, source)
-        elif self._is_single(source, axes):
-            self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
-        elif axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)):
-            spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
-            if spread == FULL:
-                self._take_column_reduction(node)
-            else:
-                self._begin(RegionKind.CALL, node)
-        else:
-            self._begin(RegionKind.CALL, node)
+            return RegionKind.CALL
+        if combined_by(node) in CHOOSING and any(source.shape[a] == 0 for a in axes):
+            return RegionKind.CALL  # which says that there is nothing to choose from
+        if axes == (source.ndim - 1,) or self._is_single(source, axes):
+            return RegionKind.ROWS
+        spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
+        in_columns = axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)) and spread == FULL
+        return RegionKind.COLUMNS if in_columns else RegionKind.CALL
 
     def _take_column_reduction(self, node: Node) -> None:
         """With what is made for it only; in a region that reads the same matrix already, if there is one."""

@@ -24,12 +24,22 @@ MOST_STREAMS = 6  # matrices that it reads
 class Producers:
     """Finds what reductions over rows compute for themselves.
 
+    Args:
+        program: what is compiled.
+        layouts: how values lie in memory.
+        compilable: whether compiled code can do a node.
+        is_walked: whether a reduction becomes a region of columns; others compute nothing for themselves.
+
     Attributes:
         inner: all of that; it belongs to the reduction's region.
     """
 
     def __init__(
-        self, program: Program, layouts: Layouts, compilable: Callable[[Node], bool]
+        self,
+        program: Program,
+        layouts: Layouts,
+        compilable: Callable[[Node], bool],
+        is_walked: Callable[[Node], bool],
     ) -> None:
         self._layouts, self._compilable = layouts, compilable
         self._roots = {layouts.bases[root] for root in program.roots}
@@ -40,7 +50,8 @@ class Producers:
                 if not layouts.is_view(node):
                     self._readers.setdefault(base, []).append(node)
         self._position = {node: k for k, node in enumerate(nodes)}
-        self._of = {n: self._found(n) for n in nodes if reduces_rows(n) and compilable(n)}
+        walked = [n for n in nodes if reduces_rows(n) and compilable(n) and is_walked(n)]
+        self._of = {n: self._found(n) for n in walked}
         self.inner = {node for found in self._of.values() for node in found}
 
     def of(self, reduction: Node) -> list[Node]:
