@@ -141,3 +141,13 @@ def test_values_that_others_read_are_stored_once() -> None:
     np.testing.assert_array_equal(found[0], values * np.float32(2))
     wanted = ((2.0 * values.astype(np.float64)) ** 2).sum(0)
     np.testing.assert_allclose(found[2], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [("batch", 1), ("batch", "batch", 1), (7, 1), (1, 1)])
+def test_what_is_made_for_a_single_number_is_in_a_region(shape: tuple[Any, ...]) -> None:
+    """A matrix of one column is reduced as one row is, by a kernel that computes nothing for it only."""
+    x = open_placeholder("x", shape)
+    value = np.linspace(0.5, 2.5, 25, dtype=np.float32)[: 7 if len(shape) == 2 else 25]
+    value = value.reshape([5, 5, 1] if len(shape) == 3 else [-1, 1])[: 1 if shape[0] == 1 else None]
+    total = ops.sum(ops.square(x) * 0.5, tuple(range(len(shape) - 1)))
+    np.testing.assert_allclose(total.eval({x: value}), [np.square(value).sum() / 2], rtol=1e-5)
