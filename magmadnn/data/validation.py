@@ -43,7 +43,7 @@ def check_arrays(
         scan: whether to look at every value. None: yes, but not in memory-mapped files, where
             it would take as long as an epoch.
         later: whether somebody else looks at values that lie on a device, before they are relied on
-            (`Looks`).
+            (`PendingChecks`).
 
     Raises:
         DataError: no rows, NaN or infinity (names row and column), a label outside the classes.

@@ -55,7 +55,7 @@ def as_array(value: Any) -> NDArray[Any]:
 
 
 @dataclass(eq=False)
-class Looks:
+class PendingChecks:
     """What is known of an array's values, and what somebody wants to know before they are relied on.
 
     Attributes:
@@ -130,7 +130,7 @@ class OnDevice:
     place: int
     device: int
     owner: object
-    looks: Looks = field(default_factory=Looks)
+    looks: PendingChecks = field(default_factory=PendingChecks)
     copy: Copy | None = None
 
     @property
@@ -163,7 +163,7 @@ class OnDevice:
         first, last, _ = rows.indices(len(self))
         step = self.dtype.itemsize * math.prod(self.shape[1:])
         shape = (max(last - first, 0), *self.shape[1:])
-        return replace(self, shape=shape, place=self.place + first * step, looks=Looks())
+        return replace(self, shape=shape, place=self.place + first * step, looks=PendingChecks())
 
     def fill_from(self, array: Any) -> None:
         """Copy an array of this shape and dtype here, behind all that was launched.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 
-class Unchanging:
+class ReadOnlyKey:
     """One array at one place, remembered without keeping it alive."""
 
     def __init__(self, array: Array, owner: Array) -> None:
@@ -19,7 +19,7 @@ class Unchanging:
         self._looks = looks_of(array)
 
     @classmethod
-    def of(cls, array: Array) -> Unchanging | None:
+    def of(cls, array: Array) -> ReadOnlyKey | None:
         """A note of the array; None where it, or memory that it is a view of, may be written."""
         owner = _owner(array)
         return None if owner is None else cls(array, owner)
@@ -34,7 +34,7 @@ class Noted:
     """A set of arrays that nobody may write; others are never in it."""
 
     def __init__(self) -> None:
-        self._notes: dict[int, Unchanging] = {}
+        self._notes: dict[int, ReadOnlyKey] = {}
 
     def __contains__(self, array: Array) -> bool:
         note = self._notes.get(array.ctypes.data) if isinstance(array, np.ndarray) else None
@@ -42,7 +42,7 @@ class Noted:
 
     def add(self, array: Array) -> None:
         """Remember the array, if nobody may write it."""
-        note = Unchanging.of(array) if isinstance(array, np.ndarray) else None
+        note = ReadOnlyKey.of(array) if isinstance(array, np.ndarray) else None
         if note is not None:
             self._notes[array.ctypes.data] = note
 

@@ -17,7 +17,7 @@ from magmadnn.tensor.operation import as_feeds
 from .inputs import Settings
 
 if TYPE_CHECKING:
-    from magmadnn.runtime.cuda.data.pending import Flight
+    from magmadnn.runtime.cuda.data.pending import PendingSlice
     from magmadnn.runtime.cuda.run.slices import CudaSlices
 
     from .step import Step
@@ -95,7 +95,7 @@ class StepSlices:
             return self._slices.run(order, self._values(count), follows)
         return self._slices.run(order, self._values(count))
 
-    def launch(self, order: Array, count: int) -> Flight | None:
+    def launch(self, order: Array, count: int) -> PendingSlice | None:
         """Begin with such batches on a device, also while those before are on their way; or None.
 
         `finish` then gives what `run` would. None where settings are not fixed, since they depend on the
@@ -108,7 +108,7 @@ class StepSlices:
         except OutOfMemoryError:
             return None
 
-    def finish(self, flight: Flight) -> list[Array] | None:
+    def finish(self, flight: PendingSlice) -> list[Array] | None:
         """What `run` gives; flights end in their order, and where this is None, no other is left."""
         assert not isinstance(self._slices, BoundSlices)
         return self._slices.finish(flight)

@@ -131,13 +131,13 @@ def test_memory_maps_are_known_behind_views(mapped):
 def test_a_memory_map_is_read_in_the_order_of_its_rows(mapped, monkeypatch):
     asked = []
 
-    class Watched(np.memmap):
+    class ValidatedCopy(np.memmap):
         def __getitem__(self, index):
             asked.append(index)
             return super().__getitem__(index)
 
     rows = np.array([17, 2, 19, 2, 5])
-    np.testing.assert_array_equal(take_rows(mapped.view(Watched), rows), X[rows])
+    np.testing.assert_array_equal(take_rows(mapped.view(ValidatedCopy), rows), X[rows])
     assert [index.tolist() for index in asked] == [[2, 2, 5, 17, 19]]
 
 

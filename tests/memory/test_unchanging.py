@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from magmadnn.memory.unchanging import Noted, Unchanging
+from magmadnn.memory.unchanging import Noted, ReadOnlyKey
 
 
 def frozen(count: int = 7) -> np.ndarray:
@@ -29,12 +29,12 @@ def test_what_may_be_written_is_never_noted() -> None:
     assert array not in seen
     view = array[:]
     view.flags.writeable = False  # but the array itself may be written
-    assert Unchanging.of(view) is None
+    assert ReadOnlyKey.of(view) is None
 
 
 def test_an_array_that_was_opened_for_writing_again_is_not_known() -> None:
     array = frozen()
-    note = Unchanging.of(array)
+    note = ReadOnlyKey.of(array)
     assert note is not None
     assert note.is_still(array)
     array.flags.writeable = True
@@ -43,7 +43,7 @@ def test_an_array_that_was_opened_for_writing_again_is_not_known() -> None:
 
 def test_views_of_read_only_arrays_are_known_by_where_they_lie() -> None:
     array = frozen(12)
-    note = Unchanging.of(array.reshape(3, 4))
+    note = ReadOnlyKey.of(array.reshape(3, 4))
     assert note is not None
     assert note.is_still(array.reshape(3, 4))
     assert not note.is_still(array.reshape(4, 3))
@@ -51,7 +51,7 @@ def test_views_of_read_only_arrays_are_known_by_where_they_lie() -> None:
 
 def test_a_note_does_not_outlive_its_array() -> None:
     array = frozen()
-    note = Unchanging.of(array)
+    note = ReadOnlyKey.of(array)
     del array
     assert note is not None
     assert not note.is_still(frozen())

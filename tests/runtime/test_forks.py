@@ -199,7 +199,7 @@ def test_a_property_that_another_thread_computes_is_computed_by_the_child() -> N
 def test_a_fork_waits_for_those_inside_llvm() -> None:
     inside = list[int]()
 
-    class Inside:
+    class SharedAddress:
         def __enter__(self) -> None:
             unlocked._calls.__enter__()
             inside.append(1)
@@ -208,7 +208,7 @@ def test_a_fork_waits_for_those_inside_llvm() -> None:
             inside.clear()
             unlocked._calls.__exit__()
 
-    with held_elsewhere(Inside(), 0.3):
+    with held_elsewhere(SharedAddress(), 0.3):
         assert child(lambda: os._exit(len(inside))) == 0
     with unlocked._calls:  # others may enter again
         pass

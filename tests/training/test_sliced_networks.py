@@ -305,12 +305,12 @@ def test_one_copy_of_variables_serves_slices_that_follow_each_other(
 def test_variables_are_saved_for_each_slice_where_somebody_may_write_them(
     saves: list[Saved],
 ) -> None:
-    class Looks(md.callbacks.Callback):
+    class PendingChecks(md.callbacks.Callback):
         def on_epoch_end(self, fit: Any) -> None:
             pass
 
     model = dropout()[0]
-    model.fit(X, Y, batch_size=10, epochs=1, verbose=False, callbacks=[Looks()])
+    model.fit(X, Y, batch_size=10, epochs=1, verbose=False, callbacks=[PendingChecks()])
     assert len(saves) == 10
 
 

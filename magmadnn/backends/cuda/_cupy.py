@@ -35,7 +35,7 @@ def probe() -> tuple[int, str]:
     return count, ", ".join(names) or "the NVIDIA driver lists no device"
 
 
-class CudaMark:
+class CudaEvent:
     """A place behind what a stream was given."""
 
     def __init__(self, device: int, stream: int) -> None:

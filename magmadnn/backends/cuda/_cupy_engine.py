@@ -20,7 +20,7 @@ from magmadnn.errors import DeviceError
 
 from . import _driver as driver
 from ._cublaslt import Products
-from ._cupy import CudaMark
+from ._cupy import CudaEvent
 from ._cusolver import MatrixFunctions
 from .engine import (
     EventNode,
@@ -63,7 +63,7 @@ def _numbers(address: int, count: int, dtype: type[np.generic]) -> cupy.ndarray:
     return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
-class CudaEvent:
+class CudaTimer:
     """A time to be taken down."""
 
     def __init__(self, engine: CudaEngine, made: int) -> None:
@@ -71,7 +71,7 @@ class CudaEvent:
         self._end = weakref.finalize(self, _destroy_event, engine, made)
 
 
-class CudaFence(CudaEvent):
+class CudaReusableEvent(CudaTimer):
     """A mark that is set again and again."""
 
     def __init__(self, engine: CudaEngine, made: int) -> None:
@@ -88,7 +88,7 @@ def _destroy_event(engine: CudaEngine, made: int) -> None:
         driver.destroy_event(made)
 
 
-class Here:
+class CurrentContext:
     """With a context, and alone; may be entered again by who is in it."""
 
     def __init__(self, context: int) -> None:
@@ -121,7 +121,7 @@ class CudaCalls:
             self._stream, node.function, node.grid, node.block, node.shared_bytes, arguments
         )
 
-    def mark(self, fence: Any) -> NativeCall:  # a CudaFence
+    def mark(self, fence: Any) -> NativeCall:  # a CudaReusableEvent
         return driver.call_of("cuEventRecord", fence.made, self._stream, held=fence)
 
     def follow(self, fence: Any) -> NativeCall:
@@ -131,18 +131,18 @@ class CudaCalls:
 class CudaLane:
     """A stream of a device."""
 
-    def __init__(self, device: int, stream: int, here: Here) -> None:
+    def __init__(self, device: int, stream: int, here: CurrentContext) -> None:
         self._device, self.stream, self._here = device, stream, here
         self.calls = CudaCalls(stream)
 
-    def here(self) -> Here:
+    def here(self) -> CurrentContext:
         """With this device's context, and alone."""
         return self._here
 
-    def mark(self) -> CudaMark:
-        return CudaMark(self._device, self.stream)
+    def mark(self) -> CudaEvent:
+        return CudaEvent(self._device, self.stream)
 
-    def follow(self, mark: Any) -> None:  # a CudaMark
+    def follow(self, mark: Any) -> None:  # a CudaEvent
         with self._here:
             runtime.streamWaitEvent(self.stream, mark.event.ptr)
 
@@ -155,7 +155,7 @@ class CudaEngine(CudaLane):
             runtime.free(0)  # makes the context
             context = driver.current_context()
             facts = runtime.getDeviceProperties(device)
-            super().__init__(device, driver.new_stream(), Here(context))
+            super().__init__(device, driver.new_stream(), CurrentContext(context))
             self.enter = driver.call_of("cuCtxSetCurrent", context)
             self._side = driver.new_stream(apart=True)
         self.capability = facts["major"] * 10 + facts["minor"]
@@ -204,9 +204,9 @@ class CudaEngine(CudaLane):
         with self.here():
             return CudaLane(self._device, driver.new_stream(apart=True), self._here)
 
-    def fence(self) -> CudaFence:
+    def fence(self) -> CudaReusableEvent:
         with self.here():
-            return CudaFence(self, driver.new_event(timed=False))
+            return CudaReusableEvent(self, driver.new_event(timed=False))
 
     def fail(self, call: NativeCall, status: int) -> NoReturn:
         driver.fail(call.name, status)
@@ -220,11 +220,11 @@ class CudaEngine(CudaLane):
         with cupy.cuda.Device(self._device):
             cupy.argsort(cupy.zeros(1, np.uint64), kind="stable")
 
-    def event(self) -> CudaEvent:
+    def event(self) -> CudaTimer:
         with self.here():
-            return CudaEvent(self, driver.new_event())
+            return CudaTimer(self, driver.new_event())
 
-    def seconds(self, first: CudaEvent, last: CudaEvent) -> float:
+    def seconds(self, first: CudaTimer, last: CudaTimer) -> float:
         with self.here():
             return 1e-3 * driver.milliseconds(first.made, last.made)
 

@@ -193,7 +193,7 @@ class Graph(Protocol):
         ...
 
 
-class Mark(Protocol):
+class Event(Protocol):
     """A place behind what a stream was given."""
 
     def wait(self) -> None:
@@ -201,7 +201,7 @@ class Mark(Protocol):
         ...
 
 
-class Fence(Protocol):
+class ReusableEvent(Protocol):
     """A mark that is set again and again.
 
     Attributes:
@@ -226,16 +226,16 @@ class NativeCalls(Protocol):
         """Begin to run one kernel, with the arguments that stand there then."""
         ...
 
-    def mark(self, fence: Fence) -> NativeCall:
+    def mark(self, fence: ReusableEvent) -> NativeCall:
         """Set a fence behind all that the stream was given."""
         ...
 
-    def follow(self, fence: Fence) -> NativeCall:
+    def follow(self, fence: ReusableEvent) -> NativeCall:
         """What the stream is given from then on comes after what a fence was set behind last."""
         ...
 
 
-class Lane(Protocol):
+class Stream(Protocol):
     """A stream beside the engine's own: only `follow` orders what it is given with anything else.
 
     Attributes:
@@ -247,11 +247,11 @@ class Lane(Protocol):
         """See above."""
         ...
 
-    def mark(self) -> Mark:
+    def mark(self) -> Event:
         """A mark behind all that the lane was given."""
         ...
 
-    def follow(self, mark: Mark) -> None:
+    def follow(self, mark: Event) -> None:
         """What the lane is given from now on comes after a mark."""
         ...
 
@@ -335,15 +335,15 @@ class Engine(Protocol):
         """Return once all that was launched is done."""
         ...
 
-    def mark(self) -> Mark:
+    def mark(self) -> Event:
         """A mark behind all that was launched."""
         ...
 
-    def lane(self) -> Lane:
+    def lane(self) -> Stream:
         """A stream beside what is launched."""
         ...
 
-    def fence(self) -> Fence:
+    def fence(self) -> ReusableEvent:
         """A fence that was not set yet: nobody waits for it."""
         ...
 

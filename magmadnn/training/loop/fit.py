@@ -18,8 +18,8 @@ from magmadnn.training.arguments import at_least
 
 from .history import History, Row
 from .objective import Objective
-from .pending import Flying
-from .pieces import Batch, Take, numbered
+from .pending import PendingChunk
+from .pieces import Batch, ChunkIterator, numbered
 from .rates import Rates
 from .resuming import INITIAL, restore, state_of
 from .sources import Source
@@ -102,8 +102,8 @@ class Fit:
         self.completed = False
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
-        self._next: Flying | None = None  # batches behind those that are waited for
-        self._next_take: Take | None = None  # of the next epoch, if that was begun
+        self._next: PendingChunk | None = None  # batches behind those that are waited for
+        self._next_take: ChunkIterator | None = None  # of the next epoch, if that was begun
         self._ended = 0.0  # when the last slice did, in seconds
         self._rates = Rates(self)
 
@@ -209,7 +209,7 @@ class Fit:
             if self.stopped is not None:
                 return
 
-    def _run_slices(self, slices: StepSlices, take: Take, started: float) -> None:
+    def _run_slices(self, slices: StepSlices, take: ChunkIterator, started: float) -> None:
         """Run whole batches in slices, others one by one, until something asks to stop.
 
         A slice takes less than a tenth of a second, so that progress, signals and callbacks have their turn;
@@ -239,16 +239,18 @@ class Fit:
             self.seconds = time.perf_counter() - started
             self._call("on_batch_end")
 
-    def _taken(self, slices: StepSlices, take: Take) -> Flying | None:
+    def _taken(self, slices: StepSlices, take: ChunkIterator) -> PendingChunk | None:
         """The next batches; None at the end of the epoch."""
         seconds = self.step.batch_seconds.get(self.current_batch_size, _SLICE_SECONDS / 8)
         limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
         wanted = max(int(_SLICE_SECONDS / seconds), 1)
         count = agreement().least(min(wanted, slices.longest, *limits), "batches of a chunk")
         piece = take(count)
-        return None if piece is None else Flying(slices, piece)
+        return None if piece is None else PendingChunk(slices, piece)
 
-    def _behind(self, now: Flying, slices: StepSlices, take: Take) -> Flying | None:
+    def _behind(
+        self, now: PendingChunk, slices: StepSlices, take: ChunkIterator
+    ) -> PendingChunk | None:
         """What comes next, on its way already; None where somebody may look at what these batches leave."""
         if not self._is_left_alone or not now.launch():
             return None
@@ -266,7 +268,7 @@ class Fit:
         aside = all(vars(type(c)).get("stands_aside", False) for c in self.callbacks)
         return aside and not self.source.streams and agreement().is_alone
 
-    def _taken_of_next_epoch(self, slices: StepSlices) -> Flying | None:
+    def _taken_of_next_epoch(self, slices: StepSlices) -> PendingChunk | None:
         """The first batches of the next epoch, if nothing is read from the device between the two."""
         is_last = self.epoch + 1 >= self.epochs
         reads = self.validation is not None or self.model.precision == "mixed_fp16"  # skipped steps

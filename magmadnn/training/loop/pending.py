@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from magmadnn.graph.op import Array
 from magmadnn.optim import StepSlices
 
-from .pieces import Piece
+from .pieces import Chunk
 
 if TYPE_CHECKING:
-    from magmadnn.runtime.cuda.data.pending import Flight
+    from magmadnn.runtime.cuda.data.pending import PendingSlice
 
 
-class Flying:
+class PendingChunk:
     """Batches that follow each other, from when they are taken until they are done.
 
     Attributes:
@@ -22,10 +22,10 @@ class Flying:
         started: when they were taken, in seconds.
     """
 
-    def __init__(self, slices: StepSlices, piece: Piece) -> None:
+    def __init__(self, slices: StepSlices, piece: Chunk) -> None:
         self.piece, self.started = piece, time.perf_counter()
         self._slices = slices
-        self._flight: Flight | None = None
+        self._flight: PendingSlice | None = None
 
     def launch(self) -> bool:
         """Begin, where what is in front need not be done for that; whether it has begun."""

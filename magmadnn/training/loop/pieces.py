@@ -42,7 +42,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Batches that follow each other.
 
     Attributes:
@@ -56,18 +56,18 @@ class Piece:
     each: Callable[[], Iterator[Batch]]
 
 
-Take = Callable[[int], Piece | None]  # up to so many batches; None at the end of the epoch
+ChunkIterator = Callable[[int], Chunk | None]  # up to so many batches; None at the end of the epoch
 
 
 class InMemory:
     """Takes batches of arrays in memory."""
 
     def __init__(
-        self, arrays: Parts, order: NDArray[np.int64], batch_size: int, start: int
+        self, arrays: BatchArrays, order: NDArray[np.int64], batch_size: int, start: int
     ) -> None:
         self._arrays, self._order, self._size, self._next = arrays, order, batch_size, start
 
-    def __call__(self, most: int) -> Piece | None:
+    def __call__(self, most: int) -> Chunk | None:
         """Up to `most` batches; None at the end."""
         size, left = self._size, len(self._order) - self._next * self._size
         if left <= 0:
@@ -76,7 +76,7 @@ class InMemory:
         rows = self._order[self._next * size : (self._next + count) * size]
         self._next += count
         whole = rows if len(rows) == count * size else None
-        return Piece(count, whole, partial(each_of, self._arrays, rows, size))
+        return Chunk(count, whole, partial(each_of, self._arrays, rows, size))
 
 
 class Reader:
@@ -91,7 +91,7 @@ class Reader:
         threads: that copy.
     """
 
-    def __init__(self, arrays: Parts, ring: Ring, count: int, threads: int = 1) -> None:
+    def __init__(self, arrays: BatchArrays, ring: Ring, count: int, threads: int = 1) -> None:
         self._arrays, self._ring, self._count = arrays, ring, count
         self._mapped = any(map(is_mapped, flat(arrays)))
         pairs = [(a.view(np.ndarray), g) for a, g in zip(flat(arrays), ring.arrays, strict=True)]
@@ -177,20 +177,20 @@ class FromRing:
         growing: whether more and more are waited for, up to half of the ring: a slice has costs of its own.
     """
 
-    def __init__(self, ring: Ring, like: Parts, growing: bool) -> None:
+    def __init__(self, ring: Ring, like: BatchArrays, growing: bool) -> None:
         self._ring, self._parts = ring, parts_like(like, ring.arrays)
         self._growing, self._least = growing, 1
 
-    def __call__(self, most: int) -> Piece | None:
+    def __call__(self, most: int) -> Chunk | None:
         """Up to `most` batches; None at the end."""
         ring = self._ring
         found = ring.take(most, self._least)
         if not isinstance(found, Ready):
-            return None if found is None else Piece(1, None, lambda: iter([found]))
+            return None if found is None else Chunk(1, None, lambda: iter([found]))
         if self._growing:
             self._least = max(min(2 * found.count, ring.places // 2), 1)
         rows = ring.order[found.first * ring.rows : (found.first + found.count) * ring.rows]
-        return Piece(found.count, rows, partial(each_of, self._parts, rows, ring.rows))
+        return Chunk(found.count, rows, partial(each_of, self._parts, rows, ring.rows))
 
 
 def part_of_ring(arrays: Sequence[Array], batch_size: int, batches: int, room: Room | None) -> int:
@@ -223,39 +223,39 @@ def numbered(batch: int, epoch: int) -> Iterator[None]:
 # --- arrays of a batch ---
 
 
-Parts = tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
+BatchArrays = tuple[tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]
 
 
-def batch_of(parts: Parts) -> Batch:
+def batch_of(parts: BatchArrays) -> Batch:
     """The batch that is made of these arrays."""
     inputs, targets, weights = parts
     return Batch(list(inputs), list(targets), weights[0] if weights else None)
 
 
-def parts_of(batch: Batch) -> Parts:
+def parts_of(batch: Batch) -> BatchArrays:
     """The arrays of a batch."""
     weights = () if batch.weights is None else (batch.weights,)
     return tuple(batch.inputs), tuple(batch.targets), weights
 
 
-def flat(parts: Parts) -> list[Array]:
+def flat(parts: BatchArrays) -> list[Array]:
     """All arrays in order."""
     return [array for part in parts for array in part]
 
 
-def parts_like(parts: Parts, arrays: Sequence[Array]) -> Parts:
+def parts_like(parts: BatchArrays, arrays: Sequence[Array]) -> BatchArrays:
     """The arrays, arranged like `parts`."""
     rest = iter(arrays)
     inputs, targets, weights = (tuple(islice(rest, len(part))) for part in parts)
     return inputs, targets, weights
 
 
-def rows_of(parts: Parts, rows: NDArray[np.int64]) -> Parts:
+def rows_of(parts: BatchArrays, rows: NDArray[np.int64]) -> BatchArrays:
     """Copies of these rows."""
     return parts_like(parts, [take_rows(array, rows) for array in flat(parts)])
 
 
-def each_of(parts: Parts, rows: NDArray[np.int64], batch_size: int) -> Iterator[Batch]:
+def each_of(parts: BatchArrays, rows: NDArray[np.int64], batch_size: int) -> Iterator[Batch]:
     """Batches of these rows, one by one."""
     for k in range(0, len(rows), batch_size):
         yield batch_of(rows_of(parts, rows[k : k + batch_size]))

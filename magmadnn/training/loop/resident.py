@@ -15,7 +15,7 @@ from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.memory.room import Room
-from magmadnn.memory.unchanging import Unchanging
+from magmadnn.memory.unchanging import ReadOnlyKey
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.data.data import Block
@@ -57,7 +57,7 @@ def resident(model: Model, what: str, arrays: Sequence[Array], device: int) -> l
     """The arrays as copies on the device; as they are if one is mapped from a file or there is no room.
 
     Copies stay there until `what` is done with others. Those of arrays that nobody may write serve again; so
-    do those that `fit` made of others, if these are what they were (`Watched`).
+    do those that `fit` made of others, if these are what they were (`ValidatedCopy`).
     """
     before = _kept.setdefault(model, {}).pop(what, [])
     host = [a for a in arrays if isinstance(a, np.ndarray)]
@@ -86,19 +86,19 @@ def _taken(
 ) -> tuple[Any, Kept | None]:
     """An array on the device, and what may serve again; a new copy may take one of the blocks."""
     from magmadnn.runtime.cuda.data.arrays import copied
-    from magmadnn.runtime.cuda.data.checked_cache import Fixed, Watched
+    from magmadnn.runtime.cuda.data.checked_cache import ImmutableCopy, ValidatedCopy
     from magmadnn.runtime.cuda.data.data import Block
 
     if not isinstance(array, np.ndarray):
         return array, None
     if known is not None:
         return known.take(array), known
-    note = Unchanging.of(array)
-    if note is None and not (watched and Watched.can(array)):
+    note = ReadOnlyKey.of(array)
+    if note is None and not (watched and ValidatedCopy.can(array)):
         return copied(array, device), None
     fitting = [number for number, block in enumerate(blocks) if block.nbytes == array.nbytes]
     block = blocks.pop(fitting[0]) if fitting else Block(array.nbytes, device)
-    kept: Kept = Watched(array, block) if note is None else Fixed(array, note, block)
+    kept: Kept = ValidatedCopy(array, block) if note is None else ImmutableCopy(array, note, block)
     return kept.take(array), kept
 
 

@@ -27,11 +27,11 @@ from .given import as_batch
 from .pieces import (
     PARTS,
     Batch,
+    BatchArrays,
+    ChunkIterator,
     FromRing,
     InMemory,
-    Parts,
     Reader,
-    Take,
     batch_of,
     fill,
     flat,
@@ -79,7 +79,7 @@ class Source(Protocol):
         """The batches of an epoch from batch `start` on."""
         ...
 
-    def data(self, batch_size: int, room: Room | None) -> tuple[Parts, int] | None:
+    def data(self, batch_size: int, room: Room | None) -> tuple[BatchArrays, int] | None:
         """What slices gather batches from, and rows of a batch; None if there is no whole batch.
 
         Args:
@@ -88,13 +88,13 @@ class Source(Protocol):
         """
         ...
 
-    def taking(self, number: int, batch_size: int, start: int = 0) -> Take | None:
+    def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
         """What `pieces` gives, where several epochs may be open; None where each has to end first."""
         ...
 
     def pieces(
         self, number: int, batch_size: int, start: int, follower: Follower | None
-    ) -> AbstractContextManager[Take]:
+    ) -> AbstractContextManager[ChunkIterator]:
         """The batches of an epoch from batch `start` on, for slices over `data`.
 
         `follower` is told, by another thread, of rows of `data` that have changed before they are given out.
@@ -131,7 +131,11 @@ class ArraySource:
         look: Callable[[], None] = lambda: None,
     ) -> None:
         self._look = look
-        self.arrays: Parts = (tuple(inputs), tuple(targets), () if weights is None else (weights,))
+        self.arrays: BatchArrays = (
+            tuple(inputs),
+            tuple(targets),
+            () if weights is None else (weights,),
+        )
         self.seed = seed
         self._chosen, self._device = chosen, device
         self.rows: int | None = len(inputs[0]) if chosen is None else len(chosen)
@@ -192,7 +196,7 @@ class ArraySource:
             return map(batch_of, found)
         return map(batch_of, prefetch(told(found, number, start)))
 
-    def data(self, batch_size: int, room: Room | None) -> tuple[Parts, int] | None:
+    def data(self, batch_size: int, room: Room | None) -> tuple[BatchArrays, int] | None:
         """The arrays, or the ring that they are read into."""
         if (self.rows or 0) < batch_size:
             return None
@@ -214,7 +218,7 @@ class ArraySource:
             self._rings[batch_size], self.streams = (ring, reader), True
         return parts_like(self.arrays, self._rings[batch_size][0].arrays), batch_size
 
-    def taking(self, number: int, batch_size: int, start: int = 0) -> Take | None:
+    def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
         """The batches of an epoch; None where they go through a ring."""
         if batch_size in self._rings:
             return None
@@ -223,7 +227,7 @@ class ArraySource:
     @contextmanager
     def pieces(
         self, number: int, batch_size: int, start: int, follower: Follower | None
-    ) -> Iterator[Take]:
+    ) -> Iterator[ChunkIterator]:
         """The batches of an epoch; those of a ring are in it meanwhile."""
         take = self.taking(number, batch_size, start)
         if take is not None:
@@ -312,7 +316,7 @@ class IterableSource:
                 "that makes one for each epoch"
             )
 
-    def data(self, batch_size: int, room: Room | None) -> tuple[Parts, int] | None:
+    def data(self, batch_size: int, room: Room | None) -> tuple[BatchArrays, int] | None:
         """A ring for batches like the first; the iterable decides how large they are."""
         parts, size = parts_of(self.sample), self.sample.rows
         if self._ring is None:
@@ -324,14 +328,14 @@ class IterableSource:
                 self._ring = Ring([np.asarray(a) for a in flat(parts)], size, places, memory)
         return parts_like(parts, self._ring.arrays), size
 
-    def taking(self, number: int, batch_size: int, start: int = 0) -> Take | None:
+    def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
         """None: there is one ring."""
         return None
 
     @contextmanager
     def pieces(
         self, number: int, batch_size: int, start: int, follower: Follower | None
-    ) -> Iterator[Take]:
+    ) -> Iterator[ChunkIterator]:
         """The batches of an epoch; those that are like the first are in the ring meanwhile."""
         assert self._ring is not None
         ring, found = self._ring, self._batches(number, start)

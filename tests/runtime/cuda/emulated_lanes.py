@@ -33,7 +33,7 @@ class EmulatedMark:
 
 
 class EmulatedFence:
-    """`Fence` of this process."""
+    """`ReusableEvent` of this process."""
 
     def __init__(self, engine: Emulator) -> None:
         self.last: EmulatedMark | None = None
@@ -75,7 +75,7 @@ class EmulatedCalls:
 
 
 class EmulatedLane:
-    """`Lane` of this process: copies are made, and kernels run, once somebody waits for them."""
+    """`Stream` of this process: copies are made, and kernels run, once somebody waits for them."""
 
     def __init__(self, engine: Emulator) -> None:
         self._engine, self.lock = engine, engine.lock

@@ -90,7 +90,9 @@ def main() -> None:
     fit._SLICE_SECONDS = 1e6  # slices are epochs, however slow
     watched.LEAST_BYTES = coming.LEAST_BYTES = 1
     relay._PART_BYTES = 5000
-    with patch.object(relay.Relay, "run", autospec=True, side_effect=relay.Relay.run) as run:
+    with patch.object(
+        relay.GatheringUploader, "run", autospec=True, side_effect=relay.GatheringUploader.run
+    ) as run:
         trained("coming", None)
     assert run.called
     trained("streamed", 40000)

@@ -106,7 +106,7 @@ def test_a_piece_is_one_copy_and_one_launch_and_what_sends_is_kept(
     for owner, name in (
         (EmulatedLane, "copy"),
         (EmulatedLane, "launch"),
-        (relay.Relay, "__init__"),
+        (relay.GatheringUploader, "__init__"),
     ):
         kept = getattr(owner, name)
 
@@ -115,13 +115,13 @@ def test_a_piece_is_one_copy_and_one_launch_and_what_sends_is_kept(
             return kept(self, *given)
 
         monkeypatch.setattr(owner, name, told)
-    kept_run = relay.Relay.run
+    kept_run = relay.GatheringUploader.run
 
     def run(self: Any, stops: Any, *given: Any) -> None:
         assert stops[0].before == (self.behind if len(done) < 2 else ())  # not the rows left over
         kept_run(self, stops, *given)
 
-    monkeypatch.setattr(relay.Relay, "run", run)
+    monkeypatch.setattr(relay.GatheringUploader, "run", run)
     monkeypatch.setattr(relay, "_spare", [])
     x, y = samples(ROWS, *SIZES[::2])
     with on("emulated"):
@@ -147,11 +147,14 @@ def test_rows_come_after_all_that_was_launched_before() -> None:
     with on("emulated"):
         memory, engine = device_memory(0), device_engine(0)
         place, old = Block(x.nbytes, 0), Block(x.nbytes, 0)
-        sending = relay.Relay([x], 0)
+        sending = relay.GatheringUploader([x], 0)
         engine.copy(place.address, old.address, x.nbytes)
         sending.places = [place.address]
         sending.run(
-            [relay.Stop(ROWS, sending.behind)], [x], np.arange(ROWS)[::-1], np.arange(ROWS)[::-1]
+            [relay.WaitPoint(ROWS, sending.behind)],
+            [x],
+            np.arange(ROWS)[::-1],
+            np.arange(ROWS)[::-1],
         )
         sending.wait()
         engine.wait()
@@ -167,7 +170,7 @@ def full(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OutOfMemoryError("full")
 
     monkeypatch.setattr(relay, "_spare", [])
-    monkeypatch.setattr(relay.Relay, "__init__", refuse)
+    monkeypatch.setattr(relay.GatheringUploader, "__init__", refuse)
 
 
 def columns_first(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

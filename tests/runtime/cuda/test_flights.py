@@ -45,7 +45,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending.Flying, "launch", lambda piece: False)
+    monkeypatch.setattr(pending.PendingChunk, "launch", lambda piece: False)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -190,7 +190,7 @@ def test_arrays_that_changed_are_trained_on_as_they_are(events: list[str]) -> No
 def test_an_interrupt_leaves_whole_slices(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were waited for and the one that is, as without a second one; then `fit` works again."""
     x, y = samples(24 * BATCH, *SIZES[::2])
-    kept = slices.Flight.found
+    kept = slices.PendingSlice.found
 
     def interrupted(self: Any) -> Any:
         nonlocal left
@@ -204,7 +204,7 @@ def test_an_interrupt_leaves_whole_slices(after: int, monkeypatch: pytest.Monkey
         for model, ahead in zip(models, (True, False), strict=True):
             with monkeypatch.context() as patch:
                 left = after
-                patch.setattr(slices.Flight, "found", interrupted)
+                patch.setattr(slices.PendingSlice, "found", interrupted)
                 if not ahead:
                     one_after_the_other(patch)
                 with pytest.raises(KeyboardInterrupt):

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Inside:
+class SharedAddress:
     """A place in shared memory, in bytes."""
 
     offset: int
 
 
 @dataclass(frozen=True)
-class Outside:
+class GlobalAddress:
     """Bytes from the address that is parameter `number`."""
 
     number: int
@@ -27,13 +27,13 @@ class Named:
     name: str
 
 
-Argument = int | Inside | Outside | Named
+Argument = int | SharedAddress | GlobalAddress | Named
 
 
 def text_of(argument: Argument) -> str:
     """An argument in CUDA C++."""
-    if isinstance(argument, Inside):
+    if isinstance(argument, SharedAddress):
         return f"At{{memory + {argument.offset}}}"
-    if isinstance(argument, Outside):
+    if isinstance(argument, GlobalAddress):
         return f"At{{p{argument.number} + {argument.offset}}}"
     return argument.name if isinstance(argument, Named) else f"{argument}ll"

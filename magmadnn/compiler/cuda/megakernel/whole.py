@@ -17,7 +17,7 @@ from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.cuda.text.variant import WARP, Grid
 
 from .feed import Feed
-from .places import Argument, Outside, text_of
+from .places import Argument, GlobalAddress, text_of
 
 LIBRARY = r"""
 namespace whole {
@@ -113,7 +113,7 @@ class Copied:
         goes: and back after the last.
     """
 
-    outside: Outside
+    outside: GlobalAddress
     offset: int
     nbytes: int
     comes: bool

@@ -12,8 +12,8 @@ import weakref
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.graph.op import Array
-from magmadnn.memory.foreign import Looks, OnDevice
-from magmadnn.memory.unchanging import Unchanging, looks_of
+from magmadnn.memory.foreign import OnDevice, PendingChecks
+from magmadnn.memory.unchanging import ReadOnlyKey, looks_of
 
 from .data import Block
 from .fingerprint import Fingerprint
@@ -33,7 +33,7 @@ class Copied:
 
     def __init__(self, array: Array, block: Block) -> None:
         self.block = block
-        self._found = Looks()
+        self._found = PendingChecks()
         self._array: weakref.ref[Array] | None = None  # what has to be copied yet
         self._is_there = False
 
@@ -79,10 +79,10 @@ class Copied:
         return True
 
 
-class Fixed(Copied):
+class ImmutableCopy(Copied):
     """The copy of an array that nobody may write."""
 
-    def __init__(self, array: Array, note: Unchanging, block: Block) -> None:
+    def __init__(self, array: Array, note: ReadOnlyKey, block: Block) -> None:
         super().__init__(array, block)
         self._note = note
 
@@ -91,7 +91,7 @@ class Fixed(Copied):
         return self._note.is_still(array)
 
 
-class Watched(Copied):
+class ValidatedCopy(Copied):
     """The copy of an array, and of others that lie at the same place and look alike.
 
     With each copy the digest of the array is taken, and from then on the copy is relied on until an array

@@ -35,11 +35,11 @@ _LEAST_BYTES = 1 << 20  # of a part, where a device has little memory
 _PARTS = 4  # all of them stay in the processor's cache, from where they are copied
 _ROUTES = 2  # that are kept
 _MOST_SPARE = 2
-_spare: list[Relay] = []  # that nobody uses
+_spare: list[GatheringUploader] = []  # that nobody uses
 _lock = threading.Lock()
 
 
-class Stop(NamedTuple):
+class WaitPoint(NamedTuple):
     """Rows that are waited for together.
 
     Attributes:
@@ -53,7 +53,7 @@ class Stop(NamedTuple):
     after: tuple[NativeCall, ...] = ()
 
 
-class Route(NamedTuple):
+class CommandTable(NamedTuple):
     """Stops as tables for native code.
 
     Attributes:
@@ -64,7 +64,7 @@ class Route(NamedTuple):
         arguments: of the kernel that puts rows, for each piece.
     """
 
-    stops: Sequence[Stop]
+    stops: Sequence[WaitPoint]
     pieces: NDArray[np.int64]
     calls: Sequence[NativeCall]
     table: NDArray[np.int64]
@@ -72,7 +72,7 @@ class Route(NamedTuple):
     arguments: NDArray[np.int64]
 
 
-class Relay:
+class GatheringUploader:
     """Sends rows of arrays that look alike; tables for threads, pinned memory and all else is made once.
 
     Args:
@@ -119,7 +119,7 @@ class Relay:
         fields = [(size, 0) for size in nbytes]
         put = put_rows(self.rows, self._block.address, fields)
         self._put, self._slots = node_of(self._engine, put), put.variant.slots
-        self._routes: list[Route] = []  # that were used last
+        self._routes: list[CommandTable] = []  # that were used last
         self.places: Sequence[int] = ()
         self._ascending = np.empty(0, np.int64)
 
@@ -131,7 +131,7 @@ class Relay:
 
     def run(
         self,
-        stops: Sequence[Stop],
+        stops: Sequence[WaitPoint],
         sources: Sequence[Array],
         order: NDArray[np.int64],
         goals: NDArray[np.int64],
@@ -165,7 +165,7 @@ class Relay:
             self._failed[:] = 0
             self._engine.fail(route.calls[number], status)
 
-    def _routed(self, stops: Sequence[Stop]) -> Route:
+    def _routed(self, stops: Sequence[WaitPoint]) -> CommandTable:
         """The tables for some stops: a piece is sent while the one behind it is gathered."""
         pieces = [piece for stop in stops for piece in self._pieces(stop)]
         arguments = np.tile(np.array(self._put.arguments, np.int64), (len(pieces), 1))
@@ -181,18 +181,18 @@ class Relay:
             row[: len(call.words)] = call.words
         parts = np.arange(len(pieces) + 1) % _PARTS
         rows = pieces_of([*(piece.rows for piece in pieces), 0], parts * self.rows)
-        return Route(stops, rows, calls, table, np.array(firsts, np.int64), arguments)
+        return CommandTable(stops, rows, calls, table, np.array(firsts, np.int64), arguments)
 
-    def _pieces(self, stop: Stop) -> list[Stop]:
+    def _pieces(self, stop: WaitPoint) -> list[WaitPoint]:
         """The same as stops for which a part has room."""
         counts = [min(self.rows, stop.rows - k) for k in range(0, max(stop.rows, 1), self.rows)]
-        found = [Stop(count) for count in counts]
+        found = [WaitPoint(count) for count in counts]
         found[0] = found[0]._replace(before=stop.before)
         found[-1] = found[-1]._replace(after=stop.after)
         return found
 
     def _sending(
-        self, number: int, piece: Stop, arguments: NDArray[np.int64]
+        self, number: int, piece: WaitPoint, arguments: NDArray[np.int64]
     ) -> Iterable[NativeCall]:
         """What sends a piece that was gathered; what is launched from then on waits for it."""
         part = number % _PARTS
@@ -220,7 +220,7 @@ class Relay:
             del _spare[:-_MOST_SPARE]
 
 
-def relay_for(arrays: Sequence[Array], device: int) -> Relay:
+def relay_for(arrays: Sequence[Array], device: int) -> GatheringUploader:
     """One that sends rows of arrays like these, to be given back.
 
     Raises:
@@ -231,7 +231,7 @@ def relay_for(arrays: Sequence[Array], device: int) -> Relay:
         for number, known in enumerate(_spare):
             if known.key == key:
                 return _spare.pop(number)
-    return Relay(arrays, device)
+    return GatheringUploader(arrays, device)
 
 
 def _key(arrays: Sequence[Array], device: int, most: int | None = None) -> tuple[object, ...]:

@@ -17,12 +17,12 @@ from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cpu.row_copies import RowCopies
 from magmadnn.runtime.cuda.schedule.cuts import cut, short_first
 
-from .gathering_upload import Relay, Stop, relay_for
+from .gathering_upload import GatheringUploader, WaitPoint, relay_for
 
 LEAST_BYTES = 8 << 20  # of the largest array: less is copied before steps begin
 
 
-class Coming:
+class OverlappedUpload:
     """Copies that are made while steps run, all of them if one is large; others are made first.
 
     Args:
@@ -35,7 +35,7 @@ class Coming:
 
     def __init__(self, arrays: Sequence[OnDevice], order: NDArray[np.int64]) -> None:
         self.numbers = order
-        self._relay: Relay | None = None
+        self._relay: GatheringUploader | None = None
         self._arrays: list[OnDevice] = []
         self._sources: list[Array] = []
         missing = [a for a in arrays if a.copy is not None and a.copy.missing is not None]
@@ -71,13 +71,13 @@ class Coming:
         relay, self._relay, order = self._relay, None, self.numbers
         assert relay is not None
         left = np.ones(len(self._arrays[0]), bool)
-        stops = [Stop(n, (), (graph.call,)) for n, graph in zip(rows, graphs, strict=True)]
+        stops = [WaitPoint(n, (), (graph.call,)) for n, graph in zip(rows, graphs, strict=True)]
         stops[0] = stops[0]._replace(before=relay.behind)
         try:
             relay.run(stops, self._sources, order, order)
             left[order] = False
             if len(others := np.flatnonzero(left)):
-                relay.run([Stop(len(others))], self._sources, others, others)
+                relay.run([WaitPoint(len(others))], self._sources, others, others)
         except BaseException:
             relay.wait()  # before anybody else has the memory
             raise

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magmadnn.backends.cuda.engine import Mark
+from magmadnn.backends.cuda.engine import Event
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.variables import tensor_of
 
 from .data import Block
-from .overlapped_upload import Coming
+from .overlapped_upload import OverlappedUpload
 from .staging import Staging
-from .streamed_upload import Passing
+from .streamed_upload import StreamedUpload
 
 
-class Side:
+class BufferSlot:
     """What one of two slices that follow each other has for itself.
 
     Attributes:
@@ -33,7 +33,7 @@ class Side:
 
 
 @dataclass(eq=False)
-class Flight:
+class PendingSlice:
     """A slice that was launched.
 
     Attributes:
@@ -49,11 +49,11 @@ class Flight:
 
     order: Array
     settings: Mapping[Node, Array]
-    side: Side
-    coming: Coming | Passing
+    side: BufferSlot
+    coming: OverlappedUpload | StreamedUpload
     outputs: list[Array]
     faults: list[Array]
-    mark: Mark
+    mark: Event
     started: float
     is_dropped: bool = False
 

@@ -13,7 +13,7 @@ from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.schedule.cuts import STEPS
 
 from .data import Block
-from .gathering_upload import Relay, Stop
+from .gathering_upload import GatheringUploader, WaitPoint
 
 _LEAST_SLOTS = 2
 
@@ -37,7 +37,7 @@ class DeviceRing:
 
     def __init__(self, like: Sequence[Array], batch: int, most: int, device: int) -> None:
         sizes = [batch * a[:1].nbytes for a in like]  # of a step
-        self.relay, engine = Relay(like, device, most // 4), device_engine(device)
+        self.relay, engine = GatheringUploader(like, device, most // 4), device_engine(device)
         longest = min(self.relay.rows // batch, most // max(_LEAST_SLOTS * sum(sizes), 1))
         self._steps = max((steps for steps in STEPS if steps <= longest), default=1)
         slots = max(most // max(self._steps * sum(sizes), 1), _LEAST_SLOTS)
@@ -52,7 +52,7 @@ class DeviceRing:
         self.waits = [self.relay.lane.calls.follow(fence) for fence in free]
         self.marks = [engine.calls.mark(fence) for fence in free]
         self._goals = np.empty(0, np.int64)
-        self._stops: tuple[object, list[Stop]] = (None, [])  # the last ones, and for what
+        self._stops: tuple[object, list[WaitPoint]] = (None, [])  # the last ones, and for what
 
     def goals(self, rows: int) -> NDArray[np.int64]:
         """Where rows that follow each other come to lie."""
@@ -65,7 +65,7 @@ class DeviceRing:
         whole, rest = divmod(count, self._steps)
         return [self._steps] * whole + ([self._steps] * (rest > 0) if is_one_kernel else [1] * rest)
 
-    def stops(self, graphs: Sequence[Graph], rows: Sequence[int]) -> list[Stop]:
+    def stops(self, graphs: Sequence[Graph], rows: Sequence[int]) -> list[WaitPoint]:
         """Graphs behind their rows, which come when the steps are done that had their places."""
         if self._stops[0] != (key := (graphs, rows)):
             starts = np.cumsum(rows) - rows
@@ -73,13 +73,15 @@ class DeviceRing:
             self._stops = key, made
         return self._stops[1]
 
-    def _stop(self, graph: Graph, rows: int, start: int) -> Stop:
+    def _stop(self, graph: Graph, rows: int, start: int) -> WaitPoint:
         number, inside = divmod(start, self.slot_rows)
         slot = number % len(self.marks)
-        return Stop(rows, () if inside else (self.waits[slot],), (graph.call, self.marks[slot]))
+        return WaitPoint(
+            rows, () if inside else (self.waits[slot],), (graph.call, self.marks[slot])
+        )
 
 
-class Passing:
+class StreamedUpload:
     """Rows of a slice that pass through a ring.
 
     Args:

@@ -29,10 +29,10 @@ from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
 from magmadnn.runtime.cuda.data.data import Block, Data
-from magmadnn.runtime.cuda.data.overlapped_upload import Coming
-from magmadnn.runtime.cuda.data.pending import Flight, Side
+from magmadnn.runtime.cuda.data.overlapped_upload import OverlappedUpload
+from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice
 from magmadnn.runtime.cuda.data.staging import Staging
-from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, Passing
+from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
 from magmadnn.runtime.cuda.layout import Layout, is_on_device
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -119,8 +119,8 @@ class CudaSlices:
         ]
         self._sources = [n for n in runner.plan.program.nodes() if n.op is VARIABLE]
         self._targets = [target for target, _ in runner.plan.program.updates]
-        self._sides = [Side(0, self._targets, device)]
-        self._flights: list[Flight] = []  # in order
+        self._sides = [BufferSlot(0, self._targets, device)]
+        self._flights: list[PendingSlice] = []  # in order
         self._graphs: dict[int | str, Graph] = {}  # by their steps, or a name
         self._known: list[Known] = []  # variables as they were at the last run
         self._addresses: tuple[int, ...] = ()
@@ -208,7 +208,7 @@ class CudaSlices:
             return []
         return [Item(launch, ((source, source + nbytes),), ((to, to + nbytes),))]
 
-    def _remembered(self, side: Side) -> list[Item]:
+    def _remembered(self, side: BufferSlot) -> list[Item]:
         """The launches that copy what variables hold, to go back to it."""
         places = zip(self.plan.program.updates, self._written, side.before, strict=True)
         return [
@@ -249,7 +249,7 @@ class CudaSlices:
             self.abandon()
             raise
 
-    def launch(self, order: Array, settings: Mapping[Node, Array]) -> Flight:
+    def launch(self, order: Array, settings: Mapping[Node, Array]) -> PendingSlice:
         """Begin with a slice, also while the one before is on its way, but not two of them.
 
         Raises:
@@ -270,11 +270,11 @@ class CudaSlices:
         for target in self._targets:
             tensor_of(target).memory.device_pointer(write=True)
         mark = self._engine.mark()
-        flight = Flight(order, settings, side, coming, outputs, words, mark, started)
+        flight = PendingSlice(order, settings, side, coming, outputs, words, mark, started)
         self._flights.append(flight)
         return flight
 
-    def finish(self, flight: Flight) -> list[Array] | None:
+    def finish(self, flight: PendingSlice) -> list[Array] | None:
         """What `run` gives, of the slice that was launched first; where that is None, no other is left."""
         assert flight is self._flights[0]
         found = flight.found()
@@ -296,23 +296,23 @@ class CudaSlices:
             self._go_back(self._flights[1].side)
         self._flights.clear()
 
-    def _free_side(self) -> Side:
+    def _free_side(self) -> BufferSlot:
         """What the next slice has for itself."""
         number = 1 - self._flights[-1].side.number if self._flights else 0
         if number == len(self._sides):
-            self._sides.append(Side(number, self._targets, self._layouts[0].device))
+            self._sides.append(BufferSlot(number, self._targets, self._layouts[0].device))
         return self._sides[number]
 
     def _launched(
-        self, side: Side, order: Array, settings: Mapping[Node, Array]
-    ) -> Coming | Passing:
+        self, side: BufferSlot, order: Array, settings: Mapping[Node, Array]
+    ) -> OverlappedUpload | StreamedUpload:
         """All of a slice, with data as it lies there, but for fetching what it gives."""
         count, staging = len(order) // self._size, side.staging
-        coming: Coming | Passing
+        coming: OverlappedUpload | StreamedUpload
         if self._ring is None:
-            coming = Coming(self.data.there, order)
+            coming = OverlappedUpload(self.data.there, order)
         else:
-            coming = Passing(self._ring, self.data.passing, order)
+            coming = StreamedUpload(self._ring, self.data.passing, order)
         steps = coming.cut(count, self._small)
         self._check_addresses()
         staging.begin()
@@ -347,7 +347,11 @@ class CudaSlices:
             self._graph(number).launch()
 
     def _launch_behind_rows(
-        self, coming: Coming | Passing, steps: list[int], order: Array, staging: Staging
+        self,
+        coming: OverlappedUpload | StreamedUpload,
+        steps: list[int],
+        order: Array,
+        staging: Staging,
     ) -> None:
         """The graphs of a slice, each once its rows are there."""
         head = np.array([0, len(order) // self._size])
@@ -357,7 +361,7 @@ class CudaSlices:
         rows = [last - first for first, last in itertools.pairwise([0, *ends])]
         coming.launch([self._graphs[number] for number in steps], rows)
 
-    def _go_back(self, side: Side) -> None:
+    def _go_back(self, side: BufferSlot) -> None:
         """Give variables what they held before the slice of a side; it and what is behind it are dropped."""
         self._engine.wait()
         sides = [flight.side for flight in self._flights]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from magmadnn.compiler.cuda.fused.step_ends import Fetch, KeepAll
 from magmadnn.compiler.cuda.megakernel.feed import Feed
-from magmadnn.compiler.cuda.megakernel.places import Argument, Inside, Named, Outside
+from magmadnn.compiler.cuda.megakernel.places import Argument, GlobalAddress, Named, SharedAddress
 from magmadnn.compiler.cuda.megakernel.whole import Copied, Piece, WholeVariant
 from magmadnn.compiler.cuda.text.function import Part
 from magmadnn.compiler.cuda.text.variant import Launch
@@ -55,15 +55,15 @@ class _Places:
             self.homes[start], self.nbytes = offset, offset + end - start
             self._ends[start] = end
 
-    def outside(self, address: int) -> Outside:
+    def outside(self, address: int) -> GlobalAddress:
         """The parameter that is this address."""
-        return Outside(self.addresses.setdefault(address, len(self.addresses)))
+        return GlobalAddress(self.addresses.setdefault(address, len(self.addresses)))
 
     def of(self, item: Item, address: int) -> Argument:
         """An address that a launch was to be given."""
         for start, end in (*item.reads, *item.writes):
             if start <= address < end and start in self.homes:
-                return Inside(self.homes[start] + address - start)
+                return SharedAddress(self.homes[start] + address - start)
         return self.outside(address)
 
     def copies(self, items: Sequence[Item]) -> tuple[Copied, ...]:
