@@ -57,8 +57,8 @@ def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
         {"validation_split": 0.2},
         {"shuffle": False},
         {"class_weight": {k: 1.0 + k for k in range(5)}},
-        {"batch_size": lambda epoch: 8 + epoch},
-        {"streams": 2000},  # one after the other
+        pytest.param({"batch_size": lambda epoch: 8 + epoch}, marks=pytest.mark.long),
+        pytest.param({"streams": 2000}, marks=pytest.mark.long),  # one after the other
     ],
 )
 def test_bits_are_those_of_one_after_the_other(
