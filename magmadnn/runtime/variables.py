@@ -13,7 +13,10 @@ from magmadnn.graph.spec import is_floating
 
 def tensor_of(node: Node) -> Any:
     """The Tensor that a variable holds."""
-    return getattr(node.value, "tensor", node.value)
+    held = node.value
+    return (
+        held.tensor if hasattr(type(held), "tensor") else held
+    )  # a Tensor that is asked explains at length
 
 
 def is_finite(value: Array) -> bool:

@@ -30,7 +30,7 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.threads import thread_count
-from magmadnn.runtime.variables import is_finite
+from magmadnn.runtime.variables import is_finite, tensor_of
 
 from .lapack import is_native
 from .loops import Loop, carried_memory, loop_kernels
@@ -316,16 +316,13 @@ class Instance:
 
 def variable_memory(node: Node) -> Array:
     """The memory of a variable on the host, to be written."""
-    storage = node.value
-    tensor = getattr(storage, "tensor", storage)
-    array: Array = tensor.numpy()
+    array: Array = tensor_of(node).numpy()
     return array
 
 
 def is_plain(node: Node) -> bool:
     """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
-    storage = node.value
-    tensor = getattr(storage, "tensor", storage)
+    tensor = tensor_of(node)
     if getattr(tensor, "kind", None) not in (Kind.HOST, Kind.MANAGED):
         return False
     flags = tensor.read().flags
