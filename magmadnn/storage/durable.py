@@ -332,7 +332,10 @@ def _check_free(target: Path, files: Collection[str], replace: bool) -> None:
         raise FileError(
             f"cannot write {shown(target)}: it is a file, expected a folder; choose another name"
         )
-    present = {entry.name for entry in target.iterdir()}
+    try:
+        present = {entry.name for entry in target.iterdir()}
+    except FileNotFoundError:  # another process moved it aside just now, to replace it
+        return
     if present and not replace:
         raise FileError(
             f"cannot write {shown(target)}: it exists already and is not empty; choose another name or "
