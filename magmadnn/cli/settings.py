@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from magmadnn.data._find import places_of
-from magmadnn.data.idx import has_idx_files
+from magmadnn.data.images.idx import has_idx_files
 from magmadnn.data.tables.reading import Missing
 from magmadnn.data.targets import Task
 from magmadnn.errors import ArgumentError, CheckpointError, quoted

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from magmadnn.data.batching import batch_count, batches, order, split, split_rows
-from magmadnn.data.cifar import cifar10, cifar10_classes
-from magmadnn.data.idx import idx_folder, mnist
+from magmadnn.data.images.cifar import cifar10, cifar10_classes, cifar100, cifar100_classes
+from magmadnn.data.images.folders import ImageFolder, Images, image_folder
+from magmadnn.data.images.idx import idx_folder, mnist
 from magmadnn.data.loading import Dataset, Rows, load, load_for
 from magmadnn.data.npz import NpzArrays, read_npz
 from magmadnn.data.prefetching import Prefetcher, prefetch
@@ -18,6 +19,8 @@ from magmadnn.data.validation import check_arrays
 __all__ = [
     "Column",
     "Dataset",
+    "ImageFolder",
+    "Images",
     "NpzArrays",
     "Prefetcher",
     "Preparation",
@@ -31,8 +34,11 @@ __all__ = [
     "check_arrays",
     "cifar10",
     "cifar10_classes",
+    "cifar100",
+    "cifar100_classes",
     "class_names",
     "idx_folder",
+    "image_folder",
     "load",
     "load_for",
     "mnist",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data._find import PACKED, list_folder
-from magmadnn.data.cifar import cifar10, cifar10_classes, has_cifar_files
-from magmadnn.data.idx import has_idx_files, idx_folder, mnist
+from magmadnn.data.images.cifar import (
+    cifar10,
+    cifar10_classes,
+    cifar100,
+    cifar100_classes,
+    has_cifar10_files,
+    has_cifar100_files,
+)
+from magmadnn.data.images.decoding import is_image_name
+from magmadnn.data.images.folders import (
+    ImageOptions,
+    Images,
+    has_class_folders,
+    image_files,
+    read_image_files,
+    read_image_folder,
+    read_test_images,
+)
+from magmadnn.data.images.idx import has_idx_files, idx_folder, mnist
 from magmadnn.data.npz import NpzArrays, read_npz
 from magmadnn.data.tables.reading import Missing, Table
 from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
-from magmadnn.errors import DataError, FileError, quoted, shown
+from magmadnn.errors import ArgumentError, DataError, FileError, quoted, shown
 from magmadnn.storage.input_files import input_path, reading
 
 Array = NDArray[Any]
@@ -26,7 +43,7 @@ Array = NDArray[Any]
 TEXT_ENDINGS = (".csv", ".tsv", ".data", ".dat", ".txt")
 
 _KNOWN = (
-    "mnist, a folder with IDX files or CIFAR-10 batches, a table "
+    "mnist, a folder with IDX files, CIFAR batches or images, a table "
     f"({', '.join(TEXT_ENDINGS)}) or an .npz file"
 )
 _WORDS = {"\t": "tabs", " ": "white space"}
@@ -47,6 +64,9 @@ class Source:
         task: where the format itself says so.
         classes: names in the order of their numbers, where the format has them.
         table: the table it is from.
+        image_size: pixels on each side that images were scaled to, if they were.
+        files: of images, the path of each row: of the test set where there is one, otherwise of all.
+        skipped: a line for each file of an image that was left out.
     """
 
     format: str
@@ -57,6 +77,9 @@ class Source:
     task: Task | None = None
     classes: tuple[str, ...] | None = None
     table: Table | None = None
+    image_size: int | None = None
+    files: tuple[str, ...] | None = None
+    skipped: tuple[str, ...] = ()
 
 
 def open_source(
@@ -65,14 +88,28 @@ def open_source(
     missing: Missing | None,
     *,
     with_target: bool = True,
+    images: ImageOptions | None = None,
+    for_trained: bool = False,
 ) -> Source:
     """Reads what `spec` names; `read_text` reads a table.
+
+    Args:
+        spec: see `load`.
+        read_text: reads a table.
+        missing: see `load`.
+        with_target: whether targets are needed.
+        images: how files of images are read.
+        for_trained: whether it is for a model that is trained already: of a folder of images with a test set
+            only that is read, and images without classes are taken.
 
     Raises:
         FileError: there is no such file or folder, or it cannot be read.
         DataError: its kind is not known, or its content cannot be used.
     """
+    options = images or ImageOptions()
     if spec == "mnist":
+        if options.size is not None and not for_trained:
+            raise ArgumentError("mnist: image_size scales JPEG and PNG files: leave it out")
         return _images("MNIST", *mnist())
     path = input_path("data", spec)
     with reading(path):
@@ -80,7 +117,21 @@ def open_source(
     if not is_there:
         raise _not_found(spec, path)
     if is_folder:
-        return _folder(path)
+        found = _folder(path, options, for_trained)
+    elif for_trained and is_image_name(path):
+        found = _bare_images([path], options)
+    else:
+        found = _file(path, read_text, missing, with_target)
+    if options.size is not None and found.files is None and not for_trained:
+        raise ArgumentError(
+            f"{shown(path)}: image_size scales JPEG and PNG files, and this is other data: leave it out"
+        )
+    return found
+
+
+def _file(
+    path: Path, read_text: Callable[[Path], Table], missing: Missing | None, with_target: bool
+) -> Source:
     if path.suffix.lower() == ".npz":
         return _npz(path, read_npz(path, with_target=with_target), missing)
     if not is_text_name(path):
@@ -111,16 +162,23 @@ def _not_found(spec: str, path: Path) -> FileError:
     return FileError(f"data {quoted(spec, 1000)} is not there: {hint}expected {_KNOWN}")
 
 
-def _folder(path: Path) -> Source:
+def _folder(path: Path, options: ImageOptions, for_trained: bool) -> Source:
     names = list_folder(path)
     if has_idx_files(path):
         return _images("IDX images", *idx_folder(path))
-    if has_cifar_files(path):
-        return _cifar(path)
+    if has_cifar10_files(path):
+        return _named("CIFAR-10 batches", *cifar10(path), cifar10_classes(path))
+    if has_cifar100_files(path):
+        return _named("CIFAR-100 files", *cifar100(path), cifar100_classes(path))
+    if has_class_folders(path):
+        return _class_folders(path, options, for_trained)
+    if for_trained and (files := image_files(path)):
+        return _bare_images(files, options)
     found = shown(", ".join(names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
     raise DataError(
-        f"{shown(path)}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 batches "
-        f"(data_batch_1.bin, ...): found {found or 'an empty folder'}"
+        f"{shown(path)}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR batches "
+        "(data_batch_1.bin, ...) nor a folder of images for each class: found "
+        f"{found or 'an empty folder'}"
     )
 
 
@@ -128,13 +186,42 @@ def _images(name: str, train: tuple[Array, Array], test: tuple[Array, Array]) ->
     return Source(name, *train, *test, task="classification")
 
 
-def _cifar(path: Path) -> Source:
-    (x, y), (x_test, y_test) = cifar10(path)
-    names = cifar10_classes(path)
+def _named(
+    name: str, train: tuple[Array, Array], test: tuple[Array, Array], names: tuple[str, ...] | None
+) -> Source:
+    """Images whose classes may have names."""
     if names is None:
-        return _images("CIFAR-10 batches", (x, y), (x_test, y_test))
-    texts = np.array(names)
-    return Source("CIFAR-10 batches", x, texts[y], x_test, texts[y_test], "classification", names)
+        return _images(name, train, test)
+    texts, ((x, y), (x_test, y_test)) = np.array(names), (train, test)
+    return Source(name, x, texts[y], x_test, texts[y_test], "classification", names)
+
+
+def _class_folders(path: Path, options: ImageOptions, for_trained: bool) -> Source:
+    if for_trained:
+        classes, shown_images, is_test = read_test_images(path, options)
+        train, test = shown_images, shown_images if is_test else None
+    else:
+        found = read_image_folder(path, options)
+        classes, train, test = found.classes, found.train, found.test
+    texts = np.array(classes)
+    with_test = {} if test is None else {"x_test": test.x, "y_test": texts[test.y]}
+    source = _of_images(train, test, options, y=texts[train.y], **with_test)
+    return replace(source, task="classification", classes=classes)
+
+
+def _bare_images(files: list[Path], options: ImageOptions) -> Source:
+    found = read_image_files(files, options)
+    return _of_images(found, None, options, y=None)
+
+
+def _of_images(train: Images, test: Images | None, options: ImageOptions, **parts: Any) -> Source:
+    skipped = train.skipped + (() if test is None or test is train else test.skipped)
+    last = train if test is None else test
+    size = options.size
+    text = "JPEG and PNG images" + (f" scaled to {size} x {size}" if size else "")
+    text += f", {len(skipped)} left out that cannot be decoded" if skipped else ""
+    files = tuple(map(str, last.paths))
+    return Source(text, train.x, image_size=size, files=files, skipped=skipped, **parts)
 
 
 def _npz(path: Path, arrays: NpzArrays, missing: Missing | None) -> Source:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from magmadnn.calls import checked_call
 from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
+from magmadnn.data.images.folders import BadImages, ImageOptions
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.tables.choice import Names
 from magmadnn.data.tables.grid import names_text
@@ -82,7 +83,7 @@ class Dataset:
             schema=old.schema,
             rows=kept,
         )
-        return replace(self, preparation=new)
+        return replace(self, preparation=replace(new, image_size=old.image_size))
 
     def _prepared(self, x: Array, y: Array) -> tuple[Array, Array]:
         return self.preparation.apply_inputs(x), self.preparation.apply_target(y)
@@ -99,6 +100,8 @@ class Rows:
         raw_target: targets as they were read, or None.
         lines: the line in its file of each row of a table; None for other data.
         is_test_set: whether these are the rows of a test set, and not all that there are.
+        files: of images, the path of each row; None for other data.
+        notes: what somebody should know about the data, a line each.
     """
 
     description: str
@@ -107,6 +110,8 @@ class Rows:
     raw_target: Array | None
     lines: NDArray[np.int64] | None
     is_test_set: bool = False
+    files: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @checked_call
@@ -122,14 +127,17 @@ def load(
     test_split: float = 0.2,
     seed: int = 0,
     task: Task | None = None,
+    image_size: int | None = None,
+    loader_workers: int | None = None,
+    bad_images: BadImages = "error",
 ) -> Dataset:
     """Loads the data that `spec` names, for training.
 
     Args:
-        spec: `mnist`; a folder with IDX files; a folder with CIFAR-10 batches; a text file with a
-            table (.csv, .tsv, .data, .dat, .txt, also packed: .csv.gz, .xz, .bz2); an .npz file (see
-            `read_npz`; arrays of bytes with three or four axes are images); or a table itself, of pandas,
-            polars or pyarrow.
+        spec: `mnist`; a folder with IDX files; a folder with CIFAR-10 or CIFAR-100 batches; a folder with
+            images (see `image_folder`); a text file with a table (.csv, .tsv, .data, .dat, .txt, also
+            packed: .csv.gz, .xz, .bz2); an .npz file (see `read_npz`; arrays of bytes with three or four
+            axes are images); or a table itself, of pandas, polars or pyarrow.
         target: of a table: name or number of the target column, or several, all numeric.
         ignore: of a table: columns that are left out.
         features: of a table: the inputs, in this order; None: all other columns.
@@ -140,6 +148,9 @@ def load(
         test_split: the share of rows that becomes the test set, where data has none of its own.
         seed: chooses these rows.
         task: overrides what `target_kind` tells.
+        image_size: of a folder of images: pixels on each side that they are scaled to; see `image_folder`.
+        loader_workers: of a folder of images: threads that decode.
+        bad_images: of a folder of images: "error" or "skip".
 
     Raises:
         FileError: there is no such file or folder, or it cannot be read.
@@ -149,6 +160,7 @@ def load(
     check_missing(missing)
     if task is not None:
         check_task(task)
+    images = ImageOptions(image_size, loader_workers, bad_images)
     columns: dict[str, Any] = {"ignore": ignore, "features": features, "categories": categories}
     if is_table(spec):
         name = "table"
@@ -159,6 +171,7 @@ def load(
             spec,
             lambda path: read_table(path, target, missing, decimal=decimal, **columns),
             missing,
+            images=images,
         )
         if source.table is None and (
             given := [k for k, v in columns.items() if v not in (None, ())]
@@ -179,6 +192,7 @@ def load(
         missing=missing,
         schema=source.table.schema if source.table else None,
     )
+    preparation = replace(preparation, image_size=source.image_size)
     description = (
         f"{name}: {source.format}; {len(train[0]):,} training and {len(test[0]):,} test rows{how} "
         f"of {_shape(preparation.input_shape)} inputs; {_target_words(source, preparation)}"
@@ -196,10 +210,13 @@ def load_for(
     decimal: str | None = None,
     test_split: float | None = None,
     seed: int = 0,
+    loader_workers: int | None = None,
+    bad_images: BadImages = "error",
 ) -> Rows:
     """Loads the data that `spec` names, to evaluate or predict with a trained model.
 
-    These are the rows of its test set, where it has one of its own; otherwise all rows.
+    These are the rows of its test set, where it has one of its own; otherwise all rows. Images are scaled as
+    in training.
 
     Args:
         preparation: of the model; a table is read with the columns and categories kept there.
@@ -211,6 +228,8 @@ def load_for(
         test_split: with a number, and no test set of its own: only the rows that `load` made the
             test set with this share and seed.
         seed: as given to `load`.
+        loader_workers: as for `load`.
+        bad_images: as for `load`.
 
     Raises:
         As `load`; also DataError, ShapeError: the data does not fit the model.
@@ -239,6 +258,8 @@ def load_for(
             ),
             chosen,
             with_target=with_target,
+            images=ImageOptions(preparation.image_size, loader_workers, bad_images),
+            for_trained=True,
         )
     x, y, lines, part = _part(source, test_split, seed)
     raw = y if with_target else None
@@ -250,6 +271,8 @@ def load_for(
         raw_target=raw,
         lines=lines,
         is_test_set=part.startswith("test rows"),
+        files=source.files if test_split is None or source.x_test is not None else None,
+        notes=_skipped(source),
     )
 
 
@@ -293,12 +316,16 @@ def _part(
 def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
     """What somebody should know about the columns."""
     if source.table is None:
-        return ()
+        return _skipped(source)
     notes = source.table.notes
     if constant := preparation.constant:
         are = "is" if len(constant) == 1 else "are"
         notes += (f"constant in the training rows, and so not used, {are} {names_text(constant)}",)
     return notes
+
+
+def _skipped(source: Source) -> tuple[str, ...]:
+    return tuple(f"left out {line}" for line in source.skipped)
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -73,6 +73,7 @@ class Preparation:
         target_mean: one for each target; empty for classification.
         target_std: likewise, all positive.
         schema: the columns of the training table; None for other data.
+        image_size: pixels on each side that files of images are scaled to; None: they are not.
     """
 
     input_shape: tuple[int, ...]
@@ -86,6 +87,7 @@ class Preparation:
     target_std: tuple[float, ...] = ()
     schema: Schema | None = None
     labels: Labels = "text"
+    image_size: int | None = None
 
     def __post_init__(self) -> None:
         check_task(self.task)
@@ -108,6 +110,11 @@ class Preparation:
                 f"preparation: {self.task} does not go with the classes {quoted(self.classes)}"
             )
         with_labels(self.classes, self.labels)
+        size = self.image_size
+        if size is not None and (size < 1 or self.input_shape[:2] != (size, size)):
+            raise DataError(
+                f"preparation: image_size {size} does not go with the shape {self.input_shape}"
+            )
         if self.schema is not None and (len(self.schema.inputs),) != self.input_shape:
             raise DataError(
                 f"preparation: columns of {len(self.schema.inputs)} inputs do not go with the shape "
@@ -355,6 +362,7 @@ class Preparation:
             "target_std": list(self.target_std),
             "schema": None if self.schema is None else self.schema.to_json(),
             "labels": self.labels,
+            **({} if self.image_size is None else {"image_size": self.image_size}),
         }
 
     @classmethod
@@ -390,6 +398,7 @@ class Preparation:
             target_std=_list(data, "target_std", float),
             schema=None if schema is None else Schema.from_json(schema),
             labels=cast(Labels, data.get("labels", "text")),
+            image_size=_size(data.get("image_size")),
         )
 
 
@@ -398,6 +407,12 @@ def _list(data: Mapping[str, Any], key: str, kind: Callable[[Any], Any]) -> tupl
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
         raise DataError(f"preparation: the saved data is damaged: {key} is {quoted(values)}")
     return tuple(values)
+
+
+def _size(value: Any) -> int | None:
+    if value is not None and type(value) is not int:
+        raise DataError(f"preparation: the saved data is damaged: image_size is {quoted(value)}")
+    return value
 
 
 def _numeric_target(raw: NDArray[Any]) -> Floats:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.data.idx import IDX_FILES
+from magmadnn.data.images.idx import IDX_FILES
 from magmadnn.errors import (
     ArgumentError,
     DataError,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn.data as data
-from magmadnn.data.idx import IDX_FILES, MNIST_GZ_SHA256, MNIST_SHA256
+from magmadnn.data.images.idx import IDX_FILES, MNIST_GZ_SHA256, MNIST_SHA256
 from magmadnn.errors import DataError, FileError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -67,7 +67,9 @@ def test_every_place_is_searched(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MAGMADNN_DATA", str(tmp_path / "mine"))
     read = []
-    monkeypatch.setattr("magmadnn.data.idx._read_folder", lambda folder, sha: read.append(folder))
+    monkeypatch.setattr(
+        "magmadnn.data.images.idx._read_folder", lambda folder, sha: read.append(folder)
+    )
     data.mnist()
     assert [folder.resolve() for folder in read] == [place.resolve()]
 

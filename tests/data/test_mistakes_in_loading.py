@@ -24,7 +24,7 @@ from magmadnn.errors import (
 from tests.data.mistakes import Mistake, bytes_of
 
 KINDS = (
-    "mnist, a folder with IDX files or CIFAR-10 batches, a table (.csv, .tsv, .data, .dat, .txt) "
+    "mnist, a folder with IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, .txt) "
     "or an .npz file"
 )
 NAMED = "age,height,score\n1,2,3\n4,5,6\n7,8,9\n"
@@ -76,14 +76,14 @@ LOAD: dict[str, Mistake] = {
     "a folder of other files": Mistake(
         folder("a", "b", "c", "d", "e", "f"),
         DataError,
-        "{p}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 batches "
-        "(data_batch_1.bin, ...): found a, b, c, d, e, ...",
+        "{p}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR batches "
+        "(data_batch_1.bin, ...) nor a folder of images for each class: found a, b, c, d, e, ...",
     ),
     "an empty folder": Mistake(
         folder(),
         DataError,
-        "{p}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 batches "
-        "(data_batch_1.bin, ...): found an empty folder",
+        "{p}: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR batches "
+        "(data_batch_1.bin, ...) nor a folder of images for each class: found an empty folder",
     ),
     "missing values": Mistake(
         load("t.dat", "1 2\n? 4\n"),

@@ -8,6 +8,7 @@ import io
 import lzma
 import random
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.data.idx import IDX_FILES
+from magmadnn.data.images.idx import IDX_FILES
 from magmadnn.tensor.files import load_csv, load_npz
 from tests.data.mistakes import bytes_of, idx_bytes
 from tests.fuzz.harness import Fuzz
@@ -136,6 +137,62 @@ def test_cifar_files(
         check,
     )
     assert fuzz.found["read"] and fuzz.found["refused"]
+
+
+def image_bytes() -> list[tuple[str, bytes]]:
+    """Files in several of the ways that pixels are stored in."""
+    from PIL import Image
+
+    pixels = np.random.default_rng(7).integers(0, 256, (9, 8, 3)).astype(np.uint8)
+    colour = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[274] = 5
+    found = []
+    for name, image, options in (
+        ("a.jpg", colour, {"exif": exif}),
+        ("b.jpg", colour, {"progressive": True}),
+        ("c.jpg", colour.convert("CMYK"), {}),
+        ("d.png", colour, {"exif": exif}),
+        ("e.png", colour.convert("P"), {"transparency": 3}),
+        ("f.png", colour.convert("LA"), {}),
+        ("g.png", colour.convert("1"), {}),
+    ):
+        file = io.BytesIO()
+        image.save(file, "jpeg" if name.endswith("jpg") else "png", **options)
+        found.append((name, file.getvalue()))
+    return found
+
+
+def test_image_files(fuzz: Fuzz, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from magmadnn.data.images.folders import ImageOptions, read_image_files
+
+    fuzz.files //= 4  # Pillow's parsers are slow on what is no image
+    good = image_bytes()
+    sizes = {(9, 8), (8, 9)}
+
+    def read(made: tuple[str, bytes]) -> Any:
+        path = tmp_path / made[0]
+        path.write_bytes(made[1])
+        return read_image_files([path], ImageOptions(workers=1)).x
+
+    def check(made: tuple[str, bytes], result: Any) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(made[1])) as image:  # the bytes do hold such an image
+                assert result.shape[1] * result.shape[2] == image.width * image.height
+        assert result.dtype == np.float32
+        assert 0 <= result.min() <= result.max() <= 1
+
+    def make(rng: random.Random) -> tuple[str, bytes]:
+        name, data = rng.choice(good)
+        return name, damaged(data, rng, [b"Exif", b"\xff\xd9", b"IDAT", b"tRNS", b"\xff\xda"])
+
+    fuzz.run(make, read, check)
+    assert fuzz.found["read"] and fuzz.found["refused"]
+    for name, data in good:
+        assert read((name, data)).shape[1:3] in sizes
 
 
 # --- npz -------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ PYTHON: dict[str, PythonCase] = {
         FileError,
         (
             "data 'god.csv' is not there: did you mean 'good.csv'? expected mnist, a "
-            "folder with IDX files or CIFAR-10 batches, a table (.csv, .tsv, .data, .dat, "
+            "folder with IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, "
             ".txt) or an .npz file"
         ),
     ),
@@ -187,7 +187,7 @@ PYTHON: dict[str, PythonCase] = {
         DataError,
         (
             "data.xlsx: its kind '.xlsx' is not known: expected mnist, a folder with IDX "
-            "files or CIFAR-10 batches, a table (.csv, .tsv, .data, .dat, .txt) or an .npz "
+            "files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, .txt) or an .npz "
             "file"
         ),
     ),
@@ -195,8 +195,9 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: md.data.load("nothing"),
         DataError,
         (
-            "nothing: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR-10 "
-            "batches (data_batch_1.bin, ...): found an empty folder"
+            "nothing: holds neither IDX files (train-images-idx3-ubyte, ...) nor CIFAR "
+            "batches (data_batch_1.bin, ...) nor a folder of images for each class: "
+            "found an empty folder"
         ),
     ),
 }
@@ -307,7 +308,7 @@ COMMAND: dict[str, CommandCase] = {
         ("train", "--data", "god.csv"),
         (
             "data '{p}/god.csv' is not there: did you mean '{p}/good.csv'? expected mnist, "
-            "a folder with IDX files or CIFAR-10 batches, a table (.csv, .tsv, .data, "
+            "a folder with IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, "
             ".dat, .txt) or an .npz file"
         ),
     ),
@@ -315,7 +316,7 @@ COMMAND: dict[str, CommandCase] = {
         ("train", "--data", "data.xlsx"),
         (
             "{p}/data.xlsx: its kind '.xlsx' is not known: expected mnist, a folder with "
-            "IDX files or CIFAR-10 batches, a table (.csv, .tsv, .data, .dat, .txt) or an "
+            "IDX files, CIFAR batches or images, a table (.csv, .tsv, .data, .dat, .txt) or an "
             ".npz file"
         ),
     ),
@@ -323,7 +324,8 @@ COMMAND: dict[str, CommandCase] = {
         ("train", "--data", "nothing"),
         (
             "{p}/nothing: holds neither IDX files (train-images-idx3-ubyte, ...) nor "
-            "CIFAR-10 batches (data_batch_1.bin, ...): found an empty folder"
+            "CIFAR batches (data_batch_1.bin, ...) nor a folder of images for each class: "
+            "found an empty folder"
         ),
     ),
     "data: NaN in the loss": (

@@ -1,0 +1,301 @@
+"""Folders of JPEG and PNG files, with a folder for each class, under `train` and `test` or without these."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.calls import checked_call
+from magmadnn.data._find import list_folder
+from magmadnn.data._packed import SMALLER
+from magmadnn.data.images.decoding import decoded, is_image_name, need_pillow
+from magmadnn.errors import ArgumentError, DataError, MagmaDNNError, UnknownNameError, shown
+from magmadnn.runtime.threads import MOST, thread_count
+from magmadnn.storage.input_files import check_room, input_path, reading
+
+BadImages = Literal["error", "skip"]
+BAD_IMAGES = ("error", "skip")
+_TESTS = ("test", "val")  # the first that is there is the test set
+_LISTED = 5  # files that a message names
+_MOST_SIZE = 4096  # pixels on a side that images may be made to have
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How files of images are read.
+
+    Attributes:
+        size: pixels on each side that images are scaled to; None: as they are, all of one size.
+        workers: threads that decode; None: as many as compiled programs run on.
+        bad_images: "error": files that cannot be decoded are an error; "skip": they are left out.
+    """
+
+    size: int | None = None
+    workers: int | None = None
+    bad_images: BadImages = "error"
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("image_size", self.size, _MOST_SIZE),
+            ("loader_workers", self.workers, MOST),
+        ):
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value <= most):
+                raise ArgumentError(
+                    f"{name} must be a whole number from 1 to {most}, got {value!r}"
+                )
+        if self.bad_images not in BAD_IMAGES:
+            raise UnknownNameError.of("bad_images", self.bad_images, BAD_IMAGES)
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images of one size with their labels.
+
+    Attributes:
+        x: float32 in 0..1, [rows, height, width, 3].
+        y: number of each one's class among `classes`, int64.
+        paths: of the files, in the order of the rows.
+        skipped: a line for each file that was left out.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    paths: tuple[Path, ...]
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFolder:
+    """What a folder of images holds.
+
+    Attributes:
+        classes: names of the class folders, sorted; a label is the place among them.
+        train: all images, or those under `train`.
+        test: those under `test` or `val`; None without such a folder.
+    """
+
+    classes: tuple[str, ...]
+    train: Images
+    test: Images | None
+
+
+@checked_call
+def image_folder(
+    folder: str | os.PathLike[str],
+    *,
+    image_size: int | None = None,
+    loader_workers: int | None = None,
+    bad_images: BadImages = "error",
+) -> ImageFolder:
+    """The images in a folder that has a folder for each class, named after it.
+
+    The class folders stand in `train` and `test`; `val` is the test set where there is no `test`. Where there
+    is no `train`, they stand in the folder itself, and all images are training images. Files are JPEG (.jpg,
+    .jpeg) and PNG; hidden files are passed over. Rows are in the order of classes, then of file names.
+
+    Every image becomes RGB, turned as its EXIF data says; see `image_size` for its size. It takes
+    12 * height * width bytes.
+
+    Args:
+        folder: where they are.
+        image_size: scales each image, by the mean over the area of a triangle filter, until its shorter side
+            has so many pixels, and keeps the middle square; None: all images have one size already.
+        loader_workers: threads that decode; None: as many as compiled programs run on (`md.set_threads`).
+            Results do not depend on it.
+        bad_images: "error" refuses files that are damaged, cut short or of another kind than their names say,
+            naming them all; "skip" leaves them out and lists them in `skipped`.
+
+    Raises:
+        DataError: no or one class; a class without images; a class under `test` that is not under `train`;
+            images of several sizes without `image_size`; a file that is no image, or cannot be decoded.
+        FileError: a file or folder cannot be read.
+        MissingExtraError: Pillow is not installed.
+    """
+    place = input_path("image_folder: the folder", folder)
+    return read_image_folder(place, ImageOptions(image_size, loader_workers, bad_images))
+
+
+def read_image_folder(place: Path, options: ImageOptions) -> ImageFolder:
+    """As `image_folder`."""
+    need_pillow("reading images")
+    top, below = _parts(place)
+    classes = _classes(top)
+    train = _images(top, classes, _files(top, classes, classes), options, None)
+    if below is None:
+        return ImageFolder(classes, train, None)
+    here = _class_folders(below)
+    if unknown := [name for name in here if name not in classes]:
+        raise DataError(
+            f"{shown(below)}: the class {shown(unknown[0])!r} is not among those of {shown(top)}: remove its "
+            "folder, or train on it too"
+        )
+    height, width = train.x.shape[1:3]
+    test = _images(below, classes, _files(below, here, classes), options, (height, width))
+    return ImageFolder(classes, train, test)
+
+
+def read_test_images(place: Path, options: ImageOptions) -> tuple[tuple[str, ...], Images, bool]:
+    """Classes and images of the test set, and True; or, where there is none, all of them, and False.
+
+    Raises:
+        As `image_folder`.
+    """
+    need_pillow("reading images")
+    top, below = _parts(place)
+    chosen = below or top
+    classes = _classes(chosen)
+    images = _images(chosen, classes, _files(chosen, classes, classes), options, None)
+    return classes, images, below is not None
+
+
+def _parts(place: Path) -> tuple[Path, Path | None]:
+    """Where the class folders of training images stand, and those of test images, if there are any."""
+    if not _has_folder(place, "train"):
+        return place, None
+    return place / "train", next((place / n for n in _TESTS if _has_folder(place, n)), None)
+
+
+def _classes(top: Path) -> tuple[str, ...]:
+    classes = _class_folders(top)
+    if len(classes) < 2:
+        found = f"one class, {shown(classes[0])!r}" if classes else "no class folders"
+        raise DataError(
+            f"{shown(top)}: holds {found}: expected a folder of images for each of two classes or more"
+        )
+    return classes
+
+
+def read_image_files(paths: Sequence[Path], options: ImageOptions) -> Images:
+    """These files, labelled 0.
+
+    Raises:
+        As `image_folder`.
+    """
+    need_pillow("reading images")
+    return _images(paths[0].parent, (), [(path, 0) for path in paths], options, None)
+
+
+def has_class_folders(place: Path) -> bool:
+    """Whether there are folders of images in a folder, or in its `train`."""
+    top, _ = _parts(place)
+    return top != place or any(_image_names(top / name) for name in _class_folders(top))
+
+
+def image_files(place: Path) -> list[Path]:
+    """The images that stand in a folder itself, by name."""
+    return [place / name for name in _image_names(place)]
+
+
+def _has_folder(place: Path, name: str) -> bool:
+    with reading(place / name):
+        return (place / name).is_dir()
+
+
+def _class_folders(place: Path) -> tuple[str, ...]:
+    names = (name for name in list_folder(place) if not name.startswith("."))
+    return tuple(name for name in names if (place / name).is_dir())
+
+
+def _image_names(place: Path) -> list[str]:
+    return [n for n in list_folder(place) if not n.startswith(".") and is_image_name(place / n)]
+
+
+def _files(top: Path, here: Sequence[str], classes: Sequence[str]) -> list[tuple[Path, int]]:
+    """Files of the classes that are here, each with the number of its class among all."""
+    found: list[tuple[Path, int]] = []
+    for name in here:
+        place = top / name
+        others = [n for n in list_folder(place) if not n.startswith(".")]
+        names = [n for n in others if is_image_name(place / n)]
+        if wrong := [n for n in others if n not in set(names)]:
+            raise DataError(
+                f"{shown(place / wrong[0])}: expected only JPEG and PNG files (.jpg, .jpeg, .png) in a class "
+                f"folder, and {len(wrong)} of {len(others)} are something else: move them away"
+            )
+        if not names:
+            raise DataError(f"{shown(place)}: this class has no images: add some, or remove it")
+        found += [(place / n, classes.index(name)) for n in names]
+    return found
+
+
+def _images(
+    top: Path,
+    classes: Sequence[str],
+    files: Sequence[tuple[Path, int]],
+    options: ImageOptions,
+    expected: tuple[int, int] | None,
+) -> Images:
+    """The files decoded, which are all of one size; that which is expected, if one is."""
+    if options.size is not None:
+        check_room(top, 15 * options.size**2 * len(files), SMALLER)  # as bytes, and as float32
+    elif isinstance(first := _decode_all([files[0][0]], options)[0], np.ndarray):
+        check_room(top, 5 * first.size * len(files), SMALLER)
+    pixels = _decode_all([path for path, _ in files], options)
+    bad = [k for k, found in enumerate(pixels) if isinstance(found, str)]
+    words = tuple(f"{shown(files[k][0])}: {pixels[k]}" for k in bad)
+    if bad and options.bad_images == "error":
+        raise _refused(top, words, len(files))
+    good = [k for k in range(len(files)) if k not in set(bad)]
+    for number, name in enumerate(classes):
+        if {k for k in bad if files[k][1] == number} and not any(
+            files[k][1] == number for k in good
+        ):
+            raise DataError(f"{shown(top / name)}: none of its images can be decoded: {words[0]}")
+    if not good:
+        raise DataError(f"{shown(top)}: none of its images can be decoded: {words[0]}")
+    arrays = [found for found in pixels if not isinstance(found, str)]
+    _check_sizes([files[k][0] for k in good], arrays, expected)
+    x = np.empty((len(arrays), *arrays[0].shape), np.float32)
+    for row, array in enumerate(arrays):
+        np.divide(array, np.float32(255.0), out=x[row])
+    y = np.array([files[k][1] for k in good], np.int64)
+    return Images(x, y, tuple(files[k][0] for k in good), words)
+
+
+def _decode_all(paths: Sequence[Path], options: ImageOptions) -> list[NDArray[np.uint8] | str]:
+    """Pixels of each file, or why there are none; Pillow decodes without the interpreter's lock."""
+
+    def decode(path: Path) -> NDArray[np.uint8] | str:
+        try:
+            return decoded(path, options.size)
+        except DataError as error:
+            return str(error)
+
+    from concurrent.futures import ThreadPoolExecutor  # rarely needed
+
+    # Pillow warns of details of files, such as EXIF data, by a list that all threads share.
+    with warnings.catch_warnings(), ThreadPoolExecutor(options.workers or thread_count()) as pool:
+        warnings.simplefilter("ignore")
+        return list(pool.map(decode, paths))
+
+
+def _refused(top: Path, words: Sequence[str], files: int) -> MagmaDNNError:
+    more = f"; and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    return DataError(
+        f"{shown(top)}: {len(words)} of {files} images cannot be decoded: "
+        f"{'; '.join(words[:_LISTED])}{more}: "
+        'repair or remove them, or leave them out with bad_images="skip"'
+    )
+
+
+def _check_sizes(
+    paths: Sequence[Path],
+    arrays: Sequence[NDArray[np.uint8]],
+    expected: tuple[int, int] | None,
+) -> None:
+    first = arrays[0].shape[:2] if expected is None else expected
+    for path, array in zip(paths, arrays, strict=True):
+        if array.shape[:2] != first:
+            whose = f"{shown(paths[0])} has" if expected is None else "training images have"
+            raise DataError(
+                f"{shown(path)}: has {array.shape[1]} x {array.shape[0]} pixels, but {whose} "
+                f"{first[1]} x {first[0]}: give image_size=64, say, to scale all to one size"
+            )

@@ -1,0 +1,367 @@
+"""Folders of JPEG and PNG files, and CIFAR-100."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, PngImagePlugin
+
+import magmadnn.data as data
+from magmadnn.data.images.decoding import decoded
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    MissingExtraError,
+    ShapeError,
+    UnknownNameError,
+)
+from tests.data.conftest import random_bytes
+
+
+def save(path: Path, pixels: Any, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    image.save(path, **options)
+    return path
+
+
+def pixels_of(name: str, height: int = 5, width: int = 7) -> Any:
+    return random_bytes(height * width * 3, name).reshape(height, width, 3)
+
+
+def folder_of(root: Path, parts: tuple[str, ...] = ("train", "test"), size: int = 5) -> Path:
+    """Three images for each of two classes in each part; all different."""
+    for part in parts:
+        for name in ("dog", "cat"):
+            for k in range(3):
+                image = pixels_of(f"{part}{name}{k}", size, size)
+                save(root / part / name / f"{k}.png", image)
+    return root
+
+
+def test_classes_and_rows_are_in_the_order_of_names(tmp_path):
+    found = data.image_folder(folder_of(tmp_path))
+    assert found.classes == ("cat", "dog")
+    assert found.train.x.shape == (6, 5, 5, 3)
+    assert found.train.x.dtype == np.float32
+    assert found.train.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.train.paths[4] == tmp_path / "train" / "dog" / "1.png"
+    expected = pixels_of("traindog1", 5, 5) / np.float32(255)
+    np.testing.assert_array_equal(found.train.x[4], expected)
+    np.testing.assert_array_equal(found.test.x[2], pixels_of("testcat2", 5, 5) / np.float32(255))
+
+
+def test_val_is_the_test_set_where_there_is_no_other(tmp_path):
+    folder_of(tmp_path, ("train", "val"))
+    assert data.image_folder(tmp_path).test.paths[0].parent == tmp_path / "val" / "cat"
+    folder_of(tmp_path, ("test",))
+    assert data.image_folder(tmp_path).test.paths[0].parent == tmp_path / "test" / "cat"
+
+
+def test_without_train_all_images_are_training_images_and_load_splits_them(tmp_path):
+    folder_of(tmp_path, ("",))
+    found = data.image_folder(tmp_path)
+    assert found.test is None
+    assert len(found.train.x) == 6
+    loaded = data.load(str(tmp_path), test_split=0.5, seed=3)
+    assert (len(loaded.x_train), len(loaded.x_test)) == (3, 3)
+    assert loaded.preparation.classes == ("cat", "dog")
+    assert "split by seed 3" in loaded.description
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_number_of_workers_changes_nothing(tmp_path, workers):
+    folder_of(tmp_path)
+    one = data.image_folder(tmp_path, image_size=3, loader_workers=1)
+    found = data.image_folder(tmp_path, image_size=3, loader_workers=workers)
+    np.testing.assert_array_equal(found.train.x, one.train.x)
+    assert found.train.paths == one.train.paths
+
+
+# --- one image ---
+
+
+def test_grey_palette_and_transparent_images_become_rgb(tmp_path):
+    grey = random_bytes(20, "grey").reshape(4, 5)
+    equal = np.repeat(grey[..., None], 3, axis=-1)
+    np.testing.assert_array_equal(decoded(save(tmp_path / "grey.png", grey), None), equal)
+    sixteen = Image.fromarray(grey.astype(np.uint16) * 256 + 77)
+    np.testing.assert_array_equal(decoded(save(tmp_path / "sixteen.png", sixteen), None), equal)
+    colours = np.array([[255, 0, 0], [0, 200, 0], [7, 8, 9]], np.uint8)
+    palette = Image.fromarray((grey % 3).astype(np.uint8), "L")
+    palette.putpalette(colours.tobytes())
+    np.testing.assert_array_equal(
+        decoded(save(tmp_path / "palette.png", palette), None), colours[grey % 3]
+    )
+    # Half of red over white: 255 * 128/255 + 0 ... = (255, 127, 127).
+    half = Image.new("RGBA", (2, 3), (255, 0, 0, 128))
+    np.testing.assert_array_equal(
+        decoded(save(tmp_path / "half.png", half), None), np.full((3, 2, 3), [255, 127, 127])
+    )
+    hidden = Image.new("RGBA", (2, 3), (1, 2, 3, 0))
+    assert (decoded(save(tmp_path / "hidden.png", hidden), None) == 255).all()
+
+
+def test_the_orientation_of_exif_data_is_obeyed(tmp_path):
+    pixels = np.zeros((8, 16, 3), np.uint8)
+    pixels[:, :8] = 250  # the left half is light
+    exif = Image.Exif()
+    exif[274] = 6  # turned by 90 degrees: what is left in the file is on top
+    path = save(tmp_path / "turned.jpg", pixels, exif=exif, quality=95)
+    found = decoded(path, None)
+    assert found.shape == (16, 8, 3)
+    assert found[:7].min() > 240
+    assert found[9:].max() < 15
+
+
+def test_an_image_is_scaled_on_its_shorter_side_and_its_middle_kept(tmp_path):
+    # Three squares of 6 x 6 in a row: the middle one is kept, and each 2 x 2 pixels of it averaged.
+    pixels = np.zeros((6, 18, 3), np.uint8)
+    pixels[:, 6:12] = np.repeat(np.repeat([[10, 90], [50, 130]], 3, 0), 3, 1)[..., None]
+    pixels[:, :6], pixels[:, 12:] = 255, 255
+    found = decoded(save(tmp_path / "wide.png", pixels), 2)
+    assert found.shape == (2, 2, 3)
+    # A triangle that reaches 3 pixels each way: of a row, 7/9 are of the own square, 1/9 of each neighbour;
+    # of a column at the image's edge 7/8 and 1/8.
+    across = np.array([[7, 1], [1, 7]]) / 9
+    down = np.array([[7, 1], [1, 7]]) / 8
+    expected = down @ (np.array([[10, 90], [50, 130]]) @ across.T + 255 / 9)
+    np.testing.assert_allclose(found[..., 0], expected, atol=1)  # rounded after each direction
+
+
+# --- what is wrong ---
+
+
+def broken(root: Path, name: str, content: bytes) -> Path:
+    path = folder_of(root) / "train" / "dog" / name
+    path.write_bytes(content)
+    return path
+
+
+def jpeg_bytes(height: int = 40, width: int = 40) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels_of("jpeg", height, width)).save(file, "jpeg")
+    return file.getvalue()
+
+
+def png_bytes() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels_of("png")).save(file, "png")
+    return file.getvalue()
+
+
+def huge_png() -> bytes:
+    """A small file that says it holds 4,000,000,000 pixels."""
+    import struct
+    import zlib
+
+    head = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 100_000, 8, 2, 0, 0, 0)
+    data = png_bytes()
+    return data[:12] + head + struct.pack(">I", zlib.crc32(head)) + data[33:]
+
+
+DAMAGED = {
+    "cut.jpg": (jpeg_bytes()[:-200], "is cut short (image file is truncated"),
+    "empty.jpg": (b"", "is empty"),
+    "really.jpg": (png_bytes(), "holds PNG, not JPEG as its name says"),
+    "really.png": (jpeg_bytes(), "holds JPEG, not PNG as its name says"),
+    "gif.png": (b"GIF89a...", "holds GIF, not PNG as its name says"),
+    "text.png": (b"hello", "holds no image, not PNG as its name says"),
+    "huge.png": (huge_png(), "has 40000 x 100000 pixels, over 67,108,864, taken for an attack"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_cannot_be_decoded_is_named_with_its_reason(tmp_path, name):
+    content, words = DAMAGED[name]
+    path = broken(tmp_path, name, content)
+    with pytest.raises(DataError) as found:
+        data.image_folder(tmp_path, image_size=4)
+    assert str(found.value).startswith(
+        f"{tmp_path}/train: 1 of 7 images cannot be decoded: {path}: {words}"
+    )
+    assert str(found.value).endswith(
+        'repair or remove them, or leave them out with bad_images="skip"'
+    )
+
+
+def test_all_damaged_files_are_counted_and_can_be_left_out(tmp_path):
+    for name, (content, _) in DAMAGED.items():
+        broken(tmp_path, name, content)
+    with pytest.raises(DataError, match=r"7 of 13 images cannot be decoded.*and 2 more"):
+        data.image_folder(tmp_path, image_size=4)
+    found = data.image_folder(tmp_path, image_size=4, bad_images="skip")
+    clean = data.image_folder(folder_of(tmp_path / "clean"), image_size=4)
+    np.testing.assert_array_equal(found.train.x, clean.train.x)
+    np.testing.assert_array_equal(found.train.y, clean.train.y)
+    assert len(found.train.skipped) == 7
+    loaded = data.load(str(tmp_path), image_size=4, bad_images="skip")
+    assert len(loaded.notes) == 7
+    assert "7 left out that cannot be decoded" in loaded.description
+
+
+def other_sizes(root: Path) -> Path:
+    save(folder_of(root) / "train" / "dog" / "9.png", pixels_of("x", 6, 5))
+    return root
+
+
+def without_images(root: Path) -> Path:
+    (folder_of(root) / "train" / "empty").mkdir()
+    return root
+
+
+def with_text(root: Path) -> Path:
+    (folder_of(root) / "train" / "cat" / "notes.txt").write_text("x")
+    return root
+
+
+def new_class(root: Path) -> Path:
+    save(folder_of(root) / "test" / "horse" / "0.png", pixels_of("x", 5, 5))
+    return root
+
+
+def one_class(root: Path) -> Path:
+    save(root / "train" / "cat" / "0.png", pixels_of("x", 5, 5))
+    return root
+
+
+def other_test_size(root: Path) -> Path:
+    folder_of(root, ("train",), 5)
+    return folder_of(root, ("test",), 6)
+
+
+MISTAKES = {
+    other_sizes: "{p}/train/dog/9.png: has 5 x 6 pixels, but {p}/train/cat/0.png has 5 x 5: give "
+    "image_size=64, say, to scale all to one size",
+    other_test_size: "{p}/test/cat/0.png: has 6 x 6 pixels, but training images have 5 x 5: give "
+    "image_size=64, say, to scale all to one size",
+    without_images: "{p}/train/empty: this class has no images: add some, or remove it",
+    with_text: "{p}/train/cat/notes.txt: expected only JPEG and PNG files (.jpg, .jpeg, .png) in a "
+    "class folder, and 1 of 4 are something else: move them away",
+    new_class: "{p}/test: the class 'horse' is not among those of {p}/train: remove its folder, or "
+    "train on it too",
+    one_class: "{p}/train: holds one class, 'cat': expected a folder of images for each of two "
+    "classes or more",
+}
+
+
+@pytest.mark.parametrize("make", MISTAKES)
+def test_folders_that_cannot_be_trained_on(tmp_path, make):
+    make(tmp_path)
+    with pytest.raises(DataError) as found:
+        data.image_folder(tmp_path)
+    assert str(found.value) == MISTAKES[make].format(p=tmp_path)
+
+
+def test_arguments_out_of_range(tmp_path):
+    for options, words in (
+        ({"image_size": 0}, "image_size must be a whole number from 1 to 4096, got 0"),
+        ({"image_size": 3.5}, "image_size must be a whole number from 1 to 4096, got 3.5"),
+        ({"loader_workers": 0}, "loader_workers must be a whole number from 1 to 1024, got 0"),
+    ):
+        with pytest.raises(ArgumentError) as found:
+            data.image_folder(tmp_path, **options)
+        assert str(found.value) == words
+    with pytest.raises(UnknownNameError, match="bad_images"):
+        data.image_folder(tmp_path, bad_images="ignore")
+    with pytest.raises(ArgumentError, match="image_size scales JPEG and PNG files"):
+        data.load("mnist", image_size=32)
+
+
+def test_without_pillow_the_error_says_how_to_install_it(tmp_path, monkeypatch):
+    folder_of(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(MissingExtraError, match=r"reading images needs Pillow.*\[data\]"):
+        data.image_folder(tmp_path)
+
+
+def test_a_bomb_in_a_text_chunk_of_a_png_is_refused(tmp_path):
+    info = PngImagePlugin.PngInfo()
+    info.add_text("comment", "x" * (1 << 24), zip=True)
+    path = folder_of(tmp_path) / "train" / "cat" / "bomb.png"
+    Image.new("RGB", (5, 5)).save(path, pnginfo=info)
+    with pytest.raises(DataError, match="is damaged"):
+        data.image_folder(tmp_path)
+
+
+# --- for a trained model ---
+
+
+def test_rows_for_a_trained_model_are_scaled_as_in_training(tmp_path):
+    folder_of(tmp_path, size=9)
+    loaded = data.load(str(tmp_path), image_size=4)
+    assert loaded.preparation.image_size == 4
+    again = data.Preparation.from_json(loaded.preparation.to_json())
+    assert again == loaded.preparation
+    kept = loaded.keeping_back(0.5, 0).preparation
+    assert kept.image_size == 4
+    rows = data.load_for(again, str(tmp_path))
+    assert rows.is_test_set
+    np.testing.assert_array_equal(rows.x, loaded.test()[0])
+    assert rows.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert rows.files[3] == str(tmp_path / "test" / "dog" / "0.png")
+
+
+def test_images_without_classes_are_read_for_prediction(tmp_path):
+    folder_of(tmp_path, size=9)
+    made = data.load(str(tmp_path), image_size=4).preparation
+    place = tmp_path / "test" / "dog"
+    rows = data.load_for(made, str(place), with_target=False)
+    assert rows.files == tuple(str(place / f"{k}.png") for k in range(3))
+    one = data.load_for(made, str(place / "2.png"), with_target=False)
+    np.testing.assert_array_equal(one.x, rows.x[2:])
+
+
+def test_images_of_another_size_do_not_fit_a_model_of_unscaled_ones(tmp_path):
+    made = data.load(str(folder_of(tmp_path / "five"))).preparation
+    folder_of(tmp_path / "six", size=6)
+    with pytest.raises(ShapeError, match=r"\(6, 6, 3\), expected \(5, 5, 3\)"):
+        data.load_for(made, str(tmp_path / "six"))
+
+
+# --- CIFAR-100 ---
+
+
+def cifar100_files(folder: Path, rows: int = 5) -> dict[str, Any]:
+    records = {}
+    for name in ("train.bin", "test.bin"):
+        batch = random_bytes(rows * 3074, name).reshape(rows, 3074)
+        batch[:, 0], batch[:, 1] = np.arange(rows) * 7 % 20, np.arange(rows) * 37 % 100
+        (folder / name).write_bytes(batch.tobytes())
+        records[name] = batch
+    return records
+
+
+def test_cifar100_has_fine_and_coarse_labels(tmp_path):
+    records = cifar100_files(tmp_path)
+    (x, y), (_, y_test) = data.cifar100(tmp_path)
+    assert x.shape == (5, 32, 32, 3)
+    assert y.tolist() == [0, 37, 74, 11, 48]
+    assert data.cifar100(tmp_path, labels="coarse")[1][1].tolist() == [0, 7, 14, 1, 8]
+    assert y_test.tolist() == records["test.bin"][:, 1].tolist()
+    byte = records["train.bin"][2, 2 + 1024 * 1 + 32 * 30 + 5]
+    assert x[2, 30, 5, 1] == np.float32(byte) / np.float32(255.0)
+    assert data.cifar100_classes(tmp_path) is None
+    (tmp_path / "coarse_label_names.txt").write_text("\n".join(f"group{k}" for k in range(20)))
+    assert data.cifar100_classes(tmp_path, labels="coarse")[7] == "group7"
+    assert "CIFAR-100" in data.load(str(tmp_path)).description
+
+
+def test_cifar100_files_that_are_something_else(tmp_path):
+    records = cifar100_files(tmp_path)
+    (tmp_path / "train.bin").write_bytes(bytes(3073 * 2))  # of CIFAR-10
+    with pytest.raises(DataError, match="no CIFAR-100 batch: expected a multiple of 3074 bytes"):
+        data.cifar100(tmp_path)
+    records["train.bin"][1, 1] = 100
+    (tmp_path / "train.bin").write_bytes(records["train.bin"].tobytes())
+    with pytest.raises(DataError, match=r"record 1 has the label 100, outside the classes 0\.\.99"):
+        data.cifar100(tmp_path)
+    (tmp_path / "train.bin").unlink()
+    with pytest.raises(DataError, match=r"train\.bin .* is missing"):
+        data.cifar100(tmp_path)
+    with pytest.raises(UnknownNameError):
+        data.cifar100(tmp_path, labels="finest")
