@@ -39,6 +39,11 @@ class Dump:
         self._at = None if base is None else _numbered(base, kind)
         self._count = 0
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is written."""
+        return self._at is not None
+
     def add(self, name: str, text: Callable[[], str]) -> None:
         """Write what a pass made; `text` is asked only where it is wanted."""
         if self._at is not None:

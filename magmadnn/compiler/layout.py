@@ -11,6 +11,7 @@ memory, whose strides and dtype its stand-in has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
@@ -28,8 +29,10 @@ from magmadnn.compiler.kernels.operands import (
 from magmadnn.graph.dim import Dim, bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
+from magmadnn.graph.spec import Spec
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
+MOST_SYMBOLS = len(_PRIMES)  # of a program in which each has a stand-in of its own
 
 
 class Layouts:
@@ -74,6 +77,24 @@ class Layouts:
         other._copied = {new[node] for node in self.bases if node in self._copied}
         other._loads = {new[node] for node in self.bases if node in self._loads}
         return other
+
+    def laid_out(self, new: Mapping[Node, Node]) -> Layouts | None:
+        """The same for a program of other nodes and sizes; None where not the same values are views.
+
+        Args:
+            new: what stands for each node, in their order.
+        """
+        copied = {new[node] for node in self.bases if node in self._copied}
+        loads = {new[node] for node in self.bases if node in self._loads}
+        other = Layouts(new.values(), copied, loads)
+        alike = all(other.bases[new[node]] is new[base] for node, base in self.bases.items())
+        return other if alike else None
+
+    @staticmethod
+    def bytes_of(spec: Spec) -> int:
+        """How large a stand-in is at most, where each symbol is the largest that there is."""
+        symbols = dict.fromkeys(spec.symbols, max(_PRIMES))
+        return math.prod(bind_shape(spec.shape, symbols)) * spec.dtype.itemsize
 
     def _place(self, node: Node) -> None:
         for size in node.shape:

@@ -28,6 +28,7 @@ from magmadnn.compiler.kernels.operands import (
 )
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.regions.below import is_below
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import Region, RegionKind, matrix_of
 from magmadnn.compiler.regions.stages import (
@@ -181,10 +182,6 @@ def _dtype(region: Region) -> str:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _is_known(columns: Size, below: int) -> bool:
-    return isinstance(columns, int) and columns < below
-
-
 def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered:
     formulas = _Formulas(region, layouts)
     stages = Stages(region, layouts)
@@ -219,8 +216,8 @@ def _lower_rows(region: Region, layouts: Layouts, needed: list[Node]) -> Lowered
             for r, s, t, w in zip(reduce, store, then, store_row, strict=True)
         ),
         _dtype(region),
-        short=stages.count > 1 and _is_known(region.columns, SHORT_ROW + 1),
-        narrow=stages.count > 1 and _is_known(region.columns, NARROW_ROW),
+        short=stages.count > 1 and is_below(region.columns, SHORT_ROW + 1),
+        narrow=stages.count > 1 and is_below(region.columns, NARROW_ROW),
     )
     reads, shapes = tuple(formulas.reads), tuple(formulas.shapes)
     return Lowered(kernel, reads, tuple(writes), shapes=shapes)

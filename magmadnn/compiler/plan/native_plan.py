@@ -6,7 +6,7 @@ Sizes need not be known: a plan is laid out in memory once for each set of sizes
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -39,6 +39,7 @@ from .listing import describe
 from .loop import LoopPlan, loop_plan
 from .memory import Arena, arena_of
 from .reuse import drafted
+from .sizes import planned
 
 Pass = Callable[[Draft], Draft]
 
@@ -67,13 +68,9 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
-PASSES: tuple[Pass, ...] = (
-    *map(on_program, (*BEFORE_FUSION, widen, recompute)),
-    fuse,
-    fold,
-    order,
-    select,
-)
+_ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute)))
+_ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
+PASSES: tuple[Pass, ...] = (*_ON_PROGRAMS, *_ON_REGIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +143,21 @@ class NativePlan:
 
 
 def _passed(program: Program, check: bool, rounding: bool, dump: Dump) -> Draft:
-    """What all passes make of a program."""
-    draft = Draft(program)
-    for run_pass in PASSES:
+    """What all passes make of a program; those over regions run once for programs that differ in sizes."""
+    run = functools.partial(_run, check=check, rounding=rounding, dump=dump)
+    draft = run(_ON_PROGRAMS, Draft(program))
+
+    def regions(program: Program) -> Draft:
+        return run(_ON_REGIONS, Draft(program))
+
+    if dump.is_wanted:  # with its own sizes after every pass
+        return regions(draft.program)
+    return planned(draft.program, regions, rounding)
+
+
+def _run(passes: Sequence[Pass], draft: Draft, check: bool, rounding: bool, dump: Dump) -> Draft:
+    """What some passes make of a draft."""
+    for run_pass in passes:
         apart = not rounding and run_pass is fuse
         after = _fuse_without_rounding(draft) if apart else run_pass(draft)
         if check:

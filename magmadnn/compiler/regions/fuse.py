@@ -25,6 +25,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
+from .below import is_below
 from .copies import layouts_of
 from .growth import Growth
 from .loads import is_product
@@ -407,7 +408,7 @@ class Fusion:
 
 
 def _is_narrow(region: Region) -> bool:
-    return bool(region.rows) and isinstance(region.columns, int) and region.columns < NARROW_ROW
+    return bool(region.rows) and is_below(region.columns, NARROW_ROW)
 
 
 def fuse(

@@ -1,0 +1,68 @@
+"""What a program looks like: equal for programs that are built alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.node import CONSTANT, Node
+from magmadnn.graph.program import Program
+
+_LARGEST = 1 << 16  # bytes of a constant that is compared
+
+
+class NotComparedError(Exception):
+    """A program holds something that is not compared by value."""
+
+
+def look_of(program: Program) -> Hashable:
+    """Equal for programs that are built alike, names included: ops, inputs, attributes, sizes, constants.
+
+    Raises:
+        NotComparedError: where something has no value that could be compared.
+    """
+    numbers: dict[Node, int] = {}
+    entries = []
+    for node in program.nodes():
+        numbers[node] = len(numbers)
+        inputs = tuple(numbers[i] for i in node.inputs)
+        value = look_of_constant(node.value) if node.op is CONSTANT else None
+        attributes = tuple((k, plain(v)) for k, v in node.attributes.items())
+        names = (str(node.name), tuple(map(str, node.path)))
+        entries.append((id(node.op), inputs, node.shape, node.dtype, attributes, value, names))
+    outputs = tuple(numbers[n] for n in program.outputs)
+    # a variable that is only written is no node of the program
+    updates = tuple((numbers.get(t, t.spec), numbers[v]) for t, v in program.updates)
+    if any(t not in numbers for t, _ in program.updates):
+        raise NotComparedError
+    return tuple(entries), outputs, updates
+
+
+def look_of_constant(value: Any) -> Hashable:
+    """Equal for arrays of the same bytes, shape and dtype.
+
+    Raises:
+        NotComparedError: of a large one.
+    """
+    array = np.asarray(value)
+    if array.nbytes > _LARGEST:
+        raise NotComparedError
+    return array.dtype, array.shape, array.tobytes()
+
+
+def plain(value: Any) -> Hashable:
+    """Equal for attributes that mean the same: 1, 1.0 and True do not, nor do 0.0 and -0.0.
+
+    Raises:
+        NotComparedError: for anything that is no number, text, size or dtype.
+    """
+    if isinstance(value, (tuple, list)):
+        return (type(value), *map(plain, value))
+    if isinstance(value, float):
+        return (float, value.hex())
+    if value is None or isinstance(value, (bool, int, str, Dim, np.dtype, type)):
+        return (type(value), value)
+    raise NotComparedError

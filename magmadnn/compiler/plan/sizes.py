@@ -1,0 +1,323 @@
+"""One plan for many sizes: what becomes of regions is found out once, with symbols in place of widths.
+
+A network that is a little wider than the last one has the same regions, phases and kernels; only numbers in
+them differ. So the passes over regions run once with a symbol in place of each number of `LEAST` or more that
+is a size of some value, and later programs fill in theirs. The passes take symbols for any size, as they do
+for `batch`; what else they decided by numbers is noted, and a program for which one of these decisions would
+come out differently is planned by itself.
+
+Such decisions are:
+
+- which sizes are equal: those that are have one symbol;
+- which products of sizes are equal: where two of different formulas are one number, nothing is filled in;
+- whether a size is below a number: `regions/below.py`;
+- which movements are views: compared with those of the program at hand;
+- sizes that are made of others, such as 784 of 28 and 28, have to be so; what is made by an unknown rule has
+  to be the same number.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.compiler.layout import MOST_SYMBOLS, Layouts
+from magmadnn.compiler.regions.below import Answer, noted_answers
+from magmadnn.compiler.regions.draft import Draft
+from magmadnn.errors import MagmaDNNError, ShapeError
+from magmadnn.graph.dim import Dim, Shape, Size, divide, product, substitute
+from magmadnn.graph.node import CONSTANT, Node
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.program import Program
+from magmadnn.graph.spec import Spec
+
+from .copied import copied
+from .look import NotComparedError, look_of_constant, plain
+
+LEAST = 16  # smaller sizes are numbers: axes are numbered below, and rules ask for 0 and 1
+_MOST = 32  # structures that are kept
+_MOST_TEMPLATES = 4  # of one structure, for sizes that are decided upon differently
+_LARGEST = 1 << 24  # bytes of a stand-in: some movements copy theirs
+_MARK = "size "  # what names of symbols begin with: no symbol of a user's program does
+
+Run = Callable[[Program], Draft]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A program but for its sizes.
+
+    Attributes:
+        key: equal for programs that differ in these only.
+        sizes: the numbers, in the order in which they come first.
+    """
+
+    key: Hashable
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A draft with symbols, and the sizes that may be filled in.
+
+    Attributes:
+        draft: after the passes over regions.
+        nodes: those of its program.
+        settled: sizes without a symbol of their own: their place among those of the look, and what they are.
+        answers: whether sizes are below numbers.
+        products: sizes and products of sizes that have symbols, all of them different,
+        others: and those that have none.
+    """
+
+    draft: Draft
+    nodes: tuple[Node, ...]
+    settled: tuple[tuple[int, Size], ...]
+    answers: tuple[Answer, ...]
+    products: tuple[Dim, ...]
+    others: frozenset[Size]
+
+
+@dataclass
+class _Known:
+    """What is kept of one structure; `ops`: while they are kept, no other op has their id."""
+
+    ops: tuple[object, ...]
+    templates: list[_Template]
+
+
+_known: OrderedDict[Hashable, _Known] = OrderedDict()
+_lock = ProcessLock()
+
+
+def planned(program: Program, run: Run, way: Hashable) -> Draft:
+    """What the passes over regions make of a program: run, or filled into what they made of another.
+
+    The first program of a structure is planned by itself, so that nothing is done twice for what never
+    comes again. The second one is planned with symbols, and the third finds these.
+
+    Args:
+        program: after the passes over programs.
+        run: the passes over regions.
+        way: what else the result depends on.
+    """
+    try:
+        look = _look_of(program)
+    except NotComparedError:
+        return run(program)
+    if not look.sizes:
+        return run(program)
+    known = _of_structure((way, look.key), program)
+    if known is None:
+        return run(program)
+    for template in tuple(known.templates):
+        if (found := _filled(template, program, look.sizes)) is not None:
+            return found
+    made = None
+    if len(known.templates) < _MOST_TEMPLATES:
+        made = _template(program, look.sizes, run)
+    found = None if made is None else _filled(made, program, look.sizes)
+    if made is None or found is None:
+        return run(program)
+    known.templates.append(made)
+    return found
+
+
+def _of_structure(key: Hashable, program: Program) -> _Known | None:
+    """What is known of programs like this one; None, and noted, where it is the first."""
+    with _lock:
+        known = _known.get(key)
+        if known is None:
+            _known[key] = _Known(tuple(dict.fromkeys(node.op for node in program.nodes())), [])
+            if len(_known) > _MOST:
+                _known.popitem(last=False)
+        else:
+            _known.move_to_end(key)
+    return known
+
+
+def _look_of(program: Program) -> _Look:
+    """A program with numbers of sizes taken out.
+
+    Raises:
+        NotComparedError: where something has no value that could be compared.
+    """
+    numbers: dict[Node, int] = {}
+    places: dict[int, int] = {}
+
+    def taken(size: Size) -> Hashable:
+        if isinstance(size, int) and size >= LEAST:
+            return ("size", places.setdefault(size, len(places)))
+        return size
+
+    entries = []
+    for node in program.nodes():
+        numbers[node] = len(numbers)
+        shape = node.shape if node.op is CONSTANT else tuple(map(taken, node.shape))
+        attributes = tuple(
+            (k, "shape" if _is_shape(v, node) else plain(v)) for k, v in node.attributes.items()
+        )
+        value = look_of_constant(node.value) if node.op is CONSTANT else None
+        inputs = tuple(numbers[i] for i in node.inputs)
+        entries.append((id(node.op), inputs, shape, node.dtype, attributes, value))
+    if any(target not in numbers for target, _ in program.updates):
+        raise NotComparedError
+    outputs = tuple(numbers[n] for n in program.outputs)
+    updates = tuple((numbers[t], numbers[v]) for t, v in program.updates)
+    return _Look((tuple(entries), outputs, updates), tuple(places))
+
+
+def _is_open(size: Size) -> bool:
+    return isinstance(size, int) and size >= LEAST
+
+
+def _is_shape(value: Any, node: Node) -> bool:
+    """Whether an attribute is the shape of the result, with sizes that get symbols."""
+    return isinstance(value, tuple) and value == node.shape and any(map(_is_open, value))
+
+
+# --- making ---------------------------------------------------------------------------------------
+
+
+def _template(program: Program, sizes: Sequence[int], run: Run) -> _Template | None:
+    """What the passes make of a program with symbols for its sizes; None where it cannot have any."""
+    if any(s.startswith(_MARK) for node in program.nodes() for s in node.spec.symbols):
+        return None
+    hints = _named(sizes)
+    terms: dict[int, Size] = {n: Dim.symbol(s) for s, n in hints.items()}
+    opened = _opened(program, terms)
+    while isinstance(opened, Node):
+        known = _settled(opened, terms, hints)
+        terms = {n: substitute(term, known) for n, term in terms.items()}
+        opened = _opened(program, terms)
+    nodes = tuple(opened.nodes())
+    free = {s for term in terms.values() if isinstance(term, Dim) for s in term.symbols}
+    own = {s for node in nodes for s in node.spec.symbols}
+    if not free or len(own) > MOST_SYMBOLS:
+        return None
+    with noted_answers(hints) as answers:
+        draft = run(opened)
+    products = set(_products(draft))
+    symbolic = tuple(p for p in products if isinstance(p, Dim) and p.symbols & free)
+    settled = tuple((k, terms[n]) for k, n in enumerate(sizes) if terms[n] != Dim.symbol(_name(k)))
+    return _Template(
+        draft, nodes, settled, tuple(answers), symbolic, frozenset(products.difference(symbolic))
+    )
+
+
+def _name(place: int) -> str:
+    return f"{_MARK}{place}"
+
+
+def _named(sizes: Sequence[int]) -> dict[str, int]:
+    """Sizes by the names of their symbols."""
+    return {_name(place): number for place, number in enumerate(sizes)}
+
+
+def _opened(program: Program, terms: Mapping[int, Size]) -> Program | Node:
+    """A program of other nodes, with terms for sizes; or a node whose rule for shapes does not hold."""
+    new: dict[Node, Node] = {}
+    for node in program.nodes():
+        shape = node.shape if node.op is CONSTANT else _with(node.shape, terms)
+        spec = Spec(shape, node.dtype)
+        attributes = MappingProxyType(
+            {k: _with(v, terms) if _is_shape(v, node) else v for k, v in node.attributes.items()}
+        )
+        inputs = tuple(new[i] for i in node.inputs)
+        if not _holds(node, inputs, spec, attributes):
+            return node
+        value = node.value if node.op is CONSTANT else None
+        new[node] = Node(node.op, inputs, spec, attributes, "", value, (), None)
+    outputs = tuple(new[n] for n in program.outputs)
+    return Program(outputs, tuple((new[t], new[v]) for t, v in program.updates))
+
+
+def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) -> Mapping[str, Size]:
+    """What symbols have to be for the rule of a node to hold.
+
+    The largest size of a movement follows from the others, such as 784 from 28 and 28. Of other nodes, the
+    sizes that an attribute tells are numbers, or else all.
+    """
+    own = [size for n in (node, *node.inputs) for size in n.shape if _is_open(size)]
+    used = {
+        s for size in own if isinstance(t := terms[size], Dim) for s in t.symbols & hints.keys()
+    }
+    largest = max(own)
+    symbol = terms[largest]
+    if _reshapes(node) and isinstance(symbol, Dim) and symbol.is_symbol:
+        shapes = [node.shape, node.inputs[0].shape]
+        side, other = shapes if largest in shapes[0] else reversed(shapes)
+        rest = list(side)
+        rest.remove(largest)
+        try:
+            term = divide(product(_with(other, terms)), product(_with(tuple(rest), terms)))
+        except ShapeError:
+            term = symbol
+        if not (isinstance(term, Dim) and term.symbols & symbol.symbols):
+            return {str(symbol): term}
+    known = {s: hints[s] for s in used}
+    told = {s: n for s, n in known.items() if n in node.attributes.values()}  # such as a count
+    return told or known
+
+
+def _reshapes(node: Node) -> bool:
+    """Whether a movement keeps the number of elements."""
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.MOVEMENT or len(node.inputs) != 1:
+        return False
+    return product(node.inputs[0].shape) == product(node.shape)
+
+
+def _holds(node: Node, inputs: Sequence[Node], spec: Any, attributes: Mapping[str, Any]) -> bool:
+    """Whether an op's rule gives just this, and a stand-in of it is small."""
+    if spec == node.spec and all(
+        i.spec == o.spec for i, o in zip(inputs, node.inputs, strict=True)
+    ):
+        return True
+    if Layouts.bytes_of(spec) > _LARGEST:
+        return False
+    if not isinstance(node.op, Op):
+        return True
+    if _reshapes(node) and product(inputs[0].shape) != product(spec.shape):
+        return False  # which rules leave to NumPy
+    try:
+        return bool(node.op.infer([i.spec for i in inputs], attributes) == spec)
+    except MagmaDNNError:
+        return False
+
+
+def _with(shape: Shape, terms: Mapping[int, Size]) -> Shape:
+    return tuple(terms.get(size, size) if isinstance(size, int) else size for size in shape)
+
+
+def _products(draft: Draft) -> Iterator[Size]:
+    """Sizes and products of sizes that passes compare: of axes of a value, and of a region's matrix."""
+    shapes = {node.shape for node in draft.program.nodes()}
+    shapes |= {(*region.rows, region.columns) for region in draft.regions}
+    for shape in shapes:
+        yield from shape
+        yield product(shape[:-1])
+        for axis in range(len(shape)):
+            yield product(shape[axis:])
+
+
+# --- filling --------------------------------------------------------------------------------------
+
+
+def _filled(template: _Template, program: Program, sizes: Sequence[int]) -> Draft | None:
+    """The draft of a program with these sizes; None where it would be decided differently."""
+    named = _named(sizes)
+    if any(sizes[place] != substitute(term, named) for place, term in template.settled):
+        return None
+    if any(answer.of(named) != answer.is_below for answer in template.answers):
+        return None
+    values = {p.substitute(named) for p in template.products}
+    if len(values) < len(template.products) or not values.isdisjoint(template.others):
+        return None
+    new = dict(zip(template.nodes, program.nodes(), strict=True))
+    layouts = template.draft.layouts.laid_out(new)
+    if layouts is None:
+        return None
+    return copied(template.draft, new, layouts, named)

@@ -1,0 +1,190 @@
+"""Plans of programs that differ in sizes only: filled in, and the same as plans of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.compiler.plan import native_plan as planning
+from magmadnn.compiler.plan import reuse, sizes
+from magmadnn.compiler.regions.draft import Draft
+from magmadnn.graph.program import Program
+
+L = md.layers
+Layers = Callable[[int], list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often passes over regions ran, and plans were filled in; every plan is compared with its own."""
+    monkeypatch.setattr(reuse, "_templates", type(reuse._templates)())
+    monkeypatch.setattr(sizes, "_known", type(sizes._known)())
+    counts: Counter[str] = Counter()
+    planned = sizes.planned
+
+    def compared(program: Program, run: Callable[[Program], Draft], way: Any) -> Draft:
+        def counted(given: Program) -> Draft:
+            counts["symbols" if given is not program else "numbers"] += 1
+            return run(given)
+
+        before = counts.total()
+        found = planned(program, counted, way)
+        counts["filled"] += before == counts.total()
+        assert described(found) == described(run(program))
+        return found
+
+    monkeypatch.setattr(planning, "planned", compared)
+    return counts
+
+
+def described(draft: Draft) -> list[Any]:
+    """All that a draft says, in words."""
+    numbers = {node: k for k, node in enumerate(draft.program.nodes())}
+    lines: list[Any] = [str(draft)]
+    for work in draft.work:
+        region, lowered = work.region, work.lowered
+        lines.append([numbers[n] for n in (*region.nodes, *work.placed)])
+        lines.append(sorted(numbers[n] for n in region.numbers | region.elements))
+        if lowered is not None:
+            used = (*lowered.reads, *lowered.writes)
+            lines.append([(slot, numbers[node], spread) for slot, node, spread in used])
+            lines += [repr(lowered.kernel), lowered.numbers, lowered.shapes]
+    layouts = draft.layouts
+    for node in numbers:
+        array = layouts.arrays[node]
+        lines.append((numbers[layouts.bases[node]], array.shape, array.strides, array.dtype))
+    return lines
+
+
+def dense(width: int) -> list[Any]:
+    return [L.Input((13,)), L.Dense(width, activation="relu"), L.Dense(2)]
+
+
+def square(width: int) -> list[Any]:
+    return [L.Input((width,)), L.Dense(width, activation="gelu"), L.Dense(width), L.Dense(3)]
+
+
+def normed(width: int) -> list[Any]:
+    return [
+        L.Input((13,)), L.Dense(width), L.BatchNorm(), L.Activation("relu"), L.Dropout(0.3), L.Dense(19),
+    ]  # fmt: skip
+
+
+def weighted(width: int) -> list[Any]:
+    return [L.Input((13,)), L.Dense(width, activation="softmax"), L.Dense(2)]
+
+
+def flattened(width: int) -> list[Any]:
+    return [L.Input((5, 17, 1)), L.Flatten(), L.Dense(width, activation="relu"), L.Dense(2)]
+
+
+def embedded(width: int) -> list[Any]:
+    return [L.Input((4,), dtype="int64"), L.Embedding(30, width), L.Flatten(), L.Dense(2)]
+
+
+def model_of(layers: list[Any], **more: Any) -> md.Model:
+    return md.Model(
+        layers, loss="cross_entropy", optimizer="adam", metrics=["accuracy"], seed=1, **more
+    )
+
+
+def data_for(model: md.Model, rows: int = 9) -> tuple[Any, Any]:
+    given = model.inputs[0]
+    shape, draw = given.shape[1:], np.random.default_rng(5)
+    whole = given.dtype == np.int64
+    x = draw.integers(0, 30, (rows, *shape)) if whole else draw.normal(size=(rows, *shape))
+    return x.astype(given.dtype), draw.integers(0, 2, rows)
+
+
+def planned_for(layers: list[Any], **more: Any) -> str:
+    model = model_of(layers, **more)
+    return model.plan(*data_for(model), batch_size=4)
+
+
+WIDTHS = [20, 24, 17, 16, 15, 1, 31, 32, 33, 13, 19, 26, 85, 8192, 8193, 20]
+NETWORKS = [dense, square, normed, weighted, flattened, embedded]
+
+
+@pytest.mark.parametrize("layers", NETWORKS, ids=lambda f: f.__name__)
+def test_plans_of_many_widths_are_those_that_each_would_have_alone(
+    layers: Layers, counts: Counter[str]
+) -> None:
+    for width in WIDTHS:
+        planned_for(layers(width))
+    assert counts["filled"] >= 7
+
+
+def test_the_first_is_planned_with_numbers_the_second_with_symbols_the_others_are_filled_in(
+    counts: Counter[str],
+) -> None:
+    for width in (20, 24, 50, 100, 21):
+        planned_for(dense(width))
+    assert counts == {"numbers": 1, "symbols": 1, "filled": 3}
+
+
+def test_sizes_for_which_a_kernel_is_chosen_otherwise_get_a_plan_of_their_own(
+    counts: Counter[str],
+) -> None:
+    """Rows of fewer than 32 columns have a kernel without the loops that longer ones need."""
+    texts = {}
+    for width in (20, 31, 32, 100, 25, 8192, 8193, 9000):
+        texts[width] = planned_for(weighted(width))
+    assert counts == {"numbers": 1, "symbols": 3, "filled": 4}
+
+
+def test_products_of_sizes_that_are_equal_by_chance_are_planned_with_numbers(
+    counts: Counter[str],
+) -> None:
+    """16 * 18 elements are as many as 288: what compares them must not take them for different."""
+
+    def program(one: int, other: int, long: int) -> str:
+        x, y = md.placeholder("x", (one, other)), md.placeholder("y", (long,))
+        return str(planning.native_plan(Program.of([(x + 1).node, (y + 1).node])))
+
+    for sizes_given in ((16, 17, 300), (18, 19, 301), (20, 21, 302), (16, 18, 288)):
+        program(*sizes_given)
+    assert counts == {"numbers": 2, "symbols": 2, "filled": 1}  # the last is tried and refused
+
+
+def test_equal_sizes_are_another_structure_than_different_ones(counts: Counter[str]) -> None:
+    for inner in (20, 30, 40, 50):
+        planned_for([L.Input((40,)), L.Dense(inner), L.Dense(2)])
+    assert counts == {"numbers": 2, "symbols": 1, "filled": 1}
+
+
+@pytest.mark.parametrize("layers", NETWORKS, ids=lambda f: f.__name__)
+def test_parameters_have_the_bits_of_plans_with_numbers(
+    layers: Layers, counts: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(width: int) -> dict[str, bytes]:
+        model = model_of(layers(width))
+        model.fit(*data_for(model), batch_size=4, epochs=2, verbose=False)
+        return {name: value.tobytes() for name, value in model.values().items()}
+
+    widths = (20, 31, 33, 1, 47, 129)
+    together = [trained(width) for width in widths]
+    assert counts["filled"] >= 2
+    counts.clear()
+    monkeypatch.setattr(sizes, "LEAST", 1 << 40)
+    reuse._templates.clear()
+    assert [trained(width) for width in widths] == together
+    assert not counts["filled"] + counts["symbols"]
+
+
+def test_a_bounded_number_of_structures_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "_MOST", 3)
+    for activation in ("relu", "tanh", "gelu", "sigmoid"):
+        planned_for([L.Input((13,)), L.Dense(20, activation=activation), L.Dense(2)])
+    assert len(sizes._known) == 3
+
+
+def test_names_and_errors_are_those_of_the_model_at_hand(counts: Counter[str]) -> None:
+    for number, width in enumerate((20, 21, 22, 23)):
+        text = planned_for([L.Input((13,)), L.Dense(width, name=f"own_{number}"), L.Dense(2)])
+        assert f"# own_{number}" in text and f"float32[13, {width}]" in text
+    assert counts["filled"] == 2
