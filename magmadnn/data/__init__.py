@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from magmadnn.data import augment as augment
 from magmadnn.data.batching import batch_count, batches, order, split, split_rows
 from magmadnn.data.images.cifar import cifar10, cifar10_classes, cifar100, cifar100_classes
 from magmadnn.data.images.folders import ImageFolder, Images, image_folder
@@ -29,6 +30,7 @@ __all__ = [
     "Standardize",
     "Table",
     "Target",
+    "augment",
     "batch_count",
     "batches",
     "check_arrays",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from magmadnn.data import split_rows
+from magmadnn.data.augment import Transform
 from magmadnn.errors import ArgumentError
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import BatchSize, Fit
@@ -17,6 +18,7 @@ from magmadnn.training.loop.target_values import check_targets
 from magmadnn.training.loop.totals import run_once
 from magmadnn.training.loop.weights import sample_weights
 
+from .augmenting import augmented_source, transforms_for
 from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of
 from .identity import identity_of
 from .training_step import objective_key, training_step
@@ -39,6 +41,8 @@ def new_fit(
     sample_weight: Any,
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
     callbacks: Sequence[Callback],
+    augment: Any,
+    loader_workers: int,
     shown: Sequence[Callback],
 ) -> Fit:
     """The training that a call of `fit` asks for.
@@ -49,9 +53,10 @@ def new_fit(
         MagmaDNNError: as `Model.fit`.
     """
     held_back = None
+    transforms: tuple[Transform, ...] = ()
     if y is None:
-        if validation_split or sample_weight is not None or class_weight is not None:
-            what = "validation_split, sample_weight and class_weight"
+        if validation_split or any(v is not None for v in (sample_weight, class_weight, augment)):
+            what = "validation_split, sample_weight, class_weight and augment"
             raise ArgumentError(f"fit: {what} need x and y as arrays")
         source: Source = stream_of(model, x)
     else:
@@ -67,7 +72,13 @@ def new_fit(
             held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
         on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
         look = partial(check_values, model, inputs, targets)
-        source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
+        transforms = transforms_for(model, augment, inputs, targets, weights)
+        if transforms:
+            source = augmented_source(
+                model, transforms, inputs, targets, weights, kept, on["seed"], loader_workers
+            )
+        else:
+            source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
     more = tuple(part for callback in callbacks for part in callback.parts())
     objective, step = training_step(model, source.sample, more)
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
@@ -87,7 +98,7 @@ def new_fit(
     settings = {
         "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
         "validation_split": validation_split, "class_weight": class_weight,
-        "parts of callbacks": more or None,
+        "parts of callbacks": more or None, "augment": transforms or None,
     }  # fmt: skip
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=span[0], epochs=span[1],

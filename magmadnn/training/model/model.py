@@ -239,6 +239,8 @@ class Model(Pictured, ModelParts, TakesRawData):
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
         callbacks: Sequence[Callback] = (),
+        augment: Any = None,
+        loader_workers: int = 1,
         initial_epoch: int | None = None,
         verbose: Any = "auto",
         prepared: bool = False,
@@ -259,6 +261,9 @@ class Model(Pictured, ModelParts, TakesRawData):
             class_weight: weight of the samples of each class: {class: weight}, or "balanced", which gives
                 all classes the same weight together: rows / (classes * rows of the class).
             callbacks: see `md.callbacks`.
+            augment: changes of images at random, a list of `md.data.augment`; or "standard": moved by up to
+                an eighth of their size, and colour images mirrored. Validation data stays as it is.
+            loader_workers: threads that augment; results do not depend on it.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
@@ -281,7 +286,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             self, x, y, batch_size=batch_size, span=span, initial_epoch=initial_epoch,
             validation_data=validation_data,
             validation_split=validation_split, shuffle=shuffle, sample_weight=sample_weight,
-            class_weight=class_weight, callbacks=callbacks, shown=for_verbosity(verbose),
+            class_weight=class_weight, callbacks=callbacks, augment=augment,
+            loader_workers=loader_workers, shown=for_verbosity(verbose),
         ).run()  # fmt: skip
 
     @takes_raw

@@ -1,0 +1,96 @@
+"""Augmentations of colour. Values are not clipped: they may leave the range that the data had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from magmadnn.data.augment.transform import Draws, Images, Transform, in_range
+from magmadnn.errors import ShapeError
+
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # of R, G and B: ITU-R BT.601, section 2.5.1
+
+
+def _factors(strength: float, draws: Draws, use: str) -> Images:
+    """A factor for each image, uniform within 1 +- strength: [n, 1, 1, 1]."""
+    drawn = 1 + strength * (2 * draws.uniform(use, 1) - 1)
+    return drawn.astype(np.float32).reshape(-1, 1, 1, 1)
+
+
+@dataclass(frozen=True)
+class RandomBrightness(Transform):
+    """`f * x` with f uniform within 1 +- strength.
+
+    Attributes:
+        strength: above 0, at most 1.
+    """
+
+    needs_raw: ClassVar[bool] = True
+    strength: float = 0.2
+
+    def __post_init__(self) -> None:
+        in_range(self, "strength", 1e-6, 1)
+
+    def apply(self, images: Images, draws: Draws, use: str) -> Images:
+        """See `Transform`."""
+        images *= _factors(self.strength, draws, use)
+        return images
+
+
+@dataclass(frozen=True)
+class RandomContrast(Transform):
+    """`m + f * (x - m)` with f uniform within 1 +- strength and m the mean brightness of the image.
+
+    Attributes:
+        strength: above 0, at most 1.
+    """
+
+    needs_raw: ClassVar[bool] = True
+    strength: float = 0.2
+
+    def __post_init__(self) -> None:
+        in_range(self, "strength", 1e-6, 1)
+
+    def apply(self, images: Images, draws: Draws, use: str) -> Images:
+        """See `Transform`."""
+        of_channels = images.mean(axis=(1, 2))  # [n, channels]
+        mean = of_channels @ _LUMA if images.shape[-1] == 3 else of_channels.mean(axis=1)
+        mean = mean.astype(np.float32).reshape(-1, 1, 1, 1)
+        return _between(mean, images, _factors(self.strength, draws, use))
+
+
+@dataclass(frozen=True)
+class RandomSaturation(Transform):
+    """`g + f * (x - g)` with f uniform within 1 +- strength and g the brightness of the pixel.
+
+    Attributes:
+        strength: above 0, at most 1.
+    """
+
+    needs_raw: ClassVar[bool] = True
+    strength: float = 0.2
+
+    def __post_init__(self) -> None:
+        in_range(self, "strength", 1e-6, 1)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """See `Transform`."""
+        super().check(shape)
+        if shape[-1] != 3:
+            raise ShapeError(
+                f"RandomSaturation: expected images of 3 channels, got {shape[-1]}: leave it out"
+            )
+
+    def apply(self, images: Images, draws: Draws, use: str) -> Images:
+        """See `Transform`."""
+        grey = (images @ _LUMA)[..., None]
+        return _between(grey, images, _factors(self.strength, draws, use))
+
+
+def _between(ground: Images, images: Images, factors: Images) -> Images:
+    images -= ground
+    images *= factors
+    images += ground
+    return images
