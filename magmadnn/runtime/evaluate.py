@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
-from magmadnn.errors import ArgumentError, DeviceError, NumericError, UnknownNameError
-from magmadnn.graph.body import is_loop, unrolled
+from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
+from magmadnn.graph.body import unrolled
 from magmadnn.graph.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array
@@ -42,13 +42,13 @@ class Executable:
         executor: "native" runs compiled kernels, "reference" NumPy, op by op.
         precision: of matrix products; see `magmadnn.compiler.program.precision`.
         device: where compiled kernels run: "cpu", "cuda", "cuda:1", "auto"; see `device_of`.
-        loops: whether loops of known length may stay loops; on a GPU none does.
+        loops: whether loops of known length may stay loops.
         check: verify the graph after each pass, and each value against its shape and dtype; for tests.
 
     Raises:
         UnknownNameError: if there is no such executor, precision or device.
         ArgumentError: if the reference executor shall run on a GPU.
-        DeviceError: if there is no such GPU, or a loop of unknown length shall run there.
+        DeviceError: if there is no such GPU.
     """
 
     def __init__(
@@ -68,13 +68,8 @@ class Executable:
         self.program = rounded(Program.of(outputs, updates, training=training), precision)
         self.executor, self.precision = executor, precision
         self.device = device_of(device, executor)
-        if self.device is not None or not loops:
+        if not loops:
             self.program = unrolled(self.program)
-        if self.device is not None and any(map(is_loop, self.program.nodes())):
-            raise DeviceError(
-                f'device "{device}": a GPU has no code for loops (md.scan) of unknown length; give the '
-                'number of steps when the graph is made, or use device="cpu"'
-            )
         self._check = check
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None

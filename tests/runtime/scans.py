@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import magmadnn as md
 from magmadnn import Operation
+from magmadnn.graph import Node
 from magmadnn.runtime import Executable
 
 Array = NDArray[Any]
@@ -71,6 +72,19 @@ def unrolled(
     return carried, md.ops.stack(kept)
 
 
+def executable(
+    nodes: Sequence[Node],
+    executor: str,
+    updates: Sequence[tuple[Node, Node]] = (),
+    training: bool = False,
+) -> Executable:
+    """A program with everything checked; the executor may be "cuda" too."""
+    where = ("native", "cuda") if executor == "cuda" else (executor, "cpu")
+    return Executable(
+        nodes, updates, executor=where[0], device=where[1], training=training, check=True
+    )
+
+
 def run(
     outputs: Sequence[Operation],
     feeds: dict[Operation, Array] | None = None,
@@ -78,9 +92,8 @@ def run(
     training: bool = False,
 ) -> list[Array]:
     """The values of Operations, with everything checked."""
-    nodes = [y.node for y in outputs]
-    executable = Executable(nodes, executor=executor, training=training, check=True)
-    return executable.run({x.node: array for x, array in (feeds or {}).items()})
+    made = executable([y.node for y in outputs], executor, training=training)
+    return made.run({x.node: array for x, array in (feeds or {}).items()})
 
 
 def assert_close(found: Sequence[Array], expected: Sequence[Array], scale: float = 1e4) -> None:

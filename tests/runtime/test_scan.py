@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from magmadnn.errors import DataError
 from magmadnn.graph.body import is_loop
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
+from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.scans import (
     BATCH,
     FEATURES,
@@ -22,12 +24,32 @@ from tests.runtime.scans import (
     UNITS,
     Lstm,
     assert_close,
+    executable,
     lstm_numpy,
     run,
     unrolled,
 )
 
-both = pytest.mark.parametrize("executor", ["reference", "native"])
+# g++ takes long for the kernels of some tests, which the emulated device then runs with --all only
+slow_on_a_device = pytest.mark.parametrize(
+    "executor",
+    [
+        "reference",
+        "native",
+        *(pytest.param(*p.values, marks=[*p.marks, pytest.mark.long]) for p in DEVICES),
+    ],
+    indirect=True,
+)
+
+
+@pytest.fixture(params=["reference", "native", *DEVICES])
+def executor(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What runs: "cuda" is a device, which is in place."""
+    if request.param in ("reference", "native"):
+        yield request.param
+        return
+    with on(request.param):
+        yield "cuda"
 
 
 def drawn(*shape: int, dtype: str = "float64", seed: int = 0) -> np.ndarray[Any, Any]:
@@ -43,7 +65,6 @@ def parameters() -> tuple[md.Variable, md.Variable, md.Variable]:
     )
 
 
-@both
 def test_an_lstm_over_time_is_what_numpy_gives(executor: str) -> None:
     lstm, (x, h, c) = Lstm(), parameters()
     (last_h, last_c), kept = md.scan(lstm, (h, c), x)
@@ -73,7 +94,7 @@ def test_gradients_of_first_and_second_order_are_those_of_the_unrolled_graph(rev
         assert_close(run(of_second_order(True, reverse), executor=executor), expected)
 
 
-@both
+@slow_on_a_device
 def test_an_lstm_s_gradient_is_that_of_differences(executor: str) -> None:
     lstm, (x, h, c) = Lstm(), parameters()
     _, kept = md.scan(lstm, (h, c), x)
@@ -90,14 +111,14 @@ def test_an_lstm_s_gradient_is_that_of_differences(executor: str) -> None:
     assert abs(gradient[place] - (sides[0] - sides[1]) / (2 * step)) < 1e-7
 
 
-@both
+@slow_on_a_device
 def test_one_executable_runs_any_length(executor: str) -> None:
     lstm = Lstm()
     x = md.placeholder("x", ("time", "batch", FEATURES), dtype="float64")
     zero = md.ops.broadcast_to(np.zeros(1), (x.shape[1], UNITS))
     (last, _), kept = md.scan(lstm, (zero, zero), x)
     gradients = md.grad((kept**2).sum() + last.sum(), lstm.weights)
-    made = Executable([kept.node, *(g.node for g in gradients)], executor=executor, check=True)
+    made = executable([kept.node, *(g.node for g in gradients)], executor)
     for steps, batch in ((3, 2), (5, 3), (1, 1)):
         fed = drawn(steps, batch, FEATURES, seed=steps)
         fixed = md.variable("fixed", fed)
@@ -113,7 +134,6 @@ def test_one_executable_runs_any_length(executor: str) -> None:
     assert all(not g.any() for g in nobody[1:])
 
 
-@both
 def test_a_loop_of_no_steps_gives_what_it_began_with(executor: str) -> None:
     h = md.variable("h", drawn(3))
     last, kept = md.scan(lambda h, x: (h * 2.0, h + x), h, np.zeros((0, 3)))
@@ -123,7 +143,6 @@ def test_a_loop_of_no_steps_gives_what_it_began_with(executor: str) -> None:
     assert np.array_equal(found[2], 2 * h.numpy())
 
 
-@both
 def test_a_loop_without_inputs_counts_its_steps_itself(executor: str) -> None:
     (count, power), outputs = md.scan(
         lambda pair, _: ((pair[0] + 1, pair[1] * 2.0), (pair[0], pair[1])),
@@ -137,7 +156,7 @@ def test_a_loop_without_inputs_counts_its_steps_itself(executor: str) -> None:
     assert np.array_equal(found[3][:, 0], 2.0 ** np.arange(5))
 
 
-@both
+@slow_on_a_device
 def test_values_may_be_swapped_passed_on_and_rearranged(executor: str) -> None:
     a, b = md.variable("a", drawn(3, 3)), md.variable("b", drawn(3, 3, seed=1))
     x = md.variable("x", drawn(4, 3, 3, seed=2))
@@ -167,7 +186,7 @@ def _as_nodes(body: Any) -> Any:
     return made
 
 
-@both
+@slow_on_a_device
 def test_a_loop_in_a_loop(executor: str) -> None:
     x = md.variable("x", drawn(3, 4, 2))
     w = md.variable("w", drawn(2, 2, seed=1))
@@ -197,7 +216,6 @@ def test_a_loop_in_a_loop(executor: str) -> None:
     assert_close(*found)
 
 
-@both
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_smaller_dtypes_are_carried_and_kept(executor: str, dtype: str) -> None:
     x = md.ops.cast(md.variable("x", drawn(6, 8, dtype="float32")), dtype)
@@ -210,7 +228,6 @@ def test_smaller_dtypes_are_carried_and_kept(executor: str, dtype: str) -> None:
         assert np.array_equal(one, other)
 
 
-@both
 def test_truths_and_integers_are_carried(executor: str) -> None:
     x = md.variable("x", np.array([3, -1, 4, -1, 5]))
 
@@ -225,7 +242,6 @@ def test_truths_and_integers_are_carried(executor: str) -> None:
     assert np.array_equal(found[2], [False, False, True, True, True])
 
 
-@both
 def test_each_step_draws_its_own_numbers_with_a_carried_counter(executor: str) -> None:
     counter, kept = md.scan(
         lambda n, _: (n + 1, md.ops.random_uniform(n, (4,), "float64", seed=3)),
@@ -240,7 +256,6 @@ def test_each_step_draws_its_own_numbers_with_a_carried_counter(executor: str) -
         )
 
 
-@both
 def test_what_numpy_computes_may_stand_in_a_body(executor: str) -> None:
     x = md.variable("x", np.arange(24, dtype=np.int8).reshape(4, 6))
     last, kept = md.scan(lambda h, x: (h + x, md.ops.max(x) - h), np.zeros(6, np.int8), x)
@@ -251,7 +266,6 @@ def test_what_numpy_computes_may_stand_in_a_body(executor: str) -> None:
     assert np.array_equal(found[1], values.max(axis=1, keepdims=True) - before[:-1])
 
 
-@both
 def test_a_strided_input_is_taken_as_it_is(executor: str) -> None:
     x = md.placeholder("x", (30, 9, 40), dtype="float64")
     fed = drawn(30, 9, 40)
@@ -263,12 +277,11 @@ def test_a_strided_input_is_taken_as_it_is(executor: str) -> None:
     assert_close(found, [before[-1], before[:-1] * fed.transpose(1, 0, 2)])
 
 
-@both
 def test_what_is_fed_may_be_captured_and_changes_from_run_to_run(executor: str) -> None:
     x = md.placeholder("x", ("time", 90), dtype="float64")
     scale = md.placeholder("scale", (90, 90), dtype="float64")  # large: read where it lies
     last, _ = md.scan(lambda h, x: (h @ scale + x, ()), np.zeros(90), x)
-    made = Executable([last.node], executor=executor, check=True)
+    made = executable([last.node], executor)
     for seed in range(3):
         fed, by = drawn(4, 90, seed=seed), drawn(90, 90, seed=seed + 9) * 0.1
         h = np.zeros(90)
@@ -301,7 +314,6 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     assert found[0] == found[1] == found[2]
 
 
-@both
 def test_a_body_has_phases(executor: str) -> None:
     x = md.variable("x", np.arange(1.0, 7.0).reshape(3, 2))
     last, kept = md.scan(lambda h, x: (h + md.by_phase(2.0 * x, x), h), np.zeros(2), x)
@@ -317,25 +329,23 @@ def test_a_body_has_phases(executor: str) -> None:
         assert np.array_equal(found[2], factor * (2 * total + later))
 
 
-@both
 def test_a_class_that_is_not_there_is_told_though_it_is_known_in_a_step_only(executor: str) -> None:
     classes = md.placeholder("classes", ("time",), dtype="int64")
     total, _ = md.scan(
         lambda h, k: (h + md.ops.one_hot(k, 3), ()), np.zeros(3, np.float32), classes
     )
-    made = Executable([total.node], executor=executor)
+    made = executable([total.node], executor)
     assert np.array_equal(made.run({classes.node: np.array([0, 2, 2])})[0], [1, 0, 2])
     with pytest.raises(DataError, match=r"one_hot: .*7"):
         made.run({classes.node: np.array([0, 7, 2])})
 
 
-@both
 def test_no_variable_is_written_where_a_step_fails(executor: str) -> None:
     table, rows = md.variable("table", np.eye(3)), md.variable("rows", np.array([0, 9]))
     kept, other = md.variable("kept", np.zeros(3)), md.variable("other", np.ones(3))
     found, _ = md.scan(lambda h, k: (h + md.ops.take(table, k, axis=0), ()), kept, rows)
     updates = [(kept.node, found.node), (other.node, (other * 2.0).node)]
-    made = Executable([(other + 1.0).node], updates, executor=executor)
+    made = executable([(other + 1.0).node], executor, updates)
     with pytest.raises(DataError, match="take: index 9"):
         made.run({})
     assert not kept.numpy().any()

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import DeviceError, GraphError
-from magmadnn.runtime import Executable
+from magmadnn.errors import GraphError
 from magmadnn.runtime.cpu.slices import Slices
-from tests.runtime.cuda.devices import DEVICES, on
 
 
 class Recurrent(md.layers.Layer):
@@ -81,22 +79,6 @@ def test_a_loop_of_known_length_is_exported_and_one_of_unknown_length_is_not(
     layers = [md.layers.Input(("time", 3)), Recurrent(name="r"), md.layers.Dense(1)]
     with pytest.raises(GraphError, match=r"loop of unknown length of layer r \(md.scan\)"):
         md.Model(layers).export(tmp_path / "any.o")
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_loop_of_known_length_is_unrolled_on_a_gpu(device: str) -> None:
-    x = md.variable("x", data()[0][0, :3])
-    y = md.scan(lambda h, x: (h * x + x, h), x[0], x)[1]
-    nodes = [y.node, md.grad((y * y).sum(), x).node]
-    expected = Executable(nodes, executor="reference").run({})
-    time = md.placeholder("time", ("time", 3))
-    last, _ = md.scan(lambda h, x: (h + x, ()), np.zeros(3, np.float32), time)
-    with on(device):
-        found = Executable(nodes, executor="native", device="cuda").run({})
-        with pytest.raises(DeviceError, match="no code for loops"):
-            Executable([last.node], executor="native", device="cuda")
-    for one, other in zip(found, expected, strict=True):
-        assert np.allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_a_layer_that_is_called_in_a_loop_belongs_to_a_layer() -> None:

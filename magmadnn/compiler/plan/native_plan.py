@@ -203,7 +203,7 @@ def native_plan(program: Program, *, check: bool = False, rounding: bool = True)
         dump,
         check,
         open_choices(program),
-        _loops(draft, functools.partial(native_plan, check=check)) if rounding else {},
+        _loops(draft, functools.partial(native_plan, check=check, rounding=rounding)),
     )
     dump.add("plan", plan.__str__)
     dump.add_file("given.svg", lambda: to_svg(program))

@@ -78,6 +78,9 @@ class Instance:
             n for n, a in self.arrays.items() if n.op is PLACEHOLDER and a.nbytes > _MOST_COPIED
         }
         self._fresh = self._written_last()
+        targets = {target for target, _ in plan.program.updates}
+        plain = [n for n in self.arrays if n.op is VARIABLE and n not in held and is_plain(n)]
+        self._memories = [(tensor_of(n).memory, n in targets) for n in plain]
         self._early: Driver | None = None  # computes the outputs,
         self._late: Driver | None = None  # and then the updates
         if prepared:
@@ -226,6 +229,9 @@ class Instance:
         """
         for node, mirror in self._mirrors.items():
             np.copyto(mirror, node.value.read())
+        for memory, is_written in self._memories:
+            if memory.device_valid:  # what a device has written comes to the host
+                memory.host(is_written)
         self._take(fed)
         well = self._drive(self._early)
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]

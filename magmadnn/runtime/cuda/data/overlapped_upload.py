@@ -61,9 +61,9 @@ class OverlappedUpload:
         """Whether rows come."""
         return self._relay is not None
 
-    def cut(self, count: int, is_one_kernel: bool) -> list[int]:
-        """Graphs of so many steps each that make a slice."""
-        graphs = cut(count, is_one_kernel)
+    def cut(self, count: int, is_one_kernel: bool, most: int) -> list[int]:
+        """Graphs of so many steps each, at most `most`, that make a slice."""
+        graphs = cut(count, is_one_kernel, most)
         return short_first(graphs) if self.is_needed and not is_one_kernel else graphs
 
     def launch(self, graphs: Sequence[Graph], rows: Sequence[int]) -> None:

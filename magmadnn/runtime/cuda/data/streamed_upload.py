@@ -35,10 +35,18 @@ class DeviceRing:
         OutOfMemoryError: if there is no room for it.
     """
 
-    def __init__(self, like: Sequence[Array], batch: int, most: int, device: int) -> None:
+    def __init__(
+        self,
+        like: Sequence[Array],
+        batch: int,
+        most: int,
+        device: int,
+        most_steps: int = STEPS[-1],
+    ) -> None:
         sizes = [batch * a[:1].nbytes for a in like]  # of a step
         self.relay, engine = GatheringUploader(like, device, most // 4), device_engine(device)
-        longest = min(self.relay.rows // batch, most // max(_LEAST_SLOTS * sum(sizes), 1))
+        room = most // max(_LEAST_SLOTS * sum(sizes), 1)
+        longest = min(self.relay.rows // batch, room, most_steps)
         self._steps = max((steps for steps in STEPS if steps <= longest), default=1)
         slots = max(most // max(self._steps * sum(sizes), 1), _LEAST_SLOTS)
         self.slot_rows = self._steps * batch
@@ -100,8 +108,8 @@ class StreamedUpload:
         self.numbers = np.empty(0, np.int64)
         self.is_needed = True
 
-    def cut(self, count: int, is_one_kernel: bool) -> list[int]:
-        """Graphs of so many steps each that make the slice."""
+    def cut(self, count: int, is_one_kernel: bool, most: int) -> list[int]:
+        """Graphs of so many steps each that make the slice; `most` is the ring's already."""
         return self._ring.cut(count, is_one_kernel)
 
     def launch(self, graphs: Sequence[Graph], rows: Sequence[int]) -> None:

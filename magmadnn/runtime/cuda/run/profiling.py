@@ -123,7 +123,7 @@ def _pieces(instance: Instance) -> list[_Chain | _Call]:
     pieces: list[_Chain | _Call] = []
     waiting: dict[int, Work] = {}
     for number, work in enumerate(instance.plan.work):
-        if runs_on_device(work):
+        if runs_on_device(instance.plan, work):
             waiting[number] = work
             continue
         if waiting:
@@ -149,7 +149,7 @@ def _run_in_ranges(instance: Instance) -> None:
     """Run each step by itself, in a range with its title."""
     engine = instance.engine
     for work in instance.plan.work:
-        if runs_on_device(work):
+        if runs_on_device(instance.plan, work):
             action = graph_of(engine, instance.items.of(work)).launch
         else:
             action = instance.call(work)

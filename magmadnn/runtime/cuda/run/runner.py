@@ -12,9 +12,8 @@ from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, Graph
 from magmadnn.compiler.cuda.text.finite import look_within
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
-from magmadnn.graph.dim import substitute
-from magmadnn.graph.node import VARIABLE, Node, naming_scope
-from magmadnn.graph.op import Array, Op
+from magmadnn.graph.node import VARIABLE, Node
+from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.runtime.agreement import ALONE, Agreement
 from magmadnn.runtime.cuda.layout import Layout, is_on_device
@@ -65,7 +64,7 @@ class Instance:
             if waiting and last < self.plan.checked <= work.phase:
                 waiting = self._flush(waiting, last)
             last = work.phase
-            if runs_on_device(work):
+            if runs_on_device(self.plan, work):
                 waiting += self.items.of(work)
             else:
                 waiting = self._flush(waiting, last)
@@ -89,7 +88,7 @@ class Instance:
         self.layout.begin()
         texts, waiting = list[str](), list[Item]()
         for work in [*self.plan.work, None]:
-            if work is not None and runs_on_device(work):
+            if work is not None and runs_on_device(self.plan, work):
                 waiting += self.items.of(work)
             elif waiting:
                 whole_one = [Item(whole(waiting), (), ())] if self.items.small else waiting
@@ -99,30 +98,24 @@ class Instance:
         return "\n".join(texts)
 
     def call(self, work: Work) -> Action:
-        """The ops' NumPy functions, on copies of their operands."""
-        layout, needed = self.layout, set(work.needed)
+        """A step of which NumPy computes something: graphs of launches, and calls between them."""
+        actions, waiting = list[Action](), list[Item]()
+        for piece in self.items.pieces(work):
+            if isinstance(piece, Item):
+                waiting.append(piece)
+                continue
+            if waiting:
+                actions.append(graph_of(self.engine, waiting).launch)
+                waiting = []
+            actions.append(piece)
+        if waiting:
+            actions.append(graph_of(self.engine, waiting).launch)
 
         def call() -> None:
-            known: dict[Node, Array] = {}
-            for node in work.region.nodes:
-                op = node.op
-                assert isinstance(op, Op)
-                operands = [self._operand(i, known) for i in node.inputs]
-                attributes = {k: substitute(v, layout.sizes) for k, v in node.attributes.items()}
-                with naming_scope(node):
-                    known[node] = np.asarray(op.forward(operands, attributes, node.dtype))
-            for node in needed:
-                layout.write(node, known[node])
+            for action in actions:
+                action()
 
         return call
-
-    def _operand(self, node: Node, known: Mapping[Node, Array]) -> Array:
-        """A value on the host: just computed, a view of such, or a copy from the device."""
-        if node in known:
-            return known[node]
-        if self.plan.layouts.bases[node] in known:
-            return self.layout.viewed(node, self._operand(node.inputs[0], known))
-        return self.layout.read(node)
 
     def run(
         self, fed: Mapping[Node, Array], guard: bool, workers: Agreement = ALONE
@@ -290,7 +283,8 @@ class CudaRunner:
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text, what of it NumPy computes, as it has no code for the device, and all launches."""
-        by_numpy = [w for w in self.plan.work if w.lowered is not None and not runs_on_device(w)]
+        plan = self.plan
+        by_numpy = [w for w in plan.work if w.lowered is not None and not runs_on_device(plan, w)]
         lines = [f"# device {self.device}; by NumPy, on copies: {w.region}" for w in by_numpy]
         launches = f"# launches of a run on device {self.device}\n{self.instance(sizes).listing()}"
-        return "\n".join([self.plan.text(sizes), *lines, launches])
+        return "\n".join([plan.text(sizes), *lines, launches])

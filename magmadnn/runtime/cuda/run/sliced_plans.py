@@ -29,7 +29,7 @@ def can_slice(
     stored = {node for work in plan.work for node in work.needed}
     variables = [n for n in plan.program.nodes() if n.op is VARIABLE]
     return (
-        all(map(runs_on_device, plan.work))
+        all(runs_on_device(plan, work) for work in plan.work)
         and all(n in fed for n in plan.program.nodes() if n.op is PLACEHOLDER)
         and all(a.dtype.name in KEPT and a.size for a in data.values())
         and all(bases[n] in stored and plan.layouts.is_whole(n) for n in plan.program.outputs)

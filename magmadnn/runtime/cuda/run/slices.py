@@ -19,9 +19,6 @@ import numpy as np
 
 from magmadnn.backends.cuda.engine import Graph
 from magmadnn.compiler.cuda.fused.step_ends import FetchPart, advance, fetch, keep_all
-from magmadnn.compiler.cuda.module import choose
-from magmadnn.compiler.kernels.operands import Operand, Result
-from magmadnn.compiler.kernels.rows import Rows, pointwise
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
@@ -34,7 +31,8 @@ from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice
 from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
 from magmadnn.runtime.cuda.layout import Layout, is_on_device
-from magmadnn.runtime.cuda.schedule.cuts import LONGEST
+from magmadnn.runtime.cuda.schedule.copies import copies
+from magmadnn.runtime.cuda.schedule.cuts import LONGEST, most_steps
 from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import Items, finite_items
 from magmadnn.runtime.cuda.schedule.megakernel import whole
@@ -88,6 +86,7 @@ class CudaSlices:
         ring_bytes: int | None = None,
     ) -> None:
         self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
+        self._most_steps = most_steps(runner.plan, sizes)
         device = runner.device
         first = Layout(runner.plan, sizes, device)
         self._layouts, self._items = [first], [self._items_of(first, runner)]
@@ -99,7 +98,7 @@ class CudaSlices:
         self._ring: DeviceRing | None = None
         if ring_bytes is not None:
             like: list[Any] = [data[node] for node in self._dtypes]  # all on the host
-            self._ring = DeviceRing(like, batch_size, ring_bytes, device)
+            self._ring = DeviceRing(like, batch_size, ring_bytes, device, self._most_steps)
         self.data = Data(list(self._dtypes), device, self._ring)
         self._settings = {n: Block(8 * LONGEST, device) for n in settings if n in first.frames}
         self._sent: dict[Node, bytes] = {}  # what settings are there
@@ -200,13 +199,8 @@ class CudaSlices:
 
     def _copy(self, layout: Layout, value: Node, source: int, to: int) -> list[Item]:
         """The launch that copies a value, if it has elements."""
-        count, nbytes = layout.frames[value].size, layout.frames[value].nbytes
-        values = {"row0": 0, "row1": 1, "column0": 0, "column1": count, "x_row": 0, "y_row": 0}
-        kernel = copying(value.dtype.name)
-        launch = choose(kernel, values | {"x": source, "y": to}, self._items[0].chip)
-        if launch is None:
-            return []
-        return [Item(launch, ((source, source + nbytes),), ((to, to + nbytes),))]
+        count = layout.frames[value].size
+        return copies(value.dtype.name, count, source, to, self._items[0].chip)
 
     def _remembered(self, side: BufferSlot) -> list[Item]:
         """The launches that copy what variables hold, to go back to it."""
@@ -313,7 +307,7 @@ class CudaSlices:
             coming = OverlappedUpload(self.data.there, order)
         else:
             coming = StreamedUpload(self._ring, self.data.passing, order)
-        steps = coming.cut(count, self._small)
+        steps = coming.cut(count, self._small, self._most_steps)
         self._check_addresses()
         staging.begin()
         for node, block in self._settings.items():
@@ -393,11 +387,6 @@ class CudaSlices:
         if addresses != self._addresses:
             self._addresses, self._written = addresses, addresses[len(self._sources) :]
             self._graphs.clear()
-
-
-def copying(dtype: str) -> Rows:
-    """The kernel that copies elements."""
-    return pointwise((Operand("x", dtype),), Result("y", dtype, ("argument", 0)))
 
 
 def slices_of(

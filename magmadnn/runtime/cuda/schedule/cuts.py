@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.graph.dim import bind_value
 
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 STEPS = (1, 8, 64)  # of a graph
 _MOST = 1024  # steps of one kernel
+_MOST_LAUNCHES = 2048  # of a graph with loops: to record one takes some half a millisecond
 _LONG_AS_SHORT = 2  # of the longest graphs, while rows come: the host is ahead of the device then
 
 
-def cut(count: int, is_one_kernel: bool) -> list[int]:
-    """Graphs of so many steps each that make a slice; short ones first, that the device begins early."""
+def most_steps(plan: NativePlan, sizes: Mapping[str, int]) -> int:
+    """How many steps the longest graphs of a plan have: fewer where each step has long loops."""
+    launches = _launches_of_loops(plan, sizes)
+    return max(steps for steps in STEPS if steps == 1 or steps * launches <= _MOST_LAUNCHES)
+
+
+def _launches_of_loops(plan: NativePlan, sizes: Mapping[str, int]) -> int:
+    """About how many launches the loops of a step are."""
+    found = 0
+    for loop in plan.loops.values():
+        within = len(loop.step.work) + _launches_of_loops(loop.step, sizes)
+        found += bind_value(loop.length, sizes) * within
+    return found
+
+
+def cut(count: int, is_one_kernel: bool, most: int = STEPS[-1]) -> list[int]:
+    """Graphs of so many steps each, at most `most`, that make a slice.
+
+    Short ones come first, that the device begins early.
+    """
     if is_one_kernel:
         return [_MOST] * -(-count // _MOST)
     found = []
-    for steps, longer in zip(STEPS, (*STEPS[1:], LONGEST + 1), strict=True):
+    allowed = tuple(steps for steps in STEPS if steps <= most)
+    for steps, longer in zip(allowed, (*allowed[1:], LONGEST + 1), strict=True):
         found += [steps] * (count % longer // steps)
     return found
 

@@ -38,13 +38,18 @@ from magmadnn.runtime.cuda.layout import Layout
 
 from .batched_products import products_of
 from .hazards import Span
+from .host_calls import host_call
 from .launch import Item
 from .library_calls import LibraryCalls
+from .loops import LoopSteps
 from .small import is_small
 
 
-def runs_on_device(work: Work) -> bool:
-    """Whether there is code for the device; NumPy computes the step otherwise."""
+def runs_on_device(plan: NativePlan, work: Work) -> bool:
+    """Whether there is code for the device, in a loop for all of it; NumPy computes the step otherwise."""
+    loop = plan.loops.get(work.region.nodes[0])
+    if loop is not None:
+        return all(runs_on_device(loop.step, inner) for inner in loop.step.work)
     kernel = None if work.lowered is None else work.lowered.kernel
     if isinstance(kernel, Library):
         return can_call(kernel)
@@ -53,7 +58,11 @@ def runs_on_device(work: Work) -> bool:
 
 def may_fault(plan: NativePlan) -> bool:
     """Whether a kernel notes rows that are not there."""
-    return any(w.lowered is not None and FAULTS in w.lowered.kernel.slots for w in plan.work)
+    own = (w.lowered is not None and FAULTS in w.lowered.kernel.slots for w in plan.work)
+    return any(own) or any(may_fault(loop.step) for loop in plan.loops.values())
+
+
+Piece = Item | Callable[[], None]  # a launch, or a call of the host's between launches
 
 
 class Items:
@@ -64,6 +73,7 @@ class Items:
         engine: the device.
         workspaces: gives pieces of scratch memory for calls of the library, which take them in turn.
         tensor_float: whether products of float32 may be computed in TF32.
+        within: whether the plan is the body of a loop, whose launches go with those of others.
 
     Attributes:
         small: whether all launches of a step can be parts of one kernel, and are to be.
@@ -76,17 +86,21 @@ class Items:
         engine: Engine,
         workspaces: Callable[[], Sequence[Span]],
         tensor_float: bool,
+        *,
+        within: bool = False,
     ) -> None:
         self._layout, self._give_workspaces = layout, workspaces
         self._tensor_float = tensor_float
         chip = chip_of(engine)
-        self.small = is_small(layout.plan, layout.frames, layout.sizes, chip)
+        self.small = not within and is_small(layout.plan, layout.frames, layout.sizes, chip)
         self.chip = replace(chip, together=WARP) if self.small else chip
         self._engine = engine
         self._library = LibraryCalls(layout, engine, self._workspace)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
         self._boxes: dict[Node, tuple[int, int, int, int]] = {}
+        self._loops: dict[Work, LoopSteps] = {}
+        self._numbers: dict[Work, dict[str, int]] = {}  # slots, of which addresses change
 
     def _workspace(self) -> Span:
         """Memory for a call of the library."""
@@ -96,8 +110,28 @@ class Items:
     def _workspaces(self) -> Iterator[Span]:
         return cycle(self._give_workspaces())
 
+    def pieces(self, work: Work) -> Iterator[Piece]:
+        """What does one step, in order: launches, and calls of NumPy's functions on copies."""
+        if work.region.nodes[0] in self._layout.plan.loops:
+            yield from self._loop(work).pieces()
+        elif runs_on_device(self._layout.plan, work):
+            yield from self.of(work)
+        else:
+            yield host_call(self._layout, work)
+
+    def _loop(self, work: Work) -> LoopSteps:
+        if work not in self._loops:
+            plan = self._layout.plan.loops[work.region.nodes[0]]
+            self._loops[work] = LoopSteps(plan, work, self._layout, self._within, self.chip)
+        return self._loops[work]
+
+    def _within(self, layout: Layout) -> Items:
+        return Items(layout, self._engine, self._give_workspaces, self._tensor_float, within=True)
+
     def of(self, work: Work) -> list[Item]:
-        """The launches of one step, in order."""
+        """The launches of one step that runs on the device, in order."""
+        if work.region.kind is RegionKind.LOOP:
+            return [piece for piece in self.pieces(work) if isinstance(piece, Item)]
         assert work.lowered is not None
         values = self._values(work)
         reads = tuple(self._layout.span(node) for _, node, _ in work.lowered.reads)
@@ -224,7 +258,9 @@ class Items:
     def _values(self, work: Work) -> dict[str, int]:
         """All slots of a kernel for its whole matrix, with addresses on the device."""
         assert work.lowered is not None
-        values = slot_values(work, self._layout.frames, self._layout.sizes)
+        if work not in self._numbers:
+            self._numbers[work] = slot_values(work, self._layout.frames, self._layout.sizes)
+        values = dict(self._numbers[work])
         for slot, node, _ in (*work.lowered.reads, *work.lowered.writes):
             values[slot] = self._layout.address(node)
         values[FAULTS] = self._layout.faults

@@ -1,0 +1,41 @@
+"""Steps that NumPy computes, on copies of values that lie on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.graph.dim import substitute
+from magmadnn.graph.node import Node, naming_scope
+from magmadnn.graph.op import Array, Op
+from magmadnn.runtime.cuda.layout import Layout
+
+
+def host_call(layout: Layout, work: Work) -> Callable[[], None]:
+    """The ops' NumPy functions, on copies of their operands."""
+    needed = set(work.needed)
+
+    def call() -> None:
+        known: dict[Node, Array] = {}
+        for node in work.region.nodes:
+            op = node.op
+            assert isinstance(op, Op)
+            operands = [_operand(layout, i, known) for i in node.inputs]
+            attributes = {k: substitute(v, layout.sizes) for k, v in node.attributes.items()}
+            with naming_scope(node):
+                known[node] = np.asarray(op.forward(operands, attributes, node.dtype))
+        for node in needed:
+            layout.write(node, known[node])
+
+    return call
+
+
+def _operand(layout: Layout, node: Node, known: Mapping[Node, Array]) -> Array:
+    """A value on the host: just computed, a view of such, or a copy from the device."""
+    if node in known:
+        return known[node]
+    if layout.plan.layouts.bases[node] in known:
+        return layout.viewed(node, _operand(layout, node.inputs[0], known))
+    return layout.read(node)

@@ -1,0 +1,96 @@
+"""Loops on a device: the launches of one step after those of the other, with the addresses of each.
+
+The body was planned once. Its kernels are the same in all steps, and read slices and write outputs where
+these lie, so a step more is only more launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from magmadnn.compiler.cuda.text.variant import Chip
+from magmadnn.compiler.plan.loop import LoopPlan
+from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.graph.node import Node
+from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.step_layout import StepLayout
+
+from .copies import copied_bytes
+from .launch import Item
+
+if TYPE_CHECKING:
+    from .launches import Items, Piece
+
+
+class LoopSteps:
+    """The steps of a loop over laid-out memory.
+
+    Args:
+        loop: its plan.
+        work: the step of the outer plan that it is.
+        outer: where its operands and results lie.
+        items: makes the launches of a step.
+        chip: what emitters know of the device.
+    """
+
+    def __init__(
+        self,
+        loop: LoopPlan,
+        work: Work,
+        outer: Layout,
+        items: Callable[[Layout], Items],
+        chip: Chip,
+    ) -> None:
+        results = {node.attributes["index"]: node for node in work.needed}
+        self._loop, self._chip = loop, chip
+        self._layout = StepLayout(loop, outer, results)
+        self._items = items(self._layout)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Launches, and calls where a step has some, in order."""
+        layout, loop = self._layout, self._loop
+        for number, variable in loop.carried.items():
+            source = layout.given(loop.body.carried[number])
+            yield from self._copy(variable, source, layout.variable(variable))
+        for step in range(layout.steps):
+            layout.at(step)
+            yield from self._before()
+            for work in loop.step.work:
+                for piece in self._items.pieces(work):
+                    yield piece if isinstance(piece, Item) else _at(layout, step, piece)
+            yield from self._after()
+
+    def _before(self) -> Iterator[Item]:
+        """Keep what is carried into the step, as far as it is wanted."""
+        for index, number in self._loop.before.items():
+            variable = self._loop.carried[number]
+            yield from self._keep(variable, self._layout.variable(variable), index)
+
+    def _after(self) -> Iterator[Item]:
+        """Keep outputs, and carry on what was not written in place."""
+        layout, step = self._layout, self._loop.step
+        for node, index in zip(step.program.outputs, self._loop.kept, strict=True):
+            if layout.placed.get(node) != index:
+                yield from self._keep(node, layout.address(node), index)
+        for target, value in step.program.updates:
+            if value not in step.in_place:
+                yield from self._copy(target, layout.address(value), layout.variable(target))
+
+    def _keep(self, node: Node, source: int, index: int) -> list[Item]:
+        return self._copy(
+            node, source, self._layout.stacked(index, self._layout.frames[node].nbytes)
+        )
+
+    def _copy(self, node: Node, source: int, to: int) -> list[Item]:
+        return copied_bytes(self._layout.frames[node].nbytes, source, to, self._chip)
+
+
+def _at(layout: StepLayout, step: int, call: Callable[[], None]) -> Callable[[], None]:
+    """A call that is made later, when addresses may be those of another step."""
+
+    def run() -> None:
+        layout.at(step)
+        call()
+
+    return run
