@@ -96,6 +96,7 @@ ROOMS = {
         run
         data
         schedule
+        step_layout
         layout
         algorithms
         code
