@@ -53,6 +53,13 @@ LAYERS = """
 HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in names.split()}
 # The same within a folder: its sub-folders and files, top to bottom.
 ROOMS = {
+    "cli": """
+        train evaluate predict export summary doctor tune
+        runs doctor_gpu
+        machine commands
+        ending arguments
+        console
+    """,
     "compiler": """
         tune
         llvm cuda

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from magmadnn.data.images.folders import BAD_IMAGES
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.runtime.threads import MOST, set_threads
 
@@ -45,6 +46,23 @@ class Parser(argparse.ArgumentParser):
             type=one_of("decimal sign", (".", ",")),
             metavar=".|,",
             help="decimal sign of numbers in text (default: as in training)",
+        )
+        self.add_images()
+
+    def add_images(self, to: Any = None) -> None:
+        """Add the options of how files of images are read, to a group of options where one is given."""
+        group = to or self
+        group.add_argument(
+            "--loader-workers",
+            type=whole(1, MOST),
+            metavar="N",
+            help="threads that decode images and change them at random; results do not depend on it",
+        )
+        group.add_argument(
+            "--bad-images",
+            type=one_of("way", BAD_IMAGES),
+            metavar="error|skip",
+            help="files of images that cannot be decoded are an error (default), or left out",
         )
 
     def error(self, message: str) -> NoReturn:
@@ -140,6 +158,10 @@ def columns(text: str) -> tuple[str, ...]:
 def as_typed(message: str) -> str:
     """A message whose ways out are arguments of Python's functions, with the options of a command."""
     message = re.sub(r'\b(missing|decimal)="([^"]+)"', r"--\1 \2", message)
+    message = message.replace('bad_images="skip"', "--bad-images skip")
+    message = message.replace("image_size=64", "--image-size 64").replace(
+        "image_size", "--image-size"
+    )
     return re.sub(
         r"\b(ignore|categories)=\[([^\]]*)\]",
         lambda found: (

@@ -13,7 +13,7 @@ from magmadnn.storage.places import cache_places
 from . import doctor_gpu, machine
 from .arguments import Parser
 from .console import version
-from .settings import mnist_folder
+from .runs.settings import mnist_folder
 
 Facts = Iterator[tuple[str, str]]
 

@@ -12,11 +12,11 @@ from magmadnn.errors import ArgumentError, DataError
 
 from .arguments import Parser, one_of
 from .console import Console
-from .outputs import check_place, write_json
-from .results import say_result
-from .run_rows import SPLITS, rows_of_run
-from .trained import open_trained, rows_for
-from .units import Array, figures
+from .runs.outputs import check_place, write_json
+from .runs.results import say_result
+from .runs.run_rows import SPLITS, rows_of_run
+from .runs.trained import open_trained, rows_for
+from .runs.units import Array, figures
 
 Prepared = tuple[Array, Array, Array]  # inputs, targets, and targets in their own units
 
@@ -67,13 +67,13 @@ def run(argv: Sequence[str]) -> int:
 
 def _of_run(preparation: Preparation, arguments: argparse.Namespace, say: Console) -> Prepared:
     """The rows that the run kept for the chosen split."""
-    for option in ("missing", "decimal"):
+    for option in ("missing", "decimal", "bad_images"):
         if getattr(arguments, option) is not None:
+            name = option.replace("_", "-")
             raise ArgumentError(
-                f"--{option} does not go with --split: the run's data is read as for its training; leave "
-                "it out"
+                f"--{name} does not go with --split: the run's data is read as for its training; leave it out"
             )
-    rows = rows_of_run(arguments.folder, arguments.split, arguments.data)
+    rows = rows_of_run(arguments.folder, arguments.split, arguments.data, arguments.loader_workers)
     say(rows.description)
     return preparation.apply_inputs(rows.x), preparation.apply_target(rows.y), rows.y
 
@@ -88,6 +88,8 @@ def _of_data(
     if rows.y is None or rows.raw_target is None:
         raise DataError(f"{arguments.data}: has no targets to compare with")
     say(rows.description)
+    for remark in rows.notes:
+        say(f"note: {remark}")
     file = Path(arguments.data)
     name = (file.with_suffix("") if file.suffix in (".gz", ".xz", ".bz2") else file).stem
     return "test" if rows.is_test_set else name, (rows.x, rows.y, rows.raw_target)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .arguments import Parser
 from .console import Console
-from .trained import open_trained
+from .runs.trained import open_trained
 
 
 def parser() -> Parser:

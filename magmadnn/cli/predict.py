@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from magmadnn.data import Preparation
@@ -12,9 +12,9 @@ from magmadnn.training import Model
 
 from .arguments import Parser
 from .console import Console
-from .outputs import check_place, write_output
-from .trained import open_trained, rows_for
-from .units import Array
+from .runs.outputs import check_place, write_output
+from .runs.trained import open_trained, rows_for
+from .runs.units import Array
 
 
 def parser() -> Parser:
@@ -22,7 +22,8 @@ def parser() -> Parser:
     made = Parser(
         "predict",
         "Write what a trained network predicts to a CSV file, one line for each row of the data: the\n"
-        "class and the probability of each class, or the value in the target's own units.",
+        "class and the probability of each class, or the value in the target's own units. Data may be an\n"
+        "image, or a folder of them; each line then begins with the name of its file.",
     )
     made.add_argument("folder", metavar="DIR", help="output folder of magmadnn train")
     made.add_reading()
@@ -44,14 +45,19 @@ def run(argv: Sequence[str]) -> int:
     model, preparation = open_trained(arguments.folder)
     rows = rows_for(preparation, arguments, with_target=False)
     say(rows.description)
+    for remark in rows.notes:
+        say(f"note: {remark}")
+    lines = _lines(model, preparation, rows.x)
+    if rows.files is not None:
+        lines = ([f, *line] for f, line in zip(["file", *rows.files], lines, strict=True))
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(_lines(model, preparation, rows.x))
+    csv.writer(text, lineterminator="\n").writerows(lines)
     write_output(arguments.out, text.getvalue().encode())
     say(f"{len(rows.x):,} predictions in {arguments.out}")
     return 0
 
 
-def _lines(model: Model, preparation: Preparation, x: Array) -> Iterator[Sequence[Any]]:
+def _lines(model: Model, preparation: Preparation, x: Array) -> Iterable[Sequence[Any]]:
     """The header, then the cells of each row."""
     if preparation.task == "regression":
         found = model.predict(x, prepared=True).reshape(len(x), -1)

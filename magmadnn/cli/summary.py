@@ -13,7 +13,7 @@ from magmadnn.training import Model
 from magmadnn.training.model.summary import summary_text
 
 from .arguments import Parser
-from .trained import open_trained
+from .runs.trained import open_trained
 
 _SHAPES = {"image": ((28, 28, 1), 10, "MNIST"), "table": ((10,), 1, "10 columns and one number")}
 _SHOWN = 10  # classes that are listed

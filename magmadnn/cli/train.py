@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from magmadnn.compiler.program.precision import PRECISIONS
+from magmadnn.data.augment.pipeline import NAMES as AUGMENTS
+from magmadnn.data.images.folders import MOST_SIZE
 from magmadnn.data.targets import TASKS
 from magmadnn.layers.activations import ACTIVATIONS
 from magmadnn.models import NETWORKS
 
 from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, columns, one_of, sizes, whole
 from .console import Console
-from .training_run import resume_run, start_run
+from .runs.training_run import resume_run, start_run
 
 _OPTIMIZERS = "sgd adam adamw rmsprop adagrad lars lamb".split()  # those that need no settings
 
@@ -66,6 +68,18 @@ _DATA: tuple[Option, ...] = (
         one_of("way", ("mean", "drop")),
         "mean|drop",
         "fill missing values with the mean, or leave their rows out (default: they are an error)",
+    ),
+    (
+        "--image-size",
+        whole(1, MOST_SIZE),
+        "N",
+        "of a folder of images: scale each to N x N: its shorter side to N, then the middle",
+    ),
+    (
+        "--augment",
+        one_of("augmentation", AUGMENTS),
+        "standard|none",
+        "standard: images are moved by up to an eighth, colour images mirrored too (default: the preset's)",
     ),
     (
         "--validation-split",
@@ -134,6 +148,8 @@ def parser() -> Parser:
         group = made.add_argument_group(title)
         for name, reader, metavar, about in options:
             group.add_argument(name, type=reader, metavar=metavar, help=about)
+        if options is _DATA:
+            made.add_images(group)
         if options is _NETWORK:
             group.add_argument("--refit", action="store_const", const=True, help=_REFIT)
         if options is _RUN:

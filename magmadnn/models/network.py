@@ -29,6 +29,7 @@ class Preset:
         epochs: passes over the data.
         steps: where it is given, the preset follows the number of training rows: see `for_rows`.
         rows: of them, the number that steps, batch_size and weight_decay are meant for.
+        augment: "standard" or "none": how images are changed at random.
         validation_split: share of the training rows that is kept back for validation.
         note: what must be said about it wherever it is used; empty for nothing.
     """
@@ -45,6 +46,7 @@ class Preset:
     epochs: int = 5
     steps: int | None = None
     rows: int = 1000
+    augment: str = "none"
     validation_split: float = 0.1
     note: str = ""
 

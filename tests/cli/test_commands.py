@@ -16,7 +16,7 @@ import pytest
 import magmadnn as md
 from magmadnn.cli import commands, doctor, doctor_gpu, machine
 from magmadnn.cli.commands import COMMANDS
-from magmadnn.cli.trained import open_trained
+from magmadnn.cli.runs.trained import open_trained
 from magmadnn.errors import installing
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 

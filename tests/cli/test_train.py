@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.cli import training_run
+from magmadnn.cli.runs import training_run
 from magmadnn.storage.run_folder import read_run
 
 SMALL = ("--hidden", "7", "--epochs", "2", "--batch-size", "16")
@@ -103,7 +103,7 @@ def test_run_json_holds_all_arguments_resolved(command, images, tmp_path) -> Non
         "json": str(tmp_path / "r.json"), "preset": "image", "hidden": [7], "activation": "relu",
         "optimizer": "adam", "lr": 0.01, "weight_decay": None, "batch_size": 16, "epochs": 2,
         "validation_split": 0.1, "dropout": 0.2, "cosine": True, "refit": False,
-        "data_folder": None,
+        "data_folder": None, "image_size": None, "bad_images": "error", "augment": "none",
     }  # fmt: skip
 
 

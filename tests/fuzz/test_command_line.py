@@ -15,8 +15,8 @@ import pytest
 from magmadnn.cli import main
 from magmadnn.cli.commands import COMMANDS
 from magmadnn.cli.console import Console
-from magmadnn.cli.results import RESULT, read_result, say_result
-from magmadnn.cli.settings import Settings
+from magmadnn.cli.runs.results import RESULT, read_result, say_result
+from magmadnn.cli.runs.settings import Settings
 from magmadnn.cli.train import parser as train_parser
 from magmadnn.storage.plain_json import seal
 from magmadnn.storage.run_folder import RUN, read_run

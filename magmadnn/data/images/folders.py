@@ -24,7 +24,7 @@ BadImages = Literal["error", "skip"]
 BAD_IMAGES = ("error", "skip")
 _TESTS = ("test", "val")  # the first that is there is the test set
 _LISTED = 5  # files that a message names
-_MOST_SIZE = 4096  # pixels on a side that images may be made to have
+MOST_SIZE = 4096  # pixels on a side that images may be made to have
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("image_size", self.size, _MOST_SIZE),
+            ("image_size", self.size, MOST_SIZE),
             ("loader_workers", self.workers, MOST),
         ):
             whole = isinstance(value, int | np.integer) and not isinstance(value, bool)

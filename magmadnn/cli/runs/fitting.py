@@ -21,8 +21,8 @@ from magmadnn.training.callbacks.progress import Progress
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.summary import summary_text
 
-from .console import Console
-from .ending import Terminated
+from magmadnn.cli.console import Console
+from magmadnn.cli.ending import Terminated
 from .outputs import write_history, write_json, write_results
 from .results import say_result
 from .selection import Selection, read_selection
@@ -40,12 +40,14 @@ class Run:
         settings: complete.
         data: training and test rows, with statistics of all training rows.
         say: prints a line, or does not.
+        loader_workers: threads that change images at random.
     """
 
     folder: Path
     settings: Settings
     data: Dataset
     say: Console
+    loader_workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ def _fit(run: Run, training: Training, folder: Path, epochs: int) -> tuple[Histo
             epochs=epochs,
             validation_split=settings.validation_split,
             callbacks=[*validating, *progress, _HistoryFiles(folder), checkpoint],
+            augment=None if settings.augment == "none" else settings.augment,
+            loader_workers=run.loader_workers,
             prepared=True,
             verbose=False,
         )

@@ -20,7 +20,7 @@ from magmadnn.storage.plain_schema import Either, Fields, Flag, Number, Text, Wh
 from magmadnn.training import History, Model
 from magmadnn.training.loop.measured import units_of
 
-from .console import Console
+from magmadnn.cli.console import Console
 from .selection import Selection, seconds_and_samples
 from .settings import Settings, trained_rows
 from .units import Array, figures

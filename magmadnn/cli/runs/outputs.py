@@ -19,7 +19,7 @@ from magmadnn.storage.places import expanded
 from magmadnn.training import History, Model
 from magmadnn.training.model.saving import save_model
 
-from .console import Console
+from magmadnn.cli.console import Console
 from .results import RESULT, result_of
 from .selection import Selection
 from .settings import Settings

@@ -16,8 +16,8 @@ from magmadnn.storage import printing
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 
-from .arguments import as_typed
-from .console import Console
+from magmadnn.cli.arguments import as_typed
+from magmadnn.cli.console import Console
 from .fitting import Run, Training, train
 from .outputs import check_above, check_place, write_json
 from .results import RESULT, read_result, say_result
@@ -37,7 +37,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
     check_place("--json", settings.json)
     if out is not None:
         _check_new(out)
-    data = _load(settings, settings.data, say)
+    data = _load(settings, settings.data, say, arguments.loader_workers)
     settings = replace(
         Settings.of(arguments, data.preparation.input_shape, len(data.x_train)),
         data_sha256=fingerprint(data),
@@ -49,7 +49,8 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
             "too, or leave --refit out"
         )
     first = Training.of(settings, data)
-    return train(Run(_create(settings, out), settings, data, say), first)
+    folder = _create(settings, out)
+    return train(Run(folder, settings, data, say, arguments.loader_workers or 1), first)
 
 
 def resume_run(arguments: argparse.Namespace, say: Console) -> int:
@@ -77,9 +78,10 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
         return 0
     _check_device(settings.device)
     source = settings.data_folder or settings.data
-    data = _load(settings, source, say)
+    data = _load(settings, source, say, arguments.loader_workers)
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
-    return train(Run(folder, settings, data, say), Training.of(settings, data))
+    run = Run(folder, settings, data, say, arguments.loader_workers or 1)
+    return train(run, Training.of(settings, data))
 
 
 def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
@@ -133,8 +135,8 @@ def _create(settings: Settings, out: Path | None) -> Path:
             number += 1
 
 
-def _load(settings: Settings, source: str, say: Console) -> Dataset:
-    data = read_dataset(settings, source)
+def _load(settings: Settings, source: str, say: Console, loader_workers: int | None) -> Dataset:
+    data = read_dataset(settings, source, loader_workers)
     say(data.description)
     for remark in data.notes:
         say(f"note: {as_typed(remark)}")

@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from magmadnn.data._find import places_of
+from magmadnn.data.images.folders import BadImages
 from magmadnn.data.images.idx import has_idx_files
 from magmadnn.data.tables.reading import Missing
 from magmadnn.data.targets import Task
@@ -18,7 +19,7 @@ from magmadnn.storage.places import expanded
 
 _FIELDS = {"lr": "learning_rate"}  # what arguments are called otherwise in presets
 _OF_PRESETS = frozenset(
-    "hidden activation optimizer lr weight_decay batch_size epochs validation_split".split()
+    "hidden activation optimizer lr weight_decay batch_size epochs validation_split augment".split()
 )
 
 
@@ -41,6 +42,9 @@ class Settings:
         precision: of matrix products; see `magmadnn.Model`.
         seed: of initial values, order, dropout and splits.
         checkpoint_every: steps; None: each epoch and each minute.
+        image_size: pixels on each side that files of images are scaled to; None: they are not.
+        bad_images: "error" or "skip": what is done with files of images that cannot be decoded.
+        augment: "standard" or "none".
         json: where the result is written too; absolute.
         preset: its name.
         refit: whether all training rows are trained on once the epoch is chosen.
@@ -64,6 +68,9 @@ class Settings:
     precision: str
     seed: int
     checkpoint_every: int | None
+    image_size: int | None
+    bad_images: BadImages
+    augment: Literal["standard", "none"]
     json: str | None
     preset: str
     refit: bool
@@ -105,6 +112,7 @@ class Settings:
         values |= {"model": network.name, "data": "mnist", "test_split": 0.2}
         values |= {"target": ("-1",), "ignore": (), "categories": (), "decimal": "."}
         values |= {"device": "auto", "precision": "float32", "seed": 0, "refit": False}
+        values |= {"bad_images": "error"}
         values |= {"preset": name, "lr": preset.learning_rate}
         values |= {k: v for k, v in vars(preset).items() if k in values}
         values |= {k: v for k, v in given.items() if k in values}

@@ -12,7 +12,7 @@ from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
 from magmadnn.training.model.saving import load_model
 
-from .arguments import as_typed
+from magmadnn.cli.arguments import as_typed
 from .outputs import MODEL
 
 
@@ -60,6 +60,8 @@ def rows_for(
             with_target=with_target,
             missing=arguments.missing,
             decimal=arguments.decimal,
+            loader_workers=arguments.loader_workers,
+            bad_images=arguments.bad_images or "error",
         )
     except DataError as error:
         raise type(error)(as_typed(str(error))) from error

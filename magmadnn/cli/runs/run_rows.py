@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from magmadnn.data import Dataset, load, split_rows
-from magmadnn.errors import CheckpointError, DataError
+from magmadnn.errors import ArgumentError, CheckpointError, DataError
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN, read_run
 
-from .arguments import as_typed
+from magmadnn.cli.arguments import as_typed
 from .results import RESULT
 from .settings import Settings
 
@@ -37,7 +37,7 @@ class RunRows:
     y: Array
 
 
-def read_dataset(settings: Settings, source: str) -> Dataset:
+def read_dataset(settings: Settings, source: str, loader_workers: int | None = None) -> Dataset:
     """The data of a run, split as the settings say.
 
     Raises:
@@ -55,8 +55,11 @@ def read_dataset(settings: Settings, source: str) -> Dataset:
             test_split=settings.test_split,
             seed=settings.seed,
             task=settings.task,
+            image_size=settings.image_size,
+            loader_workers=loader_workers,
+            bad_images=settings.bad_images,
         )
-    except DataError as error:
+    except (ArgumentError, DataError) as error:
         raise type(error)(as_typed(str(error))) from error
 
 
@@ -83,13 +86,16 @@ def check_same_rows(
         )
 
 
-def rows_of_run(folder: str, split: str, source: str | None) -> RunRows:
+def rows_of_run(
+    folder: str, split: str, source: str | None, loader_workers: int | None = None
+) -> RunRows:
     """The rows that a run kept for testing, validation or training.
 
     Args:
         folder: of the run.
         split: one of `SPLITS`.
         source: the run's data, if it lies elsewhere by now.
+        loader_workers: threads that decode images.
 
     Raises:
         CheckpointError: the folder holds no run.
@@ -103,7 +109,7 @@ def rows_of_run(folder: str, split: str, source: str | None) -> RunRows:
         )
     settings = Settings.from_record(read_run(expanded(folder)), folder)
     source = source or settings.data_folder or settings.data
-    data = read_dataset(settings, source)
+    data = read_dataset(settings, source, loader_workers)
     check_same_rows(data, settings, source, folder, "restore it, or leave --split out")
     if split == "test":
         x, y = data.x_test, data.y_test
