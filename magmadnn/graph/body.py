@@ -3,7 +3,8 @@
 A node of kind LOOP has three groups of operands: what its carried values begin with, the arrays whose slices
 along axis 0 the steps take, and what is the same in all steps. It has several results, each of which a node
 of kind RESULT gives: the carried values after the last step, the outputs of all steps one after the other,
-and the carried values before each step, likewise. Results that nobody asks for are not stored.
+values of all steps that a gradient reads, and the carried values before each step. What nobody asks for is
+not stored.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Body(Inner):
         captured: and of what is the same in all steps.
         new: the carried values after it.
         outputs: what is kept of each step.
+        saved: values on their way to these that a gradient reads rather than compute them again.
     """
 
     carried: tuple[Node, ...]
@@ -43,6 +45,7 @@ class Body(Inner):
     captured: tuple[Node, ...]
     new: tuple[Node, ...]
     outputs: tuple[Node, ...]
+    saved: tuple[Node, ...] = ()
     _phases: dict[bool, Body] = field(default_factory=dict, init=False)
 
     @property
@@ -52,18 +55,19 @@ class Body(Inner):
 
     @property
     def kept(self) -> tuple[Node, ...]:
-        """What a step may keep: its outputs, then what was carried into it."""
-        return (*self.outputs, *self.carried)
+        """What a step may keep: outputs, values for the gradient, and what was carried into it."""
+        return (*self.outputs, *self.saved, *self.carried)
 
     @property
     def program(self) -> Program:
-        """Carried values after a step, and its outputs."""
-        return Program((*self.new, *self.outputs))
+        """Carried values after a step, its outputs, and values for the gradient."""
+        return Program((*self.new, *self.outputs, *self.saved))
 
     def over(self, roots: Sequence[Node]) -> Body:
-        """The same with other carried values after a step, and other outputs."""
-        count = len(self.carried)
-        return replace(self, new=tuple(roots[:count]), outputs=tuple(roots[count:]))
+        """The same with other roots, in the order of those of `program`."""
+        count, end = len(self.carried), len(roots) - len(self.saved)
+        new, outputs, saved = roots[:count], roots[count:end], roots[end:]
+        return replace(self, new=tuple(new), outputs=tuple(outputs), saved=tuple(saved))
 
     def spec(self, index: int, length: Size) -> Spec:
         """Shape and dtype of a result of the loop."""
@@ -92,7 +96,7 @@ class Body(Inner):
         roots = rebuild(self.program.outputs, new, sizes)
         groups = (self.carried, self.sliced, self.captured)
         carried, sliced, captured = (tuple(new[n] for n in group) for group in groups)
-        return Body(carried, sliced, captured, (), ()).over(roots)
+        return replace(self, carried=carried, sliced=sliced, captured=captured).over(roots)
 
     def in_phase(self, training: bool) -> Body:
         """See `Inner`; the same at each call, so that equal loops stay equal."""

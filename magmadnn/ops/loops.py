@@ -1,9 +1,9 @@
 """Loops: a body that runs once for each step, with values that are carried from step to step.
 
 The gradient of a loop is a loop through the same steps the other way round. It reads what was carried into
-each step, which the loop keeps if it is asked for, computes the step's own values anew, and carries the
-gradients of what was carried and sums of those of what is the same in all steps. So it is a graph of the
-same ops, and the gradient of a gradient needs no further rule.
+each step, and long products in it, which the loop keeps if it is asked for, computes the rest anew, and
+carries the gradients of what was carried and sums of those of what is the same in all steps. So it is a graph
+of the same ops, and the gradient of a gradient needs no further rule.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.graph.stable import stabilised
 
+from ._saved import worth_saving
 from .arithmetic import add
 from .indexing import getitem
 from .movement import stack
@@ -76,16 +77,17 @@ def _vjp(
     found = {n: zeros(n.spec) if part is None else part for n, part in parts.items()}
     new = [found[n] for n in moving]
     new += [sums[n] if parts[n] is None else add(sums[n], found[n]) for n in summed]
+    saved = {n: of_step(f"saved {n.label}", n.spec) for n in body.saved}
     backward = Body(
         (*sent.values(), *sums.values()),
-        (*body.carried, *body.sliced, *slices.values()),
+        (*saved.values(), *body.carried, *body.sliced, *slices.values()),
         body.captured,
-        tuple(new),
-        tuple(found[n] for n in own),
-    )
-    before = [result(node, count + len(body.outputs) + k) for k in range(count)]
+        (),
+        (),
+    ).over(rebuild([*new, *(found[n] for n in own)], saved))
+    stored = [result(node, count + len(body.outputs) + k) for k in range(len(saved) + count)]
     begin = [g[k] if k in g else zeros(body.carried[k].spec) for k in numbers]
-    stacked = [*before, *operands[count : count + len(body.sliced)], *(g[k] for k in kept)]
+    stacked = [*stored, *operands[count : count + len(body.sliced)], *(g[k] for k in kept)]
     same = operands[count + len(body.sliced) :]
     begin += [zeros(n.spec) for n in summed]
     back = loop(backward, (*begin, *stacked, *same), length, not reverse)
@@ -113,7 +115,7 @@ def _unrolled(
     for step in reversed(range(length)) if reverse else range(length):
         slices = [getitem(x, step) for x in stacked]
         new = dict(zip(body.inputs, (*carried, *slices, *same), strict=True))
-        found = rebuild([*body.new, *body.outputs], new)
+        found = rebuild(body.program.outputs, new)
         for of_steps, value in zip(kept, [*found[count:], *carried], strict=True):
             of_steps.append(value)
         carried = tuple(found[:count])
@@ -163,7 +165,8 @@ def loop(body: Body, operands: Sequence[Node], length: Size, reverse: bool) -> N
     taken = [(p, x) for k, (p, x) in enumerate(pairs) if k < count or p in used]
     sliced = tuple(p for p in body.sliced if p in used)
     captured = tuple(p for p in body.captured if p in used)
-    slim = Body(body.carried, sliced, captured, body.new, body.outputs)
+    saved = worth_saving((*body.new, *body.outputs))
+    slim = Body(body.carried, sliced, captured, body.new, body.outputs, saved)
     attributes = {"body": slim, "length": length, "reverse": reverse}
     return record(SCAN, [x for _, x in taken], attributes)
 

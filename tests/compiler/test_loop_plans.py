@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 import numpy as np
+import pytest
 
 import magmadnn as md
 from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.node import VARIABLE
 from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
@@ -16,11 +18,11 @@ from tests.runtime.scans import Lstm
 BATCH, FEATURES, UNITS = 32, 24, 48
 
 
-def program(steps: int) -> Program:
+def program(steps: int, features: int = FEATURES, units: int = UNITS) -> Program:
     """A loss of the last state of an LSTM, and its gradients."""
-    lstm = Lstm("float32", FEATURES, UNITS)
-    x = md.variable("x", np.zeros((steps, BATCH, FEATURES), np.float32))
-    zero = np.zeros((BATCH, UNITS), np.float32)
+    lstm = Lstm("float32", features, units)
+    x = md.variable("x", np.zeros((steps, BATCH, features), np.float32))
+    zero = np.zeros((BATCH, units), np.float32)
     (last, _), _ = md.scan(lstm, (zero, zero), x)
     loss = (last**2).sum()
     return Program.of([loss.node, *(g.node for g in md.grad(loss, lstm.weights))])
@@ -45,11 +47,36 @@ def test_plan_and_planning_time_do_not_depend_on_the_length() -> None:
     assert slow < 3 * quick  # equal but for what else the machine does
 
 
-def test_memory_grows_by_the_carried_values_that_the_gradient_reads() -> None:
-    arenas = {steps: planned(steps)[0].arena({}).nbytes for steps in (10, 20, 40)}
-    of_a_step = 2 * BATCH * UNITS * 4  # h and c in float32
+@pytest.mark.parametrize(
+    ("features", "units", "stored"),
+    [
+        (
+            FEATURES,
+            UNITS,
+            2 + 4,
+        ),  # h and c, and x w + h u + b of four gates, where the sums are long
+        (8, 12, 2),  # where they are short: they are computed again
+    ],
+)
+def test_memory_grows_by_the_stored_states_that_the_gradient_reads(
+    features: int, units: int, stored: int
+) -> None:
+    arenas = {
+        steps: native_plan(program(steps, features, units)).arena({}).nbytes
+        for steps in (10, 20, 40)
+    }
+    of_a_step = stored * BATCH * units * 4  # in float32
     assert arenas[20] - arenas[10] == 10 * of_a_step
     assert arenas[40] - arenas[20] == 20 * of_a_step
+
+
+def test_a_gradient_computes_no_long_product_again() -> None:
+    plan = native_plan(program(10))
+    products = {
+        len(loop.carried): sum(w.region.kind is RegionKind.GEMM for w in loop.step.work)
+        for loop in plan.loops.values()
+    }
+    assert products == {2: 2, 5: 3}  # x w and h u; the gradients of w, u and h
 
 
 def test_a_loop_stores_nothing_that_nobody_asks_for() -> None:

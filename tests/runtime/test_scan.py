@@ -14,6 +14,7 @@ import magmadnn as md
 from magmadnn import Operation
 from magmadnn.errors import DataError
 from magmadnn.graph.body import is_loop
+from magmadnn.ops import _saved
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
 from tests.runtime.cuda.devices import DEVICES, on
@@ -87,8 +88,13 @@ def of_second_order(looped: bool, reverse: bool) -> list[Operation]:
     return [loss, kept, *first, *second]
 
 
+@pytest.mark.parametrize("least_terms", [1, 1000])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_gradients_of_first_and_second_order_are_those_of_the_unrolled_graph(reverse: bool) -> None:
+def test_gradients_of_first_and_second_order_are_those_of_the_unrolled_graph(
+    reverse: bool, least_terms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether products are kept for the gradient or computed again."""
+    monkeypatch.setattr(_saved, "_LEAST_TERMS", least_terms)
     expected = run(of_second_order(looped=False, reverse=reverse), executor="reference")
     for executor in ("native", "reference"):
         assert_close(run(of_second_order(True, reverse), executor=executor), expected)

@@ -58,7 +58,7 @@ def loop_plan(
     """
     body, wanted = body_of(loop), sorted(r.attributes["index"] for r in results)
     first = len(body.carried)
-    last = first + len(body.outputs)
+    last = first + len(body.outputs) + len(body.saved)
     kept = tuple(k for k in wanted if first <= k < last)
     before = {k: k - last for k in wanted if k >= last}
     outputs = [body.kept[k - first] for k in kept]
