@@ -1,0 +1,1 @@
+"""A run of `magmadnn train`: its settings, data, training, results and files."""
