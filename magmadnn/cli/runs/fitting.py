@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from magmadnn import optim
+from magmadnn.cli.console import Console
+from magmadnn.cli.ending import Terminated
 from magmadnn.data import Dataset
 from magmadnn.models import by_name
 from magmadnn.models.network import rows_of_batch
@@ -21,8 +23,6 @@ from magmadnn.training.callbacks.progress import Progress
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.model.summary import summary_text
 
-from magmadnn.cli.console import Console
-from magmadnn.cli.ending import Terminated
 from .outputs import write_history, write_json, write_results
 from .results import say_result
 from .selection import Selection, read_selection

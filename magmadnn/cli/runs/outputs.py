@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.cli.console import Console
 from magmadnn.data import Dataset
 from magmadnn.errors import FileError, MissingExtraError
 from magmadnn.storage.disk import is_folder, worded
@@ -19,7 +20,6 @@ from magmadnn.storage.places import expanded
 from magmadnn.training import History, Model
 from magmadnn.training.model.saving import save_model
 
-from magmadnn.cli.console import Console
 from .results import RESULT, result_of
 from .selection import Selection
 from .settings import Settings

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.cli.console import Console
 from magmadnn.data import Dataset, Preparation
 from magmadnn.errors import CheckpointError, shown
 from magmadnn.models.baselines import classification_baselines, regression_baselines
@@ -20,7 +21,6 @@ from magmadnn.storage.plain_schema import Either, Fields, Flag, Number, Text, Wh
 from magmadnn.training import History, Model
 from magmadnn.training.loop.measured import units_of
 
-from magmadnn.cli.console import Console
 from .selection import Selection, seconds_and_samples
 from .settings import Settings, trained_rows
 from .units import Array, figures

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.cli.arguments import as_typed
 from magmadnn.data import Dataset, load, split_rows
 from magmadnn.errors import ArgumentError, CheckpointError, DataError
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN, read_run
 
-from magmadnn.cli.arguments import as_typed
 from .results import RESULT
 from .settings import Settings
 

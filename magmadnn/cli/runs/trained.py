@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from magmadnn.cli.arguments import as_typed
 from magmadnn.data import Preparation, Rows, load_for
 from magmadnn.errors import CheckpointError, DataError, FileError, shown
 from magmadnn.storage.disk import is_folder, is_there
@@ -12,7 +13,6 @@ from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
 from magmadnn.training.model.saving import load_model
 
-from magmadnn.cli.arguments import as_typed
 from .outputs import MODEL
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from magmadnn.backends import cuda
+from magmadnn.cli.arguments import as_typed
+from magmadnn.cli.console import Console
 from magmadnn.data import Dataset
 from magmadnn.errors import ArgumentError, DeviceError, FileError
 from magmadnn.storage import printing
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 
-from magmadnn.cli.arguments import as_typed
-from magmadnn.cli.console import Console
 from .fitting import Run, Training, train
 from .outputs import check_above, check_place, write_json
 from .results import RESULT, read_result, say_result
