@@ -32,6 +32,7 @@ Array = NDArray[Any]
 
 _MAGIC = b"\x93NUMPY"
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
+_VERSIONS = (b"\1\0", b"\2\0", b"\3\0")
 _HEADER_BYTES = 10_000  # as NumPy's own limit
 _DIRECTORY_BYTES = 4 << 20  # some 50,000 members
 _PIECE = 1 << 18  # bytes that are unpacked at a time
@@ -42,7 +43,7 @@ _ENCRYPTED = 1
 _FIELD = r"""['"](?:
     descr['"]\s*:\s*['"](?P<descr{0}>[^'"]{{1,40}})['"] |
     fortran_order['"]\s*:\s*(?P<order{0}>True|False) |
-    shape['"]\s*:\s*\((?P<shape{0}>\s*(?:\d+L?\s*,\s*)*(?:\d+L?\s*)?)\)
+    shape['"]\s*:\s*\((?P<shape{0}>\s*(?:(?:0|[1-9]\d*)L?\s*,\s*)*(?:(?:0|[1-9]\d*)L?\s*)?)\)
 )\s*"""
 _HEADER = re.compile(
     r"\s*\{{\s*{},\s*{},\s*{},?\s*\}}\s*".format(*(_FIELD.format(k) for k in range(3))),
@@ -139,7 +140,7 @@ class NpzFile:
         wide = start[6:7] > b"\1"
         counted = file.read(4 if wide else 2)
         size = int.from_bytes(counted, "little")
-        if start[:6] != _MAGIC or start[6:7] not in (b"\1", b"\2", b"\3") or size > _HEADER_BYTES:
+        if start[:6] != _MAGIC or start[6:] not in _VERSIONS or size > _HEADER_BYTES:
             raise self._no_numbers(name, "its header is none of NumPy's")
         found = _HEADER.fullmatch(file.read(size).decode("latin-1"))
         fields = {k[:-1]: v for k, v in found.groupdict().items() if v is not None} if found else {}

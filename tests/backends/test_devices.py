@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -176,6 +177,22 @@ def test_probe_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count == 0
     assert reason.startswith("CuPy cannot be loaded")
     assert 'pip install "magmadnn[cuda13]"' in reason
+
+
+def test_probe_where_a_library_of_cuda_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cupy.py").write_text(
+        'raise RuntimeError("Failed to dlopen\\nlibcublasLt.so.13")\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: None)
+    for name in ("cupy", "magmadnn.backends.cuda._cupy"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delattr(cuda, "_cupy", raising=False)
+    count, reason = cuda._probe_cupy()
+    assert count == 0
+    assert reason.startswith(r"CuPy cannot be loaded (Failed to dlopen\nlibcublasLt.so.13): ")
 
 
 def test_probe_with_a_driver_that_gives_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

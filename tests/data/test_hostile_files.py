@@ -487,3 +487,19 @@ def test_a_name_with_a_line_feed_is_read(tmp_path: Path) -> None:
         f"{tmp_path}/two\\nlines.csv: line 2 has 1 fields, expected 2 as in line 1: repair or leave "
         "out the line"
     )
+
+
+@pytest.mark.parametrize(
+    ("shape", "version", "reason"),
+    [
+        ("(3,)", b"\1\x7f", "its header is none of NumPy's"),
+        ("(03,)", b"\1\0", "its header describes something else"),
+    ],
+)
+def test_headers_that_numpy_refuses(
+    tmp_path: Path, shape: str, version: bytes, reason: str
+) -> None:
+    good, bad = npy("(3,)", values=bytes(24)), npy(shape, values=bytes(24))
+    bad = bad[:6] + version + bad[8:]
+    assert load_npz(archive(tmp_path / "good.npz", x=good))["x"].shape == (3,)
+    assert reason in str(refusal(load_npz, archive(tmp_path / "bad.npz", x=bad)))

@@ -102,6 +102,11 @@ TABLE: dict[str, Mistake] = {
         DataError,
         "{p}/t.csv: line 5: cannot be split into fields (unexpected end of data): check the quotes",
     ),
+    "an open quote between tabulators": Mistake(
+        table('a\tb\n1\t"2" 3\n4\t"5"\n'),
+        DataError,
+        "{p}/t.csv: line 2: cannot be split into fields ('\\t' expected after '\"'): check the quotes",
+    ),
     "a name twice": Mistake(
         table("a,b,a\n1,2,3\n"),
         DataError,

@@ -126,7 +126,7 @@ def _change(holder: Any, key: Any, rng: random.Random, values: list[Any], places
     elif kind == 2:  # what stands somewhere else
         other, place = rng.choice(places)
         holder[key] = copy.deepcopy(other[place]) if place in _keys(other) else None
-    elif kind == 3 and type(old) in (int, float):
+    elif kind == 3 and type(old) in (int, float) and abs(old) < 1e300:
         holder[key] = rng.choice([old + 1, old - 1, -old, old * 1000, float(old), str(old)])
     elif kind == 4 and isinstance(old, str) and old:
         at = rng.randrange(len(old))

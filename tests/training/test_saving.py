@@ -7,6 +7,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import CheckpointError, FileError, GraphError
+from magmadnn.training.model.codec import Custom, decode
 from magmadnn.training.model.saving import model_from, model_record
 
 X = np.random.default_rng(7).normal(size=(23, 7)).astype(np.float32)
@@ -213,3 +214,19 @@ def test_every_second_step_of_a_sequence_of_any_length_is_saved(tmp_path):
     model.fit(given, np.zeros((5, 2), np.float32), epochs=2, verbose=0)
     with pytest.raises(GraphError, match="give the Input a fixed shape"):
         model.export(tmp_path / "net.o")
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        [],
+        [[[], 4]],
+        [[["batch"], 1], [["batch"], 0]],
+        [[[{"quotient": [{"dim": [[["batch"], 1]]}, 0]}], 1]],
+    ],
+)
+def test_sizes_without_a_symbol_are_refused(size):
+    good = [[["batch"], 2], [[], 1]]
+    assert str(decode({"dim": good}, Custom())) == "2*batch + 1"
+    with pytest.raises(CheckpointError, match="the description is damaged: a "):
+        decode({"dim": size}, Custom())

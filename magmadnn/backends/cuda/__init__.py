@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.errors import DeviceError, installing
+from magmadnn.errors import DeviceError, installing, shown
 
 from .protocol import DeviceMemory as DeviceMemory
 
@@ -47,9 +47,9 @@ def _probe_cupy() -> tuple[int, str]:
         return 0, f"no NVIDIA driver was found ({library})"
     try:
         from . import _cupy
-    except ImportError as error:
+    except (ImportError, OSError, RuntimeError) as error:  # it loads CUDA's libraries as well
         way_out = installing("cuda13", "cuda12")
-        return 0, f"CuPy cannot be loaded ({error}): {way_out}"
+        return 0, f"CuPy cannot be loaded ({shown(error)}): {way_out}"
     return _cupy.probe()
 
 

@@ -245,8 +245,8 @@ def _rows(path: Path, lines: list[str], delimiter: str) -> Iterator[Row]:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise DataError(
-            f"{shown(path)}: line {reader.line_num}: cannot be split into fields ({error}): "
-            "check the quotes"
+            f"{shown(path)}: line {reader.line_num}: cannot be split into fields "
+            f"({shown(str(error), 80)}): check the quotes"
         ) from error
 
 

@@ -119,11 +119,16 @@ def _decode_factor(data: Any) -> Factor:
     if isinstance(data, str):
         return data
     numerator, divisor = data["quotient"]
-    return Quotient(_decode_dim(numerator["dim"]), int(divisor))
+    if not isinstance(divisor, int) or divisor < 2:
+        raise CheckpointError(f"the description is damaged: a size is divided by {divisor!r}")
+    return Quotient(_decode_dim(numerator["dim"]), divisor)
 
 
 def _decode_dim(terms: Any) -> Dim:
-    return Dim({tuple(map(_decode_factor, factors)): number for factors, number in terms})
+    dim = Dim({tuple(map(_decode_factor, factors)): number for factors, number in terms})
+    if not dim.symbols:  # a size that is known is written down as a number
+        raise CheckpointError("the description is damaged: a symbolic size has no symbol")
+    return dim
 
 
 def _encode_record(value: Any) -> dict[str, Any]:
