@@ -16,6 +16,7 @@ from magmadnn.errors import DataError
 from magmadnn.graph.body import is_loop
 from magmadnn.ops import _saved
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.loops import Loop
 from magmadnn.runtime.threads import thread_count
 from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.scans import (
@@ -360,6 +361,29 @@ def test_no_variable_is_written_where_a_step_fails(executor: str) -> None:
     assert np.array_equal(made.run({})[0], np.full(3, 2.0))
     assert np.array_equal(kept.numpy(), [1.0, 0.0, 1.0])
     assert np.array_equal(other.numpy(), np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_slices_are_read_and_outputs_written_where_they_lie(
+    reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copied(self: Loop, *arrays: Any) -> Any:
+        raise AssertionError("a step copies")
+
+    for name in ("_fetch", "_keep"):
+        monkeypatch.setattr(Loop, name, copied)
+    x = md.placeholder("x", ("time", 70, 50), dtype="float64")  # large: read where it is fed
+    w = md.variable("w", drawn(50, 50))
+
+    def body(h: Operation, x: Operation) -> tuple[Operation, Operation]:
+        return h + x, md.ops.tanh(x[:, ::-1] @ w)
+
+    total, kept = md.scan(body, np.zeros((70, 50)), x, reverse=reverse)
+    made = executable([total.node, kept.node], "native")
+    for steps in (5, 3):
+        fed = drawn(steps, 70, 50, seed=steps)
+        expected = [fed.sum(axis=0), np.tanh(fed[:, :, ::-1] @ w.numpy())]
+        assert_close(made.run({x.node: fed}), expected)
 
 
 def test_loops_may_be_copied_and_pickled() -> None:

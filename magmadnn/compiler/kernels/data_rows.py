@@ -1,4 +1,4 @@
-"""Kernels around a step that runs for many batches: fetch rows of a data set, keep values of a batch."""
+"""Kernels around a step that runs for many batches: fetch rows, move addresses on, keep values."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ class Gather:
         "row0", "row1", "columns", "batch_rows", "source", "source_row", "order", "result",
         "result_row",
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Address i is base[i] + batch * step[i]: what kernels are given for a batch moves on with its number.
+
+    Slots: `count`; `table`, the address of three int64 for each: where the address is to stand, `base` and
+    `step`.
+    """
+
+    slots = ("count", "table")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import Columns
-from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.data_rows import Advance, Gather, Keep
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
@@ -17,6 +17,7 @@ from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.rows import Rows
 
 from .fused.accumulate import write_accumulate
+from .fused.advance import write_advance
 from .fused.batch_rows import write_gather
 from .fused.columns import columns_scratch_bytes, write_columns
 from .fused.draw import write_draw
@@ -37,6 +38,7 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Gemv: write_gemv,
     Gather: write_gather,
     Keep: write_keep,
+    Advance: write_advance,
     Draw: write_draw,
     Move: write_move,
     Pick: write_pick,

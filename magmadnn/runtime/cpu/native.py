@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, tensor_of
 
 from .lapack import is_native
-from .loops import Loop, carried_memory, loop_kernels
+from .loops import Loop, carried_memory, loop_kernels, moving_outputs
 from .tasks import Patch, Tasks
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -143,14 +143,15 @@ class Instance:
         self._early = self._driver(tasks, range(checked))
         self._late = self._driver(tasks, range(checked, end))
         for patch in tasks.patches:
-            if patch.placeholder in self._in_place:
-                self._patches.setdefault(patch.placeholder, []).append(patch)
+            if patch.node in self._in_place:
+                self._patches.setdefault(patch.node, []).append(patch)
 
-    def tasks(self, threads: int, beside: Iterable[Kernel] = ()) -> Tasks:
-        """The tasks of the plan over this memory; `beside`: kernels that are needed too."""
-        return Tasks(
-            self.plan, self.arrays, self.sizes, threads, self._function, beside, self._rooms
-        )
+    def tasks(
+        self, threads: int, beside: Iterable[Kernel] = (), moving: Collection[Node] = ()
+    ) -> Tasks:
+        """The tasks of the plan over this memory; see `Tasks`."""
+        function, rooms = self._function, self._rooms
+        return Tasks(self.plan, self.arrays, self.sizes, threads, function, beside, rooms, moving)
 
     def _driver(self, tasks: Tasks, numbers: Iterable[int]) -> Driver | None:
         """What runs the phases of these numbers."""
@@ -208,7 +209,7 @@ class Instance:
             if self.plan.layouts.bases[operand] not in self._in_place:
                 held[node] = self.arrays[operand]
         step = Instance(plan.step, self.sizes, self._threads, prepared=False, held=held)
-        tasks = step.tasks(self._threads, loop_kernels())
+        tasks = step.tasks(self._threads, loop_kernels(), moving_outputs(plan))
         return Loop(plan, step.arrays, held, tasks, results, self._current)
 
     def _current(self, node: Node) -> Array:

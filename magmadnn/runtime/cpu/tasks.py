@@ -7,7 +7,7 @@ of threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -62,12 +62,12 @@ _SHARE = 1.5  # the next part is what is left over threads times this: parts shr
 
 @dataclass(frozen=True)
 class Patch:
-    """An address in an argument block that follows what is fed."""
+    """An address in an argument block that follows what is fed, or moves from step to step."""
 
     block: Array
     slot: int
-    placeholder: Node
-    offset: int  # bytes
+    node: Node  # a placeholder, or what is `moving`
+    offset: int  # bytes from where it begins
 
 
 class Tasks:
@@ -89,6 +89,7 @@ class Tasks:
         function: Callable[[Work], Callable[[], None]],
         beside: Iterable[Kernel] = (),
         rooms: Mapping[Node, Array] = MappingProxyType({}),
+        moving: Collection[Node] = (),
     ) -> None:
         """Find kernels for the sizes, and compile them.
 
@@ -100,6 +101,7 @@ class Tasks:
             function: what computes a step that has no kernel.
             beside: kernels that are needed too; compiled together they take less time.
             rooms: memory for partial results, by the first value that a step stores.
+            moving: values whose addresses are among `patches`, beside placeholders.
         """
         self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
         self.patches: list[Patch] = []
@@ -107,7 +109,7 @@ class Tasks:
         self.useful_threads = 1
         self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
-        self._function = function
+        self._function, self._moving = function, moving
         self._calls: list[HostCall] = []
         self._values = {
             work: slot_values(work, arrays, sizes) for work in plan.work if is_native(work)
@@ -313,9 +315,9 @@ class Tasks:
     ) -> Task:
         slots = lowered.kernel.slots
         block = np.array([values[slot] for slot in slots], np.int64)
-        for slot, node, _ in lowered.reads:
+        for slot, node, _ in (*lowered.reads, *lowered.writes):
             base = self.plan.layouts.bases[node]
-            if base.op is PLACEHOLDER:
+            if base.op is PLACEHOLDER or base in self._moving:
                 number = slots.index(slot)
                 offset = int(block[number]) - self.arrays[base].ctypes.data
                 self.patches.append(Patch(block, number, base, offset))
