@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from .dim import Dim, Inner, Size, dims_of, substitute
-from .node import PLACEHOLDER, Node, rebuild, resolve_phase, scoped
+from .node import PLACEHOLDER, Node, rebuild, resolve_phase, scoped, with_inputs
 from .op import Op, OpKind
 from .program import Program
 from .spec import Spec
@@ -166,7 +166,7 @@ def unrolled(program: Program) -> Program:
     results: dict[Node, Mapping[int, Node]] = {}
     for node in program.nodes():
         inputs = tuple(new[i] for i in node.inputs)
-        new[node] = node if inputs == node.inputs else replace(node, inputs=inputs)
+        new[node] = with_inputs(node, inputs)
         if is_loop(node) and isinstance(node.attributes["length"], int):
             assert isinstance(node.op, Op)
             assert node.op.unrolled is not None
@@ -193,5 +193,5 @@ def with_bodies(program: Program, run: Callable[[Program], Program]) -> Program:
                 node, attributes=MappingProxyType({**node.attributes, "body": bodies[body]})
             )
         inputs = tuple(new[i] for i in node.inputs)
-        new[node] = fresh if inputs == node.inputs else replace(fresh, inputs=inputs)
+        new[node] = with_inputs(fresh, inputs)
     return program.with_roots([new[root] for root in program.roots])

@@ -160,12 +160,15 @@ def record(op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Nod
     """Check, infer, and make the node; nothing is computed."""
     specs = [n.spec for n in inputs]
     settled = op.settle(specs, attributes)
-    return Node(op, tuple(inputs), op.infer(specs, settled), MappingProxyType(dict(settled)))
+    kept = MappingProxyType(dict(settled)) if settled else _NO_ATTRIBUTES
+    return Node(op, tuple(inputs), op.infer(specs, settled), kept)
 
 
 def as_nodes(words: OpWords, operands: Sequence[Any]) -> list[Node]:
     """Operands as nodes: handles give theirs, arrays and numbers become constants."""
     found = [None if is_number(x) else handle_node(x) for x in operands]
+    if None not in found:
+        return [n for n in found if n is not None]
     values = [
         x if n is None else np.empty(0, n.dtype) for x, n in zip(operands, found, strict=True)
     ]
@@ -299,6 +302,14 @@ def scoped(path: tuple[object, ...]) -> Iterator[None]:
         _path.reset(token)
 
 
+def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """The same operation on inputs of the same Specs; the node itself where they are its own."""
+    if inputs == node.inputs:
+        return node
+    of = (node.spec, node.attributes, node.name, node.value, node.path, node.origin)
+    return Node(node.op, inputs, *of)
+
+
 def with_origin(node: Node, origin: object) -> Node:
     """A copy of `node` that knows which call made it."""
     return replace(node, origin=origin)
@@ -311,17 +322,20 @@ Updated = tuple[Node, Node]  # a variable and its new value
 def topological(outputs: Iterable[Node], children: Children | None = None) -> list[Node]:
     """Every node that `outputs` need, inputs before users, in an order that depends on the graph only."""
     order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(node, False) for node in reversed(list(outputs))]
+    done: set[Node] = set()
+    stack = list(outputs)[::-1]
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            inputs = children(node) if children else node.inputs
-            stack.extend((i, False) for i in reversed(inputs) if i not in seen)
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        inputs = children(node) if children else node.inputs
+        waiting = [i for i in inputs if i not in done]
+        if waiting:
+            stack += waiting[::-1]
+        else:
+            done.add(node)
+            order.append(stack.pop())
     return order
 
 
@@ -367,8 +381,10 @@ def _match(old: Node, new: Node, sizes: dict[str, Size]) -> None:
 
 def _renewed(node: Node, inputs: tuple[Node, ...], sizes: Mapping[str, Size]) -> Node:
     """The same operation on other inputs and sizes, its Spec inferred again where it changes."""
-    attributes = MappingProxyType({k: substitute(v, sizes) for k, v in node.attributes.items()})
     same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+    if same and not sizes:
+        return node
+    attributes = MappingProxyType({k: substitute(v, sizes) for k, v in node.attributes.items()})
     if same and attributes == node.attributes:
         return node
     if follows_sizes(node):
@@ -412,9 +428,12 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
             return (node.inputs[0 if training else 1],)
         return node.inputs[:1] if node.op is UPDATE and not training else node.inputs
 
+    order = topological(outputs, children)
+    if not any(map(_differs_by_phase, order)):
+        return list(outputs), []
     new: dict[Node, Node] = {}
     updates: dict[Node, Node] = {}
-    for node in topological(outputs, children):
+    for node in order:
         inputs = tuple(new[i] for i in children(node))
         if node.op is PHASE or node.op is UPDATE:
             new[node] = inputs[0]
@@ -423,6 +442,12 @@ def resolve_phase(outputs: Sequence[Node], training: bool) -> tuple[list[Node], 
         if node.op is UPDATE and training:
             updates[inputs[1]] = inputs[2]
     return [new[node] for node in outputs], list(updates.items())
+
+
+def _differs_by_phase(node: Node) -> bool:
+    """Whether a node is for one phase, or has a graph inside it."""
+    op = node.op
+    return op.kind is OpKind.LOOP if isinstance(op, Op) else op is PHASE or op is UPDATE
 
 
 def _in_phase(node: Node, training: bool) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,7 +66,9 @@ class Program:
         return tuple(dict.fromkeys(dim for dim in found if not dim.never_negative))
 
     def with_roots(self, roots: Sequence[Node]) -> Program:
-        """The same program with its roots replaced, as a pass does."""
+        """The same program with its roots replaced, as a pass does; itself where they are its own."""
+        if all(map(operator.is_, roots, self.roots)):
+            return self
         count = len(self.outputs)
         targets = [target for target, _ in self.updates]
         return Program(tuple(roots[:count]), tuple(zip(targets, roots[count:], strict=True)))

@@ -154,6 +154,9 @@ def by_signature(signature: str | Callable[..., str]) -> ShapeRule:
 
 def elementwise(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
     """The shape rule of pointwise ops: everything broadcasts."""
+    first = specs[0].shape if specs else ()
+    if all(s.shape == first for s in specs):
+        return first
     return broadcast(words, specs, [(i, s.shape) for i, s in enumerate(specs)])
 
 

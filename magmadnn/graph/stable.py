@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
-from .node import Node, scoped, topological
+from .node import Node, scoped, topological, with_inputs
 from .op import Op
 
 
@@ -21,9 +20,7 @@ def stabilised(roots: Sequence[Node], kept: Iterable[Node] = ()) -> dict[Node, N
     new: dict[Node, Node] = {}
     for node in topological(roots):
         inputs = tuple(new[i] for i in node.inputs)
-        same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        fresh = node if same else replace(node, inputs=inputs)
-        new[node] = _stable(fresh, {new[k] for k in inner if k in new})
+        new[node] = _stable(with_inputs(node, inputs), {new[k] for k in inner if k in new})
     return new
 
 

@@ -134,7 +134,19 @@ def dtype_of_formula(scalar: Formula) -> DTypeRule:
         tried = [np.dtype(brain) if d == BFLOAT16 else d for d in dtypes]
         return np.asarray(scalar(*(np.empty(0, d) for d in tried), **attributes)).dtype
 
+    known: dict[tuple[np.dtype[Any], ...], np.dtype[Any]] = {}  # of calls without attributes
+
     def rule(
+        words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
+    ) -> np.dtype[Any]:
+        if attributes:
+            return found(words, dtypes, attributes)
+        key = tuple(dtypes)
+        if key not in known:
+            known[key] = found(words, dtypes, attributes)
+        return known[key]
+
+    def found(
         words: OpWords, dtypes: Sequence[np.dtype[Any]], attributes: Attributes
     ) -> np.dtype[Any]:
         meeting = [d for i, d in enumerate(dtypes) if words.operand(i) not in words.integers]

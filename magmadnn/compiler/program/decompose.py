@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from magmadnn.graph.node import Node, scoped
+from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 
@@ -24,7 +22,7 @@ def _take_apart(node: Node, new: dict[Node, Node]) -> None:
     for i in node.inputs:
         _take_apart(i, new)
     inputs = tuple(new[i] for i in node.inputs)
-    fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
+    fresh = with_inputs(node, inputs)
     made: Node | None = None
     if isinstance(node.op, Op) and node.op.decompose is not None:
         with scoped(node.path):

@@ -9,7 +9,6 @@ library then does it all.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.body import with_bodies
 from magmadnn.graph.gradient import parts
-from magmadnn.graph.node import CONSTANT, Node, scoped
+from magmadnn.graph.node import CONSTANT, Node, scoped, with_inputs
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
@@ -73,11 +72,11 @@ def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
         )
         if node in biases:
             inputs = tuple(_rounded(i, half) if i is new[biases[node]] else i for i in inputs)
-        new[node] = node if inputs == node.inputs else replace(node, inputs=inputs)
+        new[node] = with_inputs(node, inputs)
         if node in wanted:
             rounded[node] = _rounded(new[node], half)
         elif layouts.is_view(node) and node.inputs[0] in rounded:
-            rounded[node] = replace(node, inputs=(rounded[node.inputs[0]],))
+            rounded[node] = with_inputs(node, (rounded[node.inputs[0]],))
     return program.with_roots([new[root] for root in program.roots])
 
 

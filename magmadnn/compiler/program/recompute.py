@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from magmadnn.compiler.formulas import is_pointwise, operations
 from magmadnn.graph.dim import product
-from magmadnn.graph.node import Node
+from magmadnn.graph.node import Node, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
@@ -39,7 +39,7 @@ def recompute(program: Program) -> Program:
     for node in nodes:
         own = {i: replace(new[i]) if i in again else new[i] for i in node.inputs}
         inputs = tuple(own[i] for i in node.inputs)
-        new[node] = node if inputs == node.inputs else replace(node, inputs=inputs)
+        new[node] = with_inputs(node, inputs)
     return program.with_roots([new[root] for root in program.roots])
 
 

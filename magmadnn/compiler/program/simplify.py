@@ -7,12 +7,11 @@ what its roots reach.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph.dim import dims_of
-from magmadnn.graph.node import CONSTANT, Node, constant, scoped
+from magmadnn.graph.node import CONSTANT, Node, constant, scoped, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
@@ -26,9 +25,10 @@ def simplify(program: Program) -> Program:
     known: dict[Hashable, Node] = {}
     for node in program.nodes():
         inputs = tuple(new[i] for i in node.inputs)
-        fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
-        with scoped(node.path):
-            fresh = _folded(_rewritten(fresh))
+        fresh = with_inputs(node, inputs)
+        if isinstance(node.op, Op):
+            with scoped(node.path):
+                fresh = _folded(_rewritten(fresh))
         new[node] = known.setdefault(_key(fresh), fresh)
     return program.with_roots([new[root] for root in program.roots])
 
@@ -49,9 +49,9 @@ def _rewritten(node: Node) -> Node:
 def _folded(node: Node) -> Node:
     """A constant, where the node is small and computed from small constants."""
     op, inputs = node.op, node.inputs
-    if not isinstance(op, Op) or op.kind in _NOT_FOLDED or next(_dims(node), None) is not None:
-        return node
     if any(i.op is not CONSTANT or i.value.size > LARGEST_CONSTANT for i in inputs):
+        return node
+    if not isinstance(op, Op) or op.kind in _NOT_FOLDED or next(_dims(node), None) is not None:
         return node
     if _size(node) > LARGEST_CONSTANT:
         return node
@@ -83,4 +83,6 @@ def _key(node: Node) -> Hashable:
 
 def _exact(attributes: Mapping[str, Any]) -> Hashable:
     """Attributes with the types of their values: 0.0, -0.0, 0 and False are equal, but not the same."""
+    if not attributes:
+        return ()
     return tuple((key, repr(value), value) for key, value in attributes.items())

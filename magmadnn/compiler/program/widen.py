@@ -14,7 +14,7 @@ import numpy as np
 from magmadnn.compiler.formulas import compilable, converts, converts_half, is_contraction
 from magmadnn.compiler.kernels.formula import HALVES
 from magmadnn.graph.gradient import parts
-from magmadnn.graph.node import Node, scoped
+from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec, is_floating
@@ -22,10 +22,12 @@ from magmadnn.graph.spec import Spec, is_floating
 
 def widen(program: Program) -> Program:
     """Put conversions around every product and pointwise op that has operands of half precision."""
+    if not any(dtype.name in HALVES for dtype in {node.dtype for node in program.nodes()}):
+        return program
     new: dict[Node, Node] = {}
     for node in program.nodes():
         inputs = tuple(new[i] for i in node.inputs)
-        fresh = node if inputs == node.inputs else replace(node, inputs=inputs)
+        fresh = with_inputs(node, inputs)
         new[node] = _widened(fresh) if _is_half_product(fresh) else _pointwise(fresh)
     return program.with_roots([new[root] for root in program.roots])
 
