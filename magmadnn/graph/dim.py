@@ -93,6 +93,9 @@ class Dim:
             GraphError: if a symbol has none.
             ShapeError: if the value is negative.
         """
+        factor, coefficient = self._factor
+        if isinstance(factor, str) and factor in sizes and coefficient > 0:  # most often
+            return coefficient * sizes[factor]
         for symbol in sorted(self.symbols - sizes.keys()):
             raise GraphError(
                 f"the size of dimension {symbol} is not known: feed a placeholder that has it"

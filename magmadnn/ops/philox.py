@@ -10,6 +10,7 @@ and table 2 (multipliers and key increments of Philox 4x32).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,13 @@ from numpy.typing import DTypeLike, NDArray
 from magmadnn.memory.dtypes import BFLOAT16
 
 _ROUNDS = 10
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # golden ratio and sqrt(3) - 1, as 32-bit fractions
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_KEY_STEPS = np.array(
+    [[0x9E3779B9], [0xBB67AE85]], np.uint64
+)  # golden ratio and sqrt(3) - 1, as 32-bit fractions
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_SHORT = 1 << 14  # rows whose order is kept
 _BLOCK = 1 << 16  # blocks of four worked on at a time, so that the temporaries stay in cache
 
 # Random bits of a number, where one word of 32 has enough of them.
@@ -32,18 +36,13 @@ Words = NDArray[np.uint32]
 
 def philox_4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
     """The ten rounds: counter words [4, n] (each below 2**32) and a key of two words -> words [4, n]."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    even, odd = counter[::2], counter[1::2]  # words 0 and 2, words 1 and 3
+    keys = np.array([[key[0]], [key[1]]], np.uint64)
     for _ in range(_ROUNDS):
-        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = (
-            (p1 >> _HALF) ^ c1 ^ np.uint64(k0),
-            p1 & _LOW,
-            (p0 >> _HALF) ^ c3 ^ np.uint64(k1),
-            p0 & _LOW,
-        )
-        k0, k1 = (k0 + _KEY_STEPS[0]) & 0xFFFFFFFF, (k1 + _KEY_STEPS[1]) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3])
+        products = (even * _MULTIPLIERS)[::-1]
+        even, odd = (products >> _HALF) ^ odd ^ keys, products & _LOW
+        keys = (keys + _KEY_STEPS) & _LOW
+    return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
 def random_bits(seed: int, stream: int, count: int, start: int = 0) -> Words:
@@ -98,7 +97,21 @@ def normal(seed: int, stream: int, count: int) -> NDArray[np.float64]:
 
 
 def permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:
-    """A random order of `range(count)`: the order that sorts `count` random keys of 64 bits."""
+    """A random order of `range(count)`: the order that sorts `count` random keys of 64 bits.
+
+    Models that are trained on the same rows ask for the same orders, so that short ones are kept.
+    """
+    if count > _SHORT:
+        return _sorted(count, seed, stream)
+    return _short_permutation(count, seed, stream).copy()
+
+
+@lru_cache(maxsize=64)
+def _short_permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:
+    return _sorted(count, seed, stream)
+
+
+def _sorted(count: int, seed: int, stream: int) -> NDArray[np.int64]:
     words = random_bits(seed, stream, 2 * count).reshape(count, 2).astype(np.uint64)
     keys = words[:, 0] << _HALF | words[:, 1]
     order = np.argsort(keys)  # the fastest way; equal keys, should there be any, stay in order

@@ -106,3 +106,11 @@ def test_streams_of_names() -> None:
     assert len({philox.stream_of(f"layer_{i}", n) for i in range(100) for n in range(10)}) == 1000
     assert philox.stream_of("a", 7) - philox.stream_of("a") == 7
     assert all(0 <= philox.stream_of(f"layer_{i}") < 2**64 for i in range(100))
+
+
+@pytest.mark.parametrize("count", [1009, 20_011])
+def test_who_writes_a_permutation_changes_no_other(count: int) -> None:
+    order = philox.permutation(count, 3, 4)
+    first = order.copy()
+    order[:] = 0
+    assert philox.permutation(count, 3, 4).tolist() == first.tolist() == [*map(int, first)]

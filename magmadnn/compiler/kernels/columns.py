@@ -8,12 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from magmadnn.backends.cpu.forks import cached_property
+
+from .kernel import hashed_once
 from .operands import SCALAR, Operand, Result, all_slots
 from .rows import Reduction
 
 DEVIATIONS = "deviations"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Columns:
     """A kernel that reduces the rows `row0` to `row1` of its operands, for columns of a tile.
@@ -53,7 +57,7 @@ class Columns:
         """Everything that has memory."""
         return [*self.operands, *self.store]
 
-    @property
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         plain = ("row0", "row1", "column0", "column1", *all_slots(self.parts))

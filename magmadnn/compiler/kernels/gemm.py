@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from magmadnn.backends.cpu.forks import cached_property
+
 from .formula import Formula
+from .kernel import hashed_once
 from .operands import Operand, Result, all_slots
 
 PLAIN_SLOTS = ("row0", "row1", "column0", "column1", "k", "a", "lda", "b", "ldb", "c", "ldc")
@@ -20,6 +23,7 @@ class Epilogue(Protocol):
         ...
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Finish:
     """An epilogue: the formula of the result, and further results, over `("product",)` and operands.
@@ -34,7 +38,7 @@ class Finish:
     results: tuple[Result, ...]
     formula: Formula
 
-    @property
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the slots that it adds."""
         return all_slots([*self.operands, *self.results])
@@ -58,6 +62,7 @@ class Loading:
         return cls(half, half)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Gemm:
     """The kernel C = op(A) op(B), or alpha * op(A) op(B) + beta * C, for rows and columns of C.
@@ -98,7 +103,7 @@ class Gemm:
         load = self.load_a
         return load.stored if load and load == self.load_b and load.stored == load.digits else None
 
-    @property
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         scale = ("alpha", "beta") if self.scaled else ()

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magmadnn.backends.cpu.forks import cached_property
+
 from .formula import Formula
+from .kernel import hashed_once
 from .operands import Operand, Result, all_slots
 
 SHORT_ROW = 8192  # columns
@@ -53,6 +56,7 @@ class Stage:
     store_row: tuple[Result, ...] = ()
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Rows:
     """A kernel of stages over the rows `row0` to `row1` of its operands.
@@ -86,7 +90,7 @@ class Rows:
         results = [r for stage in self.stages for r in (*stage.store, *stage.store_row)]
         return [*self.operands, *results]
 
-    @property
+    @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         return ("row0", "row1", "column0", "column1", *all_slots(self.parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 from magmadnn.compiler.kernels.accumulate import Accumulate
@@ -70,6 +71,7 @@ def write_kernel(kernel: Kernel, code: Code, frame: Frame, target: Target) -> No
         writer(kernel, code, frame, target)
 
 
+@lru_cache(maxsize=4096)
 def scratch_bytes(kernel: Kernel, target: Target) -> int:
     """Scratch memory that a kernel needs."""
     if isinstance(kernel, Gemv):

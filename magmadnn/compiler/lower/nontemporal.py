@@ -51,4 +51,5 @@ def streaming(
         return whole and item * values["row1"] * values["column1"] >= least
 
     stored = (result for stage in rows.stages for result in stage.store)
-    return replace(rows, streamed=tuple(r.name for r in stored if is_streamed(r)))
+    streamed = tuple(r.name for r in stored if is_streamed(r))
+    return rows if streamed == rows.streamed else replace(rows, streamed=streamed)

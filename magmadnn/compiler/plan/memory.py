@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from magmadnn.compiler.lower.row_blocks import partial_bytes
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
@@ -101,7 +99,7 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
 
 
 def _nbytes(node: Node, sizes: Mapping[str, int]) -> int:
-    return int(np.prod(bind_shape(node.shape, sizes), dtype=np.int64)) * node.dtype.itemsize
+    return math.prod(bind_shape(node.shape, sizes)) * node.dtype.itemsize
 
 
 def _room(nbytes: int) -> int:

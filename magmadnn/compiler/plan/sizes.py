@@ -12,8 +12,7 @@ Such decisions are:
 - which products of sizes are equal: where two of different formulas are one number, nothing is filled in;
 - whether a size is below a number: `regions/below.py`;
 - which movements are views: compared with those of the program at hand;
-- sizes that are made of others, such as 784 of 28 and 28, have to be so; what is made by an unknown rule has
-  to be the same number.
+- which sizes are made of others, such as 784 of 28 and 28, or told by an attribute: they have to be so.
 """
 
 from __future__ import annotations
@@ -223,9 +222,7 @@ def _opened(program: Program, terms: Mapping[int, Size]) -> Program | Node:
     for node in program.nodes():
         shape = node.shape if node.op is CONSTANT else _with(node.shape, terms)
         spec = Spec(shape, node.dtype)
-        attributes = MappingProxyType(
-            {k: _with(v, terms) if _is_shape(v, node) else v for k, v in node.attributes.items()}
-        )
+        attributes = _terms_in(node, terms)
         inputs = tuple(new[i] for i in node.inputs)
         if not _holds(node, inputs, spec, attributes):
             return node
@@ -238,8 +235,8 @@ def _opened(program: Program, terms: Mapping[int, Size]) -> Program | Node:
 def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) -> Mapping[str, Size]:
     """What symbols have to be for the rule of a node to hold.
 
-    The largest size of a movement follows from the others, such as 784 from 28 and 28. Of other nodes, the
-    sizes that an attribute tells are numbers, or else all.
+    The largest size of a reshape follows from the others, such as 784 from 28 and 28; those of other results
+    from what the rule gives, such as 40 for 20 and 20. Where there is no rule for symbols, they are numbers.
     """
     own = [size for n in (node, *node.inputs) for size in n.shape if _is_open(size)]
     used = {
@@ -256,11 +253,28 @@ def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) ->
             term = divide(product(_with(other, terms)), product(_with(tuple(rest), terms)))
         except ShapeError:
             term = symbol
-        if not (isinstance(term, Dim) and term.symbols & symbol.symbols):
+        if _is_free_of(term, symbol):
             return {str(symbol): term}
-    known = {s: hints[s] for s in used}
-    told = {s: n for s, n in known.items() if n in node.attributes.values()}  # such as a count
-    return told or known
+    if isinstance(node.op, Op):
+        given = [Spec(_with(i.shape, terms), i.dtype) for i in node.inputs]
+        found = _inferred(node.op, given, _terms_in(node, terms))
+        for size, term in zip(node.shape, () if found is None else found.shape, strict=False):
+            symbol = terms.get(size, size) if isinstance(size, int) else size
+            bare = isinstance(symbol, Dim) and symbol.is_symbol and str(symbol) in hints
+            if bare and _is_free_of(term, symbol):
+                return {str(symbol): term}
+    return {s: hints[s] for s in used}
+
+
+def _terms_in(node: Node, terms: Mapping[int, Size]) -> Mapping[str, Any]:
+    """The attributes of a node, with terms in its shape."""
+    given = node.attributes.items()
+    return MappingProxyType({k: _with(v, terms) if _is_shape(v, node) else v for k, v in given})
+
+
+def _is_free_of(term: Size, symbol: Size) -> bool:
+    """Whether a term does not depend on a symbol."""
+    return not isinstance(term, Dim) or str(symbol) not in term.symbols
 
 
 def _reshapes(node: Node) -> bool:
@@ -270,7 +284,7 @@ def _reshapes(node: Node) -> bool:
     return product(node.inputs[0].shape) == product(node.shape)
 
 
-def _holds(node: Node, inputs: Sequence[Node], spec: Any, attributes: Mapping[str, Any]) -> bool:
+def _holds(node: Node, inputs: Sequence[Node], spec: Spec, attributes: Mapping[str, Any]) -> bool:
     """Whether an op's rule gives just this, and a stand-in of it is small."""
     if spec == node.spec and all(
         i.spec == o.spec for i, o in zip(inputs, node.inputs, strict=True)
@@ -278,14 +292,18 @@ def _holds(node: Node, inputs: Sequence[Node], spec: Any, attributes: Mapping[st
         return True
     if Layouts.bytes_of(spec) > _LARGEST:
         return False
-    if not isinstance(node.op, Op):
-        return True
     if _reshapes(node) and product(inputs[0].shape) != product(spec.shape):
         return False  # which rules leave to NumPy
+    given = [i.spec for i in inputs]
+    return not isinstance(node.op, Op) or _inferred(node.op, given, attributes) == spec
+
+
+def _inferred(op: Op, given: Sequence[Spec], attributes: Mapping[str, Any]) -> Spec | None:
+    """What the rule of an op gives for operands with symbols; None where they do not fit."""
     try:
-        return bool(node.op.infer([i.spec for i in inputs], attributes) == spec)
+        return op.infer(given, attributes)
     except MagmaDNNError:
-        return False
+        return None
 
 
 def _with(shape: Shape, terms: Mapping[int, Size]) -> Shape:

@@ -121,10 +121,12 @@ class Tuner:
 
     def wants(self, product: Untried) -> bool:
         """Whether it is worth measuring how the loops of a product are cut, and nobody has."""
-        gemm, values = product.gemm, product.values
+        return product.nbytes <= _LARGEST_BYTES and self.may_want(product.gemm, product.values)
+
+    def may_want(self, gemm: Gemm, values: Mapping[str, int]) -> bool:
+        """The same of a product of which nothing else is known yet."""
         large = products(values) >= _LEAST_PRODUCTS and self._counts(gemm, values)
-        fits = product.nbytes <= _LARGEST_BYTES
-        return large and fits and self._known.get(product_words(gemm, values), _NOTED) == _NOTED
+        return large and self._known.get(product_words(gemm, values), _NOTED) == _NOTED
 
     def go_on(self, untried: list[Untried]) -> None:
         """Time a run of the first of these products, where there is time; those that are known are taken out.

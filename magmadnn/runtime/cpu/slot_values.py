@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from magmadnn.compiler.kernels.operands import FULL, ROW_AXES
 from magmadnn.compiler.layout import broadcast, row_axes
@@ -24,7 +23,7 @@ def slot_values(
     lowered, region = work.lowered, work.region
     assert lowered is not None
     slots = lowered.kernel.slots
-    rows = int(np.prod(bind_shape(region.rows, sizes), dtype=np.int64))
+    rows = math.prod(bind_shape(region.rows, sizes))
     (columns,) = bind_shape((region.columns,), sizes)
     values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
     for slot, number in lowered.numbers:

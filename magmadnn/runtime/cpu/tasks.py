@@ -134,11 +134,12 @@ class Tasks:
         kernel, values = work.lowered.kernel, self._values[work]
         if isinstance(kernel, Rows):
             again, cpu = self._read_again(work), host()
-            kernel = streaming(kernel, values, again, cpu.last_bytes, cpu.vector_bytes)
-            return replace(work.lowered, kernel=kernel)
-        if not isinstance(kernel, Gemm) or product_of(work.region).ndim > 2:
+            chosen: Kernel = streaming(kernel, values, again, cpu.last_bytes, cpu.vector_bytes)
+        elif isinstance(kernel, Gemm) and product_of(work.region).ndim <= 2:
+            chosen = selected(kernel, values)
+        else:
             return work.lowered
-        return replace(work.lowered, kernel=selected(kernel, values))
+        return work.lowered if chosen is kernel else replace(work.lowered, kernel=chosen)
 
     def _cut_rows(self, rooms: Mapping[Node, Array]) -> dict[Work, RowBlocks]:
         """The reductions that are made in blocks of rows; the step's own kernel is the first of two."""
@@ -268,7 +269,7 @@ class Tasks:
         ]
         if blocks := self._blocks.get(work):
             self._join(work, blocks)
-        if product and not shared:
+        if product and not shared and tuner().may_want(product.gemm, product.largest):
             found = untried(product, lowered, self.arrays, [task for _, task in made])
             self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
