@@ -55,7 +55,7 @@ HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in
 ROOMS = {
     "cli": """
         train evaluate predict export summary doctor tune
-        runs doctor_gpu
+        runs report_page doctor_gpu
         machine commands
         ending arguments
         console

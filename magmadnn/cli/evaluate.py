@@ -9,10 +9,12 @@ from typing import Any
 
 from magmadnn.data import Preparation
 from magmadnn.errors import ArgumentError, DataError
+from magmadnn.storage.places import expanded
 
 from .arguments import Parser, one_of
 from .console import Console
-from .runs.outputs import check_place, write_json
+from .report_page.page import PAGE, check_report, write_report
+from .runs.outputs import check_above, check_place, write_json
 from .runs.results import say_result
 from .runs.run_rows import SPLITS, rows_of_run
 from .runs.trained import open_trained, rows_for
@@ -37,6 +39,11 @@ def parser() -> Parser:
         help="the rows that the run kept for that; --data is then needed only if its data has moved",
     )
     made.add_argument("--json", metavar="FILE", help="write the result to FILE too")
+    made.add_argument(
+        "--report",
+        metavar="DIR",
+        help="write a page to the new folder DIR: confusions, worst mistakes, filters",
+    )
     made.add_threads()
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return made
@@ -52,16 +59,27 @@ def run(argv: Sequence[str]) -> int:
     say = Console(arguments.quiet)
     check_place("--json", arguments.json)
     model, preparation = open_trained(arguments.folder)
+    report = None if arguments.report is None else expanded(arguments.report)
+    if report is not None:
+        check_above("--report", arguments.report)
+        check_report(report, preparation)
+    files = None
     if arguments.split is not None:
         name, prepared = arguments.split, _of_run(preparation, arguments, say)
     else:
-        name, prepared = _of_data(preparation, arguments, say)
+        name, prepared, files = _of_data(preparation, arguments, say)
     found = figures(model, preparation, *prepared)
     result: dict[str, Any] = {"evaluated": name, "rows": len(prepared[0])}
     result |= {f"{name}_{figure}": value for figure, value in found.items()}
     say_result(result, say, name)
     if arguments.json is not None:
         write_json(arguments.json, result)
+    if report is not None:
+        title = f"{arguments.folder}: {name}"
+        write_report(
+            report, model, preparation, *prepared[:2], title=title, result=result, files=files
+        )
+        say(f"report in {report / PAGE}")
     return 0
 
 
@@ -80,8 +98,8 @@ def _of_run(preparation: Preparation, arguments: argparse.Namespace, say: Consol
 
 def _of_data(
     preparation: Preparation, arguments: argparse.Namespace, say: Console
-) -> tuple[str, Prepared]:
-    """What figures are called, and the rows: `test` for a test set of the data's own, else by the file."""
+) -> tuple[str, Prepared, tuple[str, ...] | None]:
+    """What figures are called, the rows, their files: `test` for a test set of the data's own."""
     if arguments.data is None:
         raise ArgumentError("--data is missing: give data, or rows of the run by --split test")
     rows = rows_for(preparation, arguments)
@@ -92,4 +110,5 @@ def _of_data(
         say(f"note: {remark}")
     file = Path(arguments.data)
     name = (file.with_suffix("") if file.suffix in (".gz", ".xz", ".bz2") else file).stem
-    return "test" if rows.is_test_set else name, (rows.x, rows.y, rows.raw_target)
+    prepared = (rows.x, rows.y, rows.raw_target)
+    return "test" if rows.is_test_set else name, prepared, rows.files

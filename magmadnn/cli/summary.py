@@ -9,13 +9,17 @@ from magmadnn.errors import UnknownNameError
 from magmadnn.models import NETWORKS, Network
 from magmadnn.storage.disk import is_folder
 from magmadnn.storage.places import expanded
-from magmadnn.training import Model
 from magmadnn.training.model.summary import summary_text
 
 from .arguments import Parser
 from .runs.trained import open_trained
 
-_SHAPES = {"image": ((28, 28, 1), 10, "MNIST"), "table": ((10,), 1, "10 columns and one number")}
+_SHAPES = {
+    "mnist": ((28, 28, 1), 10, "MNIST"),
+    "cifar": ((32, 32, 3), 10, "CIFAR-10"),
+    "photographs": ((224, 224, 3), 1000, "photographs of 224 x 224 and 1,000 classes"),
+    "table": ((10,), 1, "10 columns and one number"),
+}
 _SHOWN = 10  # classes that are listed
 
 
@@ -55,16 +59,11 @@ def _describe(network: Network) -> None:
     """All presets of a network, for the data that each is meant for."""
     print(f"{network.name}: {network.about}")
     for name, preset in network.presets.items():
-        shape, outputs, words = _SHAPES["table" if name == network.table_preset else "image"]
-        layers = network.build(
-            shape,
-            outputs,
-            hidden=preset.hidden,
-            activation=preset.activation,
-            dropout=preset.dropout,
-        )
+        kind = "table" if name == network.table_preset else network.shown_for
+        shape, outputs, words = _SHAPES[kind]
+        made = network.model(shape, outputs, preset)
         print(f"\npreset {name}: {preset.about}; here for {words}")
-        print(summary_text(Model(layers)))
+        print(summary_text(made))
 
 
 def _data_words(preparation: Preparation) -> str:

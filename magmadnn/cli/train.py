@@ -10,7 +10,7 @@ from magmadnn.data.augment.pipeline import NAMES as AUGMENTS
 from magmadnn.data.images.folders import MOST_SIZE
 from magmadnn.data.targets import TASKS
 from magmadnn.layers.activations import ACTIVATIONS
-from magmadnn.models import NETWORKS
+from magmadnn.models import NETWORKS, Network, Preset
 
 from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, columns, one_of, sizes, whole
 from .console import Console
@@ -175,25 +175,34 @@ def _presets() -> str:
     for network in NETWORKS.values():
         lines.append(f"{network.name}: {network.about}. Its presets:")
         for name, preset in network.presets.items():
-            use = {network.image_preset: "default for images; "}
-            use |= {network.table_preset: "default for tables; "}
-            hidden = ",".join(map(str, preset.hidden))
-            lines.append(f"  {name.ljust(6)} {use.get(name, '')}{preset.about}")
-            lines.append(
-                f"         --hidden {hidden} --activation {preset.activation} "
-                f"--optimizer {preset.optimizer} --lr {preset.learning_rate:g}"
-            )
-            decay = f" --weight-decay {preset.weight_decay:g}" if preset.weight_decay else ""
-            epochs = f" --epochs {preset.epochs}" if preset.steps is None else ""
-            lines.append(
-                f"         --batch-size {preset.batch_size}{epochs} "
-                f"--validation-split {preset.validation_split:g}{decay}"
-            )
-            more = [f"dropout {preset.dropout:g}"] if preset.dropout else []
-            more += ["the learning rate falls to 0 along a cosine"] if preset.cosine else []
-            if preset.steps is not None:
-                more += [
-                    f"these for {preset.rows:,} rows; epochs make {preset.steps:,} steps, more for more rows"
-                ]
-            lines += [f"         {', '.join(more)}"] if more else []
+            use = {}
+            if network.table_preset is not None:
+                use = {network.image_preset: "images", network.table_preset: "tables"}
+            default = f"default for {use[name]}; " if name in use else ""
+            lines.append(f"  {name.ljust(6)} {default}{preset.about}")
+            lines += [f"         {line}" for line in _words(network, preset)]
     return "\n".join(lines)
+
+
+def _words(network: Network, preset: Preset) -> list[str]:
+    """The options that a preset stands for."""
+    network_own = {
+        "hidden": f"--hidden {','.join(map(str, preset.hidden))} ",
+        "activation": f"--activation {preset.activation} ",
+    }
+    own = "".join(words for name, words in network_own.items() if name in network.options)
+    decay = f" --weight-decay {preset.weight_decay:g}" if preset.weight_decay else ""
+    epochs = f" --epochs {preset.epochs}" if preset.steps is None else ""
+    augment = f" --augment {preset.augment}" if preset.augment != "none" else ""
+    rows = f"--validation-split {preset.validation_split:g}{decay}{augment}"
+    more = [f"dropout {preset.dropout:g}"] if preset.dropout else []
+    more += ["the learning rate falls to 0 along a cosine"] if preset.cosine else []
+    if preset.steps is not None:
+        more += [
+            f"these for {preset.rows:,} rows; epochs make {preset.steps:,} steps, more for more rows"
+        ]
+    return [
+        f"{own}--optimizer {preset.optimizer} --lr {preset.learning_rate:g}",
+        f"--batch-size {preset.batch_size}{epochs} {rows}",
+        *([", ".join(more)] if more else []),
+    ]

@@ -1,4 +1,4 @@
-"""Networks by name, each with presets: what `magmadnn train MODEL` can train."""
+"""Networks by name: functions that make a Model, and presets: what `magmadnn train MODEL` can train."""
 
 from .network import Network as Network
 from .network import Preset as Preset

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from magmadnn.errors import UnknownNameError
+from magmadnn.training import Model
 
 _MOST_EPOCHS = 300  # of presets that say steps
 
@@ -84,18 +85,10 @@ def rows_of_batch(size: int, before: int, rows: int) -> int:
 
 
 class Build(Protocol):
-    """Makes a network's layers, the Input first."""
+    """Makes a network."""
 
-    def __call__(
-        self,
-        input_shape: Sequence[int],
-        outputs: int,
-        *,
-        hidden: Sequence[int],
-        activation: str,
-        dropout: float,
-    ) -> list[Any]:
-        """Layers for inputs [batch, *input_shape] and outputs [batch, outputs]."""
+    def __call__(self, input_shape: Sequence[int], outputs: int, **options: Any) -> Model:
+        """A model for inputs [batch, *input_shape] and outputs [batch, outputs]."""
         ...
 
 
@@ -106,18 +99,36 @@ class Network:
     Attributes:
         name: on the command line.
         about: what it is, in a few words.
-        build: makes its layers.
+        build: makes it.
+        image_preset: the preset that is taken where none is named and inputs are images.
+        table_preset: and where they are rows of a table; None: it takes images only.
         presets: by name.
-        image_preset: which of them is taken where none is named and inputs are images.
-        table_preset: and where they are rows of a table.
+        options: fields of a preset that `build` takes.
+        shown_for: the images that a summary is given for: mnist, cifar or photographs.
     """
 
     name: str
     about: str
     build: Build
     image_preset: str
-    table_preset: str
+    table_preset: str | None
     presets: Mapping[str, Preset] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    shown_for: Literal["mnist", "cifar", "photographs"] = "mnist"
+
+    def model(
+        self, input_shape: Sequence[int], outputs: int, chosen: object, **options: Any
+    ) -> Model:
+        """The model that a preset, or settings that were made of one, say.
+
+        Args:
+            input_shape: of one sample.
+            outputs: number of classes or targets.
+            chosen: has the fields of a preset.
+            options: of `Model`.
+        """
+        own = {name: getattr(chosen, name) for name in self.options}
+        return self.build(input_shape, outputs, **own, **options)
 
     def preset(self, name: str) -> Preset:
         """The preset called `name`.
@@ -131,4 +142,5 @@ class Network:
 
     def default_preset(self, input_shape: Sequence[int]) -> str:
         """The name of the preset for inputs of this shape: images have more than one axis."""
-        return self.image_preset if len(input_shape) > 1 else self.table_preset
+        is_table = self.table_preset is not None and len(input_shape) < 2
+        return self.table_preset if is_table and self.table_preset else self.image_preset

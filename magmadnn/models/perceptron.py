@@ -8,6 +8,7 @@ from typing import Any
 from magmadnn.errors import ArgumentError
 from magmadnn.layers import Dense, Dropout, Flatten, Input
 from magmadnn.tensor import init
+from magmadnn.training import Model
 
 from .network import Network, Preset
 
@@ -21,8 +22,9 @@ def mlp(
     hidden: Sequence[int] = (512, 512),
     activation: str = "relu",
     dropout: float = 0.0,
-) -> list[Any]:
-    """Layers of a perceptron, the Input first: `md.Model(md.models.mlp((28, 28, 1), 10))`.
+    **options: Any,
+) -> Model:
+    """A perceptron: `md.models.mlp((28, 28, 1), 10, loss="cross_entropy", optimizer="adam")`.
 
     h_0 = the inputs of a sample in a row, h_i = dropout(activation(h_(i-1) @ W_i + b_i)), and the outputs
     are h_n @ W + b: logits of classes, or numbers. Kernels start as Glorot, Bengio, AISTATS 2010, eq. (16)
@@ -34,11 +36,25 @@ def mlp(
         hidden: size of each hidden layer.
         activation: of the hidden layers.
         dropout: share of the hidden outputs that is dropped in training; at least 0, below 1.
+        options: of `md.Model`: loss, optimizer, metrics, seed, ...
 
     Raises:
         ArgumentError, ShapeError: if a size is below 1 or the dropout is out of range.
         UnknownNameError: if the activation is not known, when the layers are applied.
     """
+    layers = mlp_layers(input_shape, outputs, hidden=hidden, activation=activation, dropout=dropout)
+    return Model(layers, **options)
+
+
+def mlp_layers(
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    hidden: Sequence[int],
+    activation: str,
+    dropout: float,
+) -> list[Any]:
+    """The layers of `mlp`, the Input first."""
     if not 0.0 <= dropout < 1.0:
         raise ArgumentError(f"mlp: dropout must be at least 0 and below 1, got {dropout!r}")
     for k, size in enumerate(hidden):
@@ -65,6 +81,7 @@ MLP = Network(
     build=mlp,
     image_preset="image",
     table_preset="table",
+    options=("hidden", "activation", "dropout"),
     presets={
         "image": Preset(
             about="images such as MNIST: at least 98 % of its test set in 5 epochs",

@@ -18,6 +18,7 @@ from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
 from magmadnn.layers import Input
 from magmadnn.models import MLP, Preset
 from magmadnn.models.network import rows_of_batch
+from magmadnn.models.perceptron import mlp_layers
 from magmadnn.training import Model
 from magmadnn.training.arguments import at_least
 from magmadnn.training.callbacks import Callback, EarlyStopping
@@ -227,7 +228,7 @@ class Network(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _network(self, outputs: int, seed: int) -> Model:
         """A network with initial parameters."""
         hidden = self.hidden_layer_sizes
-        layers = MLP.build(
+        layers = mlp_layers(
             (self.n_features_in_,),
             outputs,
             hidden=tuple(hidden) if np.iterable(hidden) else (hidden,),

@@ -84,8 +84,8 @@ def test_refit_is_a_training_on_all_rows_up_to_the_best_epoch(runs: Path) -> Non
     data = md.data.load(runs / "noisy.csv", seed=2)
     decay = json.loads((runs / "anew" / "run.json").read_text())["arguments"]["weight_decay"]
     rate = md.optim.cosine(0.01, EPOCHS * -(-ALL // 16))
-    model = md.Model(
-        md.models.mlp((3,), 1, hidden=(16,)), loss="mse",
+    model = md.models.mlp(
+        (3,), 1, hidden=(16,), loss="mse",
         optimizer=md.optim.AdamW(rate, weight_decay=decay), seed=2,
     )  # fmt: skip
     model.fit(*data.train(), batch_size=16, epochs=best, verbose=False)

@@ -15,11 +15,11 @@ def kinds(layers: list) -> list[str]:
 
 
 def test_layers_of_a_perceptron_for_images() -> None:
-    layers = mlp((5, 7, 3), 11, hidden=(13, 17), activation="tanh", dropout=0.25)
+    model = mlp((5, 7, 3), 11, hidden=(13, 17), activation="tanh", dropout=0.25)
+    layers = model.layers
     assert kinds(layers) == [
-        "Placeholder", "Flatten", "Dense", "Dropout", "Dense", "Dropout", "Dense",
+        "Flatten", "Dense", "Dropout", "Dense", "Dropout", "Dense",
     ]  # fmt: skip
-    model = md.Model(layers)
     assert [p.shape for p in model.parameters()] == [
         (105, 13), (13,), (13, 17), (17,), (17, 11), (11,),
     ]  # fmt: skip
@@ -29,8 +29,8 @@ def test_layers_of_a_perceptron_for_images() -> None:
 
 
 def test_layers_of_a_perceptron_for_tables() -> None:
-    assert kinds(mlp((5,), 1, hidden=(3,))) == ["Placeholder", "Dense", "Dense"]
-    assert kinds(mlp((5,), 1, hidden=())) == ["Placeholder", "Dense"]
+    assert kinds(mlp((5,), 1, hidden=(3,)).layers) == ["Dense", "Dense"]
+    assert kinds(mlp((5,), 1, hidden=()).layers) == ["Dense"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_layers_of_a_perceptron_for_tables() -> None:
     ],
 )
 def test_initial_values_follow_inputs_and_activation(shape, activation: str, start: str) -> None:
-    layers = mlp(shape, 2, hidden=(7, 3), activation=activation)
+    layers = mlp(shape, 2, hidden=(7, 3), activation=activation).layers
     dense = [layer for layer in layers if isinstance(layer, md.layers.Dense)]
     assert [type(layer.kernel_init).__name__ for layer in dense[:-1]] == [start, start]
 
@@ -71,8 +71,10 @@ def test_the_preset_for_tables_follows_the_rows() -> None:
 
 def test_a_perceptron_learns_an_easy_table() -> None:
     x = np.random.default_rng(5).normal(size=(211, 3)).astype(np.float32)
-    model = md.Model(
-        mlp((3,), 2, hidden=(16,)),
+    model = mlp(
+        (3,),
+        2,
+        hidden=(16,),
         loss="cross_entropy",
         optimizer=md.optim.Adam(0.01),
         metrics=["accuracy"],
@@ -84,14 +86,13 @@ def test_a_perceptron_learns_an_easy_table() -> None:
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_every_preset_can_be_built(network) -> None:
-    assert {network.image_preset, network.table_preset} <= set(network.presets)
+    assert {network.image_preset, network.table_preset} - {None} <= set(network.presets)
+    shape = (5,) if network.table_preset else (32, 32, 3)
     for preset in network.presets.values():
         assert preset.about
-        layers = network.build(
-            (5,), 3, hidden=preset.hidden, activation=preset.activation, dropout=preset.dropout
-        )
         optimizer = md.optim.by_name(preset.optimizer, learning_rate=preset.learning_rate)
-        assert md.Model(layers, optimizer=optimizer).outputs[0].shape[-1] == 3
+        model = network.model(shape, 3, preset, optimizer=optimizer)
+        assert model.outputs[0].shape[-1] == 3
 
 
 def test_the_preset_of_the_papers() -> None:
@@ -111,7 +112,7 @@ def test_the_default_preset_follows_the_inputs() -> None:
 
 MISTAKES = {
     "model": (lambda: by_name("mpl"), UnknownNameError,
-              "model 'mpl' is not known: did you mean 'mlp'? known are mlp"),
+              "model 'mpl' is not known: did you mean 'mlp'? known are " + ", ".join(sorted(NETWORKS))),
     "preset": (lambda: MLP.preset("papre"), UnknownNameError,
                "mlp: preset 'papre' is not known: did you mean 'paper'? known are image, paper, table"),
     "dropout": (lambda: mlp((5,), 2, dropout=1.0), ArgumentError,

@@ -156,19 +156,14 @@ def _build(settings: Settings, data: Dataset) -> Model:
     """The model that settings and data ask for."""
     preparation = data.preparation
     classes = len(preparation.classes)
-    layers = by_name(settings.model).build(
-        preparation.input_shape,
-        classes or int(np.prod(preparation.target_shape)),
-        hidden=settings.hidden,
-        activation=settings.activation,
-        dropout=settings.dropout,
-    )
     rate: Any = settings.lr
     if settings.cosine:
         rate = optim.cosine(settings.lr, _steps(settings, len(data.x_train)))
     decay = {} if settings.weight_decay is None else {"weight_decay": settings.weight_decay}
-    return Model(
-        layers,
+    return by_name(settings.model).model(
+        preparation.input_shape,
+        classes or int(np.prod(preparation.target_shape)),
+        settings,
         loss="cross_entropy" if classes else "mse",
         optimizer=optim.by_name(settings.optimizer, learning_rate=rate, **decay),
         metrics=["accuracy"] if classes else ["rmse", "r2"],

@@ -103,6 +103,11 @@ class Settings:
         """
         given = {k: v for k, v in vars(arguments).items() if v is not None}
         network = by_name(given.get("model", "mlp"))
+        for option in ("hidden", "activation"):
+            if option in given and option not in network.options:
+                raise ArgumentError(
+                    f"--{option}: the layers of {network.name} are fixed; leave it out, or choose mlp"
+                )
         name = given.get("preset", network.default_preset(input_shape))
         preset = network.preset(name)
         split = given.get("validation_split", preset.validation_split)

@@ -1,0 +1,206 @@
+"""The page as HTML: everything is inside it, and nothing is fetched or run when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.data import Preparation
+from magmadnn.errors import ArgumentError, FileError, shown
+from magmadnn.storage.disk import worded
+from magmadnn.storage.durable import write_file
+from magmadnn.training import Model
+
+from .contents import (
+    MOST_FILTERS,
+    Mistake,
+    confused_pairs,
+    confusions,
+    first_filters,
+    is_picture,
+    raw_images,
+    worst_mistakes,
+)
+from .png_files import as_filter, as_pixels, data_uri
+
+Array = NDArray[Any]
+Matrix = NDArray[np.int64]
+
+PAGE = "index.html"
+_MOST_COLUMNS = 40  # classes of a matrix that is shown whole
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
+  color: #1c1c1c; background: #fff; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .2rem .5rem; text-align: right; border: 1px solid #ddd; }
+th { font-weight: 600; } .name { text-align: left; } .scroll { overflow-x: auto; }
+.sheet { display: flex; flex-wrap: wrap; gap: .8rem; }
+figure { margin: 0; width: 8rem; } figcaption { font-size: .78rem; overflow-wrap: anywhere; }
+img { image-rendering: pixelated; width: 100%; height: auto; border: 1px solid #ccc; }
+.filters figure { width: 3.6rem; }
+"""
+
+
+def check_report(folder: Path, preparation: Preparation) -> None:
+    """Look whether a report can be made and written, before anything is computed.
+
+    Raises:
+        ArgumentError: the network has no classes.
+        FileError: the folder is in use, or is a file.
+    """
+    if preparation.task != "classification":
+        raise ArgumentError(
+            "--report: shows classes and how they are confused, and this network predicts quantities; "
+            "leave it out"
+        )
+    if folder.is_dir() and (held := sorted(p.name for p in folder.iterdir())):
+        raise FileError(
+            f"--report {shown(folder)}: expected a new or empty folder, got one that holds {held[0]!r}; give "
+            "another one"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"--report {shown(folder)}: expected a new or empty folder, got a file")
+
+
+def write_report(
+    folder: Path,
+    model: Model,
+    preparation: Preparation,
+    x: Array,
+    y: Array,
+    *,
+    title: str,
+    result: Mapping[str, Any],
+    files: Sequence[str] | None,
+) -> None:
+    """Write the page.
+
+    Args:
+        folder: where to; made if it is not there.
+        model: what is looked at.
+        preparation: of its data.
+        x: rows, prepared.
+        y: their class numbers.
+        title: which rows these are.
+        result: the figures by name.
+        files: the name of each row's file, where there are some.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    probabilities = model.predict_probability(x, prepared=True)
+    classes = preparation.classes
+    matrix = confusions(y, probabilities.argmax(axis=1), len(classes))
+    mistakes = worst_mistakes(y, probabilities)
+    layer, filters = first_filters(model, preparation.input_shape)
+    parts = [
+        f"<h1>{_text(title)}</h1>",
+        _figures(result),
+        "<h2>Confusions</h2>",
+        _matrix(matrix, classes) if len(classes) <= _MOST_COLUMNS else "",
+        _pairs(matrix, classes),
+        "<h2>Worst mistakes</h2>",
+        _mistakes(mistakes, preparation, x, files),
+    ]
+    if filters:
+        parts += [f"<h2>Filters of {_text(layer)}</h2>", _filters(filters)]
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+        f"<title>{_text(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+    with worded("cannot write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / PAGE, page.encode())
+
+
+def _text(words: object) -> str:
+    """Text from outside, as a page may hold it."""
+    return escape(shown(words, 200))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table>{lines}</table></div>'
+
+
+def _figures(result: Mapping[str, Any]) -> str:
+    cells = []
+    for name, value in result.items():
+        if isinstance(value, (int, float)):
+            number = f"{value:.2%}" if name.endswith("accuracy") else f"{value:,.6g}"
+            cells.append([f'<th class="name">{_text(name)}</th>', f"<td>{number}</td>"])
+    return _table(cells)
+
+
+def _matrix(matrix: Matrix, classes: Sequence[str]) -> str:
+    """Rows are true classes, columns predicted ones; darker cells hold a larger share of their row."""
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    head = ["<th></th>", *(f"<th>{_text(c)}</th>" for c in classes), "<th>recall</th>"]
+    rows = [head]
+    for k, name in enumerate(classes):
+        cells = [f'<th class="name">{_text(name)}</th>']
+        for j, (count, share) in enumerate(
+            zip(matrix[k].tolist(), shares[k].tolist(), strict=True)
+        ):
+            colour = "46,125,50" if j == k else "198,40,40"
+            style = f' style="background:rgba({colour},{0.75 * share:.2f})"' if count else ""
+            cells.append(f"<td{style}>{count or ''}</td>")
+        recall = f"{shares[k, k]:.1%}" if matrix[k].any() else "no rows"
+        rows.append([*cells, f"<td>{recall}</td>"])
+    return f"<p>Rows are the true classes, columns what was predicted.</p>{_table(rows)}"
+
+
+def _pairs(matrix: Matrix, classes: Sequence[str]) -> str:
+    rows = [['<th class="name">true</th>', '<th class="name">predicted</th>', "<th>rows</th>"]]
+    rows += [
+        [
+            f'<td class="name">{_text(classes[t])}</td>',
+            f'<td class="name">{_text(classes[p])}</td>',
+            f"<td>{n}</td>",
+        ]
+        for t, p, n in confused_pairs(matrix)
+    ]
+    return f"<p>The pairs that are confused most:</p>{_table(rows)}" if len(rows) > 1 else ""
+
+
+def _mistakes(
+    mistakes: Sequence[Mistake], preparation: Preparation, x: Array, files: Sequence[str] | None
+) -> str:
+    if not mistakes:
+        return "<p>Every row is classified correctly.</p>"
+    figures = []
+    for one in mistakes:
+        picture = ""
+        if is_picture(preparation.input_shape):
+            image = raw_images(preparation, x[one.row])
+            picture = f'<img alt="row {one.row}" src="{data_uri(as_pixels(image))}">'
+        name = Path(files[one.row]).name if files is not None else f"row {one.row}"
+        true, predicted = (_text(preparation.classes[k]) for k in (one.true, one.predicted))
+        figures.append(
+            f"<figure>{picture}<figcaption>{_text(name)}<br>{true} ({one.of_true:.1%}), taken for "
+            f"<b>{predicted}</b> ({one.probability:.1%})</figcaption></figure>"
+        )
+    return (
+        "<p>The rows whose own class got the least probability, the worst first.</p>"
+        f'<div class="sheet">{"".join(figures)}</div>'
+    )
+
+
+def _filters(filters: Sequence[Array]) -> str:
+    figures = "".join(
+        f'<figure><img alt="filter {k}" src="{data_uri(as_filter(kernel))}"></figure>'
+        for k, kernel in enumerate(filters)
+    )
+    first = f"The first {MOST_FILTERS}. " if len(filters) == MOST_FILTERS else ""
+    words = f"<p>{first}Weights of 0 are grey, each filter is scaled by itself.</p>"
+    return f'{words}<div class="sheet filters">{figures}</div>'
