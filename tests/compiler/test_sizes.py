@@ -15,7 +15,9 @@ from magmadnn.compiler.plan import native_plan as planning
 from magmadnn.compiler.plan import reuse, sizes
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.op import NoGradient, Op, OpKind, promote
 from magmadnn.graph.program import Program
+from magmadnn.graph.signature import by_signature
 
 L = md.layers
 Layers = Callable[[int], list[Any]]
@@ -182,6 +184,30 @@ def test_sizes_that_follow_from_others_have_no_symbol_of_their_own(
     found = sizes._look_of(passed).sizes
     assert found == (50, 100) and sizes._filled(template, passed, found) is not None
     assert sizes._filled(template, passed, (50, 101)) is None
+
+
+def test_movements_of_users_and_large_numbers_of_slices_are_asked_for_their_own_sizes_only(
+    counts: Counter[str], compared: None
+) -> None:
+    """Stand-ins are primes from 101 on: not even, and shorter than what some slices leave out."""
+    swapped = Op(
+        name="swapped_halves",
+        args=("x",),
+        formula="x, its second half first",
+        kind=OpKind.MOVEMENT,
+        shapes=by_signature("... n -> ... n"),
+        dtypes=promote,
+        numpy=lambda x: np.concatenate(np.split(x, 2, axis=-1)[::-1], axis=-1),
+        vjp=NoGradient("only moved here"),
+        reference=lambda x: np.roll(x, x.shape[-1] // 2, -1),
+        samples=lambda draw: [],
+    )
+    for width in (400, 440, 480):
+        x = md.placeholder("x", ("batch", width))
+        y = md.placeholder("y", ("batch", 2 * width))
+        planning.native_plan(Program.of([(swapped(x) * 2).node, (md.ops.exp(y) + 1).node]))
+        planning.native_plan(Program.of([md.ops.exp(x[:, 350:] * 2).node, (x + 1).node]))
+    assert counts["symbols"] == 2 and not counts["filled"] > 1
 
 
 def test_equal_sizes_are_another_structure_than_different_ones(counts: Counter[str]) -> None:

@@ -253,7 +253,7 @@ def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) ->
             term = divide(product(_with(other, terms)), product(_with(tuple(rest), terms)))
         except ShapeError:
             term = symbol
-        if _is_free_of(term, symbol):
+        if _may_be(symbol, term):
             return {str(symbol): term}
     if isinstance(node.op, Op):
         given = [Spec(_with(i.shape, terms), i.dtype) for i in node.inputs]
@@ -261,7 +261,7 @@ def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) ->
         for size, term in zip(node.shape, () if found is None else found.shape, strict=False):
             symbol = terms.get(size, size) if isinstance(size, int) else size
             bare = isinstance(symbol, Dim) and symbol.is_symbol and str(symbol) in hints
-            if bare and _is_free_of(term, symbol):
+            if bare and _may_be(symbol, term):
                 return {str(symbol): term}
     return {s: hints[s] for s in used}
 
@@ -272,9 +272,11 @@ def _terms_in(node: Node, terms: Mapping[int, Size]) -> Mapping[str, Any]:
     return MappingProxyType({k: _with(v, terms) if _is_shape(v, node) else v for k, v in given})
 
 
-def _is_free_of(term: Size, symbol: Size) -> bool:
-    """Whether a term does not depend on a symbol."""
-    return not isinstance(term, Dim) or str(symbol) not in term.symbols
+def _may_be(symbol: Size, term: Size) -> bool:
+    """Whether a symbol can stand for a term: one that does not depend on it, and is right for all sizes."""
+    if not isinstance(term, Dim):
+        return True
+    return str(symbol) not in term.symbols and term.never_negative
 
 
 def _reshapes(node: Node) -> bool:
@@ -294,8 +296,31 @@ def _holds(node: Node, inputs: Sequence[Node], spec: Spec, attributes: Mapping[s
         return False
     if _reshapes(node) and product(inputs[0].shape) != product(spec.shape):
         return False  # which rules leave to NumPy
+    if not _moves_any_size(node):
+        return False
     given = [i.spec for i in inputs]
     return not isinstance(node.op, Op) or _inferred(node.op, given, attributes) == spec
+
+
+def _moves_any_size(node: Node) -> bool:
+    """Whether the NumPy function of a movement takes stand-ins of its operands.
+
+    Those of users may ask for even sizes, say; a stand-in may be too small for a number in an attribute.
+    """
+    op = node.op
+    if not isinstance(op, Op) or op.kind is not OpKind.MOVEMENT:
+        return True
+    own = str(getattr(op.numpy, "__module__", "")).startswith("magmadnn.")
+    given = [v for v in node.attributes.values() if not _is_shape(v, node)]
+    return own and all(abs(number) < LEAST for number in _integers(given))
+
+
+def _integers(value: Any) -> Iterator[int]:
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from _integers(inner)
 
 
 def _inferred(op: Op, given: Sequence[Spec], attributes: Mapping[str, Any]) -> Spec | None:
