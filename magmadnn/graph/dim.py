@@ -110,6 +110,9 @@ class Dim:
         Raises:
             ShapeError: if the value is negative.
         """
+        factor, coefficient = self._factor
+        if isinstance(factor, str) and coefficient > 0:  # most often
+            return coefficient * sizes[factor] if factor in sizes else self
         total = _replaced(self, sizes)
         if isinstance(total, int) and total < 0:
             known = sorted(self.symbols & sizes.keys())

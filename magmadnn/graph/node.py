@@ -292,14 +292,19 @@ def scope(entry: object) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def scoped(path: tuple[object, ...]) -> Iterator[None]:
+class scoped:
     """Nodes made inside belong to exactly `path`, whatever the scope outside."""
-    token = _path.set(path)
-    try:
-        yield
-    finally:
-        _path.reset(token)
+
+    __slots__ = ("_outer", "_path")
+
+    def __init__(self, path: tuple[object, ...]) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._outer = _path.set(self._path)
+
+    def __exit__(self, *_: object) -> None:
+        _path.reset(self._outer)
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:

@@ -60,10 +60,13 @@ class Program:
     @cached_property
     def open_sizes(self) -> tuple[Dim, ...]:
         """Symbolic dimensions that must not turn out negative, such as `batch - 3`, each once."""
-        found = (
-            dim for node in self._nodes for dim in dims_of((node.shape, *node.attributes.values()))
-        )
-        return tuple(dict.fromkeys(dim for dim in found if not dim.never_negative))
+        shapes = {id(node.shape): node.shape for node in self._nodes}  # most nodes share theirs
+        found = [dim for shape in shapes.values() for dim in shape if isinstance(dim, Dim)]
+        found += [
+            dim for node in self._nodes for v in node.attributes.values() for dim in dims_of(v)
+        ]
+        each = {id(dim): dim for dim in found}
+        return tuple(dict.fromkeys(dim for dim in each.values() if not dim.never_negative))
 
     def with_roots(self, roots: Sequence[Node]) -> Program:
         """The same program with its roots replaced, as a pass does; itself where they are its own."""

@@ -25,13 +25,16 @@ def look_of(program: Program) -> Hashable:
         NotComparedError: where something has no value that could be compared.
     """
     numbers: dict[Node, int] = {}
+    paths: dict[int, tuple[str, ...]] = {}  # many nodes have one and the same
     entries = []
     for node in program.nodes():
         numbers[node] = len(numbers)
+        if id(node.path) not in paths:
+            paths[id(node.path)] = tuple(map(str, node.path))
         inputs = tuple(numbers[i] for i in node.inputs)
         value = look_of_constant(node.value) if node.op is CONSTANT else None
         attributes = tuple((k, plain(v)) for k, v in node.attributes.items())
-        names = (str(node.name), tuple(map(str, node.path)))
+        names = (str(node.name), paths[id(node.path)])
         entries.append((id(node.op), inputs, node.shape, node.dtype, attributes, value, names))
     outputs = tuple(numbers[n] for n in program.outputs)
     # a variable that is only written is no node of the program

@@ -20,6 +20,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from magmadnn.compiler.kernels.kernel import hashed_once
 from magmadnn.errors import DeviceError, UnknownNameError
 
 from .unlocked import call_unlocked
@@ -27,6 +28,7 @@ from .unlocked import call_unlocked
 _L1_BYTES, _L2_BYTES, _LAST_BYTES = 32 << 10, 512 << 10, 32 << 20  # where the system does not say
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Target:
     """A CPU as the code generators see it.
