@@ -12,6 +12,7 @@ from .activations import as_activation as as_activation
 from .composition import Output as Output
 from .composition import Residual as Residual
 from .composition import Sequential as Sequential
+from .convolution import Conv2D as Conv2D
 from .dense import Dense as Dense
 from .functions import Lambda as Lambda
 from .inputs import Input as Input
@@ -29,6 +30,9 @@ from .noise import Dropout as Dropout
 from .noise import GaussianNoise as GaussianNoise
 from .normalization import BatchNorm as BatchNorm
 from .normalization import LayerNorm as LayerNorm
+from .pooling import AveragePooling2D as AveragePooling2D
+from .pooling import GlobalAveragePooling2D as GlobalAveragePooling2D
+from .pooling import MaxPooling2D as MaxPooling2D
 from .regularizers import L1 as L1
 from .regularizers import L1L2 as L1L2
 from .regularizers import L2 as L2
@@ -43,18 +47,22 @@ __all__ = [
     "ActivationLike",
     "Add",
     "Average",
+    "AveragePooling2D",
     "BatchNorm",
     "Concatenate",
+    "Conv2D",
     "Dense",
     "Dropout",
     "Embedding",
     "Flatten",
     "GaussianNoise",
     "GaussianRBF",
+    "GlobalAveragePooling2D",
     "Input",
     "Lambda",
     "Layer",
     "LayerNorm",
+    "MaxPooling2D",
     "Maximum",
     "Minimum",
     "Multiply",

@@ -356,8 +356,9 @@ def check_closed(layer: Layer, result: Node, inputs: Sequence[Node]) -> None:
 
 
 def snake_case(name: str) -> str:
-    """`LayerNorm` as `layer_norm`, `PReLU` as `prelu`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("ReLU", "Relu")).lower()
+    """`LayerNorm` as `layer_norm`, `PReLU` as `prelu`, `Conv2D` as `conv2d`."""
+    name = re.sub(r"(\d)D", r"\1d", name.replace("ReLU", "Relu"))
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def number_layers(layers: list[Layer]) -> None:

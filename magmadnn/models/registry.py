@@ -6,8 +6,9 @@ from magmadnn.errors import UnknownNameError
 
 from .network import Network
 from .perceptron import MLP
+from .zoo import ZOO
 
-NETWORKS: dict[str, Network] = {network.name: network for network in (MLP,)}
+NETWORKS: dict[str, Network] = {network.name: network for network in (MLP, *ZOO)}
 
 
 def by_name(name: str) -> Network:

@@ -109,3 +109,32 @@ def test_images_of_several_sizes_need_an_image_size(tmp_path, command):
     assert done.err == (
         "magmadnn: error: mnist: --image-size scales JPEG and PNG files: leave it out\n"
     )
+
+
+def test_a_convolutional_network_is_trained_and_summarised(tmp_path, command):
+    write(tmp_path / "images", size=14)
+    options = ("--epochs", 2, "--batch-size", 4, "--quiet", "--out", "run", "--lr", "0.001")
+    done = command("train", "lenet5", "--data", "images", "--image-size", 12, *options)
+    assert done.code == 0, done.err
+    done = command("summary", "run")
+    assert "conv2" in done.out and "12 x 12 x 3" in done.out
+    assert command("evaluate", "run", "--split", "test", "--report", "page").code == 0
+    assert "Filters of conv1" in Path("page/index.html").read_text()
+    done = command("train", "--resume", "run")
+    assert "finished" in done.out
+    done = command("train", "lenet5", "--data", "images", "--hidden", 5, "--out", "other")
+    assert done.err == (
+        "magmadnn: error: --hidden: the layers of lenet5 are fixed; leave it out, or choose mlp\n"
+    )
+    done = command("train", "vgg16", "--data", "images", "--image-size", 12, "--out", "other")
+    assert "vgg16: needs images of at least 32 x 32, got 12 x 12" in done.err
+    Path("t.csv").write_text("a,b\n" + "".join(f"{k},{k % 3}\n" for k in range(40)))
+    done = command("train", "lenet5", "--data", "t.csv", "--out", "other")
+    assert "lenet5: expected images" in done.err
+    assert not Path("other").exists()
+
+
+def test_summary_of_a_network_by_name(command):
+    done = command("summary", "resnet20")
+    assert done.code == 0
+    assert "272,474" in done.out

@@ -137,10 +137,56 @@ def two_layers(units: int) -> list[Layer]:
     return [layers.Dense(7, "tanh"), layers.Dense(units)]
 
 
+def convolved(x: Array, kernel: Array, strides: Any, pads: Any) -> Array:
+    """By loops over pixels of the result; pads are above, below, left and right."""
+    top, bottom, left, right = pads
+    x = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    high, wide, _, filters = kernel.shape
+    rows, columns = (x.shape[1] - high) // strides[0] + 1, (x.shape[2] - wide) // strides[1] + 1
+    y = np.empty((len(x), rows, columns, filters))
+    for i, j in itertools.product(range(rows), range(columns)):
+        a, b = i * strides[0], j * strides[1]
+        y[:, i, j] = np.einsum("bhwc,hwcf->bf", x[:, a : a + high, b : b + wide], kernel)
+    return y
+
+
+def pooled(x: Array, size: Any, strides: Any, pads: Any, function: Any) -> Array:
+    """By loops over pixels of the result; what is beyond the edge does not count."""
+    top, bottom, left, right = pads
+    rows = (x.shape[1] + top + bottom - size[0]) // strides[0] + 1
+    columns = (x.shape[2] + left + right - size[1]) // strides[1] + 1
+    y = np.empty((len(x), rows, columns, x.shape[3]))
+    for i, j in itertools.product(range(rows), range(columns)):
+        a, b = i * strides[0] - top, j * strides[1] - left
+        window = x[:, max(a, 0) : a + size[0], max(b, 0) : b + size[1]]
+        y[:, i, j] = function(window, axis=(1, 2))
+    return y
+
+
 STATISTICS = {"running_mean": (3,), "running_variance": (3,)}
 NORMALISED = {"gamma": (3,), "beta": (3,)}
 
 CASES = [
+    Case("convolution", lambda: layers.Conv2D(3, (3, 2), strides=(2, 1), padding=(1, 0), activation="tanh"),
+         (5, 4, 2), (3, 3, 3),
+         lambda x, p: np.tanh(convolved(x, p["kernel"], (2, 1), (1, 1, 0, 0)) + p["bias"]),
+         parameters={"kernel": (3, 2, 2, 3), "bias": (3,)}),
+    Case("convolution that keeps sizes", lambda: layers.Conv2D(2, 4, padding="same", use_bias=False),
+         (5, 3, 1), (5, 3, 2), lambda x, p: convolved(x, p["kernel"], (1, 1), (1, 2, 1, 2)),
+         parameters={"kernel": (4, 4, 1, 2)}),
+    Case("convolution of single pixels", lambda: layers.Conv2D(2, 1, strides=2), (5, 4, 3), (3, 2, 2),
+         lambda x, p: x[:, ::2, ::2] @ p["kernel"][0, 0] + p["bias"],
+         parameters={"kernel": (1, 1, 3, 2), "bias": (2,)}),
+    Case("max pooling", layers.MaxPooling2D, (5, 6, 3), (2, 3, 3),
+         lambda x, p: pooled(x, (2, 2), (2, 2), (0, 0, 0, 0), np.max)),
+    Case("max pooling that overlaps", lambda: layers.MaxPooling2D(3, strides=2, padding=1), (5, 4, 2),
+         (3, 2, 2), lambda x, p: pooled(x, (3, 3), (2, 2), (1, 1, 1, 1), np.max)),
+    Case("max pooling that keeps sizes", lambda: layers.MaxPooling2D(3, strides=2, padding="same"),
+         (4, 5, 2), (2, 3, 2), lambda x, p: pooled(x, (3, 3), (2, 2), (0, 1, 1, 1), np.max)),
+    Case("average pooling", lambda: layers.AveragePooling2D((3, 2), strides=(2, 1)), (5, 4, 3), (2, 3, 3),
+         lambda x, p: pooled(x, (3, 2), (2, 1), (0, 0, 0, 0), np.mean)),
+    Case("global average pooling", layers.GlobalAveragePooling2D, (5, 4, 3), (3,),
+         lambda x, p: x.mean((1, 2))),
     Case("dense", lambda: layers.Dense(3, "tanh"), (5,), (3,),
          lambda x, p: np.tanh(x @ p["kernel"] + p["bias"]), parameters={"kernel": (5, 3), "bias": (3,)}),
     Case("dense without bias, on steps", lambda: layers.Dense(3, use_bias=False), (2, 5), (2, 3),

@@ -1,0 +1,1 @@
+"""Convolutional networks by name; each gives a Model."""

@@ -1,0 +1,181 @@
+"""ResNets: residual blocks, for photographs and for CIFAR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from magmadnn.calls import checked_call
+from magmadnn.layers import Activation, Add, Dense, GlobalAveragePooling2D, MaxPooling2D
+from magmadnn.tensor import Operation
+from magmadnn.training import Model
+
+from .blocks import (
+    WeightsFile,
+    check_outputs,
+    conv_norm,
+    finished,
+    image_input,
+    is_small,
+    known_sizes,
+)
+
+
+@checked_call
+def resnet18(
+    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+) -> Model:
+    """ResNet with 18 layers with weights.
+
+    He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016, table 1; shortcuts that
+    change sizes are convolutions of 1 x 1 (option B). 11,689,512 parameters for (224, 224, 3) and 1000.
+    Initial kernels are He's (ICCV 2015, eq. (10)). Images of up to 32 x 32 go through a first convolution
+    of 3 x 3 with stride 1, without pooling.
+
+    Args:
+        input_shape: of one image: (height, width, channels).
+        outputs: number of classes.
+        weights: torchvision's state dict as safetensors.
+        options: of `md.Model`.
+    """
+    return _resnet("resnet18", (2, 2, 2, 2), False, input_shape, outputs, weights, options)
+
+
+@checked_call
+def resnet34(
+    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+) -> Model:
+    """ResNet with 34 layers with weights: 21,797,672 parameters for (224, 224, 3) and 1000.
+
+    See `resnet18`.
+
+    Args:
+        input_shape: of one image: (height, width, channels).
+        outputs: number of classes.
+        weights: torchvision's state dict as safetensors.
+        options: of `md.Model`.
+    """
+    return _resnet("resnet34", (3, 4, 6, 3), False, input_shape, outputs, weights, options)
+
+
+@checked_call
+def resnet50(
+    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+) -> Model:
+    """ResNet with 50 layers with weights: 25,557,032 parameters for (224, 224, 3) and 1000.
+
+    See `resnet18`; blocks are bottlenecks. In a block that halves the size the convolution of 3 x 3 has the
+    stride, as torchvision has it; in the paper the one before.
+
+    Args:
+        input_shape: of one image: (height, width, channels).
+        outputs: number of classes.
+        weights: torchvision's state dict as safetensors.
+        options: of `md.Model`.
+    """
+    return _resnet("resnet50", (3, 4, 6, 3), True, input_shape, outputs, weights, options)
+
+
+@checked_call
+def resnet20(
+    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+) -> Model:
+    """ResNet for CIFAR with 20 layers with weights.
+
+    He, Zhang, Ren, Sun, CVPR 2016, section 4.2, with n = 3: three stages of n blocks with 16, 32 and 64
+    filters. 272,474 parameters for (32, 32, 3) and 10. Shortcuts that change sizes are convolutions of 1 x
+    1 (option B; the paper's have no weights, option A, and 269,722 parameters).
+
+    Args:
+        input_shape: of one image: (height, width, channels), at least 4 x 4.
+        outputs: number of classes.
+        weights: a state dict as safetensors, with torchvision's names of layers.
+        options: of `md.Model`.
+    """
+    return _cifar("resnet20", 3, input_shape, outputs, weights, options)
+
+
+@checked_call
+def resnet56(
+    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+) -> Model:
+    """ResNet for CIFAR with 56 layers with weights, n = 9: 855,770 parameters for (32, 32, 3) and 10.
+
+    See `resnet20`.
+
+    Args:
+        input_shape: of one image: (height, width, channels), at least 4 x 4.
+        outputs: number of classes.
+        weights: a state dict as safetensors, with torchvision's names of layers.
+        options: of `md.Model`.
+    """
+    return _cifar("resnet56", 9, input_shape, outputs, weights, options)
+
+
+def _resnet(
+    network: str,
+    blocks: Sequence[int],
+    bottleneck: bool,
+    input_shape: Sequence[int],
+    outputs: int,
+    weights: WeightsFile,
+    options: dict[str, Any],
+) -> Model:
+    check_outputs(network, outputs)
+    inputs = image_input(network, input_shape, 8)
+    x: Operation = inputs
+    if is_small(input_shape):
+        x = conv_norm(x, 64, 3, ("conv1", "bn1"), padding=1)
+    else:
+        x = conv_norm(x, 64, 7, ("conv1", "bn1"), strides=2, padding=3)
+        x = MaxPooling2D(3, strides=2, padding=1)(x)
+    x = _stages(x, (64, 128, 256, 512), blocks, bottleneck)
+    x = GlobalAveragePooling2D()(x)
+    return finished(inputs, Dense(outputs, name="fc")(x), weights, options)
+
+
+def _cifar(
+    network: str,
+    n: int,
+    input_shape: Sequence[int],
+    outputs: int,
+    weights: WeightsFile,
+    options: dict[str, Any],
+) -> Model:
+    check_outputs(network, outputs)
+    inputs = image_input(network, input_shape, 4)
+    x: Operation = inputs
+    x = conv_norm(x, 16, 3, ("conv1", "bn1"), padding=1)
+    x = _stages(x, (16, 32, 64), (n, n, n), False)
+    x = GlobalAveragePooling2D()(x)
+    return finished(inputs, Dense(outputs, name="fc")(x), weights, options)
+
+
+def _stages(
+    x: Operation, widths: Sequence[int], blocks: Sequence[int], bottleneck: bool
+) -> Operation:
+    """Stages of blocks; each but the first halves height and width."""
+    for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
+        for k in range(count):
+            strides = 2 if stage > 1 and k == 0 else 1
+            x = _block(x, width, strides, f"layer{stage}.{k}", bottleneck)
+    return x
+
+
+def _block(x: Operation, width: int, strides: int, name: str, bottleneck: bool) -> Operation:
+    """`relu(F(x) + x)`, or `+ projection(x)`: eq. (1) and (2)."""
+
+    def names(number: int) -> tuple[str, str]:
+        return f"{name}.conv{number}", f"{name}.bn{number}"
+
+    if bottleneck:
+        y = conv_norm(x, width, 1, names(1))
+        y = conv_norm(y, width, 3, names(2), strides=strides, padding=1)
+        y = conv_norm(y, 4 * width, 1, names(3), relu=False)
+    else:
+        y = conv_norm(x, width, 3, names(1), strides=strides, padding=1)
+        y = conv_norm(y, width, 3, names(2), padding=1, relu=False)
+    if x.shape[1:] != y.shape[1:]:
+        around = (f"{name}.downsample.0", f"{name}.downsample.1")
+        x = conv_norm(x, known_sizes(y)[-1], 1, around, strides=strides, relu=False)
+    return Activation("relu")(Add()(y, x))

@@ -1,0 +1,91 @@
+"""Convolution and pooling: many shapes against loops, and mistakes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import layers
+from magmadnn.errors import ArgumentError, ShapeError
+from tests.layers.layer_cases import convolved, pooled
+
+
+def pads_of(padding, sizes, windows, strides) -> tuple[int, int, int, int]:
+    if padding == "same":
+        totals = [
+            max((math.ceil(n / s) - 1) * s + k - n, 0)
+            for n, k, s in zip(sizes, windows, strides, strict=True)
+        ]
+        return tuple(p for total in totals for p in (total // 2, total - total // 2))
+    one = 0 if padding == "valid" else padding
+    return (one,) * 4
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_windows(seed):
+    rng = np.random.default_rng(seed)
+    size, window, strides = (tuple(map(int, rng.integers(*r, 2))) for r in ((5, 9), (1, 5), (1, 4)))
+    padding = [0, 1, "valid", "same"][rng.integers(4)]
+    channels, filters = map(int, rng.integers(1, 4, 2))
+    x = layers.Input((*size, channels), "float64")
+    conv = layers.Conv2D(filters, window, strides=strides, padding=padding)
+    outputs = [conv(x)]
+    largest = padding if min(window) > 1 or padding != 1 else 0
+    outputs.append(layers.MaxPooling2D(window, strides=strides, padding=largest)(x))
+    outputs.append(layers.AveragePooling2D(window, strides=strides)(x))
+    model = md.Model(inputs=x, outputs=outputs, executor="reference")
+    values = rng.normal(size=(3, *size, channels))
+    found = model.predict(values)
+    pads = pads_of(padding, size, window, strides)
+    kernel = np.asarray(conv.kernel.value.read())
+    expected = [
+        convolved(values, kernel, strides, pads),
+        pooled(values, window, strides, pads_of(largest, size, window, strides), np.max),
+        pooled(values, window, strides, (0, 0, 0, 0), np.mean),
+    ]
+    for ours, loops in zip(found, expected, strict=True):
+        # A sum of at most 4 * 4 * 3 products, each rounded to 2**-53.
+        np.testing.assert_allclose(ours, loops, atol=48 * 2.0**-53 * 20)
+
+
+def image() -> md.Operation:
+    return layers.Input((5, 6, 2))
+
+
+MISTAKES = {
+    "conv2d: kernel_size must be a whole number of at least 1, or two for height and width, got 0": (
+        lambda: layers.Conv2D(3, 0)
+    ),
+    "conv2d: strides must be a whole number of at least 1, or two for height and width, got (1, 0)": (
+        lambda: layers.Conv2D(3, 2, strides=(1, 0))
+    ),
+    'conv2d: padding must be "valid", "same", or pixels on each side, got \'full\'': (
+        lambda: layers.Conv2D(3, 2, padding="full")
+    ),
+    "conv2d: padding must be a whole number of at least 0, or two for height and width, got -1": (
+        lambda: layers.Conv2D(3, 2, padding=-1)
+    ),
+    "conv2d: the window 7 x 7 is larger than the padded image 5 x 6; give a smaller one, or "
+    'padding="same"': lambda: layers.Conv2D(3, 7)(image()),
+    "conv2d: x must be images [batch, height, width, channels], got (batch, 5)": (
+        lambda: layers.Conv2D(3, 2)(layers.Input((5,)))
+    ),
+    "max_pooling2d: padding must be smaller than the window 2 x 2, or some windows hold no pixel, got 2": (
+        lambda: layers.MaxPooling2D(2, padding=2)
+    ),
+    "max_pooling2d: the window 7 x 2 is larger than the padded image 5 x 6; give a smaller one, or "
+    'padding="same"': lambda: layers.MaxPooling2D((7, 2))(image()),
+    "global_average_pooling2d: x must be images [batch, height, width, channels], got (batch, 5)": (
+        lambda: layers.GlobalAveragePooling2D()(layers.Input((5,)))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_clear_line(words):
+    with pytest.raises((ArgumentError, ShapeError)) as found:
+        MISTAKES[words]()
+    assert str(found.value) == words

@@ -1,0 +1,246 @@
+"""The convolutional networks: numbers of parameters, weights of PyTorch's networks, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import models
+from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, UnknownNameError
+from magmadnn.models.zoo import ZOO
+from magmadnn.storage.tensor_file import tensors_to_bytes
+from tests.models.formula_weights import image, weight
+
+STORED = json.loads((Path(__file__).parent / "data" / "torchvision_networks.json").read_text())
+PHOTOGRAPH = ((224, 224, 3), 1000)
+
+
+def count(model: md.Model) -> int:
+    return sum(math.prod(p.shape) for p in model.parameters())
+
+
+# --- sizes ---
+
+# Of the large ones as torchvision publishes them. The others: k * k * in * out + out of a convolution with
+# bias, without one and with batch normalisation k * k * in * out + 2 * out, in * out + out of a dense layer.
+COUNTS = {
+    "lenet5": ((28, 28, 1), 10, 156 + 2416 + 400 * 120 + 120 + 120 * 84 + 84 + 850),
+    "cnn_2d": ((28, 28, 1), 10, 832 + 25632 + 512 * 768 + 768 + 768 * 500 + 500 + 5010),
+    "cifar_cnn": ((32, 32, 3), 10, 896 + 9248 + 18496 + 36928 + 4096 * 256 + 256 + 2570),
+    "resnet20": ((32, 32, 3), 10, 272_474),
+    "resnet56": ((32, 32, 3), 10, 855_770),
+    "alexnet": (*PHOTOGRAPH, 61_100_840),
+    "vgg16": (*PHOTOGRAPH, 138_357_544),
+    "googlenet": (*PHOTOGRAPH, 6_624_904),
+    "resnet18": (*PHOTOGRAPH, 11_689_512),
+    "resnet34": (*PHOTOGRAPH, 21_797_672),
+    "resnet50": (*PHOTOGRAPH, 25_557_032),
+    "densenet121": (*PHOTOGRAPH, 7_978_856),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_numbers_of_parameters(name):
+    shape, outputs, expected = COUNTS[name]
+    made = getattr(models, name)(shape, outputs)
+    assert count(made) == expected
+    assert made.outputs[0].shape[1:] == (outputs,)
+    assert f"{expected:,}" in getattr(models, name).__doc__ or name == "cnn_2d"
+
+
+def test_residual_networks_for_cifar_have_the_papers_layers():
+    # Stages of n blocks with two convolutions of 9 w w weights, the first of the second and third of half as
+    # many; batch normalisation has 2 w; shortcuts w w / 2 + 2 w.
+    for name, n in (("resnet20", 3), ("resnet56", 9)):
+        expected = 9 * 3 * 16 + 2 * 16 + 64 * 10 + 10
+        for w in (16, 32, 64):
+            expected += 2 * n * (9 * w * w + 2 * w)
+            expected += 0 if w == 16 else w * w // 2 + 2 * w - 9 * w * w // 2
+        assert COUNTS[name][2] == expected
+        layers = getattr(models, name)((32, 32, 3), 10).layers
+        weighted = [
+            layer for layer in layers if isinstance(layer, (md.layers.Conv2D, md.layers.Dense))
+        ]
+        assert len(weighted) - 2 == 6 * n + 2  # two shortcuts are not counted
+
+
+def test_googlenet_with_auxiliary_heads():
+    made = models.googlenet(*PHOTOGRAPH, aux=True)
+    assert count(made) == 13_004_888
+    assert [output.shape[-1] for output in made.outputs] == [1000] * 3
+    small = models.googlenet(
+        (80, 80, 3), 3, aux=True, loss="cross_entropy", loss_weights=[1, 0.3, 0.3]
+    )
+    assert len(small.outputs) == 3
+
+
+@pytest.mark.parametrize("network", ZOO, ids=lambda network: network.name)
+def test_every_network_takes_small_images(network):
+    made = network.model((32, 32, 3), 5, network.preset("image"))
+    assert made.outputs[0].shape[1:] == (5,)
+
+
+def test_stems_are_for_small_images_up_to_32_pixels():
+    for name in ("resnet18", "densenet121", "googlenet"):
+        for side, size in ((32, 3), (33, 7)):
+            first = getattr(models, name)((side, side, 3), 5).layers[0]
+            assert first.kernel_size == size
+    assert models.alexnet((32, 32, 3), 5).layers[0].kernel_size == 5
+    assert models.alexnet((64, 64, 3), 5).layers[0].kernel_size == 11
+
+
+def test_initial_values_are_those_of_the_papers():
+    alexnet = models.alexnet((64, 64, 3), 5)
+    for place, bias in ((0, 0), (3, 1), (6, 0), (8, 1), (10, 1)):
+        assert (alexnet.layer(f"features.{place}").bias.value.read() == bias).all()
+    kernel = np.asarray(alexnet.layer("features.6").kernel.value.read())
+    assert kernel.std() == pytest.approx(0.01, rel=0.01)
+    lenet = models.lenet5((28, 28, 1), 10, activation="tanh", pooling="average").values()
+    limit = math.sqrt(3 / 150)  # uniform with variance 1 / (5 * 5 * 6)
+    assert 0.95 * limit < np.abs(lenet["conv2/kernel"]).max() <= limit
+    resnet = models.resnet20((32, 32, 3), 10).values()
+    kernel = resnet["layer3.1.conv1/kernel"]
+    assert kernel.std() == pytest.approx(math.sqrt(2 / (9 * 64)), rel=0.02)
+
+
+# --- weights of PyTorch's networks ---
+
+
+def state_of(name: str, path: Path, **changed: tuple[int, ...] | None) -> Path:
+    """A file with a state dict by formula; parts of it left out or of another shape."""
+    shapes = dict(STORED[name]["shapes"])
+    shapes |= {key: shape for key, shape in changed.items() if shape is not None}
+    tensors = {k: weight(k, tuple(s)) for k, s in shapes.items() if changed.get(k, s) is not None}
+    tensors["bn1.num_batches_tracked"] = np.array(5)
+    path.write_bytes(tensors_to_bytes(tensors))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in ("resnet18", "googlenet") else pytest.mark.long)
+        for n in STORED
+    ],
+)
+def test_predictions_are_those_of_pytorch_with_the_same_weights(name, tmp_path):
+    stored = STORED[name]
+    size = stored["size"]
+    made = getattr(models, name)(
+        (size, size, 3), 7, weights=state_of(name, tmp_path / "w.safetensors"), executor="reference"
+    )
+    expected = np.array(stored["predictions"])
+    # Rounding to 2**-24 in each of at most 121 layers, whose sums have up to 9216 terms of both signs: sums
+    # err by about 2**-24 * sqrt(9216), and such errors add up to sqrt(121) of that: 6e-5 of the largest.
+    error = np.abs(made.predict(image(size)) - expected).max()
+    assert error < 6e-5 * 2 * np.abs(expected).max()
+
+
+def test_weights_of_another_network_are_refused_by_their_first_layer(tmp_path):
+    def refused(name: str, file: Path, outputs: int = 7) -> str:
+        with pytest.raises(DataError) as found:
+            getattr(models, name)((65, 65, 3), outputs, weights=file)
+        return str(found.value).removeprefix(f"{file}: holds weights of another network: ")
+
+    file = state_of("resnet18", tmp_path / "w.safetensors")
+    assert refused("resnet34", file) == (
+        "layer1.2.conv1.weight is missing, which layer layer1.2.conv1 needs"
+    )
+    assert refused("resnet50", file) == (
+        "layer layer1.0.conv1 differs first: layer1.0.conv1.weight would be [3, 3, 64, 64] here, expected "
+        "[1, 1, 64, 64]"
+    )
+    assert refused("resnet18", file, 8) == (
+        "layer fc differs first: fc.weight would be [512, 7] here, expected [512, 8]"
+    )
+    assert refused("densenet121", file).startswith("features.conv0.weight is missing")
+    more = state_of("resnet18", tmp_path / "more.safetensors", **{"head.weight": (3, 3)})
+    assert refused("resnet18", more) == "head.weight is not in this one"
+    with pytest.raises(FileError):
+        models.resnet18((65, 65, 3), 7, weights=tmp_path / "none.safetensors")
+
+
+def test_a_dense_layer_behind_a_flatten_takes_channels_first(tmp_path):
+    made = models.lenet5((12, 12, 2), 3)
+    values = made.values()
+    tensors = {}
+    for key, value in values.items():
+        layer, _, local = key.rpartition("/")
+        turned = value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+        tensors[f"{layer}.{'weight' if local == 'kernel' else 'bias'}"] = turned
+    first = values["fc1/kernel"].reshape(1, 1, 16, 120)  # [height, width, channels, out]
+    tensors["fc1.weight"] = first.transpose(3, 2, 0, 1).reshape(120, 16)
+    (tmp_path / "w").write_bytes(tensors_to_bytes(tensors))
+    again = models.lenet5((12, 12, 2), 3, weights=tmp_path / "w", seed=5)
+    x = np.random.default_rng(1).random((5, 12, 12, 2), np.float32)
+    np.testing.assert_array_equal(again.predict(x), made.predict(x))
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cifar_cnn"])
+def test_a_small_network_learns_and_is_saved(name, tmp_path):
+    rng = np.random.default_rng(3)
+    y = np.arange(96) % 3
+    x = rng.random((96, 16, 16, 3), np.float32)
+    x[np.arange(96), 4 * y + 3, 4:12] += 1  # a bright line, whose row says the class
+    made = getattr(models, name)(
+        (16, 16, 3), 3, loss="cross_entropy", optimizer=md.optim.Adam(3e-3)
+    )
+    history = made.fit(x, y, batch_size=16, epochs=8, verbose=False)
+    assert history["loss"][-1] < 0.3 * history["loss"][0]
+    made.save(tmp_path / "m")
+    np.testing.assert_array_equal(md.load(tmp_path / "m").predict(x), made.predict(x))
+
+
+def test_a_residual_network_is_trained_for_a_step():
+    rng = np.random.default_rng(3)
+    x, y = rng.random((8, 8, 8, 3), np.float32), np.arange(8) % 4
+    made = models.resnet20(
+        (8, 8, 3), 4, loss="cross_entropy", optimizer="adam", executor="reference"
+    )
+    before = made.values()
+    made.fit(x, y, batch_size=8, verbose=False)
+    after = made.values()
+    assert all(not np.array_equal(before[k], after[k]) for k in before)
+
+
+# --- mistakes ---
+
+MISTAKES = {
+    "lenet5: needs images of at least 12 x 12, got 11 x 28: scale them up, or choose a smaller network": (
+        lambda: models.lenet5((11, 28, 1), 10)
+    ),
+    "vgg16: needs images of at least 32 x 32, got 28 x 28: scale them up, or choose a smaller network": (
+        lambda: models.vgg16((28, 28, 1), 10)
+    ),
+    "resnet18: expected images, input_shape (height, width, channels), got (13,)": (
+        lambda: models.resnet18((13,), 2)
+    ),
+    "cifar_cnn: outputs must be a whole number of at least 1, got 0": (
+        lambda: models.cifar_cnn((32, 32, 3), 0)
+    ),
+    "alexnet: dropout must be at least 0 and below 1, got 1.0": (
+        lambda: models.alexnet((64, 64, 3), 2, dropout=1.0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_clear_line(words):
+    with pytest.raises((ArgumentError, ShapeError)) as found:
+        MISTAKES[words]()
+    assert str(found.value) == words
+
+
+def test_other_mistakes():
+    with pytest.raises(UnknownNameError, match="pooling"):
+        models.lenet5((28, 28, 1), 10, pooling="mean")
+    with pytest.raises(UnknownNameError, match="lenet5"):
+        models.by_name("lenet")
