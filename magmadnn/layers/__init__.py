@@ -12,7 +12,11 @@ from .activations import as_activation as as_activation
 from .composition import Output as Output
 from .composition import Residual as Residual
 from .composition import Sequential as Sequential
-from .convolution import Conv2D as Conv2D
+from .convolutions import Conv1D as Conv1D
+from .convolutions import Conv1DTranspose as Conv1DTranspose
+from .convolutions import Conv2D as Conv2D
+from .convolutions import Conv2DTranspose as Conv2DTranspose
+from .convolutions import Conv3D as Conv3D
 from .dense import Dense as Dense
 from .functions import Lambda as Lambda
 from .inputs import Input as Input
@@ -50,7 +54,11 @@ __all__ = [
     "AveragePooling2D",
     "BatchNorm",
     "Concatenate",
+    "Conv1D",
+    "Conv1DTranspose",
     "Conv2D",
+    "Conv2DTranspose",
+    "Conv3D",
     "Dense",
     "Dropout",
     "Embedding",

@@ -57,6 +57,7 @@ from .arithmetic import (
 from .averages import mean, norm, std, var
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
+from .images.convolutions import convolution, convolution_transposed
 from .indexing import (
     embedding,
     gather,
@@ -107,6 +108,8 @@ __all__ = [
     "ceil",
     "clip",
     "concat",
+    "convolution",
+    "convolution_transposed",
     "cos",
     "cumsum",
     "divide",

@@ -39,17 +39,17 @@ def _matmul_signature(x: int, w: int) -> str:
 
 
 def _matmul_numpy(x: Array, w: Array) -> Array:
-    x, w = _wide(x, w)
+    x, w = wide(x, w)
     return np.asarray(np.matmul(x, w))
 
 
-def _wide(*xs: Array) -> tuple[Array, ...]:
+def wide(*xs: Array) -> tuple[Array, ...]:
     """The operands in float32 or wider where one is of half precision: products are summed there."""
     dtypes = [x.dtype for x in xs]
     if _HALF.isdisjoint(dtypes):
         return xs
-    wide = np.result_type(*dtypes, np.float32)
-    return tuple(x.astype(wide) for x in xs)
+    larger = np.result_type(*dtypes, np.float32)
+    return tuple(x.astype(larger) for x in xs)
 
 
 def _matmul_vjp(g: Any, y: Any, x: Any, w: Any) -> tuple[Any, Any]:
@@ -178,7 +178,7 @@ def _einsum_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
 
 
 def _einsum_numpy(*xs: Array, subscripts: str) -> Array:
-    return np.asarray(np.einsum(subscripts, *_wide(*xs), optimize=len(xs) > 1))
+    return np.asarray(np.einsum(subscripts, *wide(*xs), optimize=len(xs) > 1))
 
 
 def _einsum_vjp(g: Any, y: Any, *xs: Any, subscripts: str) -> tuple[Any, ...]:

@@ -173,7 +173,7 @@ slice_: Op = Op(
     shapes=_slice_shapes,
     dtypes=first_dtype,
     numpy=_slice_numpy,
-    vjp=lambda g, y, x, index: _unslice(g, index=index, shape=x.shape),
+    vjp=lambda g, y, x, index: unslice(g, index=index, shape=x.shape),
     reference=_slice_reference,
     samples=_slice_samples,
     attributes={"index": ()},
@@ -234,7 +234,7 @@ def _unslice_reference(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
     return flat.reshape(shape)
 
 
-_unslice: Op = Op(
+unslice: Op = Op(
     name="_unslice",
     args=("g",),
     formula="zeros of a shape, with g at index: the transpose of slicing",

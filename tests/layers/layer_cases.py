@@ -70,6 +70,27 @@ class Case:
         return formula(inputs if self.others else inputs[0], parameters)
 
 
+def convolved(
+    x: Array, w: Array, strides: tuple[int, ...], pads: tuple[tuple[int, int], ...]
+) -> Array:
+    """Each window of padded places times the filters, summed."""
+    x = np.pad(x, ((0, 0), *pads, (0, 0)))
+    counts = [(n - k) // s + 1 for n, k, s in zip(x.shape[1:-1], w.shape, strides, strict=False)]
+    y = np.empty((len(x), *counts, w.shape[-1]))
+    for place in np.ndindex(*counts):
+        at = [slice(p * s, p * s + k) for p, s, k in zip(place, strides, w.shape, strict=False)]
+        y[(slice(None), *place)] = np.tensordot(x[(slice(None), *at)], w, w.ndim - 1)
+    return y
+
+
+def spread(x: Array, w: Array, stride: int) -> Array:
+    """Each place of sequences times the filters, summed where they come to lie."""
+    y = np.zeros((len(x), (x.shape[1] - 1) * stride + len(w), w.shape[1]))
+    for place in range(x.shape[1]):
+        y[:, place * stride : place * stride + len(w)] += np.einsum("nc,koc->nko", x[:, place], w)
+    return y
+
+
 def softmax(x: Array) -> Array:
     e = np.exp(x)
     return np.asarray(e / e.sum(-1, keepdims=True))
@@ -191,6 +212,27 @@ CASES = [
          lambda x, p: np.tanh(x @ p["kernel"] + p["bias"]), parameters={"kernel": (5, 3), "bias": (3,)}),
     Case("dense without bias, on steps", lambda: layers.Dense(3, use_bias=False), (2, 5), (2, 3),
          lambda x, p: x @ p["kernel"], parameters={"kernel": (5, 3)}),
+    Case("convolution of images",
+         lambda: layers.Conv2D(3, 2, strides=(1, 2), padding=((1, 0), (0, 1)), activation="tanh"),
+         (2, 3, 2), (2, 2, 3),
+         lambda x, p: np.tanh(convolved(x, p["kernel"], (1, 2), ((1, 0), (0, 1))) + p["bias"]),
+         parameters={"kernel": (2, 2, 2, 3), "bias": (3,)}),
+    Case("convolution of sequences", lambda: layers.Conv1D(2, 2, dilation=2, use_bias=False), (4, 2), (2, 2),
+         lambda x, p: convolved(x, np.insert(p["kernel"], 1, 0, 0), (1,), ((0, 0),)),
+         parameters={"kernel": (2, 2, 2)}),
+    Case("depthwise convolution", lambda: layers.Conv1D(2, 2, groups=2), (3, 2), (2, 2),
+         lambda x, p: convolved(x, p["kernel"] * np.eye(2), (1,), ((0, 0),)) + p["bias"],
+         parameters={"kernel": (2, 1, 2), "bias": (2,)}),
+    Case("convolution of volumes", lambda: layers.Conv3D(2, (1, 2, 1)), (2, 2, 1, 3), (2, 1, 1, 2),
+         lambda x, p: convolved(x, p["kernel"], (1, 1, 1), ((0, 0),) * 3) + p["bias"],
+         parameters={"kernel": (1, 2, 1, 3, 2), "bias": (2,)}),
+    Case("transposed convolution of sequences", lambda: layers.Conv1DTranspose(2, 3, strides=2),
+         (2, 3), (5, 2),
+         lambda x, p: spread(x, p["kernel"], 2) + p["bias"],
+         parameters={"kernel": (3, 2, 3), "bias": (2,)}),
+    Case("transposed convolution of images", lambda: layers.Conv2DTranspose(2, (1, 2)), (1, 2, 3), (1, 3, 2),
+         lambda x, p: spread(x[:, 0], p["kernel"][0], 1)[:, None] + p["bias"],
+         parameters={"kernel": (1, 2, 2, 3), "bias": (2,)}),
     Case("dense with its own slopes", lambda: layers.Dense(3, "prelu"), (5,), (3,),
          lambda x, p: prelu(x @ p["kernel"] + p["bias"], p["prelu/slope"]),
          parameters={"kernel": (5, 3), "bias": (3,), "prelu/slope": (3,)}),

@@ -195,7 +195,10 @@ SCALES: dict[str, Callable[..., Array]] = {
     "cholesky": lambda y, a: np.abs(y).max(initial=0),
     "solve_triangular": lambda y, a, b: np.abs(y).max(initial=0),
 }
-SUMS = {"sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence"}
+SUMS = {
+    "sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence",
+    "convolution", "_convolution_inputs", "_convolution_filters",
+}  # fmt: skip
 
 
 def error_bound(case: Case, reference: Array, dtype: str) -> Array:

@@ -38,6 +38,7 @@ BATCH = Dim.symbol(B)
 ROWS = placeholder("rows", Spec((BATCH,), np.dtype(np.float64)))  # where no operand has the batch
 SLICES = (("slice", 1, None, 1), ("slice", -2, None, 1), ("slice", None, -1, 1))
 
+CONVOLUTION = {"strides": (2,), "padding": ((1, 0),), "dilation": (1,), "groups": 1}
 UNKNOWN: dict[str, list[Sizes]] = {
     "reshape": [
         Sizes(((B, 6),), {"shape": (-1, 3, 2)}),
@@ -96,6 +97,18 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((B, 3, 3), (3, B)), {"lower": True, "transpose": True}),
     ],
     "_recurrence": [Sizes(((B, 3), (B, 3))), Sizes(((3, B), (3, B)), {"reverse": True})],
+    "convolution": [
+        Sizes(((B, 5, 4, 2), (3, 2, 2, 3)), {"strides": (1, 2), "padding": "same"}),
+        Sizes(((2, B, 2), (3, 2, 3)), {"padding": 2}),
+        Sizes(((2, B, 2), (2, 2, 3)), {"strides": 2, "padding": 1}),
+        Sizes(((B, 5, 2), (3, 1, 2)), {"groups": 2}),
+    ],
+    "_convolution_inputs": [Sizes(((B, 3, 2), (3, 4, 2)), {"places": (6,), **CONVOLUTION})],
+    "_convolution_filters": [Sizes(((B, 6, 4), (B, 3, 2)), {"size": (3,), **CONVOLUTION})],
+    "_windows": [
+        Sizes(((B, 6, 2),), {"size": (3,), "strides": (2,), "dilation": (1,)}),
+        Sizes(((2, B, 2),), {"size": (2,), "strides": (1,), "dilation": (1,)}),
+    ],
     "softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
     "log_softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
     "random_uniform": [],  # its shape is no operand: tested below
@@ -252,6 +265,19 @@ EMPTY: dict[str, list[Sizes]] = {
         Sizes(((2, 0), (0, 3)), {"subscripts": "ij,jk->ik"}),
         Sizes(((), (3,)), {"subscripts": ",i->i"}),
     ],
+    "convolution": [
+        Sizes(((0, 5, 2), (3, 2, 3)), {"padding": "same"}), Sizes(((1, 1, 1), (1, 1, 1))),
+        Sizes(((2, 5, 2), (3, 2, 0))), Sizes(((2, 5, 0), (3, 0, 2))),
+    ],
+    "_convolution_inputs": [
+        Sizes(((0, 3, 2), (3, 4, 2)), {"places": (6,), **CONVOLUTION}),
+        Sizes(((2, 3, 0), (3, 4, 0)), {"places": (6,), **CONVOLUTION}),
+    ],
+    "_convolution_filters": [
+        Sizes(((0, 6, 4), (0, 3, 2)), {"size": (3,), **CONVOLUTION}),
+        Sizes(((2, 6, 0), (2, 3, 2)), {"size": (3,), **CONVOLUTION}),
+    ],
+    "_windows": [Sizes(((0, 6, 2),), {"size": (3,), "strides": (2,), "dilation": (1,)})],
     "take": [Sizes(((5, 3), (0,)), {}, 5), Sizes(((5, 0), (2,)), {}, 5), Sizes(((1,), (1,)), {}, 1)],
     "scatter_add": [Sizes(((0, 3), (0,)), {"count": 5}, 5), Sizes(((1,), (1,)), {"count": 1}, 1)],
     "one_hot": [Sizes(((0,),), {"depth": 5}, 5), Sizes(((),), {"depth": 1}, 1)],

@@ -1,0 +1,1 @@
+"""Ops over the places of images, sequences and volumes, channels last."""

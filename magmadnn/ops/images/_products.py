@@ -1,0 +1,148 @@
+"""Convolutions as products of matrices, whose rows are the windows.
+
+Groups are a stack of such products; with one channel in each (depthwise) they are sums over the taps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.dim import Shape, product
+from magmadnn.ops.arithmetic import add, cast, multiply
+from magmadnn.ops.contraction import matmul
+from magmadnn.ops.movement import reshape, stack, transpose
+from magmadnn.ops.reductions import sum
+from magmadnn.ops.slicing import flip, slice_, unslice
+
+from .windows import Counts, Pairs, at_tap, counts_of_windows, padded, reach_of, windows
+
+
+def _rows(
+    x: Any,
+    size: Counts,
+    counts: Shape,
+    strides: Counts,
+    padding: Pairs,
+    dilation: Counts,
+    groups: int,
+) -> Any:
+    """What each window holds: [n * windows, size * c]; a stack of that with the channels of each group."""
+    whole = padded(x, padding)
+    taps, c = math.prod(size), x.shape[-1]
+    if taps > 1 or max(strides) > 1:
+        whole = windows(whole, size=size, strides=strides, dilation=dilation)
+    rows = product((x.shape[0], *counts))
+    if groups == 1:
+        return reshape(whole, (rows, c * taps))
+    parted = transpose(reshape(whole, (rows, taps, groups, c // groups)), (2, 0, 1, 3))
+    return reshape(parted, (groups, rows, c // groups * taps))
+
+
+def _columns(w: Any, groups: int) -> Any:
+    """Filters as a matrix, or a stack of them: [size * c, o], [groups, size * c / groups, o / groups]."""
+    depth = product(w.shape[:-1])
+    if groups == 1:
+        return reshape(w, (depth, w.shape[-1]))
+    return transpose(reshape(w, (depth, groups, w.shape[-1] // groups)), (1, 0, 2))
+
+
+def _outputs(y: Any, shape: Shape, groups: int) -> Any:
+    """A product as an image."""
+    return reshape(y if groups == 1 else transpose(y, (1, 0, 2)), shape)
+
+
+def _is_depthwise(c: Any, groups: int, filters: Any) -> bool:
+    """Whether each group is one channel in and one out."""
+    return bool(groups > 1 and c == groups == filters)
+
+
+def convolution(x: Any, w: Any, groups: int, **geometry: Any) -> Any:
+    """Windows times filters."""
+    size = w.shape[:-2]
+    counts = counts_of_windows(x.shape[1:-1], size, geometry)
+    shape = (x.shape[0], *counts, w.shape[-1])
+    if _is_depthwise(x.shape[-1], groups, w.shape[-1]):
+        total: Any = None
+        for tap, part in _parts(x, size, counts, **geometry):
+            each = reshape(slice_(w, index=_at(tap)), (w.shape[-1],))
+            term = multiply(_summed_in(part), _summed_in(each))
+            total = term if total is None else add(total, term)
+        return cast(total, np.result_type(x.dtype, w.dtype))
+    rows = _rows(x, size, counts, **geometry, groups=groups)
+    return _outputs(matmul(rows, _columns(w, groups)), shape, groups)
+
+
+def _summed_in(x: Any) -> Any:
+    """`x` in the dtype in which products of it are summed."""
+    return cast(x, "float32") if x.dtype.itemsize < 4 else x
+
+
+def _at(tap: Counts) -> tuple[Any, ...]:
+    whole = ("slice", None, None, 1)
+    return (*(("int", int(k)) for k in tap), whole, whole)
+
+
+def _parts(
+    x: Any, size: Counts, counts: Shape, strides: Counts, padding: Pairs, dilation: Counts
+) -> Any:
+    """For each tap: where it is, and what lies there of each window, [n, *windows, c]."""
+    whole = padded(x, padding)
+    for tap in np.ndindex(*size):
+        yield tap, at_tap(whole, tap, counts, strides, dilation)
+
+
+def filters(x: Any, g: Any, size: Counts, groups: int, **geometry: Any) -> Any:
+    """Windows, transposed, times outputs."""
+    counts, filters = g.shape[1:-1], g.shape[-1]
+    if _is_depthwise(x.shape[-1], groups, filters):
+        places = tuple(range(len(g.shape) - 1))
+        sums = [
+            sum(multiply(_summed_in(part), _summed_in(g)), axis=places)
+            for _, part in _parts(x, size, counts, **geometry)
+        ]
+        made = cast(stack(sums), np.result_type(x.dtype, g.dtype))
+        return reshape(made, (*size, 1, filters))
+    rows = _rows(x, size, counts, **geometry, groups=groups)
+    n = product(g.shape[:-1])
+    if groups == 1:
+        made = matmul(transpose(rows, (1, 0)), reshape(g, (n, filters)))
+    else:
+        columns = transpose(reshape(g, (n, groups, filters // groups)), (1, 0, 2))
+        made = transpose(matmul(transpose(rows, (0, 2, 1)), columns), (1, 0, 2))
+    return reshape(made, (*size, x.shape[-1] // groups, filters))
+
+
+def spread_and_turned(
+    g: Any,
+    w: Any,
+    places: Shape,
+    strides: Counts,
+    padding: Pairs,
+    dilation: Counts,
+    groups: int,
+) -> tuple[Any, Any]:
+    """Operands of the convolution that is `inputs`: g with zeros between places, and filters turned round."""
+    size, filters = w.shape[:-2], w.shape[-1]
+    reach = reach_of(size, dilation)
+    index: list[Any] = [("slice", 0, g.shape[0], 1)]
+    wide_places = []
+    for n, count, (before, _), span, stride in zip(
+        places, g.shape[1:-1], padding, reach, strides, strict=True
+    ):
+        start = span - 1 - before
+        wide_places.append(n + (span - 1))
+        index.append(("slice", start, (count - 1) * stride + (start + 1), stride))
+    index.append(("slice", 0, filters, 1))
+    spread = unslice(g, index=tuple(index), shape=(g.shape[0], *wide_places, filters))
+    turned = w
+    for axis in range(len(size)):
+        turned = flip(turned, axis)
+    axes = len(size)
+    c, o = w.shape[-2], filters // groups
+    turned = reshape(turned, (*size, c, groups, o))
+    turned = transpose(turned, (*range(axes), axes + 2, axes + 1, axes))
+    turned = reshape(turned, (*size, o, groups * c))
+    return spread, turned
