@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError
-from magmadnn.graph.signature import axes_text, is_integer, shape_text
+from magmadnn.graph.signature import OpWords, axes_text, is_integer, shape_text
 from magmadnn.graph.spec import is_floating
+from magmadnn.ops.images.windows import counts_of, pairs_of
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 
@@ -40,6 +41,11 @@ class _Convolution(Layer):
 
     def __post_init__(self) -> None:
         self.activation = settled(self.activation)
+        axes, words = len(self._PLACES), OpWords(str(self), ("x",), "")
+        for what in ("kernel_size", "strides", "dilation"):
+            counts_of(words, what, getattr(self, what), axes)
+        if self.padding not in ("valid", "same"):
+            pairs_of(words, self.padding, axes)
 
     def build(self, x: Operation) -> None:
         """Kernel and bias, in the dtype of x."""
@@ -61,10 +67,13 @@ class _Convolution(Layer):
         for what, count in (("channels", channels), ("filters", filters)):
             if isinstance(count, int) and count % self.groups:
                 raise ShapeError(f"{self}: {count} {what} do not divide into {self.groups} groups")
+        size = counts_of(
+            OpWords(str(self), ("x",), ""), "kernel_size", self.kernel_size, len(self._PLACES)
+        )
         dtype = x.dtype if is_floating(x.dtype) else "float32"
         self.kernel = self.parameter(
             "kernel",
-            (*self._size(), *self._sides(channels // self.groups, filters // self.groups)),
+            (*size, *self._sides(channels // self.groups, filters // self.groups)),
             self.kernel_init,
             dtype,
             regularizer=self.kernel_regularizer,
@@ -74,17 +83,6 @@ class _Convolution(Layer):
             self.bias = self.parameter(
                 "bias", (filters,), self.bias_init, dtype, regularizer=self.bias_regularizer
             )
-
-    def _size(self) -> tuple[int, ...]:
-        axes = len(self._PLACES)
-        given = self.kernel_size
-        size = tuple(given) if isinstance(given, (tuple, list)) else (given,) * axes
-        if len(size) != axes or not all(is_integer(k) and k >= 1 for k in size):
-            raise ArgumentError(
-                f"{self}: kernel_size must be an integer from 1, or one for each of "
-                f"{' and '.join(self._PLACES)}, got {given!r}"
-            )
-        return tuple(int(k) for k in size)
 
     def _sides(self, channels: Any, filters: int) -> tuple[Any, ...]:
         """The last two sizes of the kernel, for the channels and filters of one group."""

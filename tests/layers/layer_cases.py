@@ -70,7 +70,7 @@ class Case:
         return formula(inputs if self.others else inputs[0], parameters)
 
 
-def convolved(
+def each_window(
     x: Array, w: Array, strides: tuple[int, ...], pads: tuple[tuple[int, int], ...]
 ) -> Array:
     """Each window of padded places times the filters, summed."""
@@ -215,16 +215,16 @@ CASES = [
     Case("convolution of images",
          lambda: layers.Conv2D(3, 2, strides=(1, 2), padding=((1, 0), (0, 1)), activation="tanh"),
          (2, 3, 2), (2, 2, 3),
-         lambda x, p: np.tanh(convolved(x, p["kernel"], (1, 2), ((1, 0), (0, 1))) + p["bias"]),
+         lambda x, p: np.tanh(each_window(x, p["kernel"], (1, 2), ((1, 0), (0, 1))) + p["bias"]),
          parameters={"kernel": (2, 2, 2, 3), "bias": (3,)}),
     Case("convolution of sequences", lambda: layers.Conv1D(2, 2, dilation=2, use_bias=False), (4, 2), (2, 2),
-         lambda x, p: convolved(x, np.insert(p["kernel"], 1, 0, 0), (1,), ((0, 0),)),
+         lambda x, p: each_window(x, np.insert(p["kernel"], 1, 0, 0), (1,), ((0, 0),)),
          parameters={"kernel": (2, 2, 2)}),
     Case("depthwise convolution", lambda: layers.Conv1D(2, 2, groups=2), (3, 2), (2, 2),
-         lambda x, p: convolved(x, p["kernel"] * np.eye(2), (1,), ((0, 0),)) + p["bias"],
+         lambda x, p: each_window(x, p["kernel"] * np.eye(2), (1,), ((0, 0),)) + p["bias"],
          parameters={"kernel": (2, 1, 2), "bias": (2,)}),
     Case("convolution of volumes", lambda: layers.Conv3D(2, (1, 2, 1)), (2, 2, 1, 3), (2, 1, 1, 2),
-         lambda x, p: convolved(x, p["kernel"], (1, 1, 1), ((0, 0),) * 3) + p["bias"],
+         lambda x, p: each_window(x, p["kernel"], (1, 1, 1), ((0, 0),) * 3) + p["bias"],
          parameters={"kernel": (1, 2, 1, 3, 2), "bias": (2,)}),
     Case("transposed convolution of sequences", lambda: layers.Conv1DTranspose(2, 3, strides=2),
          (2, 3), (5, 2),

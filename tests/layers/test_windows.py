@@ -56,22 +56,32 @@ def image() -> md.Operation:
 
 
 MISTAKES = {
-    "conv2d: kernel_size must be a whole number of at least 1, or two for height and width, got 0": (
+    "conv2d: kernel_size must be an integer from 1, or one for each of 2 axes of places, got 0": (
         lambda: layers.Conv2D(3, 0)
     ),
-    "conv2d: strides must be a whole number of at least 1, or two for height and width, got (1, 0)": (
+    "conv2d: strides must be an integer from 1, or one for each of 2 axes of places, got (1, 0)": (
         lambda: layers.Conv2D(3, 2, strides=(1, 0))
     ),
-    'conv2d: padding must be "valid", "same", or pixels on each side, got \'full\'': (
-        lambda: layers.Conv2D(3, 2, padding="full")
+    "conv1d: dilation must be an integer from 1, or one for each of 1 axis of places, got 1.5": (
+        lambda: layers.Conv1D(3, 2, dilation=1.5)
     ),
-    "conv2d: padding must be a whole number of at least 0, or two for height and width, got -1": (
-        lambda: layers.Conv2D(3, 2, padding=-1)
+    'conv2d: padding must be "valid", "same", an integer from 0, or an integer or a pair (before, after) for '
+    "each of 2 axes of places, got 'full'": lambda: layers.Conv2D(3, 2, padding="full"),
+    "conv2d: groups must be an integer from 1, got 0": lambda: layers.Conv2D(3, 2, groups=0)(image()),
+    "conv2d: 2 channels do not divide into 3 groups": lambda: layers.Conv2D(3, 2, groups=3)(image()),
+    "conv2d: 3 filters do not divide into 2 groups": lambda: layers.Conv2D(3, 2, groups=2)(image()),
+    "convolution: a window reaches over 7 along axis 1, but x has 5 places there: use a smaller window, or "
+    "more padding (in conv2d)": lambda: layers.Conv2D(3, 7)(image()),
+    "convolution: a window reaches over 9 along axis 2, but x has 6 places there, 8 with padding: use a "
+    "smaller window, or more padding (in conv2d)": (
+        lambda: layers.Conv2D(3, (3, 5), padding=(0, 1), dilation=2)(image())
     ),
-    "conv2d: the window 7 x 7 is larger than the padded image 5 x 6; give a smaller one, or "
-    'padding="same"': lambda: layers.Conv2D(3, 7)(image()),
-    "conv2d: x must be images [batch, height, width, channels], got (batch, 5)": (
+    "conv2d: x must be [n, height, width, channels], got (batch, 5) with 2 axes": (
         lambda: layers.Conv2D(3, 2)(layers.Input((5,)))
+    ),
+    "conv2d: x must be [n, height, width, channels], got (batch, 5, 6) with 3 axes; images without an axis "
+    "of channels get one by md.layers.Reshape((..., 1))": (
+        lambda: layers.Conv2D(3, 2)(layers.Input((5, 6)))
     ),
     "max_pooling2d: padding must be smaller than the window 2 x 2, or some windows hold no pixel, got 2": (
         lambda: layers.MaxPooling2D(2, padding=2)

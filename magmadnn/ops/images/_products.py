@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.dim import Shape, product
+from magmadnn.errors import ShapeError
+from magmadnn.graph.dim import Shape, Size, product
 from magmadnn.ops.arithmetic import add, cast, multiply
 from magmadnn.ops.contraction import matmul
 from magmadnn.ops.movement import reshape, stack, transpose
@@ -127,16 +128,22 @@ def spread_and_turned(
     """Operands of the convolution that is `inputs`: g with zeros between places, and filters turned round."""
     size, filters = w.shape[:-2], w.shape[-1]
     reach = reach_of(size, dilation)
-    index: list[Any] = [("slice", 0, g.shape[0], 1)]
-    wide_places = []
-    for n, count, (before, _), span, stride in zip(
+    kept, index, wide_places = [], [], []
+    for n, count, pads, span, stride in zip(
         places, g.shape[1:-1], padding, reach, strides, strict=True
     ):
-        start = span - 1 - before
+        begin, end = _meeting(n, count, pads, span, stride)
+        kept.append(("slice", begin, end, 1))
+        start = span - 1 - pads[0] + begin * stride
+        index.append(("slice", start, (end - begin - 1) * stride + (start + 1), stride))
         wide_places.append(n + (span - 1))
-        index.append(("slice", start, (count - 1) * stride + (start + 1), stride))
-    index.append(("slice", 0, filters, 1))
-    spread = unslice(g, index=tuple(index), shape=(g.shape[0], *wide_places, filters))
+    whole = ("slice", None, None, 1)
+    g = slice_(g, index=(whole, *kept, whole))
+    spread = unslice(
+        g,
+        index=(("slice", 0, g.shape[0], 1), *index, ("slice", 0, filters, 1)),
+        shape=(g.shape[0], *wide_places, filters),
+    )
     turned = w
     for axis in range(len(size)):
         turned = flip(turned, axis)
@@ -146,3 +153,26 @@ def spread_and_turned(
     turned = transpose(turned, (*range(axes), axes + 2, axes + 1, axes))
     turned = reshape(turned, (*size, o, groups * c))
     return spread, turned
+
+
+def _meeting(
+    n: Size, count: Size, pads: tuple[int, int], span: int, stride: int
+) -> tuple[int, Size]:
+    """Which windows, from and up to, have a place of x in them.
+
+    All do unless the padding is as wide as a window reaches.
+
+    Raises:
+        ShapeError: if that depends on a size that is not known.
+    """
+    before, after = pads
+    begin = max(0, -((span - 1 - before) // stride))
+    beyond = (span - 1 - before) + (count - 1) * stride - (n + (span - 2))
+    if after < span or (isinstance(beyond, int) and beyond <= 0):
+        return begin, count
+    if not isinstance(beyond, int):
+        raise ShapeError(
+            f"convolution: the gradient with {after} places of padding after {n} and the stride {stride} "
+            "needs a known size; declare it in Input, or pad less than a window reaches"
+        )
+    return begin, count - -(-beyond // stride)

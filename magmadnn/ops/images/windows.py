@@ -77,7 +77,7 @@ def pads_of(words: OpWords, padding: Any, places: Shape, reach: Counts, strides:
         strides: of the windows.
 
     Raises:
-        ArgumentError: for another padding, or one as wide as the windows' reach.
+        ArgumentError: for another padding.
         ShapeError: if a window reaches further than the padded places.
     """
     if padding == "same":
@@ -86,13 +86,8 @@ def pads_of(words: OpWords, padding: Any, places: Shape, reach: Counts, strides:
             for axis, each in enumerate(zip(places, reach, strides, strict=True), 1)
         )
     else:
-        pairs = _numbers(words, 0 if padding == "valid" else padding, len(places))
+        pairs = pairs_of(words, 0 if padding == "valid" else padding, len(places))
     for axis, (pair, span, n) in enumerate(zip(pairs, reach, places, strict=True), 1):
-        if max(pair) >= span and max(pair) > 0:
-            raise ArgumentError(
-                f"{words.name}: padding {pair} of axis {axis} must be narrower than the window, which "
-                f"reaches over {span}; add places that no window needs by md.ops.pad"
-            )
         if isinstance(n, int) and n + sum(pair) < span:
             raise ShapeError(
                 f"{words.name}: a window reaches over {span} along axis {axis}, but x has {n} places there"
@@ -115,7 +110,12 @@ def _same(words: OpWords, axis: int, n: Size, span: int, stride: int) -> tuple[i
     return total // 2, total - total // 2
 
 
-def _numbers(words: OpWords, padding: Any, axes: int) -> Pairs:
+def pairs_of(words: OpWords, padding: Any, axes: int) -> Pairs:
+    """A pair for each axis, from padding in numbers.
+
+    Raises:
+        ArgumentError: for anything else.
+    """
     each = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,) * axes
     pairs = [tuple(p) if isinstance(p, (tuple, list)) else (p, p) for p in each]
     if len(pairs) != axes or not all(

@@ -1,0 +1,141 @@
+"""Random convolutions against loops over windows: values, gradients, threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.op import REGISTRY
+from magmadnn.runtime.threads import thread_count
+
+REFERENCE = REGISTRY["convolution"].reference
+
+
+def draw(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]:
+    """Small integers, whose convolutions are exact, and settings; all ways of padding occur."""
+    rng = np.random.default_rng((7, seed))
+    axes = int(rng.choice([1, 2, 2, 3]))
+    size, dilation = rng.integers(1, 4, axes), rng.integers(1, 3, axes)
+    reach = (size - 1) * dilation + 1
+    pads = rng.integers(0, 4, (axes, 2)) * rng.integers(0, 2)
+    places = np.maximum(reach - pads.sum(1), 1) + rng.integers(0, 5 if axes < 3 else 2, axes)
+    groups, c, o = (int(n) for n in rng.integers(1, 4, 3))
+    if rng.random() < 0.2:
+        groups, c, o = groups + 1, 1, 1
+    padding: Any = tuple(map(tuple, pads.tolist()))
+    if rng.random() < 0.3:
+        padding = "same"
+    settings = {
+        "strides": tuple(rng.integers(1, 4, axes).tolist()),
+        "padding": padding,
+        "dilation": tuple(dilation.tolist()),
+        "groups": groups,
+    }
+    x = rng.integers(-4, 5, (rng.integers(1, 4), *places, groups * c)).astype(np.float64)
+    w = rng.integers(-4, 5, (*size, c, groups * o)).astype(np.float64)
+    return x, w, settings
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_convolutions(block: int) -> None:
+    """Sums of products of small integers are exact: no bit may differ."""
+    for seed in range(500 * block, 500 * (block + 1)):
+        x, w, settings = draw(seed)
+        expected = REFERENCE(x, w, **settings)
+        assert np.array_equal(ops.convolution(x, w, **settings), expected), seed
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_gradients_of_random_convolutions_in_native_code(seed: int) -> None:
+    """Of a product with the result: each gradient is the transpose of a linear map, hence exact too."""
+    x, w, settings = draw(seed)
+    y = REFERENCE(x, w, **settings)
+    g = np.random.default_rng(seed).integers(-3, 4, y.shape).astype(np.float64)
+    image, filters = md.variable("x", x), md.variable("w", w)
+    made = ops.convolution(image, filters, **settings)
+    total = ops.sum(made * g)
+    by_x, by_w = md.grad(total, [image, filters])
+    assert np.array_equal(made.numpy(), y)
+    rng = np.random.default_rng(seed)
+    for found, operand, change in (
+        (by_x, x, lambda d: REFERENCE(d, w, **settings)),
+        (by_w, w, lambda d: REFERENCE(x, d, **settings)),
+    ):
+        direction = rng.integers(-3, 4, operand.shape).astype(np.float64)
+        assert np.sum(found.numpy() * direction) == np.sum(change(direction) * g)
+    # the gradient's gradient: of the sum over squares of the gradient for w, along one direction
+    (second,) = md.grad(ops.sum(by_w * by_w), [image])
+    step = rng.integers(-3, 4, x.shape).astype(np.float64)
+    dw = by_w.numpy()
+    (along,) = md.grad(ops.sum(ops.convolution(step, filters, **settings) * g), [filters])
+    assert np.sum(second.numpy() * step) == 2 * np.sum(dw * along.numpy())
+
+
+def test_the_transpose_and_its_sizes() -> None:
+    rng = np.random.default_rng(0)
+    w = rng.integers(-3, 4, (3, 4, 2)).astype(np.float64)  # [size, outputs, channels]
+    for padding, strides, places in (("valid", 2, 11), ("same", 2, 10), (1, 2, 9), (0, 1, 7)):
+        x = rng.integers(-3, 4, (2, 5, 2)).astype(np.float64)
+        y = ops.convolution_transposed(x, w, strides=strides, padding=padding)
+        assert y.shape == (2, places, 4)
+        back = rng.integers(-3, 4, y.shape).astype(np.float64)
+        forward = ops.convolution(back, w, strides=strides, padding=padding)
+        assert np.sum(forward * x) == np.sum(back * y)
+
+
+def test_threads_do_not_change_bits() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(16, 12, 12, 8)).astype(np.float32)
+    w = rng.normal(size=(3, 3, 8, 12)).astype(np.float32)
+    found, before = [], thread_count()
+    try:
+        for threads in (1, 2, 3):
+            md.set_threads(threads)
+            image, filters = md.variable("x", x), md.variable("w", w)
+            y = ops.convolution(image, filters, padding="same", strides=2)
+            found.append([v.numpy() for v in (y, *md.grad(ops.sum(y * y), [image, filters]))])
+    finally:
+        md.set_threads(before)
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert np.array_equal(a, b)
+
+
+X, W = np.zeros((2, 5, 6, 4)), np.zeros((3, 3, 4, 6))
+MISTAKES: dict[str, Any] = {
+    "convolution: x has 4 channels, but w takes 3: x (2, 5, 6, 4), w (3, 3, 3, 6)": (
+        lambda: ops.convolution(X, W[:, :, :3])
+    ),
+    "convolution: x has 4 channels, but w takes 4 in each of 2 groups: x (2, 5, 6, 4), w (3, 3, 4, 6)": (
+        lambda: ops.convolution(X, W, groups=2)
+    ),
+    "convolution: w must be [size, size, c / groups, o], got (3, 4, 6) for x (2, 5, 6, 4)": (
+        lambda: ops.convolution(X, W[0])
+    ),
+    "convolution: x must be [n, places..., c], got (5, 6) with 2 axes; images without an axis of channels "
+    "get one by expand_dims(x, -1)": lambda: ops.convolution(X[0, :, :, 0], W),
+    "convolution: strides must be an integer from 1, or one for each of 2 axes of places, got 0": (
+        lambda: ops.convolution(X, W, strides=0)
+    ),
+    "convolution_transposed: x has 4 channels, but w takes 6: x (2, 5, 6, 4), w (3, 3, 4, 6)": (
+        lambda: ops.convolution_transposed(X, W)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_clear_line(words: str) -> None:
+    with pytest.raises((ArgumentError, ShapeError)) as found:
+        MISTAKES[words]()
+    assert str(found.value) == words
+
+
+def test_a_stride_along_an_unknown_axis_needs_padding_in_numbers() -> None:
+    x = md.placeholder("x", (2, None, 3))
+    with pytest.raises(ShapeError, match="declare it in Input, or give the padding in numbers"):
+        ops.convolution(x, np.zeros((3, 3, 2), np.float32), strides=2, padding="same")
