@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from magmadnn.data import augment
+from magmadnn.data.augment.augmentation import Draws
 from magmadnn.data.augment.mixing import mixed
 from magmadnn.data.augment.pipeline import Pipeline
-from magmadnn.data.augment.transform import Draws
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from magmadnn.ops import philox
 
@@ -30,7 +30,7 @@ def images(n: int = 12, height: int = 7, width: int = 6, channels: int = 3):
     return drawn.reshape(n, height, width, channels)
 
 
-def one(transform: augment.Transform, x=None, rows=None, seed=5, epoch=2):
+def one(transform: augment.Augmentation, x=None, rows=None, seed=5, epoch=2):
     return augment.augmented(
         images() if x is None else x, [transform], seed=seed, epoch=epoch, rows=rows
     )

@@ -7,6 +7,7 @@ image depends on the seed, the epoch and the image's row only; not on batches, t
 from __future__ import annotations
 
 from magmadnn.calls import check_public
+from magmadnn.data.augment.augmentation import Augmentation as Augmentation
 from magmadnn.data.augment.colour import RandomBrightness as RandomBrightness
 from magmadnn.data.augment.colour import RandomContrast as RandomContrast
 from magmadnn.data.augment.colour import RandomSaturation as RandomSaturation
@@ -17,9 +18,9 @@ from magmadnn.data.augment.geometry import RandomRotation as RandomRotation
 from magmadnn.data.augment.mixing import Mixup as Mixup
 from magmadnn.data.augment.pipeline import augmented as augmented
 from magmadnn.data.augment.pipeline import standard as standard
-from magmadnn.data.augment.transform import Transform as Transform
 
 __all__ = [
+    "Augmentation",
     "Cutout",
     "Mixup",
     "RandomBrightness",
@@ -28,7 +29,6 @@ __all__ = [
     "RandomFlip",
     "RandomRotation",
     "RandomSaturation",
-    "Transform",
     "augmented",
     "standard",
 ]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from magmadnn.data.augment.transform import Draws, Images, Transform, in_range
+from magmadnn.data.augment.augmentation import Augmentation, Draws, Images, in_range
 from magmadnn.errors import ShapeError
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # of R, G and B: ITU-R BT.601, section 2.5.1
@@ -20,7 +20,7 @@ def _factors(strength: float, draws: Draws, use: str) -> Images:
 
 
 @dataclass(frozen=True)
-class RandomBrightness(Transform):
+class RandomBrightness(Augmentation):
     """`f * x` with f uniform within 1 +- strength.
 
     Attributes:
@@ -34,13 +34,13 @@ class RandomBrightness(Transform):
         in_range(self, "strength", 1e-6, 1)
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         images *= _factors(self.strength, draws, use)
         return images
 
 
 @dataclass(frozen=True)
-class RandomContrast(Transform):
+class RandomContrast(Augmentation):
     """`m + f * (x - m)` with f uniform within 1 +- strength and m the mean brightness of the image.
 
     Attributes:
@@ -54,7 +54,7 @@ class RandomContrast(Transform):
         in_range(self, "strength", 1e-6, 1)
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         of_channels = images.mean(axis=(1, 2))  # [n, channels]
         mean = of_channels @ _LUMA if images.shape[-1] == 3 else of_channels.mean(axis=1)
         mean = mean.astype(np.float32).reshape(-1, 1, 1, 1)
@@ -62,7 +62,7 @@ class RandomContrast(Transform):
 
 
 @dataclass(frozen=True)
-class RandomSaturation(Transform):
+class RandomSaturation(Augmentation):
     """`g + f * (x - g)` with f uniform within 1 +- strength and g the brightness of the pixel.
 
     Attributes:
@@ -76,7 +76,7 @@ class RandomSaturation(Transform):
         in_range(self, "strength", 1e-6, 1)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """See `Transform`."""
+        """See `Augmentation`."""
         super().check(shape)
         if shape[-1] != 3:
             raise ShapeError(
@@ -84,7 +84,7 @@ class RandomSaturation(Transform):
             )
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         grey = (images @ _LUMA)[..., None]
         return _between(grey, images, _factors(self.strength, draws, use))
 

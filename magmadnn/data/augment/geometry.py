@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data.augment.transform import Draws, Floats, Images, Transform, in_range
+from magmadnn.data.augment.augmentation import Augmentation, Draws, Floats, Images, in_range
 from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
 
 FILLS = ("reflect", "edge")
@@ -16,7 +16,7 @@ _LARGEST = 4096  # pixels
 
 
 @dataclass(frozen=True)
-class RandomCrop(Transform):
+class RandomCrop(Augmentation):
     """The image moved by up to `padding` pixels each way; what comes in is the image mirrored at its edge.
 
     As a crop of the original size out of the padded image: He et al., CVPR 2016, section 4.2, who pad with
@@ -36,7 +36,7 @@ class RandomCrop(Transform):
             raise UnknownNameError.of("RandomCrop: fill", self.fill, FILLS)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """See `Transform`."""
+        """See `Augmentation`."""
         super().check(shape)
         if self.fill == "reflect" and self.padding >= min(shape[:2]):
             raise ShapeError(
@@ -45,7 +45,7 @@ class RandomCrop(Transform):
             )
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         height, width = images.shape[1:3]
         sides = ((0, 0), (self.padding,) * 2, (self.padding,) * 2, (0, 0))
         padded = np.pad(images, sides, mode=self.fill)
@@ -56,7 +56,7 @@ class RandomCrop(Transform):
 
 
 @dataclass(frozen=True)
-class RandomFlip(Transform):
+class RandomFlip(Augmentation):
     """The image mirrored, one time in two.
 
     Attributes:
@@ -72,7 +72,7 @@ class RandomFlip(Transform):
             raise ArgumentError("RandomFlip: neither horizontal nor vertical: leave it out")
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         across, down = (draws.uniform(use, 2) < 0.5).T
         if self.horizontal:
             images[across] = images[across, :, ::-1]
@@ -82,7 +82,7 @@ class RandomFlip(Transform):
 
 
 @dataclass(frozen=True)
-class RandomRotation(Transform):
+class RandomRotation(Augmentation):
     """The image turned about its middle, by an angle that is uniform within +-degrees.
 
     Values between pixels are interpolated bilinearly; beyond the edge they are those of the nearest pixel.
@@ -97,7 +97,7 @@ class RandomRotation(Transform):
         in_range(self, "degrees", 1e-3, 180)
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         angles = np.deg2rad(self.degrees) * (2 * draws.uniform(use, 1) - 1)
         return _sampled(images, *_turned(angles[:, :, None], *images.shape[1:3]))
 
@@ -128,7 +128,7 @@ def _sampled(images: Images, rows: Floats, columns: Floats) -> Images:
 
 
 @dataclass(frozen=True)
-class Cutout(Transform):
+class Cutout(Augmentation):
     """A square of the image set to the image's mean; its centre is any pixel, so it may hang over the edge.
 
     DeVries, Taylor, "Improved regularization of convolutional neural networks with Cutout", 2017, who set it
@@ -144,7 +144,7 @@ class Cutout(Transform):
         in_range(self, "size", 1, _LARGEST, whole=True)
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
-        """See `Transform`."""
+        """See `Augmentation`."""
         means = images.mean(axis=(1, 2))
         sides: NDArray[np.int64] = np.array(images.shape[1:3])
         starts = (draws.uniform(use, 2) * sides).astype(np.int64) - self.size // 2

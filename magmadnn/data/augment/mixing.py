@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.data.augment.transform import Draws, Floats, Images, Transform, in_range
+from magmadnn.data.augment.augmentation import Augmentation, Draws, Floats, Images, in_range
 from magmadnn.errors import ArgumentError
 
 _TRIES = 32  # of drawing a share; all fail once in 2**32 at alpha 1, and far less often below
 
 
 @dataclass(frozen=True)
-class Mixup(Transform):
+class Mixup(Augmentation):
     """`w * x + (1 - w) * x'`, and likewise of the targets, with w drawn from Beta(alpha, alpha).
 
     Zhang, Cisse, Dauphin, Lopez-Paz, "mixup: Beyond empirical risk minimization", ICLR 2018, section 2. x' is

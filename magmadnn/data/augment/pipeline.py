@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
 from magmadnn.data._structure import as_array, take_rows
+from magmadnn.data.augment.augmentation import Augmentation, Draws, Images
 from magmadnn.data.augment.geometry import RandomCrop, RandomFlip
 from magmadnn.data.augment.mixing import Mixup, mixed
-from magmadnn.data.augment.transform import Draws, Images, Transform
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ _EIGHTH = 8
 
 
 @checked_call
-def standard(shape: Sequence[int]) -> tuple[Transform, ...]:
+def standard(shape: Sequence[int]) -> tuple[Augmentation, ...]:
     """What nearly always helps for photographs of this shape: moved by up to an eighth, and mirrored.
 
     Grey images (one channel) are not mirrored: of letters and digits the mirror image is another thing.
@@ -44,7 +44,7 @@ def standard(shape: Sequence[int]) -> tuple[Transform, ...]:
     return (crop,) if shape[-1] == 1 else (crop, RandomFlip())
 
 
-def as_transforms(augment: Any, shape: Sequence[int]) -> tuple[Transform, ...]:
+def as_transforms(augment: Any, shape: Sequence[int]) -> tuple[Augmentation, ...]:
     """What `fit` was given: a list, or a name; looked at for images of this shape.
 
     Raises:
@@ -57,7 +57,7 @@ def as_transforms(augment: Any, shape: Sequence[int]) -> tuple[Transform, ...]:
         return standard(shape) if augment == "standard" else ()
     found = tuple(augment) if isinstance(augment, (list, tuple)) else (augment,)
     for number, one in enumerate(found):
-        if not isinstance(one, Transform):
+        if not isinstance(one, Augmentation):
             raise ArgumentError(
                 f"augment: expected a list such as [md.data.augment.RandomCrop(4)], got {one!r} in it"
             )
@@ -79,7 +79,7 @@ class Pipeline:
         classes: how many there are, where targets are their numbers and are mixed.
     """
 
-    transforms: tuple[Transform, ...]
+    transforms: tuple[Augmentation, ...]
     seed: int
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -139,7 +139,7 @@ class Pipeline:
 @checked_call
 def augmented(
     x: Any,
-    augment: Sequence[Transform] | Transform | str,
+    augment: Sequence[Augmentation] | Augmentation | str,
     *,
     seed: int = 0,
     epoch: int = 0,

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data import Preparation
+from magmadnn.data.augment.augmentation import Augmentation
 from magmadnn.data.augment.mixing import Mixup
 from magmadnn.data.augment.pipeline import Pipeline, as_transforms, check_images
-from magmadnn.data.augment.transform import Transform
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.graph.op import Array
 from magmadnn.runtime.threads import MOST
@@ -27,7 +27,7 @@ def transforms_for(
     inputs: Sequence[Array],
     targets: Sequence[Array],
     weights: Array | None,
-) -> tuple[Transform, ...]:
+) -> tuple[Augmentation, ...]:
     """The transforms that are asked for, looked at for this data.
 
     Raises:
@@ -58,7 +58,7 @@ def transforms_for(
 
 def augmented_source(
     model: Model,
-    transforms: tuple[Transform, ...],
+    transforms: tuple[Augmentation, ...],
     inputs: Sequence[Array],
     targets: Sequence[Array],
     weights: Array | None,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from magmadnn.data import split_rows
-from magmadnn.data.augment import Transform
+from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import BatchSize, Fit
@@ -53,7 +53,7 @@ def new_fit(
         MagmaDNNError: as `Model.fit`.
     """
     held_back = None
-    transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Augmentation, ...] = ()
     if y is None:
         if validation_split or any(v is not None for v in (sample_weight, class_weight, augment)):
             what = "validation_split, sample_weight, class_weight and augment"

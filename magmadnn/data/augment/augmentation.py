@@ -52,7 +52,7 @@ class Draws:
         return np.concatenate(found, axis=1)[:, :count].astype(np.float64) * 2.0**-32
 
 
-class Transform(ABC):
+class Augmentation(ABC):
     """A change of images at random. Its subclasses are frozen dataclasses.
 
     Attributes:
