@@ -34,7 +34,7 @@ def lenet5(
     asked for. The first convolution keeps the size, as if images of 28 x 28 were padded to 32 x 32. 61,706
     parameters for (28, 28, 1) and 10.
 
-    Initial weights are LeCun's, uniform with variance 1 / fan-in, or He's where the activation is "relu".
+    Initial weights are uniform around 0 with variance 1 / fan-in, as `init.lecun_uniform` says.
 
     Args:
         input_shape: of one image: (height, width, channels), at least 12 x 12.
@@ -48,7 +48,7 @@ def lenet5(
     check_outputs("lenet5", outputs)
     inputs = image_input("lenet5", input_shape, 12)
     x: Operation = inputs
-    kernel = init.he_normal() if activation == "relu" else init.lecun_uniform()
+    kernel = init.lecun_uniform()
     pool = {"average": AveragePooling2D, "max": MaxPooling2D}
     if pooling not in pool:
         raise UnknownNameError.of("lenet5: pooling", pooling, pool)
