@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import magmadnn as md
-from magmadnn import ops
+from magmadnn import Operation, ops
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Spec
+from magmadnn.graph.body import is_loop
 from magmadnn.graph.dim import Dim, bind_shape, product
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import CONSTANT, Node, constant, placeholder
@@ -77,7 +78,7 @@ class Draft:
         for values, rng in self._runs():
             fresh = _below(node, values)
             values.update(evaluate(fresh, self.feeds, values, rng))
-        below = [n for n in _below(node, {}) if n not in self.nodes]
+        below = [n for n in _below(node, {}) if n not in self.nodes and not is_loop(n)]
         if any(self._shaky(n) for n in below):
             return False
         self.nodes.append(node)
@@ -369,6 +370,57 @@ def dropped(draft: Draft) -> Node | None:
     return None if a is None else ops.dropout(a, 0.3, np.int64(draft.rng.integers(99)), seed=3)
 
 
+def looped(draft: Draft) -> Node | None:
+    """A result of a loop over the rows of a value, with a loop in its body now and then."""
+    rng = draft.rng
+    x = draft.one(lambda n: n.ndim > 0 and n.dtype.name in ("float32", "float64"))
+    h = draft.one(lambda n: x is not None and n.dtype == x.dtype and 0 < n.ndim < 3)
+    same = draft.one(lambda n: x is not None and n.dtype == x.dtype and n.ndim < 3)
+    if x is None or h is None or same is None or any(isinstance(s, Dim) for s in h.shape):
+        return None
+    width = h.shape[-1]
+    w = md.variable("w", values(rng, (width, width), h.dtype) * 0.5)
+
+    def inner(total: Any, row: Any) -> Any:
+        return ops.sin(total + 0.5 * row), total
+
+    def body(carried: Any, part: Any) -> Any:
+        h, count = carried
+        ways: list[Callable[[], Any]] = [
+            lambda: 0.5 * h + ops.mean(part),
+            lambda: h @ w + ops.sum(ops.tanh(part)) * 0.1,
+            lambda: h + ops.reshape(part, (-1,))[:1],
+            lambda: ops.flip(h, 0) * ops.tanh(ops.mean(same)) + ops.max(part),
+            lambda: h[..., ::-1] + ops.cumsum(md.scan(inner, h[0], h)[1], axis=0) * 0.1,
+        ]
+        fresh = ops.tanh(ways[rng.integers(len(ways))]())
+        return (fresh, count + 1), (fresh * 2.0, part, h @ w)[rng.integers(3)]
+
+    begin = (Operation(h), np.int64(0))
+    (last, count), kept = md.scan(body, begin, Operation(x), reverse=bool(rng.integers(2)))
+    return (last, kept, kept, last * ops.cast(count, last.dtype))[rng.integers(4)].node
+
+
+def factored(draft: Draft) -> Node | None:
+    """What a library computes of a square matrix, or of a stack of them."""
+    rng = draft.rng
+    a = draft.one(
+        lambda n: (
+            n.ndim > 1
+            and n.dtype.name in ("float32", "float64")
+            and n.shape[-1] == n.shape[-2]
+            and not isinstance(n.shape[-1], Dim)
+        )
+    )
+    if a is None:
+        return None
+    own = np.eye(a.shape[-1]).astype(a.dtype) * 4.0
+    factor = md.linalg.cholesky(a @ ops.swapaxes(a, -1, -2) + own)
+    if rng.integers(2):
+        return factor
+    return md.linalg.solve_triangular(factor, a, lower=True, transpose=bool(rng.integers(2)))
+
+
 def positive(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x: function(ops.abs(x) + 0.5)
 
@@ -385,7 +437,8 @@ RULES: list[tuple[float, Rule]] = [
                lambda a, b: ops.power(ops.abs(a) + 1, b))),
     (2, with_number), (1, integers), (1, truths), (1.5, chosen), (1.5, converted), (4, reduced),
     (1, placed), (2, softmaxed), (1, classes), (1, taken), (0.7, scattered), (3, product_of_two),
-    (1, einsums), (2, reshaped), (3, moved), (1.5, widened), (0.5, dropped),
+    (1, einsums), (2, reshaped), (3, moved), (1.5, widened), (0.5, dropped), (1, looped),
+    (1.5, factored),
 ]  # fmt: skip
 
 

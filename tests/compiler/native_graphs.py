@@ -23,6 +23,7 @@ import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Spec
+from magmadnn.graph.body import body_of, is_loop, is_result
 from magmadnn.graph.dim import Dim, bind_shape, bind_value
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, placeholder, rebuild
@@ -40,6 +41,7 @@ LARGEST = 700  # elements of a value
 RUNS = 4  # disturbed runs
 _EXACT = np.zeros(0), np.zeros(0)  # in place of limits: equal or wrong
 SAFETY = 8.0  # the largest of few disturbances against the largest possible one
+_SUMMING = (OpKind.REDUCTION, OpKind.CONTRACTION, OpKind.LIBRARY, OpKind.OTHER)
 EXACT = {"maximum", "minimum", "max", "min", "negative", "abs", "where", "relu", "stop_gradient"}
 
 
@@ -120,6 +122,11 @@ def _evaluated(
     if not isinstance(node.op, Op):
         value = _leaf(node, feeds, sizes)
         return value.astype(WIDE) if is_floating(value.dtype) else value
+    if is_loop(node):
+        return _looped(node, feeds, values, sizes, rng)
+    if is_result(node):
+        found: Array = values[node.inputs[0]][node.attributes["index"]]
+        return found
     attributes = {key: bind_value(value, sizes) for key, value in node.attributes.items()}
     wide = is_floating(node.dtype)
     dtype = WIDE if wide and node.op.kind is not OpKind.RANDOM else node.dtype
@@ -127,7 +134,7 @@ def _evaluated(
         attributes = {k: WIDE if _is_float(v) else v for k, v in attributes.items()}
     operands = [values[i] for i in node.inputs]
     quiet = rng is None or not wide or node.op.name in EXACT or node.op.kind is OpKind.RANDOM
-    if not quiet and node.op.kind in (OpKind.REDUCTION, OpKind.CONTRACTION, OpKind.OTHER):
+    if not quiet and node.op.kind in _SUMMING:
         terms = max((x.size for x in operands), default=1)
         unit = eps_of(node.dtype) * (1 + math.sqrt(terms))
         operands = [_disturbed(x, unit, rng) for x in operands]
@@ -136,6 +143,34 @@ def _evaluated(
     if not quiet and node.op.kind is not OpKind.MOVEMENT:
         value = _disturbed(value, 4 * eps_of(node.dtype), rng)
     return value
+
+
+def _looped(
+    node: Node,
+    feeds: Mapping[Node, Array],
+    values: Mapping[Node, Array],
+    sizes: Mapping[str, int],
+    rng: np.random.Generator | None,
+) -> Any:
+    """All results of a loop, by their numbers."""
+    body, operands = body_of(node), [values[i] for i in node.inputs]
+    count, taken = len(body.carried), len(body.carried) + len(body.sliced)
+    carried, stacked, same = operands[:count], operands[count:taken], operands[taken:]
+    steps = list(range(bind_value(node.attributes["length"], sizes)))
+    kept: list[dict[int, Array]] = [{} for _ in body.kept]
+    for step in reversed(steps) if node.attributes["reverse"] else steps:
+        given = [*carried, *(x[step] for x in stacked), *same]
+        known = dict(zip(body.inputs, given, strict=True))
+        found = evaluate(body.program.nodes(), feeds, known, rng)
+        for of_steps, one in zip(kept, body.kept, strict=True):
+            of_steps[step] = found[one] if one in found else known[one]
+        carried = [found[one] for one in body.new]
+    shapes = [bind_shape(one.shape, sizes) for one in body.kept]
+    stacks = [
+        np.stack([of_steps[step] for step in steps]) if steps else np.zeros((0, *shape))
+        for of_steps, shape in zip(kept, shapes, strict=True)
+    ]
+    return [*carried, *stacks]
 
 
 def _leaf(node: Node, feeds: Mapping[Node, Array], sizes: Mapping[str, int]) -> Array:
@@ -248,8 +283,10 @@ def limits_of(case: Case, feeds: Mapping[Node, Array]) -> list[tuple[Array, Arra
     nodes = program.nodes()
     exact = evaluate(nodes, feeds, {}, None)
     others = [evaluate(nodes, feeds, {}, np.random.default_rng(k)) for k in range(RUNS)]
-    limits = {n: bound(n, exact[n], [o[n] for o in others], case.rounded) for n in nodes}
-    if any(limits[n] is None or _is_undefined(n, exact) for n in nodes):
+    limits = {
+        n: bound(n, exact[n], [o[n] for o in others], case.rounded) for n in nodes if not is_loop(n)
+    }
+    if any(limits[n] is None or _is_undefined(n, exact) for n in limits):
         return [None] * len(program.roots)
     return [(exact[n], limits[n]) for n in program.roots]  # type: ignore[misc]
 
@@ -321,7 +358,8 @@ def _smaller(case: Case) -> Any:
     program = case.program
     base = replace(case, outputs=list(program.outputs), updates=list(program.updates))
     for node in reversed(program.nodes()):
-        if isinstance(node.op, Op) and node.inputs and node not in program.roots:
+        is_inner = isinstance(node.op, Op) and node.inputs and node not in program.roots
+        if is_inner and not is_loop(node):
             if (cut := _cut(base, node)) is not None:
                 yield cut
 
