@@ -9,7 +9,6 @@ _OF_MODEL = "it belongs to the model: md.Model(..., loss=..., optimizer=..., met
 _OF_OPTIMIZER = "it belongs to the optimiser: md.Model(..., optimizer=md.optim.Adam(1e-3))"
 _QUIET = "leave it out; only fit prints"
 _FED_BATCHES = "an iterable of (x, y), or a function that makes one, gives batches as they come"
-_CONVOLUTION = "there are convolutions of images only: md.layers.Conv2D"
 _RECURRENT = "there are no recurrent layers yet; a layer of your own loops with md.scan"
 _DEVICE = 'the device is chosen when the model is made: md.Model(..., device="cuda")'
 _NO_MODES = "there are no modes to switch: fit trains; evaluate and predict do not"
@@ -265,8 +264,7 @@ HINTS: dict[str, dict[str, str]] = {
         "Softmax": _activation_layer("softmax"),
         "Softplus": _activation_layer("softplus"),
         "Tanh": _activation_layer("tanh"),
-        "Conv1D": _CONVOLUTION,
-        "Conv1d": _CONVOLUTION,
+        "Conv1d": "write md.layers.Conv1D, which takes [batch, length, channels]",
         "Conv2d": "write md.layers.Conv2D, which takes [batch, height, width, channels]",
         "MaxPool2d": "write md.layers.MaxPooling2D",
         "AvgPool2d": "write md.layers.AveragePooling2D",

@@ -112,7 +112,10 @@ PYTHON: dict[str, PythonCase] = {
     "name: model": (
         lambda p: models.by_name("mpl"),
         UnknownNameError,
-        "model 'mpl' is not known: did you mean 'mlp'? known are mlp",
+        (
+            "model 'mpl' is not known: did you mean 'mlp'? known are alexnet, cifar_cnn, cnn_2d, "
+            "densenet121, googlenet, lenet5, mlp, resnet18, resnet20, resnet34, resnet50, resnet56, vgg16"
+        ),
     ),
     "name: preset": (
         lambda p: models.by_name("mlp").preset("papr"),
@@ -269,15 +272,20 @@ COMMAND: dict[str, CommandCase] = {
         (*TRAIN, "--epoch", "3"),
         (
             "option '--epoch' is not known: did you mean '--epochs'? known are "
-            "--activation, --batch-size, --categories, --checkpoint-every, --data, --decimal, --device, "
-            "--epochs, --features, --help, --hidden, --ignore, --json, --lr, --missing, --optimizer, "
+            "--activation, --augment, --bad-images, --batch-size, "
+            "--categories, --checkpoint-every, --data, --decimal, --device, "
+            "--epochs, --features, --help, --hidden, --ignore, --image-size, --json, "
+            "--loader-workers, --lr, --missing, --optimizer, "
             "--out, --precision, --preset, --quiet, --refit, --resume, --seed, --target, --task, "
             "--test-split, --threads, --validation-split, --weight-decay, -h"
         ),
     ),
     "name: model": (
         ("train", "mpl"),
-        "model 'mpl' is not known: did you mean 'mlp'? known are mlp",
+        (
+            "model 'mpl' is not known: did you mean 'mlp'? known are alexnet, cifar_cnn, cnn_2d, "
+            "densenet121, googlenet, lenet5, mlp, resnet18, resnet20, resnet34, resnet50, resnet56, vgg16"
+        ),
     ),
     "name: preset": (
         (*TRAIN, "--preset", "papr"),
@@ -322,7 +330,9 @@ COMMAND: dict[str, CommandCase] = {
     "name: summary": (
         ("summary", "mpl"),
         (
-            "model 'mpl' is not known: did you mean 'mlp'? known are mlp; nor is it a "
+            "model 'mpl' is not known: did you mean 'mlp'? known are alexnet, cifar_cnn, "
+            "cnn_2d, densenet121, googlenet, "
+            "lenet5, mlp, resnet18, resnet20, resnet34, resnet50, resnet56, vgg16; nor is it a "
             "training's output folder"
         ),
     ),
