@@ -14,7 +14,7 @@ from magmadnn.storage.places import expanded
 from .arguments import Parser, one_of
 from .console import Console
 from .report_page.page import PAGE, check_report, write_report
-from .runs.outputs import check_above, check_place, write_json
+from .runs.outputs import check_new, check_place, write_json
 from .runs.results import say_result
 from .runs.run_rows import SPLITS, rows_of_run
 from .runs.trained import open_trained, rows_for
@@ -61,8 +61,8 @@ def run(argv: Sequence[str]) -> int:
     model, preparation = open_trained(arguments.folder)
     report = None if arguments.report is None else expanded(arguments.report)
     if report is not None:
-        check_above("--report", arguments.report)
-        check_report(report, preparation)
+        check_report(preparation)
+        check_new("--report", report, "another one")
     files = None
     if arguments.split is not None:
         name, prepared = arguments.split, _of_run(preparation, arguments, say)

@@ -391,6 +391,9 @@ class Forced:
     def wants(self, product):
         return False
 
+    def may_want(self, gemm, values):
+        return False
+
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data import Preparation
-from magmadnn.errors import ArgumentError, FileError, shown
+from magmadnn.errors import ArgumentError, shown
 from magmadnn.storage.disk import worded
 from magmadnn.storage.durable import write_file
 from magmadnn.training import Model
@@ -47,25 +47,17 @@ img { image-rendering: pixelated; width: 100%; height: auto; border: 1px solid #
 """
 
 
-def check_report(folder: Path, preparation: Preparation) -> None:
-    """Look whether a report can be made and written, before anything is computed.
+def check_report(preparation: Preparation) -> None:
+    """Look whether a report can be made, before anything is computed.
 
     Raises:
         ArgumentError: the network has no classes.
-        FileError: the folder is in use, or is a file.
     """
     if preparation.task != "classification":
         raise ArgumentError(
             "--report: shows classes and how they are confused, and this network predicts quantities; "
             "leave it out"
         )
-    if folder.is_dir() and (held := sorted(p.name for p in folder.iterdir())):
-        raise FileError(
-            f"--report {shown(folder)}: expected a new or empty folder, got one that holds {held[0]!r}; give "
-            "another one"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"--report {shown(folder)}: expected a new or empty folder, got a file")
 
 
 def write_report(

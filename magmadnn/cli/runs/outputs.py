@@ -13,7 +13,7 @@ import numpy as np
 
 from magmadnn.cli.console import Console
 from magmadnn.data import Dataset
-from magmadnn.errors import FileError, MissingExtraError
+from magmadnn.errors import FileError, MissingExtraError, shown
 from magmadnn.storage.disk import is_folder, worded
 from magmadnn.storage.durable import write_file
 from magmadnn.storage.places import expanded
@@ -69,6 +69,30 @@ def check_place(option: str, path: str | None) -> None:
     if is_folder(expanded(path)):
         raise FileError(f"{option} {path}: expected the name of a file, got a folder")
     check_above(option, path)
+
+
+def check_new(option: str, folder: Path, instead: str) -> None:
+    """Refuse a folder in use before data is read, which may take long; who makes it decides.
+
+    Args:
+        option: as it is written on the command line.
+        folder: what the user gave.
+        instead: what to give in its place, for the message.
+
+    Raises:
+        FileError: the folder holds something, is a file, or cannot be made.
+    """
+    with worded("cannot read", folder):
+        held = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        is_file = folder.exists() and not folder.is_dir()
+    if held:
+        raise FileError(
+            f"{option} {shown(folder)}: expected a new or empty folder, got one that holds {held[0]!r}; "
+            f"give {instead}"
+        )
+    if is_file:
+        raise FileError(f"{option} {shown(folder)}: expected a new or empty folder, got a file")
+    check_above(option, str(folder))
 
 
 def check_above(option: str, path: str) -> None:

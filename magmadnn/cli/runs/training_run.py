@@ -19,7 +19,7 @@ from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import check_links, create_run, read_run
 
 from .fitting import Run, Training, train
-from .outputs import check_above, check_place, write_json
+from .outputs import check_new, check_place, write_json
 from .results import RESULT, read_result, say_result
 from .run_rows import check_same_rows, fingerprint, read_dataset
 from .settings import Settings, mnist_folder
@@ -36,7 +36,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
     _check_device(settings.device)
     check_place("--json", settings.json)
     if out is not None:
-        _check_new(out)
+        check_new("--out", out, "another --out, or go on with the run there by --resume")
     data = _load(settings, settings.data, say, arguments.loader_workers)
     settings = replace(
         Settings.of(arguments, data.preparation.input_shape, len(data.x_train)),
@@ -103,18 +103,6 @@ def _check_device(device: str) -> None:
     found, reason = cuda.available()
     if device == "cuda" and not found:
         raise DeviceError(f"--device cuda: {reason}; use --device cpu")
-
-
-def _check_new(folder: Path) -> None:
-    """Refuse a folder in use before data is read, which may take long; `create_run` decides."""
-    if folder.is_dir() and (held := sorted(p.name for p in folder.iterdir())):
-        raise FileError(
-            f"--out {folder}: expected a new or empty folder, got one that holds {held[0]!r}; "
-            "give another --out, or go on with the run there by --resume"
-        )
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"--out {folder}: expected a new or empty folder, got a file")
-    check_above("--out", str(folder))
 
 
 def _create(settings: Settings, out: Path | None) -> Path:

@@ -221,7 +221,7 @@ convolution_filters: Op = Op(
 def convolution_transposed(
     x: Any, w: Any, strides: Any = 1, padding: Any = "valid", dilation: Any = 1, groups: int = 1
 ) -> Any:
-    """The transpose of a convolution: x [n, *places, c], w [*size, o / groups, c] -> [n, *outputs, o].
+    """The transpose of a convolution: x [n, places..., c], w [size..., o / groups, c] -> [n, outputs..., o].
 
     Each place of x adds its multiple of the filters to the outputs, `strides` apart. `outputs` is
     `(places - 1) * stride + reach` with `padding="valid"`, less the padding where that is given in

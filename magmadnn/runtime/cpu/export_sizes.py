@@ -51,7 +51,8 @@ class Layout:
         result = np.asarray(node.op.numpy(source, **attributes))
         if np.may_share_memory(result, source):
             return result
-        numbers = np.arange(source.size).reshape(source.shape)
+        # Floats, since a pad may be infinite.
+        numbers = np.arange(source.size, dtype=np.float64).reshape(source.shape)
         same = np.array_equal(np.ravel(node.op.numpy(numbers, **attributes)), numbers.ravel())
         return source if same else None
 
