@@ -15,12 +15,13 @@ import mmap
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
+from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.driver.peak import Peak
 from magmadnn.compiler.llvm.gemm.gemm import gemm_scratch_bytes
@@ -31,34 +32,34 @@ HUGE_PAGE = 2 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """C[m, n] = op(A) op(B) over k; `scaled` adds alpha and beta, as a weight update has."""
+    """C[m, n] = op(A) op(B) over k; an `update` is W -= 0.01 op(A) op(B) in place, without C."""
 
     m: int
     k: int
     n: int
     transpose_a: bool = False
     transpose_b: bool = False
-    scaled: bool = False
+    update: bool = False
 
     def __str__(self) -> str:
-        marks = "A' " * self.transpose_a + "B' " * self.transpose_b + "+beta C" * self.scaled
+        marks = "A' " * self.transpose_a + "B' " * self.transpose_b + "update" * self.update
         return f"{self.m} x {self.k} x {self.n} {marks}".strip()
 
 
 SHAPES = [
     Shape(100, 784, 528),
     Shape(100, 528, 528),
-    Shape(784, 100, 528, transpose_a=True, scaled=True),
-    Shape(528, 100, 528, transpose_a=True, scaled=True),
+    Shape(784, 100, 528, transpose_a=True, update=True),
+    Shape(528, 100, 528, transpose_a=True, update=True),
     Shape(100, 528, 528, transpose_b=True),
     Shape(512, 2048, 2048),
-    Shape(2048, 512, 2048, transpose_a=True, scaled=True),
+    Shape(2048, 512, 2048, transpose_a=True, update=True),
     Shape(512, 2048, 2048, transpose_b=True),
     *(Shape(size, size, size) for size in (64, 256, 1024)),
     *(Shape(m, 528, 528) for m in (1, 10)),
     *(Shape(100, 528, n) for n in (1, 10)),
     Shape(100, 10, 528, transpose_b=True),
-    Shape(528, 100, 10, transpose_a=True, scaled=True),
+    Shape(528, 100, 10, transpose_a=True, update=True),
     Shape(10, 528, 528, transpose_b=True),
     Shape(1, 528, 528, transpose_b=True),
 ]
@@ -95,22 +96,30 @@ def openblas() -> ctypes.CDLL:
     return library
 
 
+def _step(dtype: str) -> Finish:
+    """w - 0.01 product, written over w."""
+    new = ("subtract", ("argument", 0), ("multiply", ("product",), ("constant", 0.01)))
+    return Finish((Operand("w", dtype),), (Result("w", dtype, new),), ("product",))
+
+
 def runs(
     shape: Shape, dtype: str, library: ctypes.CDLL
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """The product by our kernel and by OpenBLAS, on matrices of their own; both checked."""
     rng = np.random.default_rng(1)
     m, k, n = shape.m, shape.k, shape.n
-    arena = Arena(8 * 2 * (m * k + k * n + 2 * m * n) + (64 << 20))
+    arena = Arena(8 * 2 * (m * k + k * n + 3 * m * n) + (64 << 20))
     a = arena.filled(rng.standard_normal((k, m) if shape.transpose_a else (m, k)).astype(dtype))
     b = arena.filled(rng.standard_normal((n, k) if shape.transpose_b else (k, n)).astype(dtype))
-    c, c_blas = (arena.filled(np.ones((m, n), dtype)) for _ in range(2))
-    alpha, beta = np.array([-0.01], dtype), np.array([0.999], dtype)
-    made = Gemm(dtype, shape.transpose_a, shape.transpose_b, shape.scaled)
-    scale = {"alpha": alpha, "beta": beta} if shape.scaled else {}
+    c, c_blas, room = (arena.filled(np.ones((m, n), dtype)) for _ in range(3))
+    made = Gemm(dtype, shape.transpose_a, shape.transpose_b)
+    more = {}
+    if shape.update:  # as the weight gradient of a step of gradient descent
+        made = replace(made, epilogue=_step(dtype), unread=True)
+        more = {"w": c, "w_row": n}
     block = kernel.block(
         made, row0=0, row1=m, column0=0, column1=n, k=k, a=a, lda=a.shape[1], b=b, ldb=b.shape[1],
-        c=c, ldc=n, cuts=0, **scale,
+        c=room if shape.update else c, ldc=n, cuts=0, **more,
     )  # fmt: skip
     loaded, scratch = kernel.load([made])[0], kernel.scratch(gemm_scratch_bytes(made, host()))
     real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
@@ -120,9 +129,9 @@ def runs(
     routine.argtypes = [ctypes.c_int] * 3 + [size] * 3
     routine.argtypes += [real, pointer, size, pointer, size, real, pointer, size]
     transposes = [112 if x else 111 for x in (shape.transpose_a, shape.transpose_b)]
-    numbers = (float(alpha[0]), float(beta[0])) if shape.scaled else (1.0, 0.0)
+    numbers = (-0.01, 1.0) if shape.update else (1.0, 0.0)
 
-    kept = (a, b, c, alpha, beta)  # the block holds their addresses only
+    kept = (a, b, c, room)  # the block holds their addresses only
 
     def ours() -> None:
         assert kept

@@ -28,8 +28,6 @@ def test_single_rows_and_columns_have_a_kernel_of_their_own(ta, tb):
     assert selected(made, values(5, 7, 1)) == Gemv("float32", ta, tb, column=True)
     assert selected(made, values(1, 7, 1)) == Gemv("float32", ta, tb, column=True)
     assert selected(made, values(2, 7, 2)) is made
-    scaled = Gemm("float32", ta, tb, scaled=True)
-    assert selected(scaled, values(1, 7, 5)) is scaled
 
 
 def test_a_vector_with_gaps_beside_a_matrix_stored_along_k():

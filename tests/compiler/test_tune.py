@@ -201,12 +201,11 @@ def test_products_are_noted_and_measured_later(tmp_path):
     assert next(iter(Records(host(), tmp_path).read().values())).microseconds
 
 
-def test_small_scaled_and_huge_products_are_left_to_the_rule(tmp_path):
+def test_small_and_huge_products_are_left_to_the_rule(tmp_path):
     machine = Machine()
     tuner = machine.tuner(tmp_path, 1e9)
     assert tuner.wants(machine.untried(Gemm("float32"), part()))
     assert not tuner.wants(machine.untried(Gemm("float32"), part(m=7)))
-    assert not tuner.wants(machine.untried(Gemm("float32", scaled=True), part()))
     assert not tuner.wants(machine.untried(Gemm("float32"), part(m=10**6)))
     assert not machine.tuner(tmp_path, 0.0).wants(machine.untried(Gemm("float32"), part()))
 

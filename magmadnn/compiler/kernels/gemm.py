@@ -1,4 +1,4 @@
-"""Matrix products: C = alpha * op(A) op(B) + beta * C, row-major, with an epilogue folded in."""
+"""Matrix products: C = op(A) op(B), row-major, with an epilogue folded in."""
 
 from __future__ import annotations
 
@@ -65,18 +65,16 @@ class Loading:
 @hashed_once
 @dataclass(frozen=True)
 class Gemm:
-    """The kernel C = op(A) op(B), or alpha * op(A) op(B) + beta * C, for rows and columns of C.
+    """The kernel C = op(A) op(B), for rows and columns of C.
 
     Slots: `row0, row1, column0, column1`, the part of C to compute; `k`; `a, lda, b, ldb, c, ldc`, the
     addresses of the whole matrices and the elements from row to row; `cuts`, how the emitter cuts its loops
-    for these sizes, in its own terms, 0 by its own rule; if scaled `alpha, beta`, addresses of numbers of
-    the same dtype; then those of the epilogue.
+    for these sizes, in its own terms, 0 by its own rule; then those of the epilogue.
 
     Attributes:
         dtype: float32 or float64, of everything but what loadings say.
         transpose_a: A is stored [k, m] rather than [m, k].
         transpose_b: B is stored [n, k] rather than [k, n].
-        scaled: whether there are alpha and beta.
         epilogue: what is done to the elements last.
         unread: nobody reads C afterwards, only what the epilogue stores besides: C is room for sums.
         blocking: how the emitter cuts its loops, in its own terms; None: by its own rule.
@@ -89,7 +87,6 @@ class Gemm:
     dtype: str
     transpose_a: bool = False
     transpose_b: bool = False
-    scaled: bool = False
     epilogue: Epilogue | None = None
     unread: bool = False
     blocking: object | None = None
@@ -106,5 +103,4 @@ class Gemm:
     @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
-        scale = ("alpha", "beta") if self.scaled else ()
-        return (*PLAIN_SLOTS, "cuts", *scale, *(self.epilogue.slots if self.epilogue else ()))
+        return (*PLAIN_SLOTS, "cuts", *(self.epilogue.slots if self.epilogue else ()))

@@ -175,7 +175,7 @@ class Tuner:
 
     def _counts(self, gemm: Gemm, values: Mapping[str, int]) -> bool:
         """Whether choices are made for a product at all."""
-        return self.seconds > 0 and not gemm.scaled and products(values) >= _LEAST_NOTED
+        return self.seconds > 0 and products(values) >= _LEAST_NOTED
 
     def _way(self, gemm: Gemm, values: Mapping[str, int]) -> Way:
         record = (

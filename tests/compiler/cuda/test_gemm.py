@@ -332,7 +332,7 @@ def test_weight_gradients_of_a_level_share_their_rounds() -> None:
     assert narrow is not None and not narrow.whole_k and narrow.blocks(528, 10) == 9
 
 
-def test_large_or_scaled_products_are_a_librarys() -> None:
+def test_large_products_are_a_librarys() -> None:
     def choice(
         sizes: tuple[int, int, int], tensor_float: bool = False, **more: Any
     ) -> Launch | None:
@@ -348,7 +348,6 @@ def test_large_or_scaled_products_are_a_librarys() -> None:
     assert (
         choice((784, 528, 100), transpose_a=True) is None
     )  # exact products of this kind are slower
-    assert choice((100, 528, 784), scaled=True) is None
     assert choice((100, 528, 0)) is None
 
 

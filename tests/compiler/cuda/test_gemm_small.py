@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.cuda.gemm.small import can_be_small, small_gemm
-from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemm import Gemm, Loading
 from tests.compiler.cuda.test_gemm import (
     assert_close,
     biased,
@@ -71,6 +71,7 @@ def test_what_is_done_to_elements() -> None:
     assert np.array_equal(memory[2]["y0"], product > 0)
 
 
-def test_what_is_scaled_has_no_such_kernel() -> None:
+def test_products_of_halves_have_no_such_kernel() -> None:
     assert can_be_small(Gemm("float32", epilogue=biased("float32")))
-    assert not can_be_small(Gemm("float32", scaled=True))
+    half = Loading.widening("bfloat16")
+    assert not can_be_small(Gemm("float32", load_a=half, load_b=half))

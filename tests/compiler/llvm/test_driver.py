@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.kernels.data_rows import Gather
-from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import pointwise
 from magmadnn.compiler.llvm.driver import team
@@ -26,6 +26,14 @@ from magmadnn.compiler.llvm.kernel import block, load
 from magmadnn.errors import ArgumentError
 from tests.compiler.llvm.llvm_calls import call
 
+# 0.99 w - 0.1 product, written over w
+NEW = (
+    "subtract",
+    ("multiply", ("argument", 0), ("constant", 0.99)),
+    ("multiply", ("product",), ("constant", 0.1)),
+)
+DECAYED = Finish((Operand("w", "float32"),), (Result("w", "float32", NEW),), ("product",))
+
 
 def dot_chain(threads: int, batches: int, **options) -> np.ndarray:
     """A small net's worth of phases: gather, product, activation, update; returns the weights."""
@@ -34,10 +42,10 @@ def dot_chain(threads: int, batches: int, **options) -> np.ndarray:
     order = rng.permutation(60).astype("i8")
     x, y = np.empty((20, 23), "f4"), np.empty((20, 37), "f4")
     w = (rng.standard_normal((23, 37)) / 5).astype("f4")
-    alpha, beta = np.array([-0.1], "f4"), np.array([0.99], "f4")
+    room = np.empty_like(w)
     fetch, forward = Gather("float32", "float32"), Gemm("float32")
     tanh = pointwise((Operand("y", "float32"),), Result("y", "float32", ("tanh", ("argument", 0))))
-    update = Gemm("float32", transpose_a=True, scaled=True)
+    update = Gemm("float32", transpose_a=True, epilogue=DECAYED, unread=True)
     kernels = [fetch, forward, tanh, update]
     loaded = dict(zip(kernels, load(kernels), strict=True))
 
@@ -63,8 +71,7 @@ def dot_chain(threads: int, batches: int, **options) -> np.ndarray:
         [task(tanh, **tile, y=y, y_row=37) for tile in tiles((0, 10, 20), (0, 37))],
         [
             task(
-                update, **tile, k=20, a=x, lda=23, b=y, ldb=37, c=w, ldc=37, cuts=0, alpha=alpha,
-                beta=beta,
+                update, **tile, k=20, a=x, lda=23, b=y, ldb=37, c=room, ldc=37, cuts=0, w=w, w_row=37
             )
             for tile in tiles((0, 12, 23), (0, 16, 37))
         ],

@@ -1,4 +1,4 @@
-"""GEMM kernels: every edge size, transpose, stride and scaling; equal bits however the work is cut."""
+"""GEMM kernels: every edge size, transpose and stride; equal bits however the work is cut."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.compiler.llvm.llvm_calls import WIDTHS, gemm, matrix
 
 DTYPES = ("float32", "float64")
 BOTH = list(itertools.product((False, True), repeat=2))
-KINDS = list(itertools.product(DTYPES, (False, True), (False, True), (False, True)))
+KINDS = list(itertools.product(DTYPES, (False, True), (False, True)))
 # Blocks so small that every loop turns and every copy is made, and ones that make no copy at all.
 SMALL = Blocking(
     7, 12, 64, pack_a_rows=1, pack_a_columns=1, pack_b_rows=1, group=2, far_group=3, unroll=3
@@ -43,38 +43,33 @@ def operands(made: Gemm, m: int, n: int, k: int, seed: int, spare: int = 0):
     return a, b, matrix(rng, m, n, made.dtype, 3 * spare)
 
 
-def truth(made: Gemm, a, b, c, alpha=1.0, beta=0.0):
+def truth(made: Gemm, a, b):
     """The product in float64 and a bound on the error of one chain of FMAs per element."""
     a, b = (
         x.astype("f8") for x in (a.T if made.transpose_a else a, b.T if made.transpose_b else b)
     )
     unit = np.finfo(made.dtype).eps / 2
     k = a.shape[1]
-    bound = abs(alpha) * (k + 3) * unit * (abs(a) @ abs(b)) + 3 * unit * abs(beta * c.astype("f8"))
+    bound = (k + 3) * unit * (abs(a) @ abs(b))
     if made.dtype == "float64":
         bound *= 2  # the product to compare with has errors of its own
-    return alpha * (a @ b) + beta * c.astype("f8"), bound + np.finfo(made.dtype).tiny
+    return a @ b, bound + np.finfo(made.dtype).tiny
 
 
-def check(made: Gemm, m: int, n: int, k: int, target=None, spare: int = 0, alpha=-0.37, beta=0.83):
+def check(made: Gemm, m: int, n: int, k: int, target=None, spare: int = 0):
     a, b, c = operands(made, m, n, k, 1, spare)
-    if not made.scaled:
-        expected, bound = truth(made, a, b, c)
-        slots = {}
-    else:
-        expected, bound = truth(made, a, b, c, alpha, beta)
-        slots = {"alpha": np.array([alpha], made.dtype), "beta": np.array([beta], made.dtype)}
+    expected, bound = truth(made, a, b)
     around = c.base.copy() if spare else None
-    gemm(made, a, b, c, target or host(), **slots)
+    gemm(made, a, b, c, target or host())
     wrong = abs(c - expected) > bound
     assert not wrong.any(), f"{m} x {n} x {k}: {np.argwhere(wrong)[:5].tolist()}"
     if around is not None:
         np.testing.assert_array_equal(c.base[:, n:], around[:, n:])
 
 
-@pytest.mark.parametrize(("dtype", "ta", "tb", "scaled"), KINDS)
-def test_edge_sizes(dtype, ta, tb, scaled):
-    made = Gemm(dtype, ta, tb, scaled)
+@pytest.mark.parametrize(("dtype", "ta", "tb"), KINDS)
+def test_edge_sizes(dtype, ta, tb):
+    made = Gemm(dtype, ta, tb)
     rng = np.random.default_rng(2)
     for _ in range(2):  # each size of 1 to 20 for m, n and k, twice
         for m, n, k in zip(*(1 + rng.permutation(20) for _ in range(3)), strict=True):
@@ -84,9 +79,9 @@ def test_edge_sizes(dtype, ta, tb, scaled):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("dtype", "ta", "tb", "scaled"), KINDS)
-def test_all_edge_sizes(dtype, ta, tb, scaled):
-    made = Gemm(dtype, ta, tb, scaled)
+@pytest.mark.parametrize(("dtype", "ta", "tb"), KINDS)
+def test_all_edge_sizes(dtype, ta, tb):
+    made = Gemm(dtype, ta, tb)
     for m, n, k in itertools.product(range(1, 21), repeat=3):
         check(made, m, n, k)
     for m, n, k in np.random.default_rng(3).integers(1, 71, (400, 3)):
@@ -94,13 +89,12 @@ def test_all_edge_sizes(dtype, ta, tb, scaled):
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
-@pytest.mark.parametrize("scaled", [False, True])
-def test_many_blocks(ta, tb, scaled):
+def test_many_blocks(ta, tb):
     """All blocks of k, rows and columns, and both paths of every copy."""
     for blocking in (SMALL, PLAIN, None):
-        made = Gemm("float32", ta, tb, scaled, blocking=blocking)
+        made = Gemm("float32", ta, tb, blocking=blocking)
         check(made, 53, 151, 41, spare=1)
-    check(Gemm("float32", ta, tb, scaled), 37, 83, 1301)
+    check(Gemm("float32", ta, tb), 37, 83, 1301)
 
 
 @pytest.mark.parametrize(
@@ -136,33 +130,29 @@ def test_rows_whole_pages_apart(dtype):
     )  # in groups of three panels, the last one smaller
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_empty_sum(scaled):
-    """k = 0: the sum is 0, so C becomes 0, or beta * C."""
-    check(Gemm("float32", scaled=scaled), 7, 19, 0)
+def test_empty_sum():
+    """k = 0: the sum is 0, so C becomes 0."""
+    check(Gemm("float32"), 7, 19, 0)
 
 
-def test_beta_zero_does_not_read_c():
-    made = Gemm("float32", scaled=True)
+def test_c_is_not_read():
+    made = Gemm("float32")
     a, b, c = operands(made, 13, 21, 5, 3)
     c[...] = np.nan
-    scale = {"alpha": np.array([1.5], "f4"), "beta": np.array([0.0], "f4")}
-    gemm(made, a, b, c, host(), **scale)
-    expected, bound = truth(made, a, b, np.zeros_like(c), 1.5)
+    gemm(made, a, b, c, host())
+    expected, bound = truth(made, a, b)
     assert (abs(c - expected) <= bound).all()
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
-@pytest.mark.parametrize("scaled", [False, True])
-def test_cuts_do_not_change_bits(ta, tb, scaled):
+def test_cuts_do_not_change_bits(ta, tb):
     """Tiles of the work, blocks, copies and vector width: all the same bits."""
-    plain = Gemm("float32", ta, tb, scaled)
+    plain = Gemm("float32", ta, tb)
     m, n, k = 67, 149, 37
-    scale = {"alpha": np.array([-0.3], "f4"), "beta": np.array([0.9], "f4")} if scaled else {}
 
     def result(made, target=host(), tiles=None):  # noqa: B008 - the host is one constant object
         a, b, c = operands(made, m, n, k, 4)
-        return gemm(made, a, b, c, target, tiles, **scale)
+        return gemm(made, a, b, c, target, tiles)
 
     first = result(plain)
     cuts = [(0, 31, 67), (0, 6, 7, 48, 67)], [(0, 149), (0, 16, 17, 100, 149)]
@@ -184,18 +174,16 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
-@pytest.mark.parametrize("scaled", [False, True])
-def test_chosen_cuts_do_not_change_bits(ta, tb, scaled):
+def test_chosen_cuts_do_not_change_bits(ta, tb):
     """What may be chosen for given sizes: all the same bits, and the right ones."""
-    made = Gemm("float32", ta, tb, scaled, blocking=SMALL)
-    scale = {"alpha": np.array([-0.3], "f4"), "beta": np.array([0.9], "f4")} if scaled else {}
+    made = Gemm("float32", ta, tb, blocking=SMALL)
     for m, n, k in ((37, 149, 59), (10, 33, 7), (1, 17, 20)):
         a, b, c = operands(made, m, n, k, 4)
-        expected, bound = truth(made, a, b, c, *((-0.3, 0.9) if scaled else ()))
-        first = gemm(made, a, b, c.copy(), host(), **scale)
+        expected, bound = truth(made, a, b)
+        first = gemm(made, a, b, c.copy(), host())
         assert (abs(first - expected) <= bound).all()
         for cut in CUTS:
-            found = gemm(made, a, b, c.copy(), host(), cuts=cut.word, **scale)
+            found = gemm(made, a, b, c.copy(), host(), cuts=cut.word)
             np.testing.assert_array_equal(found, first)
 
 
@@ -220,18 +208,16 @@ class BiasAndSquare:
         return total * total + code.convert(number, value.type.element)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_epilogue(dtype, scaled):
+def test_epilogue(dtype):
     """The epilogue sees every element once, with its own row and column."""
     rng = np.random.default_rng(5)
     for n, tiles in ((5, None), (53, [(0, 9, 0, 32), (0, 9, 32, 53), (9, 17, 0, 53)])):
-        made = Gemm(dtype, scaled=scaled, epilogue=BiasAndSquare(), blocking=SMALL)
+        made = Gemm(dtype, epilogue=BiasAndSquare(), blocking=SMALL)
         a, b, c = operands(made, 17, n, 23, 6)
         bias = rng.standard_normal(n).astype(dtype)
-        scale = {"alpha": np.array([0.5], dtype), "beta": np.array([2.0], dtype)} if scaled else {}
-        total, bound = truth(made, a, b, c, *((0.5, 2.0) if scaled else ()))
-        gemm(made, a, b, c, host(), tiles, bias=bias, **scale)
+        total, bound = truth(made, a, b)
+        gemm(made, a, b, c, host(), tiles, bias=bias)
         number = 100 * np.arange(17)[:, None] + np.arange(n)
         expected = (total + bias) ** 2 + number
         unit = np.finfo(dtype).eps
@@ -349,7 +335,7 @@ def test_nothing_is_read_beyond_the_matrices(ta, tb, blocking):
     rng = np.random.default_rng(8)
     for m, n, k in [*rng.integers(1, 21, (25, 3)), (7, 70, 9), (30, 17, 33)]:
         a, b, c = (guarded(x) for x in operands(made, m, n, k, 9))
-        expected, bound = truth(made, a, b, c)
+        expected, bound = truth(made, a, b)
         gemm(made, a, b, c, host())
         assert (abs(c - expected) <= bound).all()
 

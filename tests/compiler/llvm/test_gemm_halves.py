@@ -118,19 +118,6 @@ def test_blocks_cuts_and_widths(ta: bool, tb: bool, loads: Any) -> None:
 
 
 @pytest.mark.parametrize(("ta", "tb"), BOTH)
-def test_alpha_and_beta(ta: bool, tb: bool) -> None:
-    alpha, beta = np.array([-0.3], "f4"), np.array([0.9], "f4")
-    scale = {"alpha": alpha, "beta": beta}
-    for blocking in (None, SMALL):
-        made = Gemm("float32", ta, tb, True, blocking=blocking, load_a=BRAIN, load_b=ROUNDED)
-        a, b = operands(made, 29, 53, 41)
-        c = np.random.default_rng(3).standard_normal((29, 53)).astype(np.float32)
-        total = by_rule(replace(made, scaled=False), a, b)
-        wanted = (beta.astype(np.float64) * c + alpha * total).astype(np.float32)  # as an FMA
-        np.testing.assert_array_equal(gemm(made, a, b, c.copy(), host(), **scale), wanted)
-
-
-@pytest.mark.parametrize(("ta", "tb"), BOTH)
 def test_subnormal_numbers(ta: bool, tb: bool) -> None:
     """They are numbers like others, but zero for the instruction of pairs."""
     made = Gemm("float32", ta, tb, load_a=BRAIN, load_b=BRAIN)

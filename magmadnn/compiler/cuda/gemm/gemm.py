@@ -100,7 +100,7 @@ def choose_gemm(
     # Products of halves are exact in TF32, and sums are float32's.
     tensor_float = kernel.dtype == "float32" and (tensor_float or kernel.halves is not None)
     arithmetic = "tf32" if tensor_float else kernel.dtype
-    if kernel.scaled or not isinstance(kernel.epilogue, Finish | None) or not all(sizes):
+    if not isinstance(kernel.epilogue, Finish | None) or not all(sizes):
         return None
     if arithmetic not in ARITHMETIC:
         return None

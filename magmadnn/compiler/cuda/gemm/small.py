@@ -188,5 +188,4 @@ def _cut(sizes: tuple[int, int, int], transpose_b: bool) -> tuple[int, int]:
 
 def can_be_small(kernel: Gemm) -> bool:
     """Whether a product can be made so."""
-    plain = not kernel.scaled and kernel.halves is None
-    return plain and isinstance(kernel.epilogue, Finish | None)
+    return kernel.halves is None and isinstance(kernel.epilogue, Finish | None)

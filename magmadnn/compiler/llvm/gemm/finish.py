@@ -1,4 +1,4 @@
-"""The end of a tile of a matrix product: alpha and beta, the epilogue, and what is stored.
+"""The end of a tile of a matrix product: the epilogue, and what is stored.
 
 It follows the last products of each tile at once, while the sums are in the first-level cache. What it reads
 and writes besides was announced to the caches before the tile's products began.
@@ -65,7 +65,7 @@ class Finishing:
     @property
     def is_plain(self) -> bool:
         """Whether sums are stored as they are."""
-        return not self.gemm.scaled and self.gemm.epilogue is None
+        return self.gemm.epilogue is None
 
     def write(self, code: Code, tile: Tile, rows: Value, ending: Ending, i: Value) -> None:
         """The end of `rows` rows of tiles from row `i` of a panel on, all of whose columns exist."""
@@ -101,13 +101,10 @@ class Finishing:
         finish = finisher(gemm.epilogue, code, slots)
         item = FLOATS[gemm.dtype]
         c, ldc = slots.array("c", item), slots.integer("ldc")
-        factors = [slots.array(x, item)[0] for x in ("alpha", "beta")] if gemm.scaled else []
 
         def end(at: Value, place: Place) -> None:
             value = ending.sums.vector(at, place.lanes)
-            goal = place.row * ldc + place.column
-            value = _scaled(code, value, c, goal, factors, place.mask)
-            self._store(finish, value, place, c, goal)
+            self._store(finish, value, place, c, place.row * ldc + place.column)
 
         return end
 
@@ -127,7 +124,7 @@ class Finishing:
         """Start, stride and use of the matrices as large as C; what is updated in place is read first."""
         gemm = self.gemm
         item = FLOATS[gemm.dtype]
-        if not gemm.unread or gemm.scaled:
+        if not gemm.unread:
             yield slots.array("c", item), slots.integer("ldc"), True
         if isinstance(gemm.epilogue, Finish):
             for part in gemm.epilogue.operands:
@@ -150,7 +147,7 @@ class ReadyFinish:
         item = FLOATS[gemm.dtype]
         self._c, self._ldc = slots.array("c", item), slots.integer("ldc")
         self._tiles = None
-        if not gemm.scaled and isinstance(gemm.epilogue, Finish) and _is_light(gemm.epilogue, gemm):
+        if isinstance(gemm.epilogue, Finish) and _is_light(gemm.epilogue, gemm):
             self._tiles = tile_finisher(gemm.epilogue, code, slots)
         self.is_light = self._tiles is not None
 
@@ -206,18 +203,3 @@ def _weight(formula: Formula) -> int:
         return 0
     own = 1 if formula[0] in _SIMPLE else _LIGHT + 1
     return own + sum(_weight(part) for part in formula[1:])
-
-
-def _scaled(
-    code: Code, total: Value, c: Array, at: Value, factors: list[Value], mask: Value | None
-) -> Value:
-    """Exactly `fma(beta, C, alpha * sum)`; if beta = 0 `alpha * sum`, and C is not read."""
-    if not factors:
-        return total
-    alpha, beta = factors
-    result = code.variable(total * alpha)
-    with code.when(beta.differs(0.0)):
-        old = c.vector(at, int(total.type.count), mask)
-        result.value = code.fma(old, beta, result.value)
-    made: Value = result.value
-    return made

@@ -1,4 +1,4 @@
-"""Matrix products: C = alpha * op(A) op(B) + beta * C, row-major, with an epilogue folded in.
+"""Matrix products: C = op(A) op(B), row-major, with an epilogue folded in.
 
 The order of the loops, from the outside::
 
@@ -10,7 +10,7 @@ The order of the loops, from the outside::
             [copy the panel of B, turned if B is stored transposed; once for all rows, unless it is too large]
             for rows in tiles                                                (panel.py, strip.py)
               the tile, which announces some of the next panel of B          (register_tile, cache_hints)
-              [after the last block of k: alpha, beta, epilogue              (finish.py)]
+              [after the last block of k: the epilogue                       (finish.py)]
 
 Where threads compute parts of C, the factor that all parts read was copied before for all of them
 (`shared.py`), if the product is large.
@@ -20,8 +20,7 @@ are often a power of two apart, a tile would load sums from the places in pages 
 just stored its own, and wait for that: 5 percent of the time of such a product.
 
 What is computed, exactly: each element is one chain `sum = fma(a, b, sum)` from 0 in the order of k;
-then `sum` itself, or with alpha and beta `fma(beta, C, alpha * sum)` (`alpha * sum` if beta = 0, C
-unread); then the epilogue. Blocks, tiles, copies, vector width, threads and transposes do not enter, so
+then the epilogue. Blocks, tiles, copies, vector width, threads and transposes do not enter, so
 they never change a bit. Factors of half precision become float32 in the copies, with the same chain; but
 on CPUs with AVX512-BF16 a chain of products of two factors in bfloat16 goes by pairs (`dots.py`).
 """
