@@ -6,7 +6,7 @@ value send back, returning to the operand's dtype, and leaving out what nobody a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -31,7 +31,7 @@ class PartOp(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The ops that the sweep itself and passes need; `ops` gives them."""
+    """The ops that the sweep itself, stacks and passes need; `ops` gives them."""
 
     add: PartOp
     sum: PartOp  # (x, axis, keepdims)
@@ -39,6 +39,8 @@ class Parts:
     broadcast_to: PartOp
     cast: PartOp
     copy: PartOp  # memory of its own
+    stack: Callable[[Sequence[Node]], Node]  # along a new first axis
+    getitem: Callable[[Node, int], Node]
 
 
 _parts: list[Parts] = []

@@ -122,6 +122,9 @@ class Op:
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions.
         library: the function of BLAS or LAPACK that computes it, for ops of kind `LIBRARY`.
+        stacked: the same for many models at once, whose operands have an axis of models in front:
+            `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
+            (`stacking.py`). None: there is a node for each model.
         unrolled: for ops of kind `LOOP`: results by number, as graphs without that loop:
             `unrolled(numbers, *operands, **attributes)`, on nodes, where the length is known.
         notes: more for the documentation: source, special values.
@@ -149,6 +152,7 @@ class Op:
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None
     library: LibraryCall | None = None
+    stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
     notes: str = ""
     # settled attributes and dtype of the result, by shapes and dtypes of operands

@@ -11,6 +11,7 @@ from magmadnn.errors import NumericError
 from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
+from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import matmul, swapaxes
 
 from ._matrices import as_stacks, computed, half_lower, matrix_name
@@ -102,6 +103,7 @@ cholesky: Op = Op(
     kind=OpKind.LIBRARY,
     library=LibraryCall("potrf"),
     rewrites=(as_stacks,),
+    stacked=last_axes,
     shapes=by_signature("... n n -> ... n n"),
     dtypes=promote_floating,
     numpy=_numpy,

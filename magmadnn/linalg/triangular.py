@@ -11,6 +11,7 @@ from magmadnn.errors import NumericError
 from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
+from magmadnn.graph.stacking import elementwise
 from magmadnn.ops import matmul, swapaxes
 
 from ._matrices import as_stacks, computed, matrix_name, triangle, truth_values
@@ -79,6 +80,7 @@ solve_triangular: Op = Op(
     kind=OpKind.LIBRARY,
     library=LibraryCall("trsm", settings=("lower", "transpose")),
     rewrites=(as_stacks,),
+    stacked=elementwise,
     shapes=by_signature(lambda *ndims, lower, transpose: "... n n, ... n k -> ... n k"),
     dtypes=promote_floating,
     numpy=_numpy,

@@ -95,7 +95,12 @@ from .reductions import (
 from .sampling import dropout, random_normal, random_uniform
 from .slicing import flip, pad, split, unstack
 
-use(Parts(add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast, copy=copy))
+use(
+    Parts(
+        add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast, copy=copy, stack=stack,
+        getitem=getitem,
+    )
+)  # fmt: skip
 
 __all__ = [
     "abs",

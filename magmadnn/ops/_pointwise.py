@@ -18,6 +18,7 @@ from magmadnn.graph.op import REQUIRED, Array, Draw, DTypeRule, Op, OpKind, Samp
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
 from magmadnn.graph.spec import BFLOAT16, as_dtype
+from magmadnn.graph.stacking import elementwise as stacked_elementwise
 
 from ._rewrites import Rewrite
 
@@ -84,6 +85,7 @@ def pointwise(
         rewrites=rewrites,
         stable=stable,
         integers=integers,
+        stacked=stacked_elementwise,
         notes=notes,
     )
 

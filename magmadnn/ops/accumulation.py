@@ -14,6 +14,7 @@ from magmadnn.graph.op import Array, Op, OpKind, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import OpWords, axes_text, axis_number
 from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import along_axis
 
 from ._pointwise import sum_dtype, widened
 from .movement import broadcast_to
@@ -63,6 +64,7 @@ cumsum: Op = Op(
     ],
     attributes={"axis": None, "reverse": False},
     canonical=_cumsum_canonical,
+    stacked=along_axis,
 )
 
 

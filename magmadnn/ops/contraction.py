@@ -20,6 +20,7 @@ from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, by_signature
 from magmadnn.graph.spec import BFLOAT16, Spec
+from magmadnn.graph.stacking import StackedCall
 
 from .arithmetic import add
 from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes, transpose
@@ -84,6 +85,29 @@ def _matmul_nodes(x: Any, w: Any) -> Any:
     return reshape(y, (*leading, *kept, *(columns.shape[-1:] if w.ndim > 1 else ())))
 
 
+def _matmul_stacked(call: StackedCall) -> Any:
+    """Products of stacks; a vector is a matrix of one row or column meanwhile."""
+    x, w = call.operands
+    of_x, of_w = call.ndim(0), call.ndim(1)
+    if of_x == 1:
+        x = expand_dims(x, -2)
+    if of_w == 1:
+        w = expand_dims(w, -1)
+    ndim = max(of_x, of_w, 2)
+    y = matmul(_behind_models(call, 0, x, ndim), _behind_models(call, 1, w, ndim))
+    if of_x == 1:
+        y = squeeze(y, -1 if of_w == 1 else -2)
+    return squeeze(y, -1) if of_w == 1 else y
+
+
+def _behind_models(call: StackedCall, number: int, x: Any, ndim: int) -> Any:
+    """An operand with `ndim` axes behind that of the models, if it has that."""
+    missing = ndim + 1 - x.ndim
+    if not call.is_stacked[number] or not missing:
+        return x
+    return reshape(x, (call.count, *(1,) * missing, *x.shape[1:]))
+
+
 def _matmul_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7), draw(7, 3)))
     yield Sample((draw(2, 5, 7), draw(2, 7, 3)))
@@ -112,6 +136,7 @@ matmul: Op = Op(
     samples=_matmul_samples,
     contracts="add",
     decompose=_matmul_nodes,
+    stacked=_matmul_stacked,
     notes="x [..., m, k], w [..., k, n] -> [..., m, n]. Half-precision operands are summed in float32.",
 )
 
@@ -273,6 +298,15 @@ def _grouped(x: Any, term: str, groups: tuple[list[str], ...]) -> Any:
     return reshape(transpose(x, order), sizes)
 
 
+def _einsum_stacked(call: StackedCall) -> Any:
+    """The models are one letter more."""
+    subscripts = str(call.attributes["subscripts"])
+    terms, right = _split(subscripts)
+    models = next(c for c in ascii_letters if c not in subscripts)
+    left = [models * is_ + term for is_, term in zip(call.is_stacked, terms, strict=True)]
+    return _einsum(f"{','.join(left)}->{models}{right}", call.operands)
+
+
 def _einsum_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7), draw(7, 3)), {"subscripts": "ij,jk->ik"})
     yield Sample((draw(2, 5, 7), draw(2, 3, 7)), {"subscripts": "...ij,...kj->...ik"})
@@ -323,6 +357,7 @@ _einsum_op = Op(
     canonical=_einsum_canonical,
     contracts="add",
     decompose=_einsum_nodes,
+    stacked=_einsum_stacked,
 )
 
 

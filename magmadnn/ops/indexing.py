@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, IndexOutOfRangeError, ShapeError
 from magmadnn.graph.dim import Dim, Shape
+from magmadnn.graph.node import size as size_node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import (
@@ -23,11 +24,12 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.stacking import StackedCall, last_axes
 
 from ._arguments import as_shape, dtype_attribute, dtype_of, ndim_of
 from ._pointwise import widened
 from .arithmetic import cast, equal, logical_or, where
-from .movement import broadcast_to, expand_dims
+from .movement import broadcast_to, expand_dims, moveaxis, reshape, transpose
 from .reductions import sum
 from .slicing import WHOLE, Entry, slice_
 
@@ -74,6 +76,35 @@ def _take_reference(x: Array, indices: Array, axis: int = 0) -> Array:
     return np.moveaxis(picked, range(indices.ndim), range(axis, axis + indices.ndim))
 
 
+def _take_stacked(call: StackedCall) -> Any:
+    """Each model's own rows lie behind those of the models before it."""
+    x, indices = call.operands
+    axis: int = call.attributes["axis"]
+    if not call.is_stacked[1]:
+        return take(x, indices, axis=axis + 1)
+    if not call.is_stacked[0]:
+        return moveaxis(take(x, indices, axis=axis), axis, 0)
+    rows = moveaxis(x, axis + 1, 1)  # [models, n, others]
+    places = _places_of_models(indices, rows.shape[1])
+    rows = reshape(rows, (call.count * rows.shape[1], *rows.shape[2:]))
+    return _moved(take(rows, places, axis=0), 1, axis, indices.ndim - 1)
+
+
+def _places_of_models(indices: Any, n: Any) -> Any:
+    """Places in the rows of all models, [models, ...] of 0 ... n - 1; -1 for one that is outside."""
+    count, own = indices.shape[0], cast(indices, np.int64)
+    number = size_node(n, np.int64)
+    before = reshape(np.arange(count) * number, (count, *(1,) * (indices.ndim - 1)))
+    return where(logical_or(own < 0, own >= number), -1, own + before)
+
+
+def _moved(x: Any, start: int, by: int, count: int) -> Any:
+    """The axes from `start` on, `count` of them, moved `by` places to the back."""
+    order = [k for k in range(x.ndim) if not start <= k < start + count]
+    order[start + by : start + by] = range(start, start + count)
+    return transpose(x, tuple(order))
+
+
 take: Op = Op(
     name="take",
     args=("x", "indices"),
@@ -93,6 +124,7 @@ take: Op = Op(
     ],
     attributes={"axis": 0},
     integers=("indices",),
+    stacked=_take_stacked,
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},
     notes="x [..., n, ...], indices [any] of 0 ... n - 1. An index outside is a DataError.",
 )  # fmt: skip
@@ -136,6 +168,19 @@ def _scatter_reference(x: Array, indices: Array, axis: int = 0, count: int = 0) 
     return np.moveaxis(np.tensordot(hot.T, np.moveaxis(flat, axis, 0), 1), 0, axis)
 
 
+def _scatter_stacked(call: StackedCall) -> Any:
+    """Each model's own slices lie behind those of the models before it."""
+    indices, axis = call.operands[1], call.attributes["axis"]
+    n: Any = call.attributes["count"]
+    if not call.is_stacked[1]:
+        return call.again(call.operands, axis=axis + 1)
+    x, ndim = call.whole(0), indices.ndim - 1
+    order = [0, *range(axis + 1, axis + 1 + ndim), *range(1, axis + 1)]
+    x = transpose(x, (*order, *range(axis + 1 + ndim, x.ndim)))
+    found = scatter_add(x, _places_of_models(indices, n), axis=0, count=call.count * n)
+    return moveaxis(reshape(found, (call.count, n, *found.shape[1:])), 1, axis + 1)
+
+
 scatter_add: Op = Op(
     name="scatter_add",
     args=("x", "indices"),
@@ -153,6 +198,7 @@ scatter_add: Op = Op(
     attributes={"axis": 0, "count": REQUIRED},
     integers=("indices",),
     canonical=_scatter_canonical,
+    stacked=_scatter_stacked,
     notes="The transpose of take. Several slices for one place are added in order.",
 )
 
@@ -227,6 +273,7 @@ one_hot = Op(
     integers=("indices",),
     places=lambda indices, depth, dtype: depth,
     canonical=_one_hot_canonical,
+    stacked=last_axes,
     decompose=_one_hot_nodes,
     notes="indices [any] of 0 ... depth - 1 -> [any, depth]. An index outside is a DataError.",
 )
@@ -249,6 +296,11 @@ def _take_class_numpy(x: Array, classes: Array) -> Array:
     x = np.broadcast_to(x, (*rows, x.shape[-1]))
     places = np.broadcast_to(classes, rows)[..., None]
     return np.asarray(np.take_along_axis(x, places, -1)[..., 0])
+
+
+def _take_class_stacked(call: StackedCall) -> Any:
+    ndim = max(call.ndim(0) - 1, call.ndim(1))
+    return call.again([call.aligned(0, ndim + 1), call.aligned(1, ndim)])
 
 
 def _take_class_nodes(x: Any, classes: Any) -> Any:
@@ -285,6 +337,7 @@ take_class = Op(
         Sample((draw(2, 3, 5), draw.integers(3, low=0, high=5))),
     ],
     decompose=_take_class_nodes,
+    stacked=_take_class_stacked,
     notes="x [..., k], classes [...] of 0 ... k - 1 -> [...]. An index outside is a DataError.",
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import last_axes, to_shape
 
 from ._arguments import as_shape, first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged
@@ -79,6 +80,7 @@ reshape: Op = _movement(
     ],
     attributes={"shape": REQUIRED},
     canonical=_reshape_canonical,
+    stacked=lambda call: call.again(call.operands, shape=(call.count, *call.attributes["shape"])),
     rewrites=(drop_unchanged, _reshape_once),
 )
 
@@ -146,6 +148,9 @@ transpose: Op = _movement(
     ],
     attributes={"axes": None},
     canonical=_transpose_canonical,
+    stacked=lambda call: call.again(
+        call.operands, axes=(0, *(a + 1 for a in call.attributes["axes"]))
+    ),
     rewrites=(_transpose_unmoved, _transpose_once),
 )
 
@@ -232,6 +237,7 @@ broadcast_to: Op = _movement(
     ],
     attributes={"shape": REQUIRED},
     canonical=_broadcast_canonical,
+    stacked=to_shape,
     rewrites=(drop_unchanged, _broadcast_once),
 )
 
@@ -334,7 +340,7 @@ def _concat_nodes(*xs: Any, axis: int) -> Any:
 _MOST_SINGLES = 8  # numbers that are worth choosing among, instead of copying each
 
 
-concat = _movement(
+concat: Op = _movement(
     name="concat",
     args=("*xs",),
     formula="the list xs, one after the other along an axis",
@@ -352,6 +358,11 @@ concat = _movement(
     ],
     attributes={"axis": 0},
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},
+    stacked=lambda call: record(
+        concat,
+        [call.whole(k) for k in range(len(call.operands))],
+        {"axis": call.attributes["axis"] + 1},
+    ),
     rewrites=(_concat_alone,),
     decompose=_concat_nodes,
 )
@@ -390,4 +401,5 @@ copy = Op(
     reference=np.copy,
     samples=lambda draw: [Sample((draw(3, 4),)), Sample((draw(),))],
     boxes=lambda result, x: [(result, (0, x))],
+    stacked=last_axes,
 )

@@ -19,6 +19,7 @@ from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
 from magmadnn.graph.spec import is_floating
+from magmadnn.graph.stacking import along_axis
 
 from ._arguments import dtype_of, ndim_of, words_of
 from ._pointwise import widened
@@ -109,6 +110,7 @@ softmax = Op(
     attributes={"axis": -1},
     canonical=_axis,
     decompose=_softmax_nodes,
+    stacked=along_axis,
 )
 log_softmax = Op(
     name="log_softmax",
@@ -124,6 +126,7 @@ log_softmax = Op(
     attributes={"axis": -1},
     canonical=_axis,
     decompose=_log_softmax_nodes,
+    stacked=along_axis,
 )
 
 

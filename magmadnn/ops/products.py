@@ -14,6 +14,7 @@ import numpy as np
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
+from magmadnn.graph.stacking import elementwise
 
 from ._pointwise import widened
 from .accumulation import arange
@@ -113,4 +114,5 @@ _recurrence = Op(
     reference=_recurrence_reference,
     samples=_recurrence_samples,
     attributes={"reverse": False},
+    stacked=elementwise,
 )

@@ -37,6 +37,7 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.stacking import StackedCall, along_axis
 
 from ._arguments import dtype_of, words_of
 from ._pointwise import HALF, sum_dtype, widened
@@ -140,6 +141,7 @@ def _reduction(
         attributes={"axis": None, "keepdims": False},
         canonical=_canonical,
         contracts=_COMBINE[name],
+        stacked=along_axis,
         decompose=_reduced_nodes(name),
         notes=notes,
     )
@@ -339,6 +341,7 @@ deviations = Op(
     attributes={"axis": None, "keepdims": False},
     canonical=_canonical,
     contracts="deviations",
+    stacked=along_axis,
     decompose=_deviations_nodes,
 )
 
@@ -350,6 +353,17 @@ def _arg_canonical(
     if axis is not None and len(axes) != 1:
         raise ShapeError(f"{words.name}: axis must be one integer or None, got {axis}")
     return {"axis": axes, "keepdims": bool(keepdims)}
+
+
+def _arg_stacked(call: StackedCall) -> Any:
+    """Of all axes but that of the models the place is counted along one."""
+    (x,), ndim = call.operands, call.ndim(0)
+    if len(call.attributes["axis"]) == 1:
+        return along_axis(call)
+    line = reshape(x, (call.count, product(x.shape[1:])))
+    found = call.again([line], axis=1, keepdims=False)
+    ones = (1,) * ndim if call.attributes["keepdims"] else ()
+    return reshape(found, (call.count, *ones))
 
 
 def _arg_nodes(best: Op) -> Callable[..., Any]:
@@ -410,6 +424,7 @@ def _arg(
         attributes={"axis": None, "keepdims": False},
         canonical=_arg_canonical,
         decompose=_arg_nodes(extreme),
+        stacked=_arg_stacked,
         notes="The first of equal ones; the first NaN if there is one.",
     )
 

@@ -26,6 +26,7 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.stacking import StackedCall
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged
@@ -178,6 +179,7 @@ slice_: Op = Op(
     samples=_slice_samples,
     attributes={"index": ()},
     canonical=_slice_canonical,
+    stacked=lambda call: call.again(call.operands, index=(WHOLE, *call.attributes["index"])),
     rewrites=(_drop_whole,),
 )
 
@@ -226,6 +228,12 @@ def _unslice_boxes(result: Array, g: Array, index: Any, shape: tuple[int, ...]) 
     return _embedded(result, slices, inner, 0)
 
 
+def _unslice_stacked(call: StackedCall) -> Any:
+    index, shape = call.attributes["index"], call.attributes["shape"]
+    first: Entry = ("slice", 0, call.count, 1)
+    return call.again(call.operands, index=(first, *index), shape=(call.count, *shape))
+
+
 def _unslice_reference(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
     places = _slice_reference(np.arange(np.prod(shape)).reshape(shape), index)
     flat = np.zeros(int(np.prod(shape)))
@@ -244,6 +252,7 @@ unslice: Op = Op(
     numpy=_unslice_numpy,
     vjp=lambda g, y, x, index, shape: slice_(g, index=index),
     boxes=_unslice_boxes,
+    stacked=_unslice_stacked,
     reference=_unslice_reference,
     samples=lambda draw: [
         Sample((draw(3, 4),), {
@@ -379,5 +388,6 @@ pad = Op(
     ],
     attributes={"widths": REQUIRED, "value": 0},
     canonical=_pad_canonical,
+    stacked=lambda call: call.again(call.operands, widths=((0, 0), *call.attributes["widths"])),
     rewrites=(drop_unchanged,),
 )

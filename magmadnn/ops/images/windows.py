@@ -18,8 +18,10 @@ from magmadnn.graph.dim import Dim, Shape, Size
 from magmadnn.graph.op import REQUIRED, Array, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, axes_text, is_integer, shape_text
 from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import StackedCall
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.arithmetic import add
+from magmadnn.ops.movement import reshape
 from magmadnn.ops.slicing import pad, slice_, unslice
 
 Pairs = tuple[tuple[int, int], ...]
@@ -208,6 +210,13 @@ def at_tap_gradient(g: Any, shape: Shape, tap: Counts, strides: Counts, dilation
     return unslice(g, index=(*index, ("slice", 0, shape[-1], 1)), shape=shape)
 
 
+def _stacked(call: StackedCall) -> Any:
+    """The images of all models one after the other."""
+    (x,) = call.operands
+    found = call.again([reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))])
+    return reshape(found, (*x.shape[:2], *found.shape[1:]))
+
+
 def _reference(x: Array, size: Counts, strides: Counts, dilation: Counts) -> Array:
     counts = [
         len(range(0, n - (k - 1) * d, s))
@@ -228,6 +237,7 @@ windows = Op(
     args=("x",),
     formula="x [n, *places, c] as [n, *windows, *size, c]: the places of each window",
     kind=OpKind.MOVEMENT,
+    stacked=_stacked,
     shapes=_shapes,
     dtypes=first_dtype,
     numpy=view,
