@@ -41,7 +41,7 @@ class Walk:
         self._names: dict[CodeType, str] = {}
 
     def name(self, code: CodeType) -> str:
-        """The file of a function, relative to the package; empty for those of others and for what imports run."""
+        """The file of a function, relative to the package; empty for those of others and for imports."""
         found = self._names.get(code)
         if found is None:
             path = Path(code.co_filename)
@@ -107,7 +107,8 @@ def main() -> None:
                 os._exit(0)
             os.waitpid(process, 0)
         for number, found in enumerate(fits(given.device), 1):
-            print(f"fit {number}: {len(found.files)} files, {found.calls} calls, {found.crossings} into another file")  # fmt: skip
+            calls = f"{found.calls} calls, {found.crossings} into another file"
+            print(f"fit {number}: {len(found.files)} files, {calls}")
             for name, calls in found.files.items() if given.files else ():
                 print(f"  {calls:6}  {name}")
 
