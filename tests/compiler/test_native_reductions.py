@@ -111,6 +111,22 @@ def test_what_others_are_made_of_is_a_kernel_too(shape: tuple[Any, ...]) -> None
             assert "0 calls of NumPy" in plan
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((BATCH, BATCH, 0), 0), ((BATCH, 0), 0), ((0, BATCH), 1), ((0, 0), 0), ((BATCH, 0, 3), 1)],
+)
+def test_softmax_of_a_value_that_never_has_elements(
+    name: str, shape: tuple[Any, ...], axis: int
+) -> None:
+    """Its largest element is not looked for: there is none, and nothing to subtract it from."""
+    node = placeholder("x", Spec(shape, np.dtype(np.float32)))
+    made = getattr(ops, name)(Operation(node), axis=axis).node
+    for batch in (5, 0):
+        found, wanted, _ = both(node, made, drawn(shape, np.float32, batch))
+        assert found.shape == wanted.shape and found.size == 0
+
+
 def test_a_view_and_what_is_done_to_the_result() -> None:
     """A transposed operand is copied; the mean's division and a row are in the kernel of the sum."""
     node = placeholder("x", Spec((7, BATCH, 5), np.dtype(np.float32)))

@@ -1,4 +1,8 @@
-"""decompose: ops that are made of others become those, so that they can be fused."""
+"""decompose: ops that are made of others become those, so that they can be fused.
+
+A result without elements stays: its parts may have nothing to choose from (the largest of a softmax over no
+elements), and which of them nobody reads is known to the op alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ def _take_apart(node: Node, new: dict[Node, Node]) -> None:
     inputs = tuple(new[i] for i in node.inputs)
     fresh = with_inputs(node, inputs)
     made: Node | None = None
-    if isinstance(node.op, Op) and node.op.decompose is not None:
+    if isinstance(node.op, Op) and node.op.decompose is not None and 0 not in node.shape:
         with scoped(node.path):
             made = node.op.decompose(*inputs, **node.attributes)
     if made is None:
