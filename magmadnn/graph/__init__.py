@@ -2,6 +2,7 @@
 
 from . import scalar as scalar
 from .diagram import Diagram as Diagram
+from .diagram import to_svg as to_svg
 from .dim import Dim as Dim
 from .library_call import LibraryCall as LibraryCall
 from .node import Node as Node
@@ -14,7 +15,6 @@ from .op import Sample as Sample
 from .op import promote as promote
 from .signature import by_signature as by_signature
 from .spec import Spec as Spec
-from .svg import to_svg as to_svg
 from .text import show as show
 
 __all__ = [

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from .layered import Box as Box
 from .node import (
     CONSTANT,
     PLACEHOLDER,
@@ -16,31 +19,13 @@ from .node import (
     topological,
 )
 from .program import Program
-from .text import constant_text
+from .svg import Drawing
+from .text import constant_text, nodes_of
 
 _FIXED = "#f3f4f6"
 FILL = {
     VARIABLE: "#dbeafe", PLACEHOLDER: "#dcfce7", CONSTANT: _FIXED, SIZE: _FIXED, PLACES: _FIXED
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Box:
-    """One box.
-
-    Attributes:
-        title: its first line,
-        lines: and those below.
-        tip: what is shown where one points at it.
-        fill: its colour.
-        inputs: the boxes that it reads from.
-    """
-
-    title: str
-    lines: tuple[str, ...] = ()
-    tip: str = ""
-    fill: str = "white"
-    inputs: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +42,7 @@ class Diagram:
 
     def _repr_svg_(self) -> str:
         """What a notebook shows."""
-        from .svg import to_svg
-
-        return to_svg(self)
+        return Drawing(self.boxes, self.letters).text()
 
 
 def diagram_of_nodes(nodes: Sequence[Node]) -> Diagram:
@@ -103,3 +86,35 @@ def _title(node: Node) -> str:
     if node.op is CONSTANT:
         return constant_text(node.value)
     return f"{node.label} {node.attributes['dim']}" if follows_sizes(node) else node.label
+
+
+def to_svg(*outputs: Any, path: str | Path | None = None) -> str:
+    """The drawing of the graphs of `outputs` as SVG text; also written to `path` if that is given.
+
+    Variables are blue, placeholders green, constants and sizes grey, operations white; data flows
+    downwards. Pointing at a box shows its layer and attributes. What a model runs is drawn by
+    `to_svg(model.diagram(...))`: nodes before optimisation, kernels after it.
+
+    Args:
+        outputs: Operations; or a single program, diagram, or model, whose layers are drawn.
+        path: a file to write.
+
+    Raises:
+        GraphError: for anything that has no graph.
+    """
+    diagram = _shown(outputs)
+    text = Drawing(diagram.boxes, diagram.letters).text()
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _shown(outputs: tuple[Any, ...]) -> Diagram:
+    if len(outputs) == 1 and isinstance(outputs[0], Diagram):
+        return outputs[0]
+    if len(outputs) == 1 and isinstance(outputs[0], Program):
+        return diagram_of_program(outputs[0])
+    if len(outputs) == 1 and hasattr(type(outputs[0]), "__magmadnn_diagram__"):
+        found: Diagram = outputs[0].__magmadnn_diagram__()
+        return found
+    return diagram_of_nodes(nodes_of(outputs))

@@ -12,10 +12,27 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .diagram import Box
-
 Item = Hashable  # a box, or a Bend
 _SWEEPS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """One box.
+
+    Attributes:
+        title: its first line,
+        lines: and those below.
+        tip: what is shown where one points at it.
+        fill: its colour.
+        inputs: the boxes that it reads from.
+    """
+
+    title: str
+    lines: tuple[str, ...] = ()
+    tip: str = ""
+    fill: str = "white"
+    inputs: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True)

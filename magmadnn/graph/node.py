@@ -156,6 +156,9 @@ def _own_fields(node: Node) -> dict[str, Any]:
     return {name: getattr(node, name) for name in names} | {"attributes": dict(node.attributes)}
 
 
+Op.in_graphs = Node
+
+
 def record(op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any]) -> Node:
     """Check, infer, and make the node; nothing is computed."""
     specs = [n.spec for n in inputs]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,6 +155,7 @@ class Op:
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
     notes: str = ""
+    in_graphs: ClassVar[Any] = None  # `Node`, which gives itself
     # settled attributes and dtype of the result, by shapes and dtypes of operands
     _known: dict[tuple[Any, ...], tuple[Attributes, np.dtype[Any]]] = field(
         default_factory=dict, init=False, repr=False
@@ -188,7 +189,7 @@ class Op:
         if _priority(handler) < 0:
             if not any(dims_of(tuple(attributes.values()))):
                 return self.compute(as_arrays(self.words, operands), attributes)
-            from .node import Node as handler  # sizes that are not known yet need a graph
+            handler = Op.in_graphs  # sizes that are not known yet need one
         return handler.__magmadnn_apply__(self, operands, attributes)
 
     def bind(

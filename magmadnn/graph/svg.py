@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
-from pathlib import Path
-from typing import Any
 
-from .diagram import Box, Diagram, diagram_of_nodes, diagram_of_program
-from .layered import Layout
-from .program import Program
-from .text import nodes_of
+from .layered import Box, Layout
 
 _GAP_X, _GAP_Y, _MARGIN, _BEND = 20, 40, 16, 14
 _LETTER, _LINE = 6, 14  # a box has this much for each letter and each line
@@ -22,42 +18,11 @@ _HEAD = (
 )
 
 
-def to_svg(*outputs: Any, path: str | Path | None = None) -> str:
-    """The drawing of the graphs of `outputs` as SVG text; also written to `path` if that is given.
+class Drawing:
+    """Boxes at their places, all of one size; a line of one has room for so many letters."""
 
-    Variables are blue, placeholders green, constants and sizes grey, operations white; data flows
-    downwards. Pointing at a box shows its layer and attributes. What a model runs is drawn by
-    `to_svg(model.diagram(...))`: nodes before optimisation, kernels after it.
-
-    Args:
-        outputs: Operations; or a single program, diagram, or model, whose layers are drawn.
-        path: a file to write.
-
-    Raises:
-        GraphError: for anything that has no graph.
-    """
-    text = _Drawing(_diagram(outputs)).text()
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text
-
-
-def _diagram(outputs: tuple[Any, ...]) -> Diagram:
-    if len(outputs) == 1 and isinstance(outputs[0], Diagram):
-        return outputs[0]
-    if len(outputs) == 1 and isinstance(outputs[0], Program):
-        return diagram_of_program(outputs[0])
-    if len(outputs) == 1 and hasattr(type(outputs[0]), "__magmadnn_diagram__"):
-        found: Diagram = outputs[0].__magmadnn_diagram__()
-        return found
-    return diagram_of_nodes(nodes_of(outputs))
-
-
-class _Drawing:
-    """A diagram with the places of its boxes, which all have one size."""
-
-    def __init__(self, diagram: Diagram) -> None:
-        self.boxes, self.letters = diagram.boxes, diagram.letters
+    def __init__(self, boxes: Sequence[Box], letters: int) -> None:
+        self.boxes, self.letters = boxes, letters
         self.width = _LETTER * self.letters
         self.height = 12 + _LINE * (1 + max((len(b.lines) for b in self.boxes), default=0))
         self.layout = Layout(self.boxes, self.width + _GAP_X, _BEND)

@@ -88,7 +88,7 @@ class Executable:
         if self._native is None:
             from magmadnn.compiler.llvm.driver.team import prepare
             from magmadnn.compiler.llvm.object.cache import kernel_cache
-            from magmadnn.compiler.plan.native_plan import native_plan
+            from magmadnn.compiler.plan.planning import native_plan
 
             from .cpu.native import NativeRunner
 
@@ -100,7 +100,7 @@ class Executable:
     def cuda(self) -> CudaRunner:
         """The compiled kernels and the memory that they run in on a GPU."""
         if self._cuda is None:
-            from magmadnn.compiler.plan.native_plan import native_plan
+            from magmadnn.compiler.plan.planning import native_plan
 
             from .cuda.run.runner import CudaRunner
 
@@ -123,10 +123,12 @@ class Executable:
         Raises:
             ArgumentError: if it does not run on this machine's cores.
         """
+        from magmadnn.compiler.plan.listing import describe
+
         from .profile.measure import measured_rates
 
         self._need_cores("expected times")
-        return self.native.plan.text(sizes, measured_rates())
+        return describe(self.native.plan, sizes, measured_rates())
 
     def diagram(self, sizes: Mapping[str, int], optimised: bool) -> Diagram:
         """What is compiled, or what became of it, for `to_svg`."""

@@ -9,7 +9,8 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.kernels.columns import Columns
-from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program

@@ -12,7 +12,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.plan.diagram import diagram_of_plan
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import to_svg
 from magmadnn.graph.program import Program

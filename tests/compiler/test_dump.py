@@ -9,7 +9,7 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.llvm import kernel
-from magmadnn.compiler.plan.native_plan import PASSES
+from magmadnn.compiler.plan.planning import PASSES
 from magmadnn.errors import FileError
 from magmadnn.runtime import Executable
 from tests.compiler.sample_programs import BATCH, ramp

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
+from magmadnn.compiler.plan.listing import describe
+from magmadnn.compiler.plan.memory import arena_of
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.node import VARIABLE
 from magmadnn.graph.program import Program
@@ -62,7 +65,7 @@ def test_memory_grows_by_the_stored_states_that_the_gradient_reads(
     features: int, units: int, stored: int
 ) -> None:
     arenas = {
-        steps: native_plan(program(steps, features, units)).arena({}).nbytes
+        steps: arena_of(native_plan(program(steps, features, units)), {}).nbytes
         for steps in (10, 20, 40)
     }
     of_a_step = stored * BATCH * units * 4  # in float32
@@ -113,7 +116,7 @@ def test_what_is_the_same_in_all_steps_is_computed_before_the_loop() -> None:
 def test_the_text_of_a_plan_shows_each_step_and_counts_all_of_them() -> None:
     x = md.placeholder("x", ("time", 6))
     last, _ = md.scan(lambda h, x: (h * x, ()), np.ones(6, np.float32), x)
-    text = native_plan(Program.of([last.node])).text({"time": 9})
+    text = describe(native_plan(Program.of([last.node])), {"time": 9})
     assert "loop [9] of 1 results" in text
     assert "rows [6] multiply  # scan" in text
     assert f"{9 * 6} operations" in text

@@ -14,8 +14,11 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.compiler.llvm import kernel
-from magmadnn.compiler.plan.memory import Life, arena_of
-from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
+from magmadnn.compiler.plan.arena import Life
+from magmadnn.compiler.plan.listing import describe
+from magmadnn.compiler.plan.memory import arena_of
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import DataError
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
@@ -368,7 +371,7 @@ def test_half_arithmetic_has_kernels_and_the_bits_of_numpy(name: str, dtype: str
     if name == "an integer":
         values[0][0, :6] = 1.0  # what is none becomes some integer
     made = HALF_ARITHMETIC[name](a, b)
-    assert "0 calls of NumPy" in str(native_plan(Program.of([made])))
+    assert "0 calls of NumPy" in describe(native_plan(Program.of([made])))
     with np.errstate(all="ignore"):
         (wanted,), (got,) = both([made], {a: values[0], b: values[1]})
     assert got.dtype == wanted.dtype

@@ -13,7 +13,7 @@ import pytest
 from magmadnn import ops
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DataError
 from magmadnn.graph import Node, NoGradient, Op, OpKind, Spec, by_signature, promote

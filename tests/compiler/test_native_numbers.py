@@ -11,7 +11,7 @@ from magmadnn import ops
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.operands import ROW, SCALAR, Operand, Result
 from magmadnn.compiler.llvm.ir.target import Target
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program

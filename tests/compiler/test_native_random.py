@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
 

@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import DataError, ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import constant, placeholder

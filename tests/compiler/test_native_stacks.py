@@ -10,7 +10,7 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.plan.listing import costs_of
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import bind_shape

@@ -12,8 +12,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.plan import look, reuse
-from magmadnn.compiler.plan import native_plan as planning
+from magmadnn.compiler.plan import look, planning, reuse
 from magmadnn.errors import NumericError
 from magmadnn.graph import Spec
 from magmadnn.graph.node import constant, placeholder

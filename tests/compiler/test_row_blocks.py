@@ -9,7 +9,9 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.lower.row_blocks import block_rows
-from magmadnn.compiler.plan.native_plan import NativePlan, native_plan
+from magmadnn.compiler.plan.memory import arena_of
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
@@ -85,7 +87,7 @@ def test_smaller_and_wider_matrices_stay_one_block(rows: int, columns: int) -> N
     assert block_rows(rows, columns) == rows
     if rows * columns < 10**6:
         _, plan = reduced((rows, columns), "sum")
-        assert not plan.arena({}).rooms
+        assert not arena_of(plan, {}).rooms
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_a_batch_of_any_size_gets_blocks_when_it_is_large() -> None:
         values = RNG.standard_normal((rows, 33)).astype(np.float32)
         values[rows // 2, 5], values[-1, 7] = np.nan, np.inf
         sizes = {symbol: rows}
-        assert bool(plan.arena(sizes).rooms) == (rows >= 8192)
+        assert bool(arena_of(plan, sizes).rooms) == (rows >= 8192)
         (found,) = run(plan, 2, {x.node: values}, sizes)
         wanted = values.astype(np.float64).mean(0) * 2 + np.arange(33)
         np.testing.assert_array_equal(np.isnan(found), np.arange(33) == 5)
@@ -127,7 +129,7 @@ def test_partial_results_share_memory_with_nothing_that_is_alive() -> None:
         ops.sum(kept * 2.0 - Operation(x), axis=0),
     ]
     plan = native_plan(Program.of([m.node for m in made]), check=True)
-    arena = plan.arena({})  # looks whether any two share memory
+    arena = arena_of(plan, {})  # looks whether any two share memory
     assert arena.rooms
     assert "partial results of" in str(arena)
     values = RNG.standard_normal((9001, 40)).astype(np.float32)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.compiler.plan import native_plan as planning
-from magmadnn.compiler.plan import sizes
+from magmadnn.compiler.plan import planning, sizes
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Dim, Spec
 from magmadnn.graph.gradient import gradient

@@ -10,9 +10,10 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.plan import native_plan as native
-from magmadnn.compiler.plan.memory import Arena, arena_of
-from magmadnn.compiler.plan.native_plan import PASSES, native_plan
+from magmadnn.compiler.plan import memory
+from magmadnn.compiler.plan.arena import Arena
+from magmadnn.compiler.plan.memory import arena_of
+from magmadnn.compiler.plan.planning import PASSES, native_plan
 from magmadnn.compiler.plan.verify_memory import verify_memory
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.compiler.regions.region import Region
@@ -188,14 +189,16 @@ def test_memory_is_verified_in_checked_runs(monkeypatch: pytest.MonkeyPatch) -> 
     """A plan whose values all lie at one place runs unchecked, and is refused by name where it is checked."""
 
     def together(plan: Any, sizes: Any) -> Arena:
-        arena = arena_of(plan, sizes)
+        arena = laid_out(plan, sizes)
         return replace(arena, lives=tuple(replace(life, start=0) for life in arena.lives))
 
     program = PROGRAMS["mlp_adam"]()
-    monkeypatch.setattr(native, "arena_of", together)
-    Executable(program.outputs, program.updates, executor="native").native.plan.arena({"batch": 13})
+    laid_out = memory._laid_out
+    monkeypatch.setattr(memory, "_laid_out", together)
+    usual = Executable(program.outputs, program.updates, executor="native")
+    arena_of(usual.native.plan, {"batch": 13})
     checked = Executable(program.outputs, program.updates, executor="native", check=True)
     with pytest.raises(
         GraphError, match=r"pass plan_memory: .* share memory while both are needed"
     ):
-        checked.native.plan.arena({"batch": 13})
+        arena_of(checked.native.plan, {"batch": 13})

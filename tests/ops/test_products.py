@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.memory import arena_of
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.gradient import gradient
@@ -134,4 +135,4 @@ def test_memory_grows_with_the_operand(order: int, times: int) -> None:
     count = 40_000
     _, outputs = derivatives(None, False, Spec((count,), np.dtype(np.float32)))
     plan = native_plan(Program.of([outputs[order - 1]]))
-    assert plan.arena({}).nbytes < times * 4 * count
+    assert arena_of(plan, {}).nbytes < times * 4 * count

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops, optim
-from magmadnn.compiler.plan import native_plan as native
+from magmadnn.compiler.plan import planning as native
 from magmadnn.errors import (
     ArgumentError,
     CheckpointError,

@@ -13,7 +13,7 @@ from magmadnn import ops
 from magmadnn.compiler.llvm.gemm.cuts import BETWEEN, RULE, cuts
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import compiled_count
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.tune.choice import Tuner, search_all
 from magmadnn.compiler.tune.file import Record, Records
 from magmadnn.compiler.tune.products import product_of

@@ -14,7 +14,7 @@ import magmadnn as md
 from magmadnn.compiler.llvm.driver.code import can_use_futex, driver_text
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import llvm_text
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from tests.compiler.native_programs import PROGRAMS
 
 RANDOM = np.random.default_rng(23)

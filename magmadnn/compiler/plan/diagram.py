@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.diagram import Box, Diagram, leaf_box
 from magmadnn.graph.node import CONSTANT, Node
 
 from .listing import layer_of, reads_of, title_of
-
-if TYPE_CHECKING:
-    from .native_plan import NativePlan, Work
+from .native_plan import NativePlan, Work
 
 _LETTERS = 34
 _KERNEL, _CALL = "#fef3c7", "#fee2e2"  # yellow, and red for what NumPy does

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.text import constant_text
 
 from .memory import arena_of
-
-if TYPE_CHECKING:
-    from .native_plan import NativePlan, Work
+from .native_plan import NativePlan, Work
 
 
-def describe(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None = None) -> str:
+def describe(
+    plan: NativePlan, sizes: Mapping[str, int] = MappingProxyType({}), rates: Rates | None = None
+) -> str:
     """The text of a plan.
 
     A block for each step: phase, kernel, matrix, nodes and layer; what it reads and keeps; operations and

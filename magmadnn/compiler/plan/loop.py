@@ -6,44 +6,14 @@ over steps is written straight over itself, as an optimiser's update is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from magmadnn.graph.body import Body, body_of
-from magmadnn.graph.dim import Size
 from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import VARIABLE, Node, rebuild, topological
 from magmadnn.graph.program import Program
 
-if TYPE_CHECKING:
-    from .native_plan import NativePlan
-
-
-@dataclass(frozen=True, eq=False)
-class LoopPlan:
-    """A loop, as far as its results are wanted.
-
-    Attributes:
-        body: what is computed in a step.
-        length: how many steps.
-        reverse: whether the last slice comes first.
-        operands: of the loop, by the placeholder of the body.
-        step: the plan of a step.
-        carried: its variables, by the number of the carried value; those on which no result depends are left
-            out.
-        kept: the numbers of the loop's results that its outputs are the steps of.
-        before: numbers of results that are the steps of a carried value, and that value's number.
-    """
-
-    body: Body
-    length: Size
-    reverse: bool
-    operands: Mapping[Node, Node]
-    step: NativePlan
-    carried: Mapping[int, Node]
-    kept: tuple[int, ...]
-    before: Mapping[int, int]
+from .native_plan import LoopPlan, NativePlan
 
 
 def loop_plan(

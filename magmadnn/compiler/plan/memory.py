@@ -5,73 +5,36 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from magmadnn.compiler.lower.row_blocks import partial_bytes
+from magmadnn.compiler.regions.nonempty import check_choices
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
 
-if TYPE_CHECKING:
-    from .native_plan import NativePlan
+from .arena import Arena, Life
+from .native_plan import NativePlan
+from .verify_memory import verify_memory
 
 _ALIGNMENT = 64  # of every value, as kernels read whole vectors
 
 
-@dataclass(frozen=True)
-class Life:
-    """A value's place in memory and in time.
-
-    Attributes:
-        node: the value.
-        start: its offset,
-        nbytes: and how large it is.
-        first: the phase in which it is computed,
-        last: and the last in which it is read.
-    """
-
-    node: Node
-    start: int
-    nbytes: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class Arena:
-    """Lives of all values that a plan stores outside of variables.
-
-    Attributes:
-        lives: in the order of computation.
-        rooms: places of partial results, each by a node of the step that makes and combines them.
-        nbytes: size of the memory,
-        apart: and what it would be if no two values shared any.
-    """
-
-    lives: tuple[Life, ...]
-    nbytes: int
-    apart: int
-    rooms: tuple[Life, ...] = ()
-
-    def __str__(self) -> str:
-        lines = [
-            f"{life.start:12} {life.nbytes:12} bytes  phases {life.first} to {life.last}  "
-            f"{life.node.label}: {life.node.spec}"
-            for life in self.lives
-        ]
-        lines += [
-            f"{room.start:12} {room.nbytes:12} bytes  phase {room.first}  partial results of "
-            f"{room.node.label}"
-            for room in self.rooms
-        ]
-        saved = self.apart - self.nbytes
-        lines.append(f"# arena of {self.nbytes} bytes; {saved} fewer than if nothing were shared")
-        return "\n".join(lines)
-
-
 def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
-    """Places of all values; memory is used again in the phase after its last reader's."""
+    """Places of all values; memory is used again in the phase after its last reader's.
+
+    Raises:
+        GraphError: if a check of them fails.
+        ShapeError: for a maximum or minimum of no elements.
+    """
+    check_choices(plan.choices, sizes)
+    found = _laid_out(plan, sizes)
+    if plan.verified:
+        bases = plan.layouts.bases
+        verify_memory(found.lives, plan.work, bases, name="plan_memory", rooms=found.rooms)
+    return found
+
+
+def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     last = _last_phases(plan)
     lives: list[Life] = []
     rooms: list[Life] = []

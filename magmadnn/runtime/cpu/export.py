@@ -17,8 +17,8 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.lower.product_rule import selected
+from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.export import Call, Copy, Fact, Place, Standalone
-from magmadnn.compiler.plan.memory import Life
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of

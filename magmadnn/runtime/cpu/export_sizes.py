@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.stages import product_of
 from magmadnn.errors import GraphError
@@ -136,7 +137,7 @@ class Samples:
         self._layouts = [Layout(plan, sizes) for sizes in self._sizes]
         self.first = self._layouts[0]
         self._inverse = _inverted(self._rows(len(self._monomials)))
-        self.lives = plan.arena(self._sizes[0]).lives
+        self.lives = arena_of(plan, self._sizes[0]).lives
 
     def runs(self, node: Node) -> tuple[int, RowRuns] | None:
         """How many leading axes number rows that are made alike, for all sizes, and the runs of one."""

@@ -18,8 +18,7 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver, Task
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
-from magmadnn.compiler.plan.loop import LoopPlan
-from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.native_plan import LoopPlan, NativePlan
 from magmadnn.graph.dim import bind_shape, bind_value
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array

@@ -14,6 +14,8 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.plan.listing import describe
+from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
@@ -90,7 +92,7 @@ class Instance:
 
     def _lay_out(self) -> None:
         """Arrays for all nodes: leaves, results in one arena, views."""
-        memory = self.plan.arena(self.sizes)
+        memory = arena_of(self.plan, self.sizes)
         self.plan.dump.add("plan_memory", memory.__str__)
         places = {life.node: life for life in memory.lives}
         arena = scratch(memory.nbytes)
@@ -391,7 +393,7 @@ class NativeRunner:
         """The plan as text, and what of it NumPy computes, as the library for it is not installed."""
         by_numpy = [w for w in self.plan.work if w.lowered is not None and not is_native(w)]
         lines = [f"# by NumPy, since SciPy is not installed: {w.region}" for w in by_numpy]
-        return "\n".join([self.plan.text(sizes), *lines])
+        return "\n".join([describe(self.plan, sizes), *lines])
 
     def run(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape
@@ -83,7 +84,7 @@ class Layout:
 
     def _place(self) -> int:
         """Offsets in the arena; how large it is."""
-        arena = self.plan.arena(self.sizes)
+        arena = arena_of(self.plan, self.sizes)
         lives = {life.node: life for life in arena.lives}
         shared = arena.apart > _APART_BYTES
         end = arena.nbytes if shared else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from magmadnn.compiler.plan.loop import LoopPlan
+from magmadnn.compiler.plan.native_plan import LoopPlan
 from magmadnn.graph.dim import bind_value
 from magmadnn.graph.node import Node
 

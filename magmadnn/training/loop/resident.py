@@ -18,7 +18,7 @@ from magmadnn.memory.room import Room
 from magmadnn.memory.unchanging import ReadOnlyKey
 
 if TYPE_CHECKING:
-    from magmadnn.runtime.cuda.data.data import Block
+    from magmadnn.runtime.cuda.data.block import Block
     from magmadnn.training.model.model import Model
 
 
@@ -86,8 +86,8 @@ def _taken(
 ) -> tuple[Any, Kept | None]:
     """An array on the device, and what may serve again; a new copy may take one of the blocks."""
     from magmadnn.runtime.cuda.data.arrays import copied
+    from magmadnn.runtime.cuda.data.block import Block
     from magmadnn.runtime.cuda.data.checked_cache import ImmutableCopy, ValidatedCopy
-    from magmadnn.runtime.cuda.data.data import Block
 
     if not isinstance(array, np.ndarray):
         return array, None

@@ -7,10 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from magmadnn.calls import ExplainsAttributes
-from magmadnn.graph.diagram import Box, Diagram, fill_of
+from magmadnn.graph.diagram import Box, Diagram, fill_of, to_svg
 from magmadnn.graph.node import PLACEHOLDER, Node, topological
 from magmadnn.graph.signature import shape_text
-from magmadnn.graph.svg import to_svg
 from magmadnn.layers.layer import Layer, LayerCall
 
 from .architecture import layer_calls

@@ -23,7 +23,7 @@ from magmadnn.compiler.llvm.ir.frame import Frame
 from magmadnn.compiler.llvm.ir.target import Target, assembly, named
 from magmadnn.compiler.llvm.kernel import llvm_text
 from magmadnn.compiler.llvm.vmath.exponential import exp_scaled
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from tests.compiler.llvm.test_gemm import tile_loop
 from tests.compiler.native_programs import PROGRAMS
 

@@ -24,7 +24,7 @@ from magmadnn.compiler.llvm.ir.target import Target, host
 from magmadnn.compiler.llvm.ir.values import FLOATS
 from magmadnn.compiler.llvm.kernel import llvm_text
 from magmadnn.compiler.llvm.vmath import MAX_ULP, SPECIAL
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph.program import Program
 from tests.compiler.llvm.llvm_calls import WIDTHS, call
 from tests.compiler.sample_programs import BATCH, placed

@@ -9,7 +9,7 @@ import numpy as np
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.plan.native_plan import PASSES
+from magmadnn.compiler.plan.planning import PASSES
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program

@@ -11,7 +11,7 @@ from magmadnn import ops
 from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.kernels.rows import NARROW_ROW
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.decompose import decompose
 from magmadnn.compiler.program.simplify import simplify
 from magmadnn.compiler.regions.fuse import fuse

@@ -9,7 +9,7 @@ import pytest
 
 from magmadnn import ops
 from magmadnn.compiler.plan.memory import Arena, arena_of
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node
 from magmadnn.graph.program import Program
 from tests.compiler.sample_programs import BATCH

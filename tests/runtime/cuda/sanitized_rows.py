@@ -24,7 +24,7 @@ from magmadnn.runtime.cuda.data import (
     overlapped_upload as coming,
 )
 from magmadnn.runtime.cuda.data.arrays import begin
-from magmadnn.runtime.cuda.data.data import Block
+from magmadnn.runtime.cuda.data.block import Block
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.training.loop import fit
 from tests.runtime.cuda.devices import distance, network, samples

@@ -22,7 +22,7 @@ from magmadnn.runtime.cuda.data import (
 from magmadnn.runtime.cuda.data import (
     overlapped_upload as coming,
 )
-from magmadnn.runtime.cuda.data.data import Block
+from magmadnn.runtime.cuda.data.block import Block
 from magmadnn.runtime.cuda.schedule import small
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulated_lanes import EmulatedLane

@@ -16,7 +16,7 @@ from magmadnn.backends.cuda.engine import ProductNode
 from magmadnn.compiler.cuda.fused.folded import Folded, folded
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
-from magmadnn.compiler.plan.native_plan import native_plan
+from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.precision import precision as precision_pass
 from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph.program import Program

@@ -22,7 +22,7 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.code import functions_of
 
-from .data import Block
+from .block import Block
 from .upload import upload
 
 # Compiled together with the first that is wanted: each module takes its time.

@@ -15,7 +15,7 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice, PendingChecks
 from magmadnn.memory.unchanging import ReadOnlyKey, looks_of
 
-from .data import Block
+from .block import Block
 from .fingerprint import Fingerprint
 from .upload import upload
 

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.cuda.schedule.hazards import Span
 
+from .block import Block
+from .streamed_upload import DeviceRing
 from .upload import upload
-
-if TYPE_CHECKING:
-    from .streamed_upload import DeviceRing
-
-
-class Block:
-    """Memory on the device, of at least one byte."""
-
-    def __init__(self, nbytes: int, device: int) -> None:
-        self.nbytes, self.device = nbytes, device
-        self._memory = MemoryManager(max(nbytes, 1), np.uint8, Kind.DEVICE, device)
-        self.address = self._memory.device_pointer(write=True)
-        self.span: Span = (self.address, self.address + max(nbytes, 1))
 
 
 class Data:

@@ -28,7 +28,7 @@ from magmadnn.memory.room import Room
 from magmadnn.runtime.cpu.row_copies import RowCopies, pieces_of
 
 from .arrays import node_of
-from .data import Block
+from .block import Block
 
 _PART_BYTES = 20 << 20
 _LEAST_BYTES = 1 << 20  # of a part, where a device has little memory

@@ -12,7 +12,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.variables import tensor_of
 
-from .data import Block
+from .block import Block
 from .overlapped_upload import OverlappedUpload
 from .staging import Staging
 from .streamed_upload import StreamedUpload

@@ -12,7 +12,7 @@ from magmadnn.backends.cuda.engine import Graph
 from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.schedule.cuts import STEPS
 
-from .data import Block
+from .block import Block
 from .gathering_upload import GatheringUploader, WaitPoint
 
 _LEAST_SLOTS = 2

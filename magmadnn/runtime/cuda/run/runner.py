@@ -11,6 +11,7 @@ import numpy as np
 from magmadnn.backends.cuda import device_engine
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, Graph
 from magmadnn.compiler.cuda.text.finite import look_within
+from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
@@ -287,4 +288,4 @@ class CudaRunner:
         by_numpy = [w for w in plan.work if w.lowered is not None and not runs_on_device(plan, w)]
         lines = [f"# device {self.device}; by NumPy, on copies: {w.region}" for w in by_numpy]
         launches = f"# launches of a run on device {self.device}\n{self.instance(sizes).listing()}"
-        return "\n".join([plan.text(sizes), *lines, launches])
+        return "\n".join([describe(plan, sizes), *lines, launches])

@@ -25,7 +25,8 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.runtime.agreement import agreement
 from magmadnn.runtime.cuda.data.arrays import USUAL, look_at
-from magmadnn.runtime.cuda.data.data import Block, Data
+from magmadnn.runtime.cuda.data.block import Block
+from magmadnn.runtime.cuda.data.data import Data
 from magmadnn.runtime.cuda.data.overlapped_upload import OverlappedUpload
 from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice
 from magmadnn.runtime.cuda.data.staging import Staging

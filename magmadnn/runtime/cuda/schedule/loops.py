@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from magmadnn.compiler.cuda.text.variant import Chip
-from magmadnn.compiler.plan.loop import LoopPlan
-from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.plan.native_plan import LoopPlan, Work
 from magmadnn.graph.node import Node
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.step_layout import StepLayout

@@ -1,0 +1,136 @@
+"""From a program to a NativePlan: the list of passes, run in order.
+
+Programs that are built alike, or differ in sizes only, take the plans of earlier ones (`reuse.py`, `sizes.py`
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from magmadnn.compiler.dump import Dump
+from magmadnn.compiler.formulas import compilable
+from magmadnn.compiler.lower.select import select
+from magmadnn.compiler.program.pipeline import BEFORE_FUSION
+from magmadnn.compiler.program.pipeline import Pass as ProgramPass
+from magmadnn.compiler.program.recompute import recompute
+from magmadnn.compiler.program.verify import verify
+from magmadnn.compiler.program.widen import widen
+from magmadnn.compiler.regions.alias import fold
+from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.regions.fuse import fuse as fuse_program
+from magmadnn.compiler.regions.nonempty import open_choices
+from magmadnn.compiler.regions.phases import order
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.verify_draft import verify_draft
+from magmadnn.graph.diagram import to_svg
+from magmadnn.graph.node import Node
+from magmadnn.graph.program import Program
+
+from .diagram import diagram_of_plan
+from .listing import describe
+from .loop import loop_plan
+from .native_plan import LoopPlan, NativePlan
+from .reuse import drafted
+from .sizes import planned
+
+Pass = Callable[[Draft], Draft]
+
+
+def on_program(run_pass: ProgramPass) -> Pass:
+    """A pass over the program as one over the draft."""
+
+    def run(draft: Draft) -> Draft:
+        return replace(draft, program=run_pass(draft.program))
+
+    run.__name__, run.__doc__ = run_pass.__name__, run_pass.__doc__
+    return run
+
+
+def fuse(draft: Draft) -> Draft:
+    """Nodes become regions, each of which will be one kernel."""
+    regions, layouts = fuse_program(draft.program, functools.cache(compilable))  # asked for often
+    return replace(draft, regions=tuple(regions), layouts=layouts)
+
+
+def _fuse_without_rounding(draft: Draft) -> Draft:
+    """As `fuse`, for devices whose kernels widen halves as they read them, but do not round."""
+    regions, layouts = fuse_program(draft.program, functools.cache(compilable), rounding=False)
+    return replace(draft, regions=tuple(regions), layouts=layouts)
+
+
+# The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
+# (plan/memory.py) and the emission of machine code (llvm/, cuda/).
+_ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute)))
+_ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
+PASSES: tuple[Pass, ...] = (*_ON_PROGRAMS, *_ON_REGIONS)
+
+
+def _passed(program: Program, check: bool, rounding: bool, dump: Dump) -> Draft:
+    """What all passes make of a program; those over regions run once for programs that differ in sizes."""
+    run = functools.partial(_run, check=check, rounding=rounding, dump=dump)
+    draft = run(_ON_PROGRAMS, Draft(program))
+
+    def regions(program: Program) -> Draft:
+        return run(_ON_REGIONS, Draft(program))
+
+    if dump.is_wanted:  # with its own sizes after every pass
+        return regions(draft.program)
+    return planned(draft.program, regions, rounding)
+
+
+def _run(passes: Sequence[Pass], draft: Draft, check: bool, rounding: bool, dump: Dump) -> Draft:
+    """What some passes make of a draft."""
+    for run_pass in passes:
+        apart = not rounding and run_pass is fuse
+        after = _fuse_without_rounding(draft) if apart else run_pass(draft)
+        if check:
+            name = run_pass.__name__
+            verify(before=draft.program, after=after.program, name=name)
+            verify_draft(after, name=name)
+        draft = after
+        dump.add(run_pass.__name__, draft.__str__)
+    return draft
+
+
+def _loops(draft: Draft, planned: Callable[[Program], NativePlan]) -> dict[Node, LoopPlan]:
+    """The plans of all loops."""
+    loops = [work for work in draft.work if work.region.kind is RegionKind.LOOP]
+    return {w.region.nodes[0]: loop_plan(w.region.nodes[0], w.needed, planned) for w in loops}
+
+
+def native_plan(program: Program, *, check: bool = False, rounding: bool = True) -> NativePlan:
+    """The native plan of a program.
+
+    Args:
+        program: outputs and updates of one phase.
+        check: verify what each pass made, as the tests do, and memory whenever it is laid out.
+        rounding: whether kernels round to bfloat16 and float16 as they read; they all widen.
+
+    Raises:
+        GraphError: if a check fails.
+    """
+    dump = Dump("native")
+    dump.add("given", program.__str__)
+    run = functools.partial(_passed, check=check, rounding=rounding, dump=dump)
+    draft = drafted(program, run, rounding)
+    if check:
+        verify_draft(draft, name="drafted")
+    early = draft.dependencies.early(draft.program.outputs)
+    checked = max((draft.phases[r] for r in early), default=-1) + 1
+    plan = NativePlan(
+        draft.program,
+        draft.work,
+        draft.layouts,
+        draft.in_place,
+        checked,
+        dump,
+        check,
+        open_choices(program),
+        _loops(draft, functools.partial(native_plan, check=check, rounding=rounding)),
+    )
+    dump.add("plan", functools.partial(describe, plan))
+    dump.add_file("given.svg", lambda: to_svg(program))
+    dump.add_file("plan.svg", lambda: to_svg(diagram_of_plan(plan, {})))
+    return plan
