@@ -9,6 +9,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -110,8 +111,9 @@ ROOMS = {
     """,
     "training": """
         model
-        callbacks
+        callbacks export
         loop
+        objective
         arguments
     """,
 }
@@ -235,6 +237,56 @@ def test_rooms_import_down_only(folder: str) -> None:
     assert not upwards, "\n".join(upwards)
 
 
+def imported_units(types: bool) -> dict[str, dict[str, set[str]]]:
+    """For each folder, which of its files and sub-folders import which others of it."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for module, path in MODULES.items():
+        for _, target in imports(module, path, types=types):
+            if target in MODULES:
+                a, b = module.split("."), target.split(".")
+                same = sum(itertools.accumulate(map(str.__eq__, a, b), min))
+                if same < min(len(a), len(b)):  # a folder's own __init__ is in none of its files
+                    graph = found.setdefault(".".join(a[:same]), {})
+                    graph.setdefault(a[same], set()).add(b[same])
+    return found
+
+
+def in_circles(graph: dict[str, set[str]]) -> set[str]:
+    """Those that can be reached from themselves."""
+    reached = {name: set(targets) for name, targets in graph.items()}
+    for middle in reached:
+        for name in reached:
+            if middle in reached[name]:
+                reached[name] |= reached[middle]
+    return {name for name, targets in reached.items() if name in targets}
+
+
+# Where annotations name what stands above: two halves of one thing, or the model and its training, which are
+# handed to all that works on them.
+TYPES_ABOVE = {
+    "magmadnn.compiler.llvm.ir": {"arithmetic", "values"},
+    "magmadnn.optim": {"optimizer", "slices", "step"},
+    "magmadnn.runtime.cuda.schedule": {"launches", "loops"},
+}
+ABOUT_MODELS = "magmadnn.training"
+
+
+@pytest.mark.parametrize("types", [False, True], ids=["run time", "types too"])
+def test_no_folder_has_a_circle_of_imports(types: bool) -> None:
+    circles = {folder: in_circles(graph) for folder, graph in imported_units(types).items()}
+    allowed = TYPES_ABOVE if types else {}
+    found = [
+        f"{folder}: {', '.join(sorted(names))}"
+        for folder, names in circles.items()
+        if names != allowed.get(folder, set()) and not (types and folder.startswith(ABOUT_MODELS))
+    ]
+    assert not found, "files and folders that import each other, in a circle:\n" + "\n".join(found)
+
+
+def test_circles_are_found() -> None:
+    assert in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}
+
+
 # --- compiler, runtime and memory know kinds of op and sizes, but no op ---------------------
 
 
@@ -327,6 +379,20 @@ def test_a_readme_names_every_file_of_its_folder() -> None:
         if not re.search(rf"[`/]{re.escape(path.name)}`", readmes[path.parent])
     ]
     assert not missing, f"not named in the README.md of their folder: {', '.join(missing)}"
+
+
+MOST_FILES = 16  # of a folder, beside its __init__.py
+FAMILIES = {"ops": 20}  # a file for each family of ops, which users look for there
+
+
+def test_folders_can_be_seen_at_once() -> None:
+    full = [
+        f"{folder.relative_to(PACKAGE)}: {count} files"
+        for folder in {path.parent for path in FILES}
+        if (count := len(list(folder.glob("[!_]*.py")) + list(folder.glob("_[!_]*.py"))))
+        > FAMILIES.get(str(folder.relative_to(PACKAGE)), MOST_FILES)
+    ]
+    assert not full, "\n".join(sorted(full))
 
 
 def test_files_can_be_read_in_one_go() -> None:

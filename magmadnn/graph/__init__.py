@@ -1,8 +1,9 @@
 """The compute graph: what an op is, nodes, symbolic dimensions, gradients, and how a graph is shown."""
 
+from magmadnn.graph.drawing.diagram import Diagram as Diagram
+from magmadnn.graph.drawing.diagram import to_svg as to_svg
+
 from . import scalar as scalar
-from .diagram import Diagram as Diagram
-from .diagram import to_svg as to_svg
 from .dim import Dim as Dim
 from .library_call import LibraryCall as LibraryCall
 from .node import Node as Node

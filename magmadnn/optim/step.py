@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.compiler import Plan
 from magmadnn.errors import ArgumentError, CheckpointError
-from magmadnn.graph.diagram import Diagram
+from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.runtime import Executable

@@ -10,7 +10,7 @@ from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
 from magmadnn.graph.body import unrolled
-from magmadnn.graph.diagram import Diagram, diagram_of_program
+from magmadnn.graph.drawing.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import Node, Updated
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program

@@ -3,8 +3,8 @@
 from magmadnn.calls import check_methods, check_public
 
 from .loop.history import History as History
+from .model.loading import load as load
 from .model.model import Model as Model
-from .model.saving import load as load
 
 __all__ = ["History", "Model", "load"]
 

@@ -19,7 +19,7 @@ from magmadnn import ops
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec, show
-from magmadnn.graph.diagram import to_svg
+from magmadnn.graph.drawing.diagram import to_svg
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import constant, placeholder, rebuild
 from magmadnn.graph.program import Program

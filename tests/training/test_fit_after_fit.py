@@ -122,7 +122,8 @@ def test_saved_and_copied_models_know_how_many_epochs_are_done(twin: str, tmp_pa
 
 
 def test_a_model_that_was_saved_without_a_count_begins_at_the_first_epoch(tmp_path: Path) -> None:
-    from magmadnn.training.model.saving import model_from, model_record
+    from magmadnn.training.model.loading import model_from
+    from magmadnn.training.model.saving import model_record
 
     model = network()
     fit(model, 2)

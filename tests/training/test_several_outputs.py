@@ -145,7 +145,8 @@ def test_a_saved_model_keeps_losses_weights_and_metrics_by_name(tmp_path: Path) 
 
 
 def test_a_model_that_was_saved_before_losses_had_weights_loads(tmp_path: Path) -> None:
-    from magmadnn.training.model.saving import model_from, model_record
+    from magmadnn.training.model.loading import model_from
+    from magmadnn.training.model.saving import model_record
 
     record = json.loads(json.dumps(model_record(network())))
     del record["loss_weights"]

@@ -19,7 +19,7 @@ from magmadnn.storage.durable import read_file
 from magmadnn.storage.plain_json import JSON_BYTES, decode
 from magmadnn.storage.plain_schema import Either, Fields, Flag, Number, Text, Whole, check, maybe
 from magmadnn.training import History, Model
-from magmadnn.training.loop.measured import units_of
+from magmadnn.training.objective.measured import units_of
 
 from .selection import Selection, seconds_and_samples
 from .settings import Settings, trained_rows

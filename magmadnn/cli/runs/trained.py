@@ -11,7 +11,7 @@ from magmadnn.storage.disk import is_folder, is_there
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN
 from magmadnn.training import Model
-from magmadnn.training.model.saving import load_model
+from magmadnn.training.model.loading import load_model
 
 from .outputs import MODEL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.graph.diagram import Box, Diagram, leaf_box
+from magmadnn.graph.drawing.diagram import Box, Diagram, leaf_box
 from magmadnn.graph.node import CONSTANT, Node
 
 from .listing import layer_of, reads_of, title_of

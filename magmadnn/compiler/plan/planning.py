@@ -24,7 +24,7 @@ from magmadnn.compiler.regions.nonempty import open_choices
 from magmadnn.compiler.regions.phases import order
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.verify_draft import verify_draft
-from magmadnn.graph.diagram import to_svg
+from magmadnn.graph.drawing.diagram import to_svg
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 

@@ -15,9 +15,9 @@ from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
+from magmadnn.training.objective.objective import Objective
 
 from .history import History, Row
-from .objective import Objective
 from .pending import PendingChunk
 from .pieces import Batch, ChunkIterator, numbered
 from .rates import Rates

@@ -15,10 +15,10 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.foreign import as_array, on_device
 from magmadnn.tensor import Operation, Placeholder
+from magmadnn.training.objective.heads import output_names
+from magmadnn.training.objective.weights import weights_for
 
-from .heads import output_names
 from .pieces import Batch
-from .weights import weights_for
 
 
 def as_batch(

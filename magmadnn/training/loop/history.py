@@ -15,13 +15,9 @@ from typing import Any
 from magmadnn.calls import ExplainsAttributes
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
 from magmadnn.storage.durable import write_file
+from magmadnn.training.objective.heads import NO_CURVES
 
 Row = dict[str, float]
-
-_NO_CURVES = frozenset(
-    "epoch seconds samples_per_second learning_rate batch_size skipped_steps".split()
-)
-FIGURES = _NO_CURVES | {"loss"}  # columns that are no metric's
 
 
 class History(ExplainsAttributes):
@@ -91,7 +87,7 @@ class History(ExplainsAttributes):
             raise MissingExtraError.of("matplotlib", "history.plot", "plot") from error
         if not self.rows:
             raise ArgumentError("history.plot: there is no epoch to draw yet")
-        names = [c for c in self.columns if c not in _NO_CURVES and not c.startswith("val_")]
+        names = [c for c in self.columns if c not in NO_CURVES and not c.startswith("val_")]
         figure = Figure(figsize=(5 * len(names), 3.6), layout="constrained")
         axes = figure.subplots(1, len(names), squeeze=False)[0]
         for panel, name in zip(axes, names, strict=True):

@@ -11,8 +11,8 @@ import numpy as np
 from magmadnn.errors import DataError
 from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
+from magmadnn.training.objective.objective import Objective
 
-from .objective import Objective
 from .pieces import Batch
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.places import device_of
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.loop.given import inputs_for, targets_for
-from magmadnn.training.loop.heads import Head, heads_of, metrics_by_output, output_names
 from magmadnn.training.loop.resident import resident, settle_all
-from magmadnn.training.loop.target_values import check_targets
-from magmadnn.training.loop.weights import sample_weights
+from magmadnn.training.objective.heads import Head, heads_of, metrics_by_output, output_names
+from magmadnn.training.objective.target_values import check_targets
+from magmadnn.training.objective.weights import sample_weights
 
 if TYPE_CHECKING:
     from .model import Model

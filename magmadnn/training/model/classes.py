@@ -11,7 +11,7 @@ from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
 from magmadnn.graph.op import Array
 from magmadnn.losses import Loss
 from magmadnn.losses.outputs import Outputs, check_width, outputs_of
-from magmadnn.training.loop.heads import heads_of
+from magmadnn.training.objective.heads import heads_of
 
 if TYPE_CHECKING:
     from .model import Model

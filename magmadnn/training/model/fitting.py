@@ -11,12 +11,12 @@ from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import BatchSize, Fit
-from magmadnn.training.loop.heads import heads_of, output_names
-from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
-from magmadnn.training.loop.target_values import check_targets
 from magmadnn.training.loop.totals import run_once
-from magmadnn.training.loop.weights import sample_weights
+from magmadnn.training.objective.heads import heads_of, output_names
+from magmadnn.training.objective.objective import Objective
+from magmadnn.training.objective.target_values import check_targets
+from magmadnn.training.objective.weights import sample_weights
 
 from .augmenting import augmented_source, transforms_for
 from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of

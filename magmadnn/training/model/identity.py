@@ -20,7 +20,7 @@ from magmadnn.graph.op import Array, Op
 from magmadnn.layers.layer import LayerCall
 from magmadnn.memory.foreign import as_array
 from magmadnn.storage.checkpoint import parameters_sha256
-from magmadnn.training.loop.heads import heads_of
+from magmadnn.training.objective.heads import heads_of
 
 from .architecture import layer_calls
 

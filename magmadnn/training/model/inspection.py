@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.diagram import Diagram
+from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.optim import Step
 from magmadnn.runtime import Executable
 from magmadnn.training.arguments import at_least

@@ -11,7 +11,7 @@ import numpy as np
 from magmadnn import optim
 from magmadnn.data import Preparation, Standardize
 from magmadnn.errors import ArgumentError, GraphError
-from magmadnn.graph.diagram import Diagram
+from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer
@@ -22,11 +22,11 @@ from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, refuse_while_training
 from magmadnn.training.loop.given import inputs_for
-from magmadnn.training.loop.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.loop.history import History
-from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.sources import ArraySource, Source
-from magmadnn.training.loop.weights import sample_weights
+from magmadnn.training.objective.heads import Head, Key, as_metrics, output_names
+from magmadnn.training.objective.objective import Objective
+from magmadnn.training.objective.weights import sample_weights
 
 from .architecture import check_parameters, free_variables, layers_of
 from .checks import (
@@ -431,7 +431,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             ArgumentError: for a name that C and Fortran do not take, or a CPU that is not known.
             FileError: if a file cannot be written, or a header is there that magmadnn did not write.
         """
-        from .exporting import export_model
+        from magmadnn.training.export.exporting import export_model
 
         at_least("export: batch_size", batch_size, 1)
-        return export_model(self, path, name=name, cpu=cpu, batch_size=batch_size, note=note)
+        return export_model(self, path, Model, name=name, cpu=cpu, batch_size=batch_size, note=note)

@@ -32,8 +32,8 @@ from magmadnn.errors import (
 )
 from magmadnn.graph.op import Array
 from magmadnn.losses import classification, regression
-from magmadnn.training.loop.heads import heads_of
-from magmadnn.training.loop.measured import Unit, units_of
+from magmadnn.training.objective.heads import heads_of
+from magmadnn.training.objective.measured import Unit, units_of
 
 if TYPE_CHECKING:
     from .model import Model

@@ -12,9 +12,9 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import Optimizer, Step, Transform
 from magmadnn.optim.records import Setting
-from magmadnn.training.loop.heads import key_of
-from magmadnn.training.loop.objective import Objective
 from magmadnn.training.loop.pieces import Batch
+from magmadnn.training.objective.heads import key_of
+from magmadnn.training.objective.objective import Objective
 
 from .architecture import kept_states, trained_of
 from .checks import looks

@@ -15,10 +15,13 @@ from magmadnn.losses import Loss, as_loss
 from magmadnn.metrics import Metric, as_metric
 from magmadnn.tensor import Operation
 
-from .history import FIGURES
-
 if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
+
+NO_CURVES = frozenset(
+    "epoch seconds samples_per_second learning_rate batch_size skipped_steps".split()
+)
+_FIGURES = NO_CURVES | {"loss"}  # columns that are no metric's
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +239,7 @@ def check_columns(columns: Sequence[str]) -> None:
     Raises:
         ArgumentError: naming the column.
     """
-    counts = Counter([*columns, *FIGURES])
+    counts = Counter([*columns, *_FIGURES])
     for column in columns:
         if counts[column] > 1 or column.startswith("val_"):
             raise ArgumentError(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .layered import Box as Box
-from .node import (
+from magmadnn.graph.node import (
     CONSTANT,
     PLACEHOLDER,
     PLACES,
@@ -18,9 +17,11 @@ from .node import (
     follows_sizes,
     topological,
 )
-from .program import Program
+from magmadnn.graph.program import Program
+from magmadnn.graph.text import constant_text, nodes_of
+
+from .layered import Box as Box
 from .svg import Drawing
-from .text import constant_text, nodes_of
 
 _FIXED = "#f3f4f6"
 FILL = {

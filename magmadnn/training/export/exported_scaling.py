@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +13,11 @@ from magmadnn.layers import Input
 from magmadnn.tensor import Operation
 
 if TYPE_CHECKING:
-    from .model import Model
+    from magmadnn.training.model.model import Model
 
 
-def with_scaling(model: Model, preparation: Preparation) -> Model:
+def with_scaling(model: Model, preparation: Preparation, network: Callable[..., Model]) -> Model:
     """The network from inputs in their own units to probabilities, or targets in theirs."""
-    from .model import Model
-
     raw = Input(preparation.input_shape, "float64")
     scaled = (raw - np.array(preparation.mean)) / np.array(preparation.std)
     if preparation.missing == "mean":
@@ -30,7 +29,7 @@ def with_scaling(model: Model, preparation: Preparation) -> Model:
         values = ops.cast(found, "float64").reshape((-1, *preparation.target_shape))
         found = values * np.array(preparation.target_std) + np.array(preparation.target_mean)
         found = found.reshape((-1, *preparation.target_shape))
-    return Model(inputs=[raw], outputs=[found], precision=model.precision)
+    return network(inputs=[raw], outputs=[found], precision=model.precision)
 
 
 _UNITS: dict[str, str] = {

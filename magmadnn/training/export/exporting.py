@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from .exported_scaling import scaling_note, with_scaling
 from .interfaces import C_TYPES, Argument, Interface, c_header, fortran_module
 
 if TYPE_CHECKING:
-    from .model import Model
+    from magmadnn.training.model.model import Model
 
 _ENDINGS = (".o", ".obj")
 _LONGEST_NAME = 48  # Fortran takes 63 characters, and names get endings
@@ -30,13 +30,14 @@ _LONGEST_NAME = 48  # Fortran takes 63 characters, and names get endings
 def export_model(
     model: Model,
     path: str | Path,
+    network: Callable[..., Model],
     *,
     name: str | None = None,
     cpu: str | None = None,
     batch_size: int = 256,
     note: str = "",
 ) -> list[Path]:
-    """Write the files that `Model.export` describes; gives their paths."""
+    """Write the files that `Model.export` describes; gives their paths. `network`: `Model` itself."""
     place = as_path("export: the file", path)
     if place.suffix not in _ENDINGS:
         raise ArgumentError(f"export: the file name must end in .o, got {str(place)!r}")
@@ -51,7 +52,7 @@ def export_model(
 
     if isinstance(model.preparation, Preparation):
         note = "\n\n".join(filter(None, (note, scaling_note(model.preparation))))
-        model = with_scaling(model, model.preparation)
+        model = with_scaling(model, model.preparation, network)
     target = host() if cpu is None else named(cpu)
     nodes = [output.node for output in model.outputs]
     plan = Executable(nodes, executor="native", precision=model.precision, loops=False).native.plan

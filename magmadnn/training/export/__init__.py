@@ -1,0 +1,1 @@
+"""A trained model as an object file for C and Fortran."""

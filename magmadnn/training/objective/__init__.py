@@ -1,0 +1,1 @@
+"""What a model is trained on and judged by: losses, metrics, targets, weights."""
