@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.rates import Rates
 from magmadnn.errors import ArgumentError, FileError
 from magmadnn.runtime.profile import profiling
@@ -165,7 +166,7 @@ def test_expected_times() -> None:
     text = net.plan(X, Y, batch_size=50)
     assert "expected" not in text
     plan = net._step[2]._executable.native.plan
-    timed = plan.text({"batch": 50}, rates)
+    timed = describe(plan, {"batch": 50}, rates)
     assert re.sub("; expected [0-9.]+ us", "", timed) == text
     assert timed.count("expected") == len(plan.work) + 1
     line = next(li for li in timed.splitlines() if "gemm [50, 131]" in li)

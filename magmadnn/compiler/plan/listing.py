@@ -126,7 +126,8 @@ def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> 
         f"# {_costs(plan, plan.work, sizes)}{_expected(plan, plan.work, sizes, rates)}",
     ]
     shapes = tuple(node.shape for work in plan.work for node in (*work.placed, *_reduced(work)))
-    if {symbol for dim in dims_of(shapes) for symbol in dim.symbols} <= sizes.keys():
+    chosen = tuple(size for _, size in plan.choices)
+    if {symbol for dim in dims_of((*shapes, chosen)) for symbol in dim.symbols} <= sizes.keys():
         arena = arena_of(plan, sizes)
         lines.append(f"# arena of {arena.nbytes} bytes; {arena.apart} if nothing were shared")
     return lines

@@ -66,18 +66,21 @@ def run_far_apart(hole: int) -> None:
 
 
 def make_holes(hole: int) -> None:
-    """Take all gaps between mappings, and put holes that are far apart where the system looks for room."""
+    """Take all gaps between mappings, and put holes that are far apart where the system looks for room.
+
+    Gaps that this process has begun to use since it read the list of them are left to it.
+    """
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    private, fixed, anonymous, no_reserve = 0x02, 0x10, 0x20, 0x4000
+    private, fixed_if_free, anonymous, no_reserve = 0x02, 0x100000, 0x20, 0x4000
     flags, step, holes = private | anonymous | no_reserve, 4 << 30, 64
     first = libc.mmap(None, step * holes, 0, flags, -1, 0)
     maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
     ends = [(int(begin, 16), int(end, 16)) for begin, end in maps]
     for (_, end), (begin, _) in itertools.pairwise(ends):
         if end >= first and begin > end:
-            libc.mmap(end, begin - end, 0, flags | fixed, -1, 0)
+            libc.mmap(end, begin - end, 0, flags | fixed_if_free, -1, 0)
     for k in range(holes):
         libc.munmap(ctypes.c_void_p(first + k * step), ctypes.c_size_t(hole))
 
