@@ -35,7 +35,7 @@ from .runtime.threads import set_threads
 if TYPE_CHECKING:
     from magmadnn import data, layers, losses, metrics, models, optim, sklearn
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
-    from magmadnn.training import History, Model, callbacks, load
+    from magmadnn.training import History, Model, callbacks, fit_many, load
 
 __version__ = "0.1.0"
 
@@ -46,6 +46,7 @@ _LATER = {
     "callbacks": "training.callbacks",
     "History": "training",
     "Model": "training",
+    "fit_many": "training",
     "load": "training",
     **dict.fromkeys(("load_csv", "load_npz", "save_csv", "save_npz"), "tensor.files"),
 }
@@ -81,6 +82,7 @@ __all__ = [
     "callbacks",
     "data",
     "errors",
+    "fit_many",
     "from_dlpack",
     "grad",
     "graph",

@@ -110,6 +110,7 @@ ROOMS = {
         code
     """,
     "training": """
+        many
         model
         callbacks export
         loop

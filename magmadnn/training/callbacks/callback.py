@@ -23,9 +23,12 @@ class Callback:
         stands_aside: whether it neither looks at parameters and optimiser nor changes or stops anything, so
             that the next steps may have begun when it is called. What a class says is not true of classes
             that are made from it.
+        writes_files: whether it writes into a place that it was given, so that each of several models needs
+            one with a place of its own.
     """
 
     comes_last: ClassVar[bool] = False
+    writes_files: ClassVar[bool] = False
     stands_aside: ClassVar[bool] = False
 
     def begin(self, fit: Fit) -> None:

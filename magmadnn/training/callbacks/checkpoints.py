@@ -45,6 +45,7 @@ class Checkpoint(Callback):
 
     # What EarlyStopping counts at the end of an epoch belongs to that epoch's checkpoint.
     comes_last = True
+    writes_files = True
 
     def __init__(
         self,

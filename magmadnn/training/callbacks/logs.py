@@ -21,6 +21,7 @@ class CSVLogger(Callback):
     """
 
     stands_aside = True
+    writes_files = True
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -52,6 +53,7 @@ class TensorBoard(Callback):
     """
 
     stands_aside = True
+    writes_files = True
 
     def __init__(self, folder: str | Path) -> None:
         try:

@@ -146,6 +146,14 @@ class Fit:
 
     def run(self) -> History:
         """Train until all epochs are done or something asks to stop."""
+        with self.under_way():
+            while self.goes_further:
+                self.run_epoch()
+        return self.history
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """What surrounds the epochs: callbacks begin, saved trainings are resumed, callbacks end."""
         _running.add(self.model)
         try:
             with ExitStack() as ends:  # in reverse order, each of them, whatever happens in another
@@ -158,8 +166,7 @@ class Fit:
                         self.restore(state)
                         self._tell_end()
                 try:
-                    while self.epoch < self.epochs and self.stopped is None:
-                        self._run_epoch()
+                    yield
                 except NumericError as error:
                     if not any(callback.forgives(self, error) for callback in self.callbacks):
                         raise
@@ -167,7 +174,11 @@ class Fit:
             _running.discard(self.model)
             if self.steps or self._identity:
                 self.model._origin = self._identity.get(INITIAL)
-        return self.history
+
+    @property
+    def goes_further(self) -> bool:
+        """Whether there is another epoch to be run."""
+        return self.epoch < self.epochs and self.stopped is None
 
     def _leave(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for no more slices; callbacks are told of the end after this."""
@@ -177,7 +188,8 @@ class Fit:
                 slices.abandon()
         self.history.stopped = self.stopped
 
-    def _run_epoch(self) -> None:
+    def run_epoch(self) -> None:
+        """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
         self._call("on_epoch_begin")
         slices, size = self._slices(), self.current_batch_size

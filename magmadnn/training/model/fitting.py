@@ -6,11 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
+from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.loop.fit import BatchSize, Fit
+from magmadnn.training.callbacks.progress import for_verbosity
+from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
 from magmadnn.training.loop.totals import run_once
 from magmadnn.training.objective.heads import heads_of, output_names
@@ -27,13 +32,41 @@ if TYPE_CHECKING:
     from .model import Model
 
 
+class Validation:
+    """What is evaluated after each epoch; called, it gives losses and metrics.
+
+    Args:
+        model: that is trained.
+        source: gives the rows; looked at anew in each epoch, since their owner may change them.
+        batch_size: rows that are computed at a time.
+    """
+
+    def __init__(self, model: Model, source: Callable[[], ArraySource], batch_size: int) -> None:
+        self.model, self.source, self.batch_size = model, source, batch_size
+
+    def __call__(self) -> dict[str, Any]:
+        """Losses and metrics."""
+        return evaluated(self.model, self.source(), self.batch_size)
+
+
+def array_source(model: Model, what: str, x: Any, y: Any, sample_weight: Any) -> ArraySource:
+    """All rows of arrays in their order, checked.
+
+    Raises:
+        ShapeError, DTypeError, DataError: if data does not fit, naming where.
+    """
+    inputs, targets = checked_arrays(model, what, x, y)
+    weights = sample_weights(what, targets, sample_weight, None, output_names(model.outputs))
+    return ArraySource(inputs, targets, weights, seed=None)
+
+
 def new_fit(
     model: Model,
     x: Any,
     y: Any,
     *,
     batch_size: BatchSize,
-    span: tuple[int, int],
+    epochs: int,
     initial_epoch: int | None,
     validation_data: Any,
     validation_split: float,
@@ -43,15 +76,26 @@ def new_fit(
     callbacks: Sequence[Callback],
     augment: Any,
     loader_workers: int,
-    shown: Sequence[Callback],
+    verbose: Any,
+    prepared: bool = True,
+    rows: NDArray[np.int64] | None = None,
 ) -> Fit:
     """The training that a call of `fit` asks for.
 
-    `span` is its first epoch and the one it ends before; `shown` are the callbacks that print progress.
+    All is as `Model.fit` takes it, and x, y prepared; `rows` are those of them that are meant, in their
+    order, None for all.
 
     Raises:
         MagmaDNNError: as `Model.fit`.
     """
+    refuse_while_training(model, "fit")
+    if not callable(batch_size):
+        at_least("fit: batch_size", batch_size, 1)
+    callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
+    check_share("fit: validation_split", validation_split)
+    check_order(shuffle)
+    first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
+    shown = for_verbosity(verbose)
     held_back = None
     transforms: tuple[Augmentation, ...] = ()
     if y is None:
@@ -64,11 +108,14 @@ def new_fit(
         inputs, targets = checked_arrays(model, "fit", x, y, later)
         names = output_names(model.outputs)
         weights = sample_weights("fit", targets, sample_weight, class_weight, names)
-        kept = None
+        kept = rows
         if validation_split and validation_data is not None:
             raise ArgumentError("fit: give validation_data or validation_split, not both")
         if validation_split:
-            kept, held = split_rows(len(inputs[0]), validation_split, model.seed)
+            count = len(inputs[0]) if rows is None else len(rows)
+            kept, held = split_rows(count, validation_split, model.seed)
+            if rows is not None:
+                kept, held = rows[kept], rows[held]
             held_back = ArraySource(inputs, targets, None, seed=None, chosen=held)
         on = {"seed": model.seed if shuffle else None, "device": gpu_of(model)}
         look = partial(check_values, model, inputs, targets)
@@ -82,13 +129,12 @@ def new_fit(
     more = tuple(part for callback in callbacks for part in callback.parts())
     objective, step = training_step(model, source.sample, more)
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
-    validate: Callable[[], dict[str, Any]] | None = None
+    validate: Validation | None = None
     if validation_data is not None:
-        x_held, y_held, of_rows = check_validation(model, validation_data)
-        options: dict[str, Any] = {"sample_weight": of_rows, "prepared": True}
-        validate = partial(model.evaluate, x_held, y_held, batch_size=size, **options)
+        held_out = check_validation(model, validation_data)
+        validate = Validation(model, partial(array_source, model, "evaluate", *held_out), size)
     elif held_back is not None:
-        validate = partial(evaluated, model, held_back, size)
+        validate = Validation(model, partial(_same, held_back), size)
     held_back_data = validation_data if validation_data is not None else (None, None)
     whole = y is not None
     data = {
@@ -98,13 +144,17 @@ def new_fit(
     settings = {
         "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
         "validation_split": validation_split, "class_weight": class_weight,
-        "parts of callbacks": more or None, "augment": transforms or None,
+        "parts of callbacks": more or None, "augment": transforms or None, "rows": rows,
     }  # fmt: skip
     return Fit(
-        model, objective, step, source, batch_size=batch_size, first=span[0], epochs=span[1],
+        model, objective, step, source, batch_size=batch_size, first=first, epochs=last,
         validation=validate, callbacks=[*shown, *callbacks],
         identity=partial(identity_of, model, data, settings),
     )  # fmt: skip
+
+
+def _same(source: ArraySource) -> ArraySource:
+    return source
 
 
 def stream_of(model: Model, x: Any) -> IterableSource:

@@ -17,26 +17,23 @@ from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer
 from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
-from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
+from magmadnn.training.arguments import at_least
 from magmadnn.training.callbacks import Callback
-from magmadnn.training.callbacks.progress import for_verbosity
-from magmadnn.training.loop.fit import BatchSize, refuse_while_training
+from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
 from magmadnn.training.loop.given import inputs_for
 from magmadnn.training.loop.history import History
-from magmadnn.training.loop.sources import ArraySource, Source
+from magmadnn.training.loop.sources import Source
 from magmadnn.training.objective.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.objective.objective import Objective
-from magmadnn.training.objective.weights import sample_weights
 
 from .architecture import check_parameters, free_variables, layers_of
 from .checks import (
     chained,
     check_model,
-    checked_arrays,
     gpu_of,
 )
 from .classes import by_loss, class_numbers, probabilities
-from .fitting import evaluated, new_fit, stream_of
+from .fitting import array_source, evaluated, new_fit, stream_of
 from .inspection import diagram_of, plan_of, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
@@ -225,7 +222,6 @@ class Model(Pictured, ModelParts, TakesRawData):
 
     # --- train ------------------------------------------------------------------------------------
 
-    @takes_raw
     def fit(
         self,
         x: Any,
@@ -275,20 +271,17 @@ class Model(Pictured, ModelParts, TakesRawData):
             NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
                 first operation and layer; parameters are then those before that step.
         """
-        refuse_while_training(self, "fit")
-        if not callable(batch_size):
-            at_least("fit: batch_size", batch_size, 1)
-        callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
-        check_share("fit: validation_split", validation_split)
-        check_order(shuffle)
-        span = epochs_of(epochs, initial_epoch, self.epochs_done)
-        return new_fit(
-            self, x, y, batch_size=batch_size, span=span, initial_epoch=initial_epoch,
-            validation_data=validation_data,
-            validation_split=validation_split, shuffle=shuffle, sample_weight=sample_weight,
-            class_weight=class_weight, callbacks=callbacks, augment=augment,
-            loader_workers=loader_workers, shown=for_verbosity(verbose),
+        return self._training(
+            x, y, batch_size=batch_size, epochs=epochs, initial_epoch=initial_epoch,
+            validation_data=validation_data, validation_split=validation_split, shuffle=shuffle,
+            sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
+            augment=augment, loader_workers=loader_workers, verbose=verbose, prepared=prepared,
         ).run()  # fmt: skip
+
+    @takes_raw
+    def _training(self, x: Any, y: Any = None, **options: Any) -> Fit:
+        """What `fit` runs."""
+        return new_fit(self, x, y, **options)
 
     @takes_raw
     def evaluate(
@@ -313,10 +306,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         if y is None:
             source: Source = stream_of(self, x)
         else:
-            inputs, targets = checked_arrays(self, "evaluate", x, y)
-            names = self.output_names
-            weights = sample_weights("evaluate", targets, sample_weight, None, names)
-            source = ArraySource(inputs, targets, weights, seed=None)
+            source = array_source(self, "evaluate", x, y, sample_weight)
         return evaluated(self, source, batch_size)
 
     @takes_raw

@@ -89,9 +89,7 @@ def takes_raw(method: F) -> F:
             if len(given) > 1 or "y" in options:
                 return method(self, x, *given, **options)  # which says what is wrong
             options["y"] = given[0]
-        return (
-            _fit(self, method, x, options) if name == "fit" else _evaluate(self, method, x, options)
-        )
+        return (_evaluate if name == "evaluate" else _fit)(self, method, x, options)
 
     return cast(F, taking)
 

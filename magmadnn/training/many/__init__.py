@@ -1,0 +1,1 @@
+"""Many models: trained in one call, cross-validated, and used together."""

@@ -1,0 +1,150 @@
+"""Many models trained in one call; each ends with the parameters of its own `fit`, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from magmadnn.calls import checked_call
+from magmadnn.errors import ArgumentError
+from magmadnn.training.loop.fit import Fit
+from magmadnn.training.loop.history import History
+from magmadnn.training.model.model import Model
+
+from .given import (
+    Callbacks,
+    Rows,
+    callbacks_for,
+    checked_models,
+    is_plain,
+    numbers,
+    rows_for,
+    rows_in,
+    taken,
+)
+from .members import Member
+
+_WHAT = "fit_many"
+
+
+@checked_call
+def fit_many(
+    models: Sequence[Model],
+    x: Any,
+    y: Any,
+    *,
+    batch_size: int | Sequence[int] = 32,
+    epochs: int | Sequence[int] = 1,
+    rows: Sequence[Any] | None = None,
+    validation_data: Any = None,
+    validation_rows: Sequence[Any] | None = None,
+    validation_split: float = 0.0,
+    shuffle: bool = True,
+    sample_weight: Any = None,
+    class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
+    callbacks: Callbacks = (),
+    augment: Any = None,
+    initial_epoch: int | None = None,
+) -> list[History]:
+    """Train many models on one data set: seeds, learning rates, folds, ensembles.
+
+    Each model ends with the parameters that `model.fit` of its own would give it, bit for bit: it has its
+    own seed, order of rows, settings of the optimiser and callbacks. Models may differ in everything. A model
+    whose loss becomes NaN or infinite is left out, with the parameters before that step and the reason in
+    `history.stopped`; the others go on.
+
+    Args:
+        models: built each by itself.
+        x: inputs as `Model.fit` takes them, but no iterable of batches.
+        y: targets.
+        batch_size: samples of a step; one for all models, or one for each.
+        epochs: passes over the data, likewise.
+        rows: for each model the numbers of its rows of x and y, in any order and also repeated, or True and
+            False for each row; None for all of them. It is then as if fit with `x[rows]` and `y[rows]`.
+        validation_data: (x, y) or (x, y, weights), evaluated after each epoch of each model.
+        validation_rows: or rows of x and y for that, of each model.
+        validation_split: or the part of its rows that each model keeps back for that, by its seed.
+        shuffle: as in `Model.fit`.
+        sample_weight: a weight for each row of x.
+        class_weight: as in `Model.fit`; "balanced" counts the rows of each model.
+        callbacks: a list, of which each model gets a copy; or a function of the model's number that gives a
+            list, for those that write files.
+        augment: as in `Model.fit`.
+        initial_epoch: as in `Model.fit`.
+
+    Returns:
+        The history of each model.
+
+    Raises:
+        ArgumentError: for what is no model, a model that stands there twice, shares layers with another or is
+            being trained, and for lists of another length than `models`.
+        IndexOutOfRangeError: for a row that is not there.
+        ShapeError, DTypeError, DataError: if data does not fit, naming where and which model.
+    """
+    found = checked_models(_WHAT, models)
+    count = len(found)
+    if y is None:
+        raise ArgumentError(f"{_WHAT}: y is missing: it takes x and y as arrays or tables")
+    if validation_rows is not None and (validation_data is not None or validation_split):
+        raise ArgumentError(
+            f"{_WHAT}: give one of validation_data, validation_rows and validation_split"
+        )
+    available = rows_in(_WHAT, x)
+    options = {
+        "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
+        "augment": augment, "initial_epoch": initial_epoch, "loader_workers": 1, "verbose": False,
+        "prepared": False,
+    }  # fmt: skip
+    data = _Data(x, y, sample_weight, validation_data)
+    each = zip(
+        numbers(f"{_WHAT}: batch_size", batch_size, count, 1),
+        numbers(f"{_WHAT}: epochs", epochs, count, 0),
+        rows_for(f"{_WHAT}: rows", rows, count, available),
+        rows_for(f"{_WHAT}: validation_rows", validation_rows, count, available),
+        callbacks_for(_WHAT, callbacks, count),
+        strict=True,
+    )
+    members = []
+    for number, (size, own_epochs, own, held, own_callbacks) in enumerate(each):
+        own_options = options | {
+            "batch_size": size, "epochs": own_epochs, "callbacks": own_callbacks,
+        }  # fmt: skip
+        make = partial(data.training, found[number], own, held, own_options)
+        members.append(Member(number, make))
+    for member in members:
+        member.begin()
+        while not member.is_done and member.fit.goes_further:
+            member.run_epoch()
+        member.end()
+    return [member.history for member in members]
+
+
+class _Data:
+    """The data set of all models, and what each of them takes of it."""
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any, validation_data: Any) -> None:
+        self.x, self.y, self.sample_weight = x, y, sample_weight
+        self.validation_data = validation_data
+
+    def training(
+        self, model: Model, rows: Rows | None, held: Rows | None, options: dict[str, Any]
+    ) -> Fit:
+        """The training of a model on its rows."""
+        x, y, weights = self.x, self.y, self.sample_weight
+        validation = self.validation_data
+        if held is not None:
+            validation = tuple(taken(part, held) for part in (x, y, weights) if part is not None)
+        shared = rows is not None and self._can_share(model, options)
+        if rows is not None and not shared:
+            x, y, weights = (taken(part, rows) for part in (x, y, weights))
+        return model._training(
+            x, y, sample_weight=weights, validation_data=validation,
+            rows=rows if shared else None, **options,
+        )  # fmt: skip
+
+    def _can_share(self, model: Model, options: Mapping[str, Any]) -> bool:
+        """Whether its rows can be taken out of the arrays of all models: nothing else depends on them."""
+        plain = is_plain(self.x, self.y, self.sample_weight)
+        alone = options["class_weight"] is None and options["augment"] is None
+        return plain and alone and model.preparation is None

@@ -1,0 +1,188 @@
+"""What `fit_many` is given, for each model: numbers, rows, callbacks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.data._structure import is_mapped, leaves, rebuild, row_count, take_rows
+from magmadnn.data.tables.plain import is_foreign_data
+from magmadnn.errors import ArgumentError, DataError, IndexOutOfRangeError, quoted
+from magmadnn.training.arguments import at_least, listed
+from magmadnn.training.callbacks import Callback
+from magmadnn.training.loop.fit import refuse_while_training
+from magmadnn.training.model.model import Model
+
+Rows = NDArray[np.int64]
+Callbacks = Sequence[Callback] | Callable[[int], Sequence[Callback]]
+
+
+def checked_models(what: str, models: Any) -> list[Model]:
+    """The models, none of them twice.
+
+    Raises:
+        ArgumentError: if there is none, one is no model, stands there twice, or is being trained.
+    """
+    found = list(models) if isinstance(models, Iterable) else [models]
+    if not found:
+        raise ArgumentError(f"{what}: models is empty; give a list of md.Model")
+    seen: dict[int, int] = {}
+    for number, model in enumerate(found):
+        if not isinstance(model, Model):
+            way_out = "; call it" if callable(model) and not isinstance(model, type) else ""
+            raise ArgumentError(
+                f"{what}: models[{number}] must be a md.Model, got {quoted(model)}{way_out}"
+            )
+        if id(model) in seen:
+            raise ArgumentError(
+                f"{what}: models[{number}] is models[{seen[id(model)]}] again; build each model anew, or "
+                "copy.deepcopy(model)"
+            )
+        seen[id(model)] = number
+        refuse_while_training(model, f"{what}: models[{number}]")
+    _check_apart(what, found)
+    return found
+
+
+def _check_apart(what: str, models: Sequence[Model]) -> None:
+    """Models that share a layer would train the same parameters at the same time."""
+    owners: dict[int, int] = {}
+    for number, model in enumerate(models):
+        for name, variable in model.named().items():
+            owner = owners.setdefault(id(variable.node), number)
+            if owner != number:
+                raise ArgumentError(
+                    f"{what}: models[{number}] shares {name} with models[{owner}]; build the layers of each "
+                    "model anew"
+                )
+
+
+def numbers(what: str, value: Any, count: int, least: int) -> list[int]:
+    """A number for each model, from one for all or a list.
+
+    Raises:
+        ArgumentError: if one is no integer of at least `least`, or there are not as many as models.
+    """
+    if isinstance(value, (list, tuple, np.ndarray)):
+        if len(value) != count:
+            raise ArgumentError(
+                f"{what} has {len(value)} numbers for {count} models; give one for each, or one for all"
+            )
+        for number, one in enumerate(value):
+            at_least(f"{what}[{number}]", one, least)
+        return [int(one) for one in value]
+    at_least(what, value, least)
+    return [int(value)] * count
+
+
+def callbacks_for(what: str, given: Callbacks, count: int) -> list[list[Callback]]:
+    """The callbacks of each model: copies of those for all, or what a function gives for its number.
+
+    Raises:
+        ArgumentError: if one writes files, which models would write over each other, or serves two models.
+    """
+    label = f"{what}: callbacks"
+    if not callable(given):
+        first = listed(label, given, Callback, "[md.callbacks.EarlyStopping()]")
+        for callback in first:
+            if callback.writes_files and count > 1:
+                name = type(callback).__name__
+                raise ArgumentError(
+                    f"{label}: {name} writes files, and all models would write the same; give a function of "
+                    f'the model\'s number: callbacks=lambda k: [md.callbacks.{name}(f"run-{{k}}")]'
+                )
+        return [copy.deepcopy(first) for _ in range(count)] if count > 1 else [first]
+    found, owners = [], dict[int, int]()
+    for number in range(count):
+        own = listed(
+            f"{label}({number})", given(number), Callback, "[md.callbacks.EarlyStopping()]"
+        )
+        for callback in own:
+            owner = owners.setdefault(id(callback), number)
+            if owner != number:
+                raise ArgumentError(
+                    f"{label}({number}) gives the {type(callback).__name__} of model {owner} again; make one "
+                    "for each model"
+                )
+        found.append(own)
+    return found
+
+
+def rows_for(what: str, given: Any, count: int, available: int) -> list[Rows | None]:
+    """The rows of each model; None for all.
+
+    Raises:
+        ArgumentError: if there are not as many lists as models, or one is no list of numbers.
+        DataError: if one is empty.
+        IndexOutOfRangeError: if a row is not there.
+    """
+    if given is None:
+        return [None] * count
+    if not isinstance(given, (list, tuple)) or len(given) != count:
+        got = f"{len(given)}" if isinstance(given, (list, tuple)) else quoted(given)
+        raise ArgumentError(f"{what} must be a list of {count}, rows for each model, got {got}")
+    return [
+        None if one is None else _checked_rows(f"{what}[{number}]", one, available)
+        for number, one in enumerate(given)
+    ]
+
+
+def _checked_rows(what: str, given: Any, available: int) -> Rows:
+    try:
+        found = np.asarray(given)
+    except ValueError:
+        found = np.zeros((), object)
+    if found.ndim != 1 or (found.dtype.kind not in "iub" and found.size):
+        raise ArgumentError(f"{what} must be row numbers, or True and False, got {quoted(given)}")
+    if found.dtype.kind == "b":
+        if len(found) != available:
+            raise ArgumentError(
+                f"{what} has {len(found)} values True or False, but x has {available} rows"
+            )
+        found = np.flatnonzero(found)
+    if not found.size:
+        raise DataError(f"{what} is empty: there is nothing to train on")
+    wrong = (found < 0) | (found >= available)
+    if wrong.any():
+        raise IndexOutOfRangeError(
+            f"{what} holds row {found[wrong][0]}, but x has {available} rows: they are numbered from 0"
+        )
+    return np.ascontiguousarray(found, np.int64)
+
+
+def rows_in(what: str, x: Any) -> int:
+    """How many rows arrays or tables have."""
+    if is_foreign_data(x):
+        return int(x.shape[0]) if hasattr(x, "shape") else len(x)
+    if isinstance(x, dict) and x:
+        return rows_in(what, next(iter(x.values())))
+    if isinstance(x, (list, tuple)) and x and any(map(is_foreign_data, x)):
+        return rows_in(what, x[0])
+    return row_count(x, f"{what}: x")
+
+
+def taken(value: Any, rows: Rows) -> Any:
+    """These rows of arrays or tables, as a copy."""
+    if value is None:
+        return None
+    if is_foreign_data(value):
+        if hasattr(value, "iloc"):
+            return value.iloc[rows]
+        return value.take(rows) if hasattr(value, "combine_chunks") else value[rows]
+    if isinstance(value, dict):
+        return {key: taken(one, rows) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and any(map(is_foreign_data, value)):
+        return type(value)(taken(one, rows) for one in value)
+    return rebuild(value, lambda array: take_rows(array, rows))
+
+
+def is_plain(*values: Any) -> bool:
+    """Whether all of these are arrays, so that rows of them can be shared by models."""
+    if any(map(is_foreign_data, values)):
+        return False
+    arrays = [a for v in values if v is not None for _, a in leaves(v, "x")]
+    return all(isinstance(a, np.ndarray) and not is_mapped(a) for a in arrays)
