@@ -33,7 +33,7 @@ from magmadnn.tensor import (
 from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
-    from magmadnn import data, layers, losses, metrics, models, optim, sklearn
+    from magmadnn import data, layers, losses, metrics, models, optim, search, sklearn
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import History, Model, callbacks, fit_many, load
 
@@ -41,7 +41,11 @@ __version__ = "0.1.0"
 
 _LATER = {
     **{
-        name: name for name in ("data", "layers", "losses", "metrics", "models", "optim", "sklearn")
+        name: name
+        for name in (
+            *("data", "layers", "losses", "metrics", "models", "optim"),
+            *("search", "sklearn"),
+        )
     },
     "callbacks": "training.callbacks",
     "History": "training",
@@ -104,6 +108,7 @@ __all__ = [
     "save_csv",
     "save_npz",
     "scan",
+    "search",
     "set_threads",
     "sklearn",
     "variable",

@@ -30,6 +30,7 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items(
 # Top to bottom; names on one line are neighbours, which do not import each other either.
 LAYERS = """
     cli sklearn
+    search
     models
     training
     layers
@@ -101,7 +102,7 @@ ROOMS = {
         agreement watch threads variables
     """,
     "runtime.cuda": """
-        run
+        running
         data
         schedule
         step_layout

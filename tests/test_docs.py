@@ -139,6 +139,7 @@ PUBLIC_MODULES = {
     "magmadnn.models": "models",
     "magmadnn.ops": "ops",
     "magmadnn.optim": "optim",
+    "magmadnn.search": "search",
     "magmadnn.tensor": "tensor",
     "magmadnn.training": "training",
 }

@@ -11,7 +11,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm.gemm.cuts import RULE, tile_words
 from magmadnn.compiler.llvm.gemm.gemm import tile_for
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.tune.choice import limit_seconds, search_all
+from magmadnn.compiler.tune.chosen_blocks import limit_seconds, search_all
 from magmadnn.compiler.tune.file import Record, Records, RecordsOf, machine_words
 from magmadnn.errors import FileError
 

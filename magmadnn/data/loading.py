@@ -14,8 +14,8 @@ from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.images.folders import BadImages, ImageOptions
 from magmadnn.data.preparation import Preparation
-from magmadnn.data.tables.choice import Names
-from magmadnn.data.tables.grid import names_text
+from magmadnn.data.tables.cell_grid import names_text
+from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.tables.libraries import is_table
 from magmadnn.data.tables.reading import (
     Missing,

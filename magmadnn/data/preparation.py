@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from magmadnn.data._statistics import Floats, check_block, statistics
 from magmadnn.data._structure import as_array
 from magmadnn.data.tables.alignment import check_rows
-from magmadnn.data.tables.choice import Names
+from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.tables.libraries import is_table
 from magmadnn.data.tables.plain import inputs_in_order, inputs_like, learn_columns, plain_target
 from magmadnn.data.tables.reading import Missing, check_missing

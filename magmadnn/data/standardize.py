@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data.preparation import Preparation
-from magmadnn.data.tables.choice import Names
+from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.targets import Task, check_task
 from magmadnn.errors import UnknownNameError
 

@@ -18,7 +18,7 @@ from .inputs import Settings
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.data.pending import PendingSlice
-    from magmadnn.runtime.cuda.run.slices import CudaSlices
+    from magmadnn.runtime.cuda.running.slices import CudaSlices
 
     from .step import Step
 
@@ -63,7 +63,7 @@ class StepSlices:
             if all(array.dtype == node.dtype for node, array in rows.items()):
                 step.sizes[key] = sizes  # else values were looked at too
         if executable.device is not None:
-            from magmadnn.runtime.cuda.run.slices import slices_of as slices_on_device
+            from magmadnn.runtime.cuda.running.slices import slices_of as slices_on_device
 
             made = slices_on_device(
                 executable.cuda, rows, values, sizes, batch_size, streams, ring_bytes

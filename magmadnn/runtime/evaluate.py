@@ -25,7 +25,7 @@ from .watch import FiniteWatch
 
 if TYPE_CHECKING:
     from .cpu.native import NativeRunner
-    from .cuda.run.runner import CudaRunner
+    from .cuda.running.runner import CudaRunner
     from .profile.text import Profile
 
 
@@ -102,7 +102,7 @@ class Executable:
         if self._cuda is None:
             from magmadnn.compiler.plan.planning import native_plan
 
-            from .cuda.run.runner import CudaRunner
+            from .cuda.running.runner import CudaRunner
 
             assert self.device is not None
             plan = native_plan(self.program, check=self._check, rounding=False)
@@ -147,7 +147,7 @@ class Executable:
             ArgumentError: if it does not run compiled kernels.
         """
         if self.executor == "native" and self.device is not None:
-            from .cuda.run.profiling import profile_on_device
+            from .cuda.running.profiling import profile_on_device
 
             return profile_on_device(self.cuda, *bind(self.program, feeds), self.precision)
         from .profile.profiling import profile
@@ -173,7 +173,7 @@ class Executable:
         """What a GPU has for data; None on the processor."""
         if self.device is None:
             return None
-        from .cuda.run.slices import held_bytes
+        from .cuda.running.slices import held_bytes
 
         return Room(self.device, lambda: held_bytes(self.cuda))
 

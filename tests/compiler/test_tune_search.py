@@ -11,7 +11,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm.gemm.cuts import BETWEEN, RULE, tiled, way_called
 from magmadnn.compiler.llvm.gemm.cuts import ways as all_ways
 from magmadnn.compiler.llvm.ir.target import host, named
-from magmadnn.compiler.tune.choice import search_all
+from magmadnn.compiler.tune.chosen_blocks import search_all
 from magmadnn.compiler.tune.file import Record, Records
 from magmadnn.compiler.tune.products import product_words, sets_of
 from magmadnn.compiler.tune.search import Search

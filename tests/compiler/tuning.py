@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from magmadnn.compiler.llvm.gemm.cuts import cuts
 from magmadnn.compiler.llvm.ir.target import host
-from magmadnn.compiler.tune.choice import Tuner, Untried
+from magmadnn.compiler.tune.chosen_blocks import Tuner, Untried
 from magmadnn.compiler.tune.file import Records
 from magmadnn.compiler.tune.products import matrix_bytes
 

@@ -13,7 +13,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm.gemm.cuts import RULE, cuts
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.object.cache import Cache
-from magmadnn.compiler.tune.choice import Tuner
+from magmadnn.compiler.tune.chosen_blocks import Tuner
 from magmadnn.compiler.tune.file import Record, Records
 from magmadnn.compiler.tune.products import product_words
 from tests.compiler.tuning import part

@@ -14,7 +14,7 @@ from magmadnn.compiler.llvm.gemm.cuts import BETWEEN, RULE, cuts
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import compiled_count
 from magmadnn.compiler.plan.planning import native_plan
-from magmadnn.compiler.tune.choice import Tuner, search_all
+from magmadnn.compiler.tune.chosen_blocks import Tuner, search_all
 from magmadnn.compiler.tune.file import Record, Records
 from magmadnn.compiler.tune.products import product_of
 from magmadnn.graph.program import Program
@@ -118,7 +118,7 @@ def test_what_was_found_reaches_every_part(
             yield Record([*self.runs][-1], {RULE: 2.0, [*self.runs][-1]: 1.0})
 
     tuned()
-    monkeypatch.setattr("magmadnn.compiler.tune.choice.Search", Last)
+    monkeypatch.setattr("magmadnn.compiler.tune.chosen_blocks.Search", Last)
     tasks = laid_out.tasks(threads)
     made = [t for phase in range(plan.phase_count) for group in tasks.phase(phase) for t in group]
     (waiting,) = tasks._untried

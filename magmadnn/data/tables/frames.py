@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.data.tables.cell_grid import Floats, Texts
 from magmadnn.data.tables.cells import UNNAMED
-from magmadnn.data.tables.grid import Floats, Texts
 from magmadnn.data.tables.libraries import RawTable, raw_column
 from magmadnn.data.tables.values import (
     KINDS,

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data._structure import as_array
-from magmadnn.data.tables.choice import Choice, Names, choose
+from magmadnn.data.tables.cell_grid import Floats, listed
+from magmadnn.data.tables.chosen_columns import Choice, Names, choose
 from magmadnn.data.tables.frames import FrameGrid
-from magmadnn.data.tables.grid import Floats, listed
 from magmadnn.data.tables.libraries import RawColumn, is_column, is_table, raw_column, raw_table
 from magmadnn.data.tables.reading import Missing, schema_of, table_like
 from magmadnn.data.tables.schema import Schema, Target

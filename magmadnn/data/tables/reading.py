@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
+from magmadnn.data.tables.cell_grid import Grid, categories_of, matrix, names_text, rows_text
 from magmadnn.data.tables.cells import read_cells
-from magmadnn.data.tables.choice import Choice, Names, choose, column_number
+from magmadnn.data.tables.chosen_columns import Choice, Names, choose, column_number
 from magmadnn.data.tables.frames import FrameGrid
-from magmadnn.data.tables.grid import Grid, categories_of, matrix, names_text, rows_text
 from magmadnn.data.tables.libraries import raw_table
 from magmadnn.data.tables.schema import Column, Schema, Target
 from magmadnn.data.tables.text import TextGrid

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.data.tables.cell_grid import Floats, Texts
 from magmadnn.data.tables.cells import MISSING, Cells, to_number
 from magmadnn.data.tables.dates import EXAMPLES, day, written, written_kind
-from magmadnn.data.tables.grid import Floats, Texts
 from magmadnn.data.tables.values import Kind
 from magmadnn.errors import DataError, quoted, shown
 

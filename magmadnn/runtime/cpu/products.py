@@ -13,7 +13,7 @@ from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import Loaded, scratch
 from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.regions.draft import Lowered
-from magmadnn.compiler.tune.choice import Untried
+from magmadnn.compiler.tune.chosen_blocks import Untried
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 

@@ -35,7 +35,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of
-from magmadnn.compiler.tune.choice import Untried, tuner
+from magmadnn.compiler.tune.chosen_blocks import Untried, tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array

@@ -17,7 +17,7 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.backends.cuda.engine import Engine, EventNode, GraphNode, ProductNode
-from magmadnn.compiler.tune.choice import limit_seconds
+from magmadnn.compiler.tune.chosen_blocks import limit_seconds
 from magmadnn.compiler.tune.file import Record, RecordsOf
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind, MemoryManager, as_dtype

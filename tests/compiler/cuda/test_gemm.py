@@ -16,7 +16,7 @@ from magmadnn.compiler.cuda.text.variant import Chip, Launch
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.memory import as_dtype
-from magmadnn.runtime.cuda.run import graphs
+from magmadnn.runtime.cuda.running import graphs
 from magmadnn.runtime.cuda.schedule.hazards import edges_of
 from magmadnn.runtime.cuda.schedule.launch import Item
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled

@@ -15,7 +15,7 @@ from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.runtime.cuda.code import chip_of
-from magmadnn.runtime.cuda.run.graphs import graph_of
+from magmadnn.runtime.cuda.running.graphs import graph_of
 from magmadnn.runtime.cuda.schedule.launch import Item
 from tests.compiler.cuda.test_gemm import biased, multiplied, placed, positive, slots, updated
 

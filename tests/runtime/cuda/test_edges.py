@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn import optim
-from magmadnn.runtime.cuda.run import graphs
+from magmadnn.runtime.cuda.running import graphs
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.cuda.schedule.hazards import edges_of
 from tests.runtime.cuda import emulator

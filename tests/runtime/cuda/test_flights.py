@@ -10,8 +10,8 @@ import pytest
 import magmadnn as md
 from magmadnn.errors import DataError, NumericError, OutOfMemoryError
 from magmadnn.runtime.cuda.data import checked_cache as watched
-from magmadnn.runtime.cuda.run import slices
-from magmadnn.runtime.cuda.run.slices import CudaSlices
+from magmadnn.runtime.cuda.running import slices
+from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.training.loop import fit as training
 from magmadnn.training.loop import pending
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples

@@ -10,7 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
-from magmadnn.runtime.cuda.run import graphs
+from magmadnn.runtime.cuda.running import graphs
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.cuda.schedule.chains import _in_order, _is_left
 from magmadnn.runtime.cuda.schedule.levels import levels_of, load_of

@@ -14,8 +14,8 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.run import slices as cuda_slices
-from magmadnn.runtime.cuda.run.runner import Instance
+from magmadnn.runtime.cuda.running import slices as cuda_slices
+from magmadnn.runtime.cuda.running.runner import Instance
 from magmadnn.runtime.cuda.schedule import launches, small
 from tests.linalg.whitening import BATCH, X, Y, apart, network, trained
 from tests.runtime.cuda.devices import DEVICES, on

@@ -14,9 +14,9 @@ import magmadnn as md
 from magmadnn import Operation
 from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cuda.run.graphs import merged
-from magmadnn.runtime.cuda.run.runner import Instance
-from magmadnn.runtime.cuda.run.slices import CudaSlices
+from magmadnn.runtime.cuda.running.graphs import merged
+from magmadnn.runtime.cuda.running.runner import Instance
+from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.runtime.cuda.schedule import cuts
 from magmadnn.runtime.cuda.schedule.launch import Item
 from tests.runtime.cuda.devices import DEVICES, distance, on

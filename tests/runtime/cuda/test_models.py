@@ -17,7 +17,7 @@ from magmadnn.errors import (
     OutOfMemoryError,
     UnknownNameError,
 )
-from magmadnn.runtime.cuda.run import runner
+from magmadnn.runtime.cuda.running import runner
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.training.loop import pieces
 from tests.graph.by_numpy import doubled

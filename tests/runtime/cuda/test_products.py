@@ -21,8 +21,8 @@ from magmadnn.compiler.program.precision import precision as precision_pass
 from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph.program import Program
 from magmadnn.runtime.cuda import algorithms
-from magmadnn.runtime.cuda.run import sliced_plans
-from magmadnn.runtime.cuda.run import slices as cuda_slices
+from magmadnn.runtime.cuda.running import sliced_plans
+from magmadnn.runtime.cuda.running import slices as cuda_slices
 from magmadnn.runtime.cuda.schedule import launches as items
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.tensor import placeholder

@@ -11,7 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda import device_engine
-from magmadnn.runtime.cuda.run import rates
+from magmadnn.runtime.cuda.running import rates
 from tests.graph.by_numpy import doubled
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulator import Emulator, needs_compiler

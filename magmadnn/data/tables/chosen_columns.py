@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.data.tables.grid import Floats, Grid, names_text
+from magmadnn.data.tables.cell_grid import Floats, Grid, names_text
 from magmadnn.errors import ArgumentError, DataError, UnknownNameError, quoted
 
 Name = str | int

@@ -1,0 +1,41 @@
+"""Searching hyperparameters: `md.search.run(build, space, x, y, ...)`.
+
+A space is a dict of parameters with the values that they may have; a study is what a search has found.
+"""
+
+from __future__ import annotations
+
+from magmadnn.calls import check_methods
+
+from .objectives import Reaches, reaches
+from .searching import run
+from .spaces.dimensions import (
+    Dimension,
+    choice,
+    grid,
+    integer,
+    log_integer,
+    log_uniform,
+    uniform,
+)
+from .study import Study
+from .study_table import StudyTable
+from .trials.records import Trial
+
+__all__ = [
+    "Dimension",
+    "Reaches",
+    "Study",
+    "StudyTable",
+    "Trial",
+    "choice",
+    "grid",
+    "integer",
+    "log_integer",
+    "log_uniform",
+    "reaches",
+    "run",
+    "uniform",
+]
+
+check_methods(Study, "model", "scores")

@@ -1,0 +1,1 @@
+"""Ways to search: which points come next, and which trials go on."""

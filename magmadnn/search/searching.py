@@ -1,0 +1,338 @@
+"""`run`: a search from its arguments to the study."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from magmadnn.calls import checked_call
+from magmadnn.data.batching import split_rows
+from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
+from magmadnn.training.arguments import at_least
+from magmadnn.training.callbacks import Callback
+
+from .methods.choosing import METHODS, method_of
+from .objectives import (
+    Metrics,
+    NoValueError,
+    Objective,
+    Reaches,
+    comparable,
+    direction_known,
+    objectives_of,
+)
+from .spaces.building import Builder, check_fit_parameters
+from .spaces.space import Point, Space, key_of
+from .study import Study
+from .study_folder import StudyFolder
+from .trials.records import DONE, FAILED, Job, Outcome, trials_of
+from .trials.rows import check_same_rows, data_sha256, rows_of
+from .trials.schedule import Limits, Schedule
+from .trials.training import Task
+
+_HOPELESS = 10  # first trials that must not all fail
+
+
+@checked_call
+def run(
+    build: Callable[..., Any],
+    space: Mapping[str, Any],
+    x: Any,
+    y: Any = None,
+    *,
+    method: str = "random",
+    objective: Any = None,
+    trials: int | None = None,
+    epochs: int = 10,
+    batch_size: int = 32,
+    until: Reaches | None = None,
+    total_epochs: int | None = None,
+    total_seconds: float | None = None,
+    validation_split: float = 0.2,
+    validation_data: Any = None,
+    first: Sequence[Mapping[str, Any]] | Study = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    callbacks: Callable[[], Sequence[Callback]] = tuple,
+    fit_options: Mapping[str, Any] | None = None,
+    method_options: Mapping[str, Any] | None = None,
+    verbose: bool = False,
+) -> Study:
+    """Search the values of parameters with which a network becomes best on rows that are kept back.
+
+    A point of the space is one value for each parameter. `batch_size` and `epochs` of a point go to `fit`,
+    the rest to `build`; `lr` means `learning_rate`. `build` also gets `seed`, another for each trial, where
+    it has such an argument and the space does not. The table of trials is the same each time, whatever
+    kills it in between.
+
+    Args:
+        build: a function of the parameters that makes a new Model with loss and optimiser.
+        space: dimensions by parameter, such as `{"learning_rate": md.search.log_uniform(1e-4, 1e-1)}`; a
+            plain value is the same at all points.
+        x: inputs, as for `fit`.
+        y: targets.
+        method: "grid": all points; "random".
+        objective: a metric of the validation rows, `"accuracy"`, which says itself whether high or low is
+            better; `"max name"` or `"min name"`; a function of all metrics, which is maximised; or several
+            in a list or dict.
+            None: the loss. Metrics of training rows are called `train_...`; `seconds` is the time of
+                training.
+        trials: most trials; None: all points of a grid.
+        epochs: passes of a trial over the data, unless searched.
+        batch_size: rows of a step, unless searched.
+        until: `md.search.reaches("accuracy", 0.98)`: ends at the first trial, by number, that is as good.
+        total_epochs: a budget of epochs of all trials together.
+        total_seconds: a budget of time of this call; the table then depends on how fast the machine is.
+        validation_split: share of the rows, chosen by seed and the same for all trials, that metrics are of.
+        validation_data: or (x, y) for that.
+        first: points that are tried before others; or an older study, whose ten best are.
+        out: a new folder that keeps the study; it can be resumed from there.
+        resume: go on with the study in `out`: what is done stays done.
+        seed: of all that is drawn.
+        callbacks: a function that makes the callbacks of one training.
+        fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`.
+        method_options: of the method.
+        verbose: whether a line is printed for each trial.
+
+    Raises:
+        ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter, or the first
+            ten trials all fail.
+        UnknownNameError: if `build` lacks a parameter, or the objective names a metric that there is not.
+        CheckpointError: if the study in `out` is damaged.
+        FileError: if `out` is in use by another process, holds something else, or cannot be written.
+    """
+    at_least("search: seed", seed, 0)
+    for name, value in (("trials", trials), ("total_epochs", total_epochs)):
+        if value is not None:
+            at_least(f"search: {name}", value, 1)
+    builder = Builder.of(build)
+    searched = builder.fitting(Space.of(space))
+    check_fit_parameters(searched)
+    for name, default in (("epochs", epochs), ("batch_size", batch_size)):
+        at_least(f"search: {name}", default, 1)
+    objectives = objectives_of(objective)
+    if until is not None and not isinstance(until, Reaches):
+        raise ArgumentError(
+            f'search: until must be md.search.reaches("accuracy", 0.98) or the like, got {quoted(until)}'
+        )
+    chosen = method_of(method, searched, seed, dict(method_options or {}))
+    if method != "grid" and (trials, until, total_epochs, total_seconds) == (None,) * 4:
+        raise ArgumentError(
+            f"search: {method} has no end of its own; give trials=100, or until=, total_epochs= or "
+            "total_seconds="
+        )
+    points = _first_points(first, searched)
+    train, validation = _split(x, y, validation_split, validation_data, seed)
+    task = Task(
+        builder,
+        train,
+        validation,
+        {"epochs": int(epochs), "batch_size": int(batch_size)},
+        dict(fit_options or {}),
+        callbacks,
+        seed,
+    )
+    identity = {
+        "space": searched.plain(),
+        "method": method,
+        "method_options": dict(chosen.settings()),
+        "seed": int(seed),
+        "objectives": [one.name for one in objectives],
+        "defaults": dict(task.default),
+        "first": points,
+        "data_sha256": data_sha256(*train, *validation),
+    }
+    arguments = {
+        "build": getattr(build, "__qualname__", type(build).__name__),
+        "trials": trials,
+        "total_epochs": total_epochs,
+        "until": None if until is None else [until.metric, until.value],
+    }
+    folder = None if out is None else StudyFolder(out, identity, arguments, resume)
+    if folder is None and resume:
+        raise ArgumentError("search: resume: give out, the folder of the study to go on with")
+    search = _Search(task, objectives, until, folder, verbose)
+    try:
+        schedule = Schedule(
+            chosen,
+            lambda point: chosen.rungs(point.get("epochs", epochs)),
+            Limits(trials, total_epochs, search.is_reached),
+            search.scores,
+            points,
+            None if folder is None else folder.logged.results,
+            None if folder is None else folder.logged.asked,
+        )
+        search.go(schedule, total_seconds)
+    finally:
+        if folder is not None:
+            folder.close()
+    results = list(schedule.results())
+    full = len(chosen.rungs(epochs))
+    return Study(
+        searched,
+        tuple(one.name for one in objectives),
+        search.signs(),
+        trials_of(results, full),
+        None if folder is None else folder.path,
+        method,
+        results,
+        task,
+    )
+
+
+@dataclass
+class _Search:
+    """A search that is running."""
+
+    task: Task
+    objectives: tuple[Objective, ...]
+    until: Reaches | None
+    folder: StudyFolder | None
+    verbose: bool
+
+    def __post_init__(self) -> None:
+        self._rises: dict[str, bool | None] = direction_known({})
+        self._failed: set[int] = set()
+        self._valued = False
+
+    def go(self, schedule: Schedule, seconds: float | None) -> None:
+        """Train until nothing is left to do."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while end is None or time.monotonic() < end:
+            job = schedule.next_job()
+            if self.folder is not None:
+                for asked in schedule.newly_asked:
+                    self.folder.add_points(*asked)
+            schedule.newly_asked.clear()
+            if job is None:
+                return
+            outcome = self._valued_outcome(self.task.outcome(job))
+            if self.folder is not None:
+                self.folder.add_results([(job, outcome)])
+            self._tell(job, outcome)
+            schedule.arrive(job, outcome)
+
+    def _valued_outcome(self, outcome: Outcome) -> Outcome:
+        """The outcome with the values of the objectives.
+
+        Raises:
+            UnknownNameError: an objective names a metric that there is not.
+        """
+        if outcome.state != DONE:
+            return outcome
+        self._learn(outcome)
+        try:
+            metrics = Metrics(outcome.metrics)
+            values = tuple(one.value(metrics) for one in self.objectives)
+        except NoValueError as error:
+            return replace(outcome, state=FAILED, reason=str(error))
+        except UnknownNameError:
+            raise
+        except Exception as error:
+            return replace(
+                outcome, state=FAILED, reason=f"objective: {type(error).__name__}: {error}"
+            )
+        return replace(outcome, values=values)
+
+    def _learn(self, outcome: Outcome) -> None:
+        """What metrics say of themselves; objectives and `until` are checked by the first outcome."""
+        if self._valued:
+            return
+        self._rises = direction_known(outcome.rises)
+        self.signs()
+        if self.until is not None:
+            self.until.holds(outcome.metrics, self._rises)
+        self._valued = True
+
+    def signs(self) -> tuple[int, ...]:
+        """1 or -1 for each objective; 1 for all as long as nothing is known of the metrics."""
+        if not self._valued and any(
+            one.sign == 0 and one.name not in self._rises for one in self.objectives
+        ):
+            return (1,) * len(self.objectives)
+        return tuple(one.sign_in(self._rises) for one in self.objectives)
+
+    def scores(self, outcome: Outcome) -> tuple[float, ...]:
+        """The values such that higher is better."""
+        if not outcome.values:
+            return ()
+        self._learn(outcome)
+        return comparable(outcome.values, self.signs())
+
+    def is_reached(self, outcome: Outcome) -> bool:
+        """Whether the search ends with this outcome."""
+        if self.until is None or outcome.state != DONE:
+            return False
+        self._learn(outcome)
+        return self.until.holds(outcome.metrics, self._rises)
+
+    def _tell(self, job: Job, outcome: Outcome) -> None:
+        if self.verbose:
+            print(trial_line(job, outcome, [one.name for one in self.objectives]), flush=True)
+        if outcome.state == FAILED and job.trial < _HOPELESS:
+            self._failed.add(job.trial)
+            if len(self._failed) == _HOPELESS:
+                raise ArgumentError(
+                    f"search: the first {_HOPELESS} trials have all failed; the last of them: "
+                    f"{outcome.reason}"
+                )
+
+
+def trial_line(job: Job, outcome: Outcome, objectives: Sequence[str]) -> str:
+    """What is printed when a training has ended."""
+    point = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in job.point.items()
+    )
+    values = ", ".join(f"{n} {v:.5g}" for n, v in zip(objectives, outcome.values, strict=False))
+    rung = f" after {job.epochs[-1]} epochs" if len(job.epochs) > 1 or job.rung else ""
+    return f"trial {job.trial}{rung}: {values or f'{outcome.state}: {outcome.reason}'}; {point}"
+
+
+def _split(
+    x: Any, y: Any, share: float, validation: Any, seed: int
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The rows that are trained on, and those that metrics are of."""
+    if validation is not None:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise ArgumentError("search: validation_data must be (x, y)")
+        check_same_rows(x, y)
+        return (x, y), (validation[0], validation[1])
+    rows = check_same_rows(x, y)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise ArgumentError(
+            f"search: validation_split must be above 0 and below 1, got {quoted(share)}: trials are "
+            f"compared on "
+            "rows that they were not trained on"
+        )
+    kept, held = split_rows(rows, share, seed)
+    return (rows_of(x, kept), rows_of(y, kept)), (rows_of(x, held), rows_of(y, held))
+
+
+def _first_points(first: Any, space: Space) -> list[Point]:
+    """The user's own points, checked; of an older study the best that this space has too."""
+    if isinstance(first, Study):
+        valued = [trial for trial in first.trials if trial.values]
+        best = sorted(valued, key=lambda t: (*(-s for s in first.scores(t)), t.number))
+        found = []
+        for trial in best:
+            try:
+                found.append(space.checked(trial.point, "search: first"))
+            except MagmaDNNError:
+                continue  # of another space
+            if len(found) == 10:
+                break
+        return found
+    points = [space.checked(point, f"search: first[{k}]") for k, point in enumerate(first)]
+    keys = [key_of(point) for point in points]
+    for k, key in enumerate(keys):
+        if key in keys[:k]:
+            raise ArgumentError(f"search: first[{k}]: is there twice")
+    return points
+
+
+__all__ = ["METHODS", "run", "trial_line"]

@@ -1,0 +1,139 @@
+"""Study: what a search has found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from magmadnn.calls import ExplainsAttributes
+from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.storage.printing import note
+from magmadnn.training import Model
+
+from .fronts import front
+from .objectives import comparable
+from .spaces.space import Space
+from .study_table import StudyTable, table_of
+from .trials.records import DONE, Job, Outcome, Trial
+from .trials.training import Task
+
+
+@dataclass(eq=False)
+class Study(ExplainsAttributes):
+    """The trials of a search.
+
+    Attributes:
+        space: what was searched.
+        objectives: their names, in the order of each trial's `values`.
+        signs: of each, 1 where higher is better and -1 where lower is.
+        trials: by number.
+        folder: where it is kept; None for nowhere.
+        method: how it was searched.
+    """
+
+    space: Space
+    objectives: tuple[str, ...]
+    signs: tuple[int, ...]
+    trials: list[Trial]
+    folder: Path | None = None
+    method: str = ""
+    _results: Sequence[tuple[Job, Outcome]] = field(default=(), repr=False)
+    _task: Task | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        states: dict[str, int] = {}
+        for trial in self.trials:
+            states[trial.state] = states.get(trial.state, 0) + 1
+        counted = ", ".join(f"{count} {state}" for state, count in states.items())
+        return f"<Study of {len(self.trials):,} trials ({counted or 'none'}), by {self.method}>"
+
+    @property
+    def best(self) -> Trial:
+        """The best trial of a search with one objective; of equal ones the first.
+
+        Trials that were stopped count only where none went to the end.
+
+        Raises:
+            ArgumentError: there are several objectives, so that there is no best one: see `pareto`.
+            NumericError: no trial has a value.
+        """
+        if len(self.objectives) > 1:
+            raise ArgumentError(
+                f"study.best: there are {len(self.objectives)} objectives; study.pareto() gives the "
+                f"trials that "
+                "no other one is better than in all of them"
+            )
+        trials = self._complete()
+        return max(trials, key=lambda trial: (*self.scores(trial), -trial.number))
+
+    def pareto(self) -> list[Trial]:
+        """The trials that no other is at least as good as in all objectives and better in one, by number.
+
+        Raises:
+            NumericError: no trial has a value.
+        """
+        trials = self._complete()
+        return [trials[k] for k in front([self.scores(trial) for trial in trials])]
+
+    def scores(self, trial: Trial) -> tuple[float, ...]:
+        """The values of a trial with signs such that higher is better; empty if it has none."""
+        return comparable(trial.values, self.signs) if trial.values else ()
+
+    def table(self) -> StudyTable:
+        """One row for each trial: state, parameters, objectives, metrics, seconds."""
+        return table_of(self.trials, list(self.space.dimensions), self.objectives)
+
+    def model(self, trial: Trial | int | None = None) -> Model:
+        """The trained model of a trial: it is trained again, to the same parameters.
+
+        Args:
+            trial: or its number; None: the best one.
+
+        Raises:
+            ArgumentError: the study was read from a folder, which does not hold `build` and data.
+        """
+        if self._task is None:
+            raise ArgumentError(
+                "study.model: a study that is read from its folder has neither build nor data; run the "
+                "search "
+                "with resume=True, which trains nothing again, and ask its result"
+            )
+        number = self.best.number if trial is None else getattr(trial, "number", trial)
+        found = [r for r in self._results if r[0].trial == number]
+        if not found:
+            raise ArgumentError(f"study.model: there is no trial {number}")
+        job, outcome = max(found, key=lambda result: result[0].rung)
+        model = self._task.model(job)
+        from magmadnn.storage.checkpoint import parameters_sha256
+
+        if outcome.parameters_sha256 != parameters_sha256(model.values().items()):
+            note(
+                f"study.model: trial {number} has other parameters than in the search: build, data or "
+                f"machine "
+                "have changed, or build does not depend on its arguments alone"
+            )
+        return model
+
+    def _complete(self) -> list[Trial]:
+        """The trials with values that went to the end; else those that got furthest."""
+        valued = [trial for trial in self.trials if trial.values]
+        if not valued:
+            reasons = [trial.reason for trial in self.trials if trial.reason]
+            raise NumericError(
+                "study: no trial has a value: "
+                + (f"the first failed: {reasons[0]}" if reasons else "none has ended")
+            )
+        done = [trial for trial in valued if trial.state == DONE]
+        most = max(trial.rungs for trial in valued)
+        return done or [trial for trial in valued if trial.rungs == most]
+
+
+def signs_of(objectives: Sequence[Any], rises: Mapping[str, bool | None]) -> tuple[int, ...]:
+    """1 or -1 for each objective.
+
+    Raises:
+        ArgumentError: nobody has said which values are better.
+    """
+    return tuple(one.sign_in(rises) for one in objectives)

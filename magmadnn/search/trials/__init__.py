@@ -1,0 +1,1 @@
+"""Trials: what one is, which comes next, and how it is trained."""

@@ -1,0 +1,79 @@
+"""Rows of the data of a search: which are kept back, taking them, and what tells data apart."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.data._structure import is_mapped, leaves, rebuild, row_count, take_rows
+from magmadnn.data.tables.libraries import is_column, is_table, raw_column, raw_table
+from magmadnn.data.tables.plain import is_foreign_data
+from magmadnn.errors import ArgumentError
+
+_WHOLE = 1 << 28  # bytes that are all looked at
+_ROWS = 1 << 16  # of larger arrays
+
+
+def count_rows(data: Any, name: str) -> int:
+    """Rows of arrays or of a table of another library."""
+    if is_foreign_data(data) or (not isinstance(data, np.ndarray) and is_table(data)):
+        return len(data)
+    return row_count(data, name)
+
+
+def rows_of(data: Any, rows: NDArray[np.int64]) -> Any:
+    """These rows of arrays, tables or columns, in the same structure."""
+    if isinstance(data, np.ndarray):
+        return take_rows(data, rows)
+    if is_foreign_data(data) or is_table(data) or is_column(data):
+        if hasattr(data, "iloc"):
+            return data.iloc[rows]
+        return data.take(rows) if hasattr(data, "combine_chunks") else data[rows]
+    return rebuild(data, partial(take_rows, rows=rows))
+
+
+def check_same_rows(x: Any, y: Any) -> int:
+    """How many rows x and y have.
+
+    Raises:
+        ArgumentError: if y is missing.
+        ShapeError: if they have different numbers.
+    """
+    if y is None:
+        raise ArgumentError("search: y is missing: a search needs arrays x and y, not an iterable")
+    if is_foreign_data(x) or is_foreign_data(y):
+        return count_rows(x, "x")
+    return row_count([x, y], "data")
+
+
+def data_sha256(*parts: Any) -> str:
+    """SHA-256, in hex, of data: of all values up to 256 MB, of 65,536 rows beyond."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for name, array in _arrays(part):
+            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+            if array.dtype == object:
+                digest.update(repr(array.tolist()).encode())
+                continue
+            if array.nbytes > _WHOLE or is_mapped(array):
+                array = array[:: max(1, len(array) // _ROWS)]
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _arrays(part: Any) -> list[tuple[str, NDArray[Any]]]:
+    if part is None:
+        return []
+    if isinstance(part, np.ndarray):
+        return [("", part)]
+    if is_table(part):
+        table = raw_table(part, "x")
+        named = zip(table.names, table.columns, strict=True)
+        return [(name, raw_column(column, name).values) for name, column in named]
+    if is_column(part):
+        return [("", raw_column(part).values)]
+    return [(name, np.asarray(array)) for name, array in leaves(part, "")]

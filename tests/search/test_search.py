@@ -1,0 +1,434 @@
+"""`md.search.run` in one process: grid and random, ends, objectives, failures, resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.data import split_rows
+from magmadnn.errors import (
+    ArgumentError,
+    CheckpointError,
+    FileError,
+    MagmaDNNError,
+    NumericError,
+    UnknownNameError,
+)
+from magmadnn.storage.holding import Holding
+from tests.mistakes import error_of
+from tests.search.problems import GRID, SPACE, S, build, table, untimed
+
+X, Y = table()
+
+
+def run(space: Any = None, **options: Any) -> Any:
+    options = {"method": "random", "trials": 6, "epochs": 2, "seed": 3, **options}
+    return S.run(options.pop("build", build), space or SPACE, X, Y, **options)
+
+
+def test_a_grid_search_is_brute_force() -> None:
+    study = S.run(build, GRID, X, Y, method="grid", epochs=3, objective="accuracy", seed=5)
+    kept, held = split_rows(len(X), 0.2, 5)
+    expected = []
+    for lr in [0.01, 0.1, 0.5]:
+        for units in [3, 5]:
+            for batch_size in [16, 97]:
+                seed = study._task.seed_of(len(expected))
+                model = build(lr, units, seed)
+                model.fit(X[kept], Y[kept], batch_size=batch_size, epochs=3, verbose=False)
+                expected.append(model.evaluate(X[held], Y[held]))
+    assert [t.metrics["accuracy"] for t in study.trials] == [m["accuracy"] for m in expected]
+    assert [t.metrics["loss"] for t in study.trials] == [m["loss"] for m in expected]
+    best = max(range(12), key=lambda k: (expected[k]["accuracy"], -k))
+    assert study.best.number == best
+    assert [t.point["learning_rate"] for t in study.trials[:5]] == [0.01] * 4 + [0.1]
+    assert {t.state for t in study.trials} == {"done"}
+
+
+def test_the_model_is_the_trial_s() -> None:
+    study = run(objective="accuracy")
+    model = study.model()
+    _, held = split_rows(len(X), 0.2, 3)
+    assert model.evaluate(X[held], Y[held])["loss"] == study.best.metrics["loss"]
+    other = study.model(2)
+    assert other.evaluate(X[held], Y[held])["loss"] == study.trials[2].metrics["loss"]
+
+
+def test_random_points_depend_on_the_seed_and_their_number_only() -> None:
+    few, more, other = (
+        [t.point for t in run(trials=n, epochs=1, seed=s).trials]
+        for n, s in [(3, 1), (6, 1), (3, 2)]
+    )
+    assert more[:3] == few
+    assert other != few
+
+
+def test_random_in_a_finite_space_has_each_point_once_and_ends() -> None:
+    study = run({"units": S.integer(1, 7)}, trials=50, epochs=1)
+    assert sorted(t.point["units"] for t in study.trials) == list(range(1, 8))
+
+
+def test_trials_get_seeds_of_their_own_where_build_takes_one() -> None:
+    seen = []
+
+    def seeded(units: int, seed: int) -> Any:
+        seen.append(seed)
+        return build(units=units, seed=seed)
+
+    run({"units": S.integer(1, 4)}, method="grid", trials=None, build=seeded)
+    assert len(set(seen)) == 4
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def test_until_ends_at_the_first_trial_that_is_good_enough() -> None:
+    all_of_them = run(trials=12, objective="accuracy", epochs=4)
+    values = [t.value for t in all_of_them.trials]
+    wanted = sorted(values)[-3]
+    first = next(k for k, value in enumerate(values) if value >= wanted)
+    assert 0 < first < 11  # or nothing is shown
+    study = run(trials=12, objective="accuracy", epochs=4, until=S.reaches("accuracy", wanted))
+    assert [t.value for t in study.trials] == values[: first + 1]
+    down = run(trials=12, epochs=4, until=S.reaches("loss", all_of_them.trials[5].metrics["loss"]))
+    losses = [t.metrics["loss"] for t in all_of_them.trials]
+    assert len(down.trials) == 1 + next(k for k in range(12) if losses[k] <= losses[5])
+
+
+def test_a_budget_of_epochs_ends_the_search() -> None:
+    study = run(
+        {"epochs": S.choice([2, 3]), "lr": S.uniform(0.1, 0.2)}, trials=None, total_epochs=10
+    )
+    spent = [t.metrics["epochs"] for t in study.trials]
+    assert sum(spent[:-1]) < 10 <= sum(spent)
+
+
+def test_a_budget_of_seconds_ends_the_search() -> None:
+    study = run(trials=10**6, total_seconds=0.3)
+    assert 1 <= len(study.trials) < 10**5
+
+
+# --- objectives -----------------------------------------------------------------------------------
+
+
+def test_objectives_are_metrics_or_functions() -> None:
+    by_loss = run()
+    assert by_loss.best.value == min(t.metrics["loss"] for t in by_loss.trials)
+    by_function = run(objective=lambda m: -m["loss"])
+    assert by_function.best.number == by_loss.best.number
+    worst = run(objective="max loss")
+    assert worst.best.value == max(t.metrics["loss"] for t in by_loss.trials)
+
+
+def test_several_objectives_have_a_front() -> None:
+    study = run(
+        trials=15,
+        objective={"accuracy": "accuracy", "size": lambda m: -m["train_loss"]},
+        epochs=3,
+    )
+    scores = [t.values for t in study.trials]
+    front = [
+        t.number
+        for t in study.trials
+        if not any(
+            all(a >= b for a, b in zip(other, t.values, strict=True)) and other != t.values
+            for other in scores
+        )
+    ]
+    assert [t.number for t in study.pareto()] == front
+    kind, text = error_of(lambda: study.best)
+    assert kind is ArgumentError
+    assert "study.pareto()" in text
+
+
+@pytest.mark.parametrize(
+    ("objective", "reason"),
+    [
+        (lambda m: math.nan if m["loss"] < 0.68 else 1.0, "objective objective is nan"),
+        (lambda m: "good" if m["loss"] < 0.68 else 1.0, "gave 'good', expected a number"),
+        (lambda m: None if m["loss"] < 0.68 else 1.0, "gave None, expected a number"),
+        (lambda m: 1 / 0 if m["loss"] < 0.68 else 1.0, "objective: ZeroDivisionError"),
+    ],
+)
+def test_an_objective_without_a_value_fails_the_trial(objective: Any, reason: str) -> None:
+    study = run(trials=12, objective=objective, epochs=4)
+    failed = [t for t in study.trials if t.state == "failed"]
+    assert 0 < len(failed) < 12
+    assert all(reason in t.reason and t.metrics["loss"] < 0.68 and not t.values for t in failed)
+    assert study.best.metrics["loss"] >= 0.68
+
+
+def test_an_objective_of_a_metric_that_is_not_there_ends_the_search() -> None:
+    kind, text = error_of(lambda: run(objective=lambda m: m["acuracy"]))
+    assert kind is UnknownNameError
+    assert "did you mean 'accuracy'?" in text
+    kind, text = error_of(lambda: run(objective="train_los"))
+    assert kind in (UnknownNameError, ArgumentError)
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_failed_trials_are_in_the_table_with_their_reason() -> None:
+    def fragile(learning_rate: float, units: int) -> Any:
+        if units == 3:
+            raise RuntimeError("three is too few")
+        return build(learning_rate, units)
+
+    study = run(build=fragile, trials=8)
+    failed = [t for t in study.trials if t.state == "failed"]
+    assert failed and all(t.point["units"] == 3 for t in failed)
+    assert {t.reason for t in failed} == {"RuntimeError: three is too few"}
+    assert study.best.point["units"] == 5
+    rows = [row for row in study.table() if row["state"] == "failed"]
+    assert [row["reason"] for row in rows] == [t.reason for t in failed]
+
+
+def test_a_loss_that_is_not_finite_fails_the_trial() -> None:
+    study = run({"lr": S.choice([0.1, 3e38])}, trials=2, epochs=4)
+    states = {t.point["learning_rate"]: t for t in study.trials}
+    assert states[0.1].state == "done"
+    assert states[3e38].state == "failed"
+    assert states[3e38].reason
+
+
+def test_no_memory_is_a_state() -> None:
+    def large(units: int) -> Any:
+        if units == 2:
+            raise MemoryError
+        return build(units=units)
+
+    study = run({"units": S.integer(1, 3)}, method="grid", trials=None, build=large)
+    assert [t.state for t in study.trials] == ["done", "out of memory", "done"]
+
+
+def test_a_search_of_failures_only_ends_soon() -> None:
+    def broken(units: int) -> Any:
+        raise RuntimeError(f"no {units}")
+
+    kind, text = error_of(lambda: run({"units": S.integer(1, 99)}, build=broken, trials=99))
+    assert kind is ArgumentError
+    assert "the first 10 trials have all failed; the last of them: RuntimeError: no" in text
+    study = run({"units": S.integer(1, 3)}, build=broken)
+    assert error_of(lambda: study.best)[0] is NumericError
+
+
+def unreturning(learning_rate: float, units: int) -> None:
+    build(learning_rate, units)
+
+
+def demanding(learning_rate: float, units: int, depth: int) -> Any:
+    return build(learning_rate, units + depth)
+
+
+REFUSED = [
+    ({"space": {"learning_rat": S.uniform(0.1, 1.0)}}, UnknownNameError, "did you mean 'learning_rate'?"),
+    ({"method": "bayes"}, UnknownNameError, "known are"),
+    ({"trials": None}, ArgumentError, "random has no end of its own; give trials=100"),
+    ({"trials": 0}, ArgumentError, "trials must be an integer of at least 1, got 0"),
+    ({"validation_split": 0.0}, ArgumentError, "validation_split must be above 0 and below 1"),
+    ({"resume": True}, ArgumentError, "give out"),
+    ({"until": 0.9}, ArgumentError, "until must be md.search.reaches"),
+    ({"objective": 3}, ArgumentError, "expected a metric"),
+    ({"objective": ["loss", "loss"]}, ArgumentError, "of different names"),
+    ({"first": [{"learning_rate": 0.1}]}, ArgumentError, "first[0]: units has to be given"),
+    ({"first": [{"learning_rate": 9.0, "units": 3}]}, ArgumentError, "learning_rate is 9.0, which"),
+    ({"build": build()}, ArgumentError, "build must be a function"),
+    ({"build": unreturning, "trials": 12}, ArgumentError, "is its return missing?"),
+    ({"build": lambda learning_rate, units: build(learning_rate)}, ArgumentError, "never uses"),
+    ({"build": demanding}, ArgumentError, "build needs depth"),
+    ({"space": {"batch_size": S.uniform(1.0, 9.0)}}, ArgumentError, "batch_size must be an integer"),
+    ({"space": {"epochs": S.integer(0, 3)}}, ArgumentError, "epochs must be an integer of at least 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "kind", "words"), REFUSED)
+def test_wrong_searches_are_refused(options: Any, kind: type, words: str) -> None:
+    found, text = error_of(lambda: run(**options))
+    assert found is kind
+    assert words in text
+    assert "\n" not in text
+
+
+# --- first points and older studies ----------------------------------------------------------------
+
+
+def test_known_points_come_first_and_once() -> None:
+    first = [{"lr": 0.1, "units": 5}]
+    kind, text = error_of(lambda: run(GRID, first=first, method="grid"))
+    assert (kind is UnknownNameError and "did you mean" in text) or "lr" in text
+    point = {"learning_rate": 0.1, "units": 5, "batch_size": 16}
+    study = run(GRID, first=[point], method="grid", trials=None)
+    assert study.trials[0].point == point
+    assert len(study.trials) == 12
+    assert sum(t.point == point for t in study.trials) == 1
+
+
+def test_an_older_study_gives_its_best_points() -> None:
+    old = run(trials=14, objective="accuracy")
+    new = run(trials=12, first=old, seed=9)
+    best = sorted(old.trials, key=lambda t: (-t.value, t.number))[:10]
+    assert [t.point for t in new.trials[:10]] == [t.point for t in best]
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = run(trials=9)
+    calls = []
+
+    def counting(learning_rate: float, units: int, seed: int) -> Any:
+        calls.append(seed)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return build(learning_rate, units, seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(build=counting, trials=9, out=tmp_path / "study")
+    assert len(calls) == 5
+    study = run(build=counting, trials=9, out=tmp_path / "study", resume=True)
+    assert untimed(study) == untimed(whole)
+    assert len(calls) == 10  # four were done, and none of these again
+    again = run(build=counting, trials=9, out=tmp_path / "study", resume=True)
+    assert study.table().to_csv() == again.table().to_csv()  # times too
+    assert len(calls) == 10
+    more = run(build=counting, trials=11, out=tmp_path / "study", resume=True)
+    assert untimed(more) == untimed(run(trials=11))
+
+
+def test_other_studies_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    run(trials=2, out=out)
+    for options, words in [
+        ({}, "give resume=True"),
+        ({"resume": True, "seed": 4}, "its seed is 3, this one's 4"),
+        ({"resume": True, "space": {"units": S.integer(1, 3)}}, "its space is"),
+        ({"resume": True, "objective": "accuracy"}, "its objectives is"),
+        ({"resume": True, "epochs": 5}, "its defaults is"),
+        ({"resume": True, "method": "grid", "space": GRID}, "holds another study"),
+    ]:
+        kind, text = error_of(lambda options=options: run(trials=2, out=out, **options))
+        assert kind is ArgumentError
+        assert words in text
+
+
+def test_a_folder_in_use_or_of_others_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    run(trials=2, out=out)
+    holding = Holding(out, "search")
+    try:
+        kind, text = error_of(lambda: run(trials=2, out=out, resume=True))
+    finally:
+        holding.release()
+    assert kind is FileError and "it is in use by this process" in text
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    kind, text = error_of(lambda: run(out=tmp_path / "other"))
+    assert kind is FileError and "'notes.txt'" in text
+    kind, text = error_of(lambda: run(out=tmp_path / "nothing", resume=True))
+    assert kind is CheckpointError
+
+
+@pytest.mark.parametrize("cut", [1, 20, 150])
+def test_a_line_that_is_not_whole_is_done_again(tmp_path: Path, cut: int, capsys: Any) -> None:
+    out = tmp_path / "study"
+    whole = run(trials=4, out=out)
+    log = out / "trials.log"
+    data = log.read_bytes()
+    log.write_bytes(data[:-cut])
+    study = run(trials=4, out=out, resume=True)
+    assert untimed(study) == untimed(whole)
+    assert "the last line is not whole" in capsys.readouterr().err
+
+
+def test_a_damaged_line_is_told(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    run(trials=4, out=out)
+    log = out / "trials.log"
+    lines = log.read_bytes().splitlines(keepends=True)
+    for damaged in (
+        [lines[0], lines[1].replace(b'"trial":1', b'"trial":7'), *lines[2:]],
+        [lines[0], *lines[2:]],
+        [lines[1], lines[0], *lines[2:]],
+        [lines[0], lines[0], *lines[2:]],
+    ):  # fmt: skip
+        log.write_bytes(b"".join(damaged))
+        kind, text = error_of(lambda: run(trials=4, out=out, resume=True))
+        assert kind is CheckpointError
+        assert "is damaged or was edited" in text
+
+
+def test_the_log_is_lines_of_json(tmp_path: Path) -> None:
+    run(trials=3, out=tmp_path / "study")
+    lines = (tmp_path / "study" / "trials.log").read_text().splitlines()
+    records = [json.loads(line.partition(" ")[2]) for line in lines]
+    assert [record["trial"] for record in records] == [0, 1, 2]
+    assert all(set(record["point"]) == {"learning_rate", "units"} for record in records)
+
+
+def test_a_full_disk_leaves_the_log_whole(tmp_path: Path, monkeypatch: Any) -> None:
+    from magmadnn.storage.disk import calls
+
+    out, written = tmp_path / "study", []
+    plain = calls.write
+
+    def full(descriptor: int, data: memoryview) -> int:
+        written.append(len(data))
+        if len(written) > 3:
+            plain(descriptor, data[:40])
+            raise OSError(28, "No space left on device")
+        return plain(descriptor, data)
+
+    monkeypatch.setattr(type(calls), "write", lambda self, descriptor, data: full(descriptor, data))
+    kind, text = error_of(lambda: run(trials=6, out=out))
+    assert kind is FileError and "the disk is full" in text
+    monkeypatch.undo()
+    study = run(trials=6, out=out, resume=True)
+    assert untimed(study) == untimed(run(trials=6))
+
+
+def test_validation_data_and_class_weights() -> None:
+    study = run(
+        trials=3, validation_data=(X[:30], Y[:30]), fit_options={"class_weight": "balanced"}
+    )
+    model = build(
+        *[study.trials[1].point[n] for n in ("learning_rate", "units")], study._task.seed_of(1)
+    )
+    model.fit(X, Y, epochs=2, class_weight="balanced", verbose=False)
+    assert study.trials[1].metrics["loss"] == model.evaluate(X[:30], Y[:30])["loss"]
+
+
+def test_tables_of_pandas_and_preparation_fitted_inside() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X * 100 + 3, columns=list("abcde"))
+    labels = pandas.Series(np.where(Y, "yes", "no"))
+
+    def prepared(units: int) -> Any:
+        model = build(units=units)
+        return md.Model(
+            inputs=model.inputs,
+            outputs=model.outputs,
+            loss="cross_entropy",
+            optimizer="adam",
+            metrics=["accuracy"],
+            preparation=md.data.Standardize(),
+        )
+
+    space = {"units": S.integer(2, 3)}
+    study = S.run(prepared, space, frame, labels, method="grid", epochs=2, seed=1)
+    kept, _ = split_rows(len(X), 0.2, 1)
+    made = study.model().preparation
+    assert [t.state for t in study.trials] == ["done", "done"]
+    np.testing.assert_allclose(made.mean, (X[kept] * 100 + 3).mean(axis=0), rtol=1e-4)
+
+
+def test_errors_are_ours() -> None:
+    assert issubclass(error_of(lambda: S.run(build, SPACE, X, Y, trails=3))[0], MagmaDNNError)
+    assert "column" in error_of(lambda: run(trials=2).table()["nothing"])[1]
