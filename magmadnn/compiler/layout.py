@@ -7,16 +7,21 @@ stand-ins holds for all sizes.
 
 A conversion of half precision that kernels do as they read (`loads.py`) is a view too: of its operand's
 memory, whose strides and dtype its stand-in has.
+
+So is a matrix that a product reads in place though its rows, or columns, are several axes of memory
+(`regions/joined_axes.py`). Its stand-in keeps all these axes; `Layouts.joined` says how many are rows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from magmadnn.compiler.kernels.gemm import MOST_AXES
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
     FULL,
@@ -41,6 +46,7 @@ class Layouts:
     Attributes:
         arrays: a stand-in for each node.
         bases: the node whose memory a node's value lies in; itself where it has memory of its own.
+        joined: matrices that lie in memory as more axes, and how many of these are their rows.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class Layouts:
         nodes: Iterable[Node],
         copied: Container[Node] = (),
         loads: Container[Node] = (),
+        joinable: Mapping[Node, Sequence[Node]] = MappingProxyType({}),
     ) -> None:
         """Lay out.
 
@@ -55,9 +62,12 @@ class Layouts:
             nodes: of a program, in order.
             copied: movements that get memory of their own, though they could be views.
             loads: conversions that get none: readers convert what lies in their operand's memory.
+            joinable: matrices that may lie in memory as more axes, with the movements that read them.
         """
         self.arrays: dict[Node, Array] = {}
         self.bases: dict[Node, Node] = {}
+        self.joined: dict[Node, int] = {}
+        self._joinable = joinable
         self._sizes: dict[str, int] = {}
         self._loaded: dict[Node, Node] = {}
         self._copied, self._loads = copied, loads
@@ -76,6 +86,7 @@ class Layouts:
         other._sizes = self._sizes
         other._copied = {new[node] for node in self.bases if node in self._copied}
         other._loads = {new[node] for node in self.bases if node in self._loads}
+        other.joined = {new[node]: rows for node, rows in self.joined.items()}
         return other
 
     def laid_out(self, new: Mapping[Node, Node]) -> Layouts | None:
@@ -86,9 +97,14 @@ class Layouts:
         """
         copied = {new[node] for node in self.bases if node in self._copied}
         loads = {new[node] for node in self.bases if node in self._loads}
-        other = Layouts(new.values(), copied, loads)
+        joinable = {
+            new[node]: tuple(new[reader] for reader in readers)
+            for node, readers in self._joinable.items()
+        }
+        other = Layouts(new.values(), copied, loads, joinable)
         alike = all(other.bases[new[node]] is new[base] for node, base in self.bases.items())
-        return other if alike else None
+        same = other.joined == {new[node]: rows for node, rows in self.joined.items()}
+        return other if alike and same else None
 
     @staticmethod
     def bytes_of(spec: Spec) -> int:
@@ -120,8 +136,14 @@ class Layouts:
         if len(node.inputs) != 1 or node in self._copied:
             return None
         source = self.arrays[node.inputs[0]]
+        if node.inputs[0] in self.joined:
+            self.joined[node] = source.ndim - self.joined[node.inputs[0]]
+            return self.seen(node, source, self._sizes)
         if self._is_assembled(node, source):
             return None
+        if rows := self._joined_rows(node, source):
+            self.joined[node] = rows
+            return source
         result = self.seen(node, source, self._sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
         return result if same_memory and result.dtype == source.dtype else None
@@ -136,6 +158,32 @@ class Layouts:
         part, _ = next(iter(node.op.boxes(result, source, **attributes)))
         return bool(part.size < result.size)
 
+    def _joined_rows(self, node: Node, source: Array) -> int:
+        """How many leading axes of a movement's operand are the rows of the matrix that it gives.
+
+        0 where it is no matrix in the order of the operand's elements, is a view as it is, or has readers
+        that take it for more than a matrix or a transposed one.
+        """
+        if (
+            node not in self._joinable
+            or source.flags.c_contiguous
+            or node.inputs[0] in self._loaded
+        ):
+            return 0
+        packed = np.empty(source.shape, np.uint8)  # of which nothing is read
+        matrix = self._moved(node, packed, self._sizes)
+        kept = matrix.flags.c_contiguous and matrix.ctypes.data == packed.ctypes.data
+        if not kept or matrix.size != packed.size or _is_reshaped(source, matrix.shape):
+            return 0
+        readers = (self._moved(reader, matrix, self._sizes) for reader in self._joinable[node])
+        if not all(_is_transpose(found, matrix) for found in readers):
+            return 0
+        for rows in range(1, source.ndim):
+            most = max(rows, source.ndim - rows)
+            if math.prod(source.shape[:rows]) == matrix.shape[0] and most <= MOST_AXES:
+                return rows
+        return 0
+
     def seen(self, node: Node, source: Array, sizes: Mapping[str, int]) -> Array:
         """What a movement, or a conversion on reading, makes of its operand's memory.
 
@@ -146,9 +194,23 @@ class Layouts:
         """
         if node in self._loads:
             return source
+        if node in self.joined:
+            if node.inputs[0] not in self.joined:
+                return source
+            rows = self.joined[node.inputs[0]]
+            return source.transpose((*range(rows, source.ndim), *range(rows)))
+        return self._moved(node, source, sizes)
+
+    @staticmethod
+    def _moved(node: Node, source: Array, sizes: Mapping[str, int]) -> Array:
+        """What the NumPy function of a movement gives."""
         assert isinstance(node.op, Op)
         attributes = {k: substitute(v, sizes) for k, v in node.attributes.items()}
         return np.asarray(node.op.numpy(source, **attributes))
+
+    def is_factor(self, node: Node) -> bool:
+        """Whether kernels of products can read a matrix, or a stack of them, where it lies."""
+        return node in self.joined or is_gemm_operand(self.arrays[node])
 
     def is_view(self, node: Node) -> bool:
         """Whether the node is other strides over memory that another node owns."""
@@ -237,11 +299,18 @@ def broadcast(array: Array, domain: tuple[int, ...]) -> Array | None:
 
 def row_axes(seen: Array) -> list[tuple[int, int]]:
     """The leading axes of an array [..., columns], as few as can be: (size, elements apart)."""
+    return fewest_axes(seen.shape[:-1], seen.strides[:-1], seen.itemsize)
+
+
+def fewest_axes(
+    shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> list[tuple[int, int]]:
+    """Axes of an array, as few as can be: (size, elements apart)."""
     axes: list[tuple[int, int]] = []
-    for size, stride in zip(seen.shape[:-1], seen.strides[:-1], strict=True):
+    for size, stride in zip(shape, strides, strict=True):
         if size == 1:
             continue
-        step = stride // seen.itemsize
+        step = stride // itemsize
         if axes and axes[-1][1] == step * size:
             size *= axes.pop()[0]
         axes.append((size, step))
@@ -255,6 +324,22 @@ def _is_packed(axes: list[tuple[int, int]], step: int) -> bool:
             return False
         step *= size
     return True
+
+
+def _is_reshaped(array: Array, shape: tuple[int, ...]) -> bool:
+    """Whether an array is seen in another shape without a copy."""
+    view = array.view()
+    try:
+        view.shape = shape
+    except AttributeError:  # it would have to be copied
+        return False
+    return True
+
+
+def _is_transpose(array: Array, matrix: Array) -> bool:
+    """Whether it is a matrix with rows and columns exchanged, in the same memory."""
+    same = array.ctypes.data == matrix.ctypes.data
+    return same and array.shape == matrix.shape[::-1] and array.strides == matrix.strides[::-1]
 
 
 def is_gemm_operand(array: Any) -> bool:

@@ -11,6 +11,7 @@ from .formula import Formula
 from .kernel import hashed_once
 from .operands import Operand, Result, all_slots
 
+MOST_AXES = 4  # of memory that make the rows of a factor, and as many its columns
 PLAIN_SLOTS = ("row0", "row1", "column0", "column1", "k", "a", "lda", "b", "ldb", "c", "ldc")
 
 
@@ -62,6 +63,11 @@ class Loading:
         return cls(half, half)
 
 
+def axis_slots(side: str) -> tuple[str, ...]:
+    """Slots of the axes that are "row" or "column" of A: sizes and elements apart, the outermost first."""
+    return tuple(f"a_{side}_{what}{k}" for k in range(MOST_AXES) for what in ("size", "step"))
+
+
 @hashed_once
 @dataclass(frozen=True)
 class Gemm:
@@ -69,7 +75,8 @@ class Gemm:
 
     Slots: `row0, row1, column0, column1`, the part of C to compute; `k`; `a, lda, b, ldb, c, ldc`, the
     addresses of the whole matrices and the elements from row to row; `cuts`, how the emitter cuts its loops
-    for these sizes, in its own terms, 0 by its own rule; then those of the epilogue.
+    for these sizes, in its own terms, 0 by its own rule; then those of the axes of A, where they are joined,
+    and of the epilogue.
 
     Attributes:
         dtype: float32 or float64, of everything but what loadings say.
@@ -82,6 +89,9 @@ class Gemm:
         load_b: the same of B. Emitters for devices know factors that are both stored as `halves` only.
         shared: "a" or "b", a factor that was copied for all parts of C, as the emitter says; then slot `lda`
             or `ldb` is the distance of the copy's blocks. "": both lie in memory as they are.
+        joined_a: 0, or of how many axes of memory the rows of A are: then A is a matrix whose rows are
+            the leading axes of a strided array, and its columns the others, each joined in their order.
+            It is not transposed, loaded or shared, and `lda` is not used.
     """
 
     dtype: str
@@ -93,6 +103,7 @@ class Gemm:
     load_a: Loading | None = None
     load_b: Loading | None = None
     shared: str = ""
+    joined_a: int = 0
 
     @property
     def halves(self) -> str | None:
@@ -103,4 +114,5 @@ class Gemm:
     @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
-        return (*PLAIN_SLOTS, "cuts", *(self.epilogue.slots if self.epilogue else ()))
+        axes = (*axis_slots("row"), *axis_slots("column")) if self.joined_a else ()
+        return (*PLAIN_SLOTS, "cuts", *axes, *(self.epilogue.slots if self.epilogue else ()))

@@ -375,6 +375,7 @@ def _lower_gemm(
         unread=main is product and main not in set(needed),
         load_a=_loading(layouts, a),
         load_b=_loading(layouts, b),
+        joined_a=layouts.joined.get(a, 0),
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
     writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))
@@ -390,4 +391,6 @@ def _loading(layouts: Layouts, factor: Node) -> Loading | None:
 def _is_transposed(layouts: Layouts, node: Node) -> bool:
     """Whether a matrix lies in memory column by column."""
     array = layouts.arrays[node]
-    return bool(array.strides[-2] == array.itemsize and array.strides[-1] != array.itemsize)
+    return node not in layouts.joined and bool(
+        array.strides[-2] == array.itemsize and array.strides[-1] != array.itemsize
+    )

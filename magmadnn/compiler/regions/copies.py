@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from magmadnn.compiler.kernels.operands import FULL
-from magmadnn.compiler.layout import Layouts, is_gemm_operand
+from magmadnn.compiler.layout import Layouts
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
+from .joined_axes import joinable
 from .loads import illegal_loads, possible_loads
 from .region import matrix_of
 
@@ -34,15 +35,17 @@ def layouts_of(
     Args:
         program: what is compiled.
         compilable: whether compiled code can do a node.
-        rounding: whether kernels round float32 to half precision as they read it; they all widen halves.
+        rounding: whether kernels round float32 to half precision as they read it; they all widen
+            halves. Those that round, on the CPU, also read matrices of joined axes.
     """
     nodes, loads = program.nodes(), possible_loads(program, compilable, rounding)
+    joined = joinable(program, compilable) if rounding else {}
     while True:
-        layouts = Layouts(nodes, (), loads)
+        layouts = Layouts(nodes, (), loads, joined)
         copied = {i for node in nodes for i in _unreadable(node, layouts, compilable)}
         illegal = illegal_loads(program, layouts, copied, compilable, rounding)
         if not illegal:
-            return Layouts(nodes, copied, loads) if copied else layouts
+            return Layouts(nodes, copied, loads, joined) if copied else layouts
         loads -= illegal
 
 
@@ -66,7 +69,7 @@ def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
     if op.kind is OpKind.REDUCTION:
         return _is_walked(node.attributes.get("axis"), operand, layouts)
     if op.kind is OpKind.CONTRACTION and operand.ndim > 1:
-        return is_gemm_operand(layouts.arrays[operand])
+        return layouts.is_factor(operand)
     return True
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, STRIDED, STRIDED_COLUMN
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
-from magmadnn.compiler.layout import Layouts, is_gemm_operand
+from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.stages import combined_by, is_reduction
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
@@ -290,8 +290,7 @@ class Fusion:
 
     def _is_gemm(self, node: Node) -> bool:
         """Whether it is a product of matrices, or stacks of them, with contiguous rows or columns."""
-        operands = (self.layouts.arrays[i] for i in node.inputs)
-        return is_product(node) and all(map(is_gemm_operand, operands))
+        return is_product(node) and all(map(self.layouts.is_factor, node.inputs))
 
     # --- merging ----------------------------------------------------------------------------------
 

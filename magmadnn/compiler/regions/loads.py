@@ -12,7 +12,7 @@ import numpy as np
 
 from magmadnn.compiler.formulas import converts_half, widens
 from magmadnn.compiler.kernels.formula import HALVES
-from magmadnn.compiler.layout import Layouts, is_gemm_operand
+from magmadnn.compiler.layout import Layouts
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
@@ -91,7 +91,7 @@ def _converts(node: Node, layouts: Layouts, copied: set[Node], rounding: bool) -
     if node.op.kind is OpKind.CONTRACTION:
         arrays = [layouts.arrays[i] for i in node.inputs]
         alike = rounding or len({a.dtype for a in arrays}) == 1
-        readable = (i in copied or is_gemm_operand(layouts.arrays[i]) for i in node.inputs)
+        readable = (i in copied or layouts.is_factor(i) for i in node.inputs)
         return is_product(node) and node.dtype == np.float32 and alike and all(readable)
     return node.op.kind in (OpKind.POINTWISE, OpKind.REDUCTION)
 

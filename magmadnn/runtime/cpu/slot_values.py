@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from magmadnn.compiler.kernels.gemm import MOST_AXES, Gemm, axis_slots
 from magmadnn.compiler.kernels.operands import FULL, ROW_AXES
-from magmadnn.compiler.layout import broadcast, row_axes
+from magmadnn.compiler.layout import broadcast, fewest_axes, row_axes
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of, reduced_by
@@ -35,8 +36,14 @@ def slot_values(
         (elements,) = bind_shape((product(reduced_by(region).inputs[0].shape),), sizes)
         values["row1"] = elements // max(rows * columns, 1)
     if region.kind is RegionKind.GEMM:
-        values["k"] = arrays[product_of(region).inputs[0]].shape[-1]
+        assert isinstance(lowered.kernel, Gemm)
+        a = arrays[product_of(region).inputs[0]]
+        joined = lowered.kernel.joined_a
+        values["k"] = math.prod(a.shape[joined:]) if joined else a.shape[-1]
         values["cuts"] = 0
+        if joined:
+            values |= _joined_slots("row", a.shape[:joined], a.strides[:joined], a.itemsize)
+            values |= _joined_slots("column", a.shape[joined:], a.strides[joined:], a.itemsize)
     for slot, node, spread in (*lowered.reads, *lowered.writes):
         array = arrays[node]
         values[slot] = array.ctypes.data
@@ -63,6 +70,15 @@ def _strided_slots(slot: str, array: Array, shape: tuple[int, ...]) -> dict[str,
     axes = [(1, 0)] * (ROW_AXES - len(axes)) + axes
     sizes = {f"{slot}_size{k}": size for k, (size, _) in enumerate(axes) if k}
     return sizes | {f"{slot}_step{k}": step for k, (_, step) in enumerate(axes)}
+
+
+def _joined_slots(
+    side: str, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> dict[str, int]:
+    """The axes of memory that are the rows, or the columns, of a factor."""
+    axes = fewest_axes(shape, strides, itemsize)
+    axes = [(1, 0)] * (MOST_AXES - len(axes)) + axes
+    return dict(zip(axis_slots(side), (number for axis in axes for number in axis), strict=True))
 
 
 def _row_stride(array: Any, single: int = 0) -> int:

@@ -40,6 +40,8 @@ from .loops import Nest
 from .read import readers_of
 from .register_tile import Tile, largest_tile
 
+_ADDRESS = 8  # bytes
+
 
 def tile_for(gemm: Gemm, target: Target) -> Tile:
     """The register tile in use on `target`; parts of C are best cut at multiples of it."""
@@ -76,12 +78,16 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         (gemm.transpose_a, gemm.transpose_b),
         readers_of(gemm, target),
         gemm.shared,
+        gemm.joined_a > 0,
         Finishing(gemm, code.function.name),
     ).write()
 
 
 def layout(gemm: Gemm, target: Target) -> dict[str, int]:
-    """Where in scratch memory lie copies of B and A, sums of the last panel and of others, kept copies."""
+    """Where in scratch memory lie copies of B and A, sums of the last panel and of others, kept copies.
+
+    And of a factor of joined axes the addresses of rows and the distances of columns.
+    """
     item = item_bytes(FLOATS[gemm.dtype])
     tile, blocking = tile_for(gemm, target), blocking_for(gemm, target)
     panels = 1 if gemm.transpose_b else max(blocking.group, blocking.far_group)
@@ -92,8 +98,11 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
         "sums": blocking.rows * blocking.columns,
         "kept": blocking.kept_bytes // item + tile.lanes * tile.columns,
     }
+    sizes = {name: count * item for name, count in sizes.items()}
+    if gemm.joined_a:
+        sizes |= {"rows": blocking.rows * _ADDRESS, "columns": blocking.max_depth * _ADDRESS}
     starts, at = dict[str, int](), 0
     for name, size in sizes.items():
         starts[name] = at
-        at += -(-size * item // ALIGNMENT) * ALIGNMENT
+        at += -(-size // ALIGNMENT) * ALIGNMENT
     return {**starts, "bytes": at}

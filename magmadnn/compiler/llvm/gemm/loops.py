@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from magmadnn.compiler.llvm.ir.builder import Array, Code, Value, item_bytes
+from magmadnn.compiler.llvm.ir.builder import I64, Array, Code, Value, item_bytes
 from magmadnn.compiler.llvm.ir.frame import Frame
 
 from .blocking import Blocking
 from .cache_hints import LINE_BYTES, Ahead, Announcing
 from .finish import Ending, Finishing
+from .joined_axes import JoinedAxes, JoinedRows
 from .pack import (
     convert_a_rows,
     pack_a_columns,
@@ -85,6 +86,7 @@ class Nest:
         transposes: tuple[bool, bool],
         readers: tuple[Reader, Reader],
         shared: str,
+        joined: bool,
         finishing: Finishing,
     ) -> None:
         self.code, self.frame, self.finishing, self.shared = code, frame, finishing, shared
@@ -97,6 +99,7 @@ class Nest:
         self.copy_of_a = scratch["block"].viewed(self.reader_a.copied)
         self.copy_of_b = scratch["panel"].viewed(self.reader_b.copied)
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
+        self.joined = JoinedAxes(code, frame, item_bytes(self.reader_a.item)) if joined else None
         self.copies_of_b = scratch["kept"].viewed(self.reader_b.copied)
         self.room = code.integer(blocking.kept_bytes // item_bytes(self.reader_b.copied))
         self.every_a, self.every_b = self._every(self.lda), self._every(self.ldb)
@@ -153,7 +156,12 @@ class Nest:
     def _most_rows(self, columns: Value, steps: Value) -> Value:
         """Rows in a block at most, by rule: fewer where they stay where they lie and crowd caches."""
         cut, most = self.blocking, self.code.integer(self.blocking.rows)
-        if self.transpose_a or self.shared == "a" or self.reader_a.loading is not None:
+        if (
+            self.transpose_a
+            or self.joined
+            or self.shared == "a"
+            or self.reader_a.loading is not None
+        ):
             return most
         fewer = max(cut.rows // _CROWDED_SHARE, min(cut.rows, cut.pack_b_rows))
         crowded = self._collide(self.every_a, steps) & ~self._copies_a(columns, most, steps)
@@ -177,9 +185,15 @@ class Nest:
 
     # ------------------------------------------------------------------ operands
 
-    def _panels_of_a(self, block: _Block) -> PanelOfA:
+    def _panels_of_a(self, block: _Block) -> PanelOfA | JoinedRows:
         """The block's rows of A, copied where that pays, or where they are converted."""
         code, rows = self.code, self.tile.rows
+        if self.joined:
+            places, behind = (self.scratch[name].viewed(I64) for name in ("rows", "columns"))
+            joined = JoinedRows(places, behind, code.integer(rows))
+            self.joined.rows(block.i0, block.rows, joined.rows)
+            self.joined.columns(block.p0, block.depth, joined.columns)
+            return joined
         if self.shared == "a":
             size = panel_elements("a", self.tile, block.depth)
             start = self.a.at(block.p0 // self.steps * self.lda + block.i0 // rows * size)
@@ -351,7 +365,9 @@ class Nest:
 
     # ------------------------------------------------------------------ panels
 
-    def _whole_panel(self, block: _Block, a: PanelOfA, b: Side, j: Value, ahead: Ahead) -> None:
+    def _whole_panel(
+        self, block: _Block, a: PanelOfA | JoinedRows, b: Side, j: Value, ahead: Ahead
+    ) -> None:
         """All tiles of one panel, and beside them hints about another."""
         code, tile = self.code, self.tile
         rows, steps = block.rows, self.reader_a.steps(block.depth)
@@ -365,7 +381,7 @@ class Nest:
         unroll = self.blocking.unroll
         write_panel(code, tile, unroll, finishing, True, rows, panel, ahead, self.transpose_b)
 
-    def _edge_panel(self, block: _Block, a: PanelOfA, j: Value) -> None:
+    def _edge_panel(self, block: _Block, a: PanelOfA | JoinedRows, j: Value) -> None:
         """The last panel, narrower than a tile: sums in scratch memory, then what exists goes to C."""
         code, largest = self.code, self.tile
         rows, columns = block.rows, block.j1 - j

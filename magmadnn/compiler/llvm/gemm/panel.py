@@ -10,6 +10,7 @@ from magmadnn.compiler.llvm.ir.builder import Code, Value
 
 from .cache_hints import Ahead
 from .finish import Finishing
+from .joined_axes import JoinedRows
 from .register_tile import Side, Tile, write_tile
 from .strip import Panel, Strip
 
@@ -42,7 +43,7 @@ def write_panel(
         turned: whether B is stored transposed.
         below: whether tiles that are no strip announce the rows of A below them.
     """
-    key = _key(tile, panel.b, unroll) + (f"_{finishing.name}" if finishing else "")
+    key = _key(tile, panel.a, panel.b, unroll) + (f"_{finishing.name}" if finishing else "")
     key += ("_strip" + "_turned" * turned) if whole else "_below" * below
     key += "" if ahead is None else f"_{ahead.start.item}"
 
@@ -91,7 +92,9 @@ class _Rest:
         with code.when(panel.last & (first < rows)):
             self.finishing.write(code, self.tile, rows - first, panel.ending, first)
 
-    def _one(self, code: Code, left: Value, depth: Value, a: Side, b: Side, *others: Any) -> Value:
+    def _one(
+        self, code: Code, left: Value, depth: Value, a: Side | JoinedRows, b: Side, *others: Any
+    ) -> Value:
         """One tile; gives its height."""
         heights = (self.tile.rows, *(r for r in _TAIL_ROWS if r < self.tile.rows))
         height = code.integer(heights[-1])
@@ -102,12 +105,13 @@ class _Rest:
                 continue  # its strip has done them
             tile = Tile(rows, self.tile.width, self.tile.lanes)
             body = functools.partial(write_tile, tile, 1, self.below)
-            name = f"tile_{_key(tile, b, 1)}{'_below' * self.below}"
+            name = f"tile_{_key(tile, a, b, 1)}{'_below' * self.below}"
             with code.when(height.equals(rows)):
                 code.subroutine(name, body, depth, a, b, *others)
         return height
 
 
-def _key(tile: Tile, b: Side, unroll: int) -> str:
+def _key(tile: Tile, a: object, b: Side, unroll: int) -> str:
     """What the code of a tile depends on, as a part of a name."""
-    return f"{tile.rows}x{tile.width}x{tile.lanes}_{b.start.item}_{unroll}"
+    way = "_joined" * isinstance(a, JoinedRows)
+    return f"{tile.rows}x{tile.width}x{tile.lanes}_{b.start.item}_{unroll}{way}"

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from magmadnn.compiler.llvm.ir.builder import I32, Array, Code, Value, Variable, vector
+from magmadnn.compiler.llvm.ir.builder import I8, I32, Array, Code, Value, Variable, vector
 from magmadnn.compiler.llvm.ir.target import Target
 
 from .dots import pair_dot
+from .joined_axes import JoinedRows
 
 Totals = list[list[Variable]]  # of a tile, by rows
 
@@ -85,7 +86,7 @@ def write_tile(
     below: bool,
     code: Code,
     depth: Value,
-    a: Side,
+    a: Side | JoinedRows,
     b: Side,
     sums: Side,
     goal: Side,
@@ -99,8 +100,10 @@ def write_tile(
     totals = zeros(code, tile, sums.start.item)
     with code.when(resume):
         load_totals(tile, sums, totals)
-    last = a.start.at(a.row * (2 * tile.rows - 1))  # of the rows below: lines may begin amid rows
-    hints = Hints(last, a.step * unroll, (0,)) if below else None
+    hints = None
+    if below and isinstance(a, Side):
+        last = a.start.at(a.row * (2 * tile.rows - 1))  # lines may begin amid the rows below
+        hints = Hints(last, a.step * unroll, (0,))
     write_products(code, tile, unroll, depth, a, b, totals, hints)
     store_totals(tile, totals, goal)
 
@@ -135,24 +138,27 @@ def write_products(
     tile: Tile,
     unroll: int,
     depth: Value,
-    a: Side,
+    a: Side | JoinedRows,
     b: Side,
     totals: Totals,
     hints: Hints | None = None,
 ) -> None:
     """The loop over k, with some `hints` before each `unroll` steps."""
     multiplied = pair_dot if b.start.item == I32 else Code.fma
-    walks = [
-        _Walk(code, a, first, min(_ROWS_OF_POINTER, tile.rows - first))
-        for first in range(0, tile.rows, _ROWS_OF_POINTER)
-    ]
-
+    walks: list[_Walk | _JoinedWalk]
+    if isinstance(a, JoinedRows):
+        walks = [_JoinedWalk(code, a, b.start.item, tile.rows)]
+    else:
+        walks = [
+            _Walk(code, a, first, min(_ROWS_OF_POINTER, tile.rows - first))
+            for first in range(0, tile.rows, _ROWS_OF_POINTER)
+        ]
     rows_of_b = _Walk(code, Side(b.start, b.step, b.row), 0, 1)
 
-    def step() -> None:
-        (row_of_b,) = rows_of_b.step()
+    def step(p: Value) -> None:
+        (row_of_b,) = rows_of_b.step(p)
         vectors = [row_of_b.vector(j * tile.lanes, tile.lanes) for j in range(tile.width)]
-        numbers = [number for walk in walks for number in walk.step()]
+        numbers = [number for walk in walks for number in walk.step(p)]
         for across, number in zip(totals, numbers, strict=True):
             spread = code.spread(number, tile.lanes)
             for total, elements in zip(across, vectors, strict=True):
@@ -162,11 +168,11 @@ def write_products(
     with code.loop(0, whole, unroll) as p:
         if hints is not None:
             hints.write(code, p // unroll)
-        for _ in range(unroll):
-            step()
+        for more in range(unroll):
+            step(p + more)
     if unroll > 1:
-        with code.loop(whole, depth):
-            step()
+        with code.loop(whole, depth) as p:
+            step(p)
 
 
 class _Walk:
@@ -181,10 +187,23 @@ class _Walk:
         start = code.number_of(a.start.at(a.row * first))
         self._at = code.variable(code.opaque(start))
 
-    def step(self) -> list[Array]:
-        """Where each row is at this step; afterwards the pointer stands at the next one."""
+    def step(self, p: Value) -> list[Array]:
+        """Where each row is at step `p`, the next one; afterwards the pointer stands at the one behind it."""
         code, a = self._code, self._a
         here = code.memory_at(self._at.value, a.start.item)
         found = [here.at(a.row * i) for i in range(self._rows)]
         self._at.value = code.opaque(code.number_of(here.at(a.step)))
         return found
+
+
+class _JoinedWalk:
+    """Rows of A that lie anywhere, step by step along k: an address for each, one distance for all."""
+
+    def __init__(self, code: Code, a: JoinedRows, item: Any, rows: int) -> None:
+        self._columns, self._item = a.columns, item
+        self._rows = [code.memory_at(code.opaque(a.rows[i]), I8) for i in range(rows)]
+
+    def step(self, p: Value) -> list[Array]:
+        """Where each row is at step `p`."""
+        behind = self._columns[p]
+        return [row.at(behind).viewed(self._item) for row in self._rows]

@@ -13,6 +13,7 @@ from magmadnn.compiler.llvm.ir.builder import I32, Array, Code, Value, Variable,
 
 from .cache_hints import LINE_BYTES, Ahead, Announcing
 from .finish import Ending, Finishing, ReadyFinish
+from .joined_axes import JoinedRows
 from .register_tile import (
     Hints,
     Side,
@@ -42,8 +43,11 @@ class PanelOfA:
 
     def tile(self, i: Value, rows: int) -> Side:
         """The tile that starts at row `i`."""
-        at = i // rows * self.panel + i % rows * self.row
-        return Side(self.start.at(at), self.row, self.step)
+        return self.at(i // rows * self.panel + i % rows * self.row)
+
+    def at(self, element: Value) -> Side:
+        """The rows from where `element` of the copy lies."""
+        return Side(self.start.at(element), self.row, self.step)
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Panel:
     """
 
     depth: Value
-    a: PanelOfA
+    a: PanelOfA | JoinedRows
     b: Side
     sums: Side
     goal: Side
@@ -113,7 +117,7 @@ class Strip:
             totals = zeros(code, tile, panel.sums.start.item)
             with code.when(panel.resume):
                 load_totals(tile, here, totals)
-            left = Side(a.start.at(at.value), a.row, a.step)
+            left = a.at(at.value)
             write_products(code, tile, self.unroll, panel.depth, left, panel.b, totals, now)
             self._end(code, i, totals, here, there, panel, ready, finished)
             at.value = at.value + a.panel
