@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import cast
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.gemm import Epilogue, Finish
@@ -20,7 +21,41 @@ from magmadnn.compiler.llvm.expressions.operands import Matrix
 from magmadnn.compiler.llvm.ir.builder import Code, Value, item_type, vector
 from magmadnn.compiler.llvm.ir.frame import Slots
 
-from .place import Finisher, Place, WrittenEpilogue
+
+@dataclass(frozen=True)
+class Place:
+    """Where in C a vector of the epilogue stands.
+
+    Attributes:
+        row: number of the row.
+        column: number of the first column.
+        lanes: columns in the vector.
+        mask: lanes that exist; None if all do.
+    """
+
+    row: Value
+    column: Value
+    lanes: int
+    mask: Value | None
+
+
+Finisher = Callable[[Value, Place], Value]
+
+
+class WrittenEpilogue(Protocol):
+    """An epilogue that writes its own vector code, beside those that are formulas.
+
+    A frozen dataclass whose `repr` says everything about its code.
+    """
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the slots it adds to the argument block."""
+        ...
+
+    def write(self, code: Code, slots: Slots, value: Value, place: Place) -> Value:
+        """The vector to store in place of `value`."""
+        ...
 
 
 def finisher(epilogue: Epilogue | None, code: Code, slots: Slots) -> Finisher | None:

@@ -17,8 +17,7 @@ from magmadnn.compiler.llvm.ir.builder import FLOATS, Array, Code, Value, item_b
 from magmadnn.compiler.llvm.ir.frame import Slots
 
 from .cache_hints import LINE_BYTES
-from .epilogue import finisher, tile_finisher
-from .place import Finisher, Place
+from .epilogue import Finisher, Place, finisher, tile_finisher
 from .register_tile import Tile, Totals
 
 _LIGHT = 8  # operations on each element that are done in registers beside a tile's sums

@@ -29,8 +29,7 @@ from magmadnn.compiler.llvm.ir.builder import (
 from magmadnn.compiler.llvm.ir.frame import ALIGNMENT, Frame
 from magmadnn.compiler.llvm.ir.target import Target
 
-from .epilogue import finisher
-from .place import Finisher, Place
+from .epilogue import Finisher, Place, finisher
 from .read import readers_of
 
 _PIECE_BYTES = 16 << 10  # of sums: half of a small first-level cache

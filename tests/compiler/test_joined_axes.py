@@ -1,0 +1,207 @@
+"""Products whose first factor lies in memory as more than two axes: windows, slices, reordered axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn import ops
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.compiler.plan.planning import native_plan
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.program import Program
+from magmadnn.ops.images.windows import windows
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.native import Instance
+from magmadnn.tensor import Operation
+from tests.compiler.sample_programs import BATCH
+
+RNG = np.random.default_rng(16)
+Shape = tuple[Any, ...]
+
+
+def factor(shape: Shape, dtype: str = "float32") -> tuple[Operation, Any]:
+    """A placeholder with numbers whose products and sums are exact."""
+    sizes = tuple(5 if n is BATCH else n for n in shape)
+    node = placeholder(f"x{len(shape)}", Spec(shape, np.dtype(dtype)))
+    return Operation(node), RNG.integers(-8, 9, sizes).astype(dtype)
+
+
+def plan_of(*made: Operation) -> NativePlan:
+    return native_plan(Program.of([m.node for m in made]), check=True)
+
+
+def kinds(*made: Operation) -> list[RegionKind]:
+    return [work.region.kind for work in plan_of(*made).work]
+
+
+def joined(plan: NativePlan) -> list[int]:
+    kernels = [work.lowered.kernel for work in plan.work if work.lowered is not None]
+    return [kernel.joined_a for kernel in kernels if isinstance(kernel, Gemm)]
+
+
+def matrix(x: Any, size: Any, strides: Any, dilation: Any) -> Any:
+    """The windows over x as a matrix."""
+    seen = windows(x, size=size, strides=strides, dilation=dilation)
+    axes = len(size)
+    leading, trailing = seen.shape[: axes + 1], seen.shape[axes + 1 :]
+    return ops.reshape(seen, (product(leading), product(trailing)))
+
+
+def product(sizes: Any) -> Any:
+    total: Any = 1
+    for size in sizes:
+        total = size * total
+    return total
+
+
+WINDOWS: dict[str, tuple[Shape, Any, Any, Any]] = {
+    "a sequence": ((BATCH, 23, 3), (5,), (2,), (1,)),
+    "an image": ((BATCH, 11, 13, 3), (3, 5), (1, 1), (1, 1)),
+    "dilated, with strides": ((BATCH, 17, 19, 2), (3, 2), (2, 3), (2, 3)),
+    "one channel": ((BATCH, 28, 28, 1), (5, 5), (1, 1), (1, 1)),
+    "a volume": ((BATCH, 7, 6, 5, 2), (2, 3, 2), (1, 2, 1), (1, 1, 2)),
+    "one place": ((BATCH, 9, 9, 7), (1, 1), (2, 2), (1, 1)),
+    "one image": ((1, 40, 33, 17), (3, 3), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("columns", [1, 6, 37, 150])
+def test_windows_are_multiplied_where_they_lie(name: str, dtype: str, columns: int) -> None:
+    """As they are, and transposed: exact sums, with no copy of them."""
+    shape, *geometry = WINDOWS[name]
+    x, image = factor(shape, dtype)
+    rows = matrix(x, *geometry)
+    w, filters = factor((rows.shape[1], columns), dtype)
+    made = rows @ w
+    g = made * 0.5
+    turned = ops.transpose(rows) @ g
+    plan = plan_of(made, turned)
+    assert len(joined(plan)) == 2 and all(joined(plan))
+    assert RegionKind.MOVE not in kinds(made, turned)
+    feeds = {x.node: image, w.node: filters}
+    nodes = [made.node, turned.node]
+    found = Executable(nodes, executor="native", check=True).run(feeds)
+    wanted = Executable(nodes, executor="reference").run(feeds)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "a slice": lambda x: ops.reshape(x[:, 1:4], (x.shape[0] * 3, 42)),
+    "every second, backwards": lambda x: ops.reshape(x[:, ::-2], (x.shape[0] * 3, 42)),
+    "axes reordered": lambda x: ops.reshape(ops.transpose(x, (1, 0, 3, 2)), (x.shape[0] * 5, 42)),
+    "rows of one axis": lambda x: ops.reshape(x[:, :, ::2], (x.shape[0], 5 * 3 * 7)),
+    "repeated": lambda x: ops.reshape(
+        ops.broadcast_to(x[:, :1], (x.shape[0], 5, 6, 7)), (x.shape[0] * 5, 42)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_any_strides(name: str) -> None:
+    x, numbers = factor((BATCH, 5, 6, 7))
+    rows = VIEWS[name](x)
+    w, other = factor((rows.shape[1], 19))
+    made = ops.tanh(rows @ w * 2.0**-8)
+    plan = plan_of(made)
+    assert all(joined(plan)) and [work.region.kind for work in plan.work] == [RegionKind.GEMM]
+    feeds = {x.node: numbers, w.node: other}
+    (found,) = Executable([made.node], executor="native", check=True).run(feeds)
+    (wanted,) = Executable([made.node], executor="reference").run(feeds)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2.0**-22)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_views(seed: int) -> None:
+    """Slices with any steps of reordered axes, joined to a matrix anywhere."""
+    rng = np.random.default_rng(seed)
+    axes = int(rng.integers(3, 7))
+    shape = tuple(int(n) for n in rng.integers(1, 8, axes))
+    x, numbers = factor(shape)
+    order = tuple(int(a) for a in rng.permutation(axes))
+    steps = rng.choice([-2, -1, 1, 2, 3], axes)
+    seen = ops.transpose(x, order)[tuple(slice(None, None, int(s)) for s in steps)]
+    split = int(rng.integers(1, axes))
+    rows = ops.reshape(seen, (product(seen.shape[:split]), product(seen.shape[split:])))
+    turned = bool(rng.integers(2))
+    a = ops.transpose(rows) if turned else rows
+    w, other = factor((a.shape[1], int(rng.integers(1, 70))))
+    made = a @ w
+    run = Executable([made.node], executor="native", check=True)
+    (found,) = run.run({x.node: numbers, w.node: other})
+    lying = numbers.transpose(order)[tuple(slice(None, None, int(s)) for s in steps)]
+    lying = lying.reshape(rows.shape).astype(float)
+    np.testing.assert_array_equal(found, (lying.T if turned else lying) @ other.astype(float))
+
+
+def test_bits_do_not_depend_on_threads() -> None:
+    """Parts of rows begin amid axes."""
+    node = placeholder("x", Spec((BATCH, 31, 29, 16), np.dtype(np.float32)))
+    rows = matrix(Operation(node), (3, 3), (1, 1), (1, 1))
+    w = placeholder("w", Spec((144, 40), np.dtype(np.float32)))
+    plan = plan_of(rows @ Operation(w))
+    feeds = {
+        n: RNG.standard_normal(s).astype(np.float32)
+        for n, s in ((node, (7, 31, 29, 16)), (w, (144, 40)))
+    }
+    bits = []
+    for threads in (1, 2, 3, 16):
+        instance = Instance(plan, {"batch": 7}, threads)
+        (found,) = instance.run(feeds, guard=False) or [None]
+        assert found is not None
+        bits.append(found.copy())
+        tasks = [
+            t
+            for n in range(plan.phase_count)
+            for group in instance.tasks(threads).phase(n)
+            for t in group
+        ]
+        assert len(tasks) >= threads
+    for other in bits[1:]:
+        np.testing.assert_array_equal(other, bits[0])
+
+
+def copies(*made: Operation) -> int:
+    return kinds(*made).count(RegionKind.MOVE)
+
+
+def test_what_others_read_too_is_copied() -> None:
+    """Matrices that are outputs, second factors, or read by kernels that know rows only."""
+    x, _ = factor((BATCH, 9, 9, 2))
+    rows = matrix(x, (3, 3), (1, 1), (1, 1))
+    w, _ = factor((18, 6))
+    assert copies(rows @ w) == 0
+    assert copies(rows @ w, rows) == 1
+    assert copies(rows @ w, ops.tanh(rows)) == 1
+    assert copies(ops.transpose(w) @ ops.transpose(rows)) == 1
+    assert copies(rows @ ops.transpose(rows)) == 1
+    assert copies(ops.transpose(rows) @ rows) == 1
+    assert copies(rows[1:] @ w) == 1
+    assert copies(rows[:, ::-1] @ w) == 2  # no product reads backwards
+
+
+def test_no_copy_is_planned_for_the_stand_in_of_a_large_matrix(monkeypatch: Any) -> None:
+    """Planning takes no memory for windows, which may be larger than all that there is."""
+    x, _ = factor((BATCH, 226, 226, 64))
+    rows = matrix(x, (3, 3), (1, 1), (1, 1))
+    w, _ = factor((576, 64))
+    taken = []
+    place = Layouts._place
+
+    def placed(self: Layouts, node: Any) -> None:
+        place(self, node)
+        taken.append(0 if self.is_view(node) else self.arrays[node].nbytes)
+
+    monkeypatch.setattr(Layouts, "_place", placed)
+    assert joined(plan_of(rows @ w))
+    assert 0 < max(taken) < 2**31
