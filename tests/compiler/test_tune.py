@@ -17,7 +17,7 @@ from magmadnn.compiler.llvm.gemm.cuts import BETWEEN, RULE, cuts
 from magmadnn.compiler.llvm.gemm.cuts import ways as all_ways
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.writers import scratch_bytes
-from magmadnn.compiler.tune import choice as tune
+from magmadnn.compiler.tune import chosen_blocks as tune
 from magmadnn.compiler.tune.chosen_blocks import Tuner, limit_seconds
 from magmadnn.compiler.tune.file import LIMIT, Record, Records
 from magmadnn.compiler.tune.products import product_of, product_words, rotating
