@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from .objectives import (
     objectives_of,
 )
 from .spaces.building import Builder, check_fit_parameters
+from .spaces.dimensions import is_number
 from .spaces.space import Point, Space, key_of
 from .study import Study
 from .study_folder import StudyFolder
@@ -32,6 +34,8 @@ from .trials.records import DONE, FAILED, Job, Outcome, trials_of
 from .trials.rows import check_same_rows, data_sha256, rows_of
 from .trials.schedule import Limits, Schedule
 from .trials.training import Task
+from .workers.places import Here, Place
+from .workers.pool import Pool
 
 _HOPELESS = 10  # first trials that must not all fail
 
@@ -57,6 +61,8 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     seed: int = 0,
+    workers: int | None = None,
+    trial_seconds: float | None = None,
     callbacks: Callable[[], Sequence[Callback]] = tuple,
     fit_options: Mapping[str, Any] | None = None,
     method_options: Mapping[str, Any] | None = None,
@@ -93,6 +99,10 @@ def run(
         out: a new folder that keeps the study; it can be resumed from there.
         resume: go on with the study in `out`: what is done stays done.
         seed: of all that is drawn.
+        workers: processes that train, each with its share of the cores and, where there are several, a GPU of
+            its own; None: this process. The table does not depend on it.
+        trial_seconds: after which a training is ended, its process with it; the table then depends on how
+            fast the machine is.
         callbacks: a function that makes the callbacks of one training.
         fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`.
         method_options: of the method.
@@ -109,6 +119,10 @@ def run(
     for name, value in (("trials", trials), ("total_epochs", total_epochs)):
         if value is not None:
             at_least(f"search: {name}", value, 1)
+    if workers is not None:
+        at_least("search: workers", workers, 1)
+    check_seconds("trial_seconds", trial_seconds)
+    check_seconds("total_seconds", total_seconds)
     builder = Builder.of(build)
     searched = builder.fitting(Space.of(space))
     check_fit_parameters(searched)
@@ -166,7 +180,8 @@ def run(
             None if folder is None else folder.logged.results,
             None if folder is None else folder.logged.asked,
         )
-        search.go(schedule, total_seconds)
+        with closing(_place(task, workers, trial_seconds, folder)) as place:
+            search.go(schedule, place, total_seconds)
     finally:
         if folder is not None:
             folder.close()
@@ -199,22 +214,31 @@ class _Search:
         self._failed: set[int] = set()
         self._valued = False
 
-    def go(self, schedule: Schedule, seconds: float | None) -> None:
+    def go(self, schedule: Schedule, place: Place, seconds: float | None) -> None:
         """Train until nothing is left to do."""
         end = None if seconds is None else time.monotonic() + seconds
-        while end is None or time.monotonic() < end:
-            job = schedule.next_job()
-            if self.folder is not None:
-                for asked in schedule.newly_asked:
-                    self.folder.add_points(*asked)
-            schedule.newly_asked.clear()
-            if job is None:
+        while True:
+            rest = None if end is None else end - time.monotonic()
+            if rest is not None and rest <= 0:
                 return
-            outcome = self._valued_outcome(self.task.outcome(job))
+            while place.has_room and (job := schedule.next_job()) is not None:
+                self._note_points(schedule)
+                place.start(job)
+            if not place.is_busy:
+                return
+            arrived = [(job, self._valued_outcome(o)) for job, o in place.wait(rest)]
             if self.folder is not None:
-                self.folder.add_results([(job, outcome)])
-            self._tell(job, outcome)
-            schedule.arrive(job, outcome)
+                self.folder.add_results(arrived)
+            for job, outcome in arrived:
+                self._tell(job, outcome)
+                schedule.arrive(job, outcome)
+
+    def _note_points(self, schedule: Schedule) -> None:
+        """Points that the log has to hold are there before they are trained."""
+        if self.folder is not None:
+            for asked in schedule.newly_asked:
+                self.folder.add_points(*asked)
+        schedule.newly_asked.clear()
 
     def _valued_outcome(self, outcome: Outcome) -> Outcome:
         """The outcome with the values of the objectives.
@@ -282,6 +306,15 @@ class _Search:
                 )
 
 
+def _place(
+    task: Task, workers: int | None, limit: float | None, folder: StudyFolder | None
+) -> Place:
+    """Where trials run; a limit of time needs a process that can be ended."""
+    if workers is None and limit is None:
+        return Here(task)
+    return Pool(task, workers or 1, limit, None if folder is None else folder.path)
+
+
 def trial_line(job: Job, outcome: Outcome, objectives: Sequence[str]) -> str:
     """What is printed when a training has ended."""
     point = ", ".join(
@@ -291,6 +324,18 @@ def trial_line(job: Job, outcome: Outcome, objectives: Sequence[str]) -> str:
     values = ", ".join(f"{n} {v:.5g}" for n, v in zip(objectives, outcome.values, strict=False))
     rung = f" after {job.epochs[-1]} epochs" if len(job.epochs) > 1 or job.rung else ""
     return f"trial {job.trial}{rung}: {values or f'{outcome.state}: {outcome.reason}'}; {point}"
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Look whether an argument is None or a time above 0.
+
+    Raises:
+        ArgumentError: if not.
+    """
+    if value is not None and not (is_number(value) and value > 0):
+        raise ArgumentError(
+            f"search: {name} must be a number of seconds above 0, got {quoted(value)}"
+        )
 
 
 def _split(

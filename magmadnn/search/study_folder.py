@@ -20,6 +20,7 @@ from .spaces.dimensions import as_tuples
 from .spaces.space import Point
 from .study_log import StudyLog, read_log
 from .trials.records import Job, Outcome, plain_result, result_of_plain
+from .workers.lifetimes import wait_for_dead
 
 STUDY, LOG = "study.json", "trials.log"
 _FORMAT, _VERSION = "magmadnn-study", 1
@@ -70,6 +71,7 @@ class StudyFolder:
         _check_free(self.path)
         self._holding = Holding(self.path, "search")
         try:
+            wait_for_dead(self.path)
             document = self.path / STUDY
             if not is_there(document):
                 if resume:

@@ -1,0 +1,64 @@
+"""Where trials run: the search asks this process and a pool of others in the same way."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from magmadnn.search.trials.records import Job, Outcome
+from magmadnn.search.trials.training import Task
+
+
+class Place(Protocol):
+    """Takes jobs and gives outcomes."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a job can begin."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is a job whose outcome has not been given."""
+        ...
+
+    def start(self, job: Job) -> None:
+        """Begin a job."""
+        ...
+
+    def wait(self, seconds: float | None = None) -> list[tuple[Job, Outcome]]:
+        """Outcomes that have arrived, at least one unless `seconds` pass."""
+        ...
+
+    def close(self) -> None:
+        """End what runs."""
+        ...
+
+
+class Here:
+    """This process, one job at a time."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._jobs: list[Job] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it has no job."""
+        return not self._jobs
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has one."""
+        return bool(self._jobs)
+
+    def start(self, job: Job) -> None:
+        """Keep it for `wait`."""
+        self._jobs.append(job)
+
+    def wait(self, seconds: float | None = None) -> list[tuple[Job, Outcome]]:
+        """Train."""
+        jobs, self._jobs = self._jobs, []
+        return [(job, self._task.outcome(job)) for job in jobs]
+
+    def close(self) -> None:
+        """Nothing runs."""

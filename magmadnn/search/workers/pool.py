@@ -1,0 +1,193 @@
+"""A pool of worker processes: jobs go out, outcomes come back in any order, what dies is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from magmadnn.errors import ArgumentError
+from magmadnn.search.trials.records import FAILED, NO_MEMORY, TIMED_OUT, Job, Outcome
+from magmadnn.search.trials.training import Task
+
+from .worker import serve, shares
+
+_KILLS = 10  # of the process of one job, before it counts as out of memory
+_CRASHES = 1
+_KILLED = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: int
+    connection: Connection
+    job: Job | None = None
+    begun: float = 0.0
+    trials: set[int] = field(default_factory=set)
+
+
+class Pool:
+    """Processes that train trials.
+
+    They are forked from this one, so that `build` may be any function and data is not copied.
+
+    Args:
+        task: what a trial is.
+        count: how many.
+        limit: seconds after which a training is ended; None for none.
+        folder: of the study.
+
+    Raises:
+        ArgumentError: the system has no fork.
+    """
+
+    def __init__(
+        self, task: Task, count: int, limit: float | None = None, folder: Path | None = None
+    ) -> None:
+        if not hasattr(os, "fork"):
+            raise ArgumentError("search: workers need a system with fork, as Linux and macOS are")
+        self._task, self._limit, self._folder = task, limit, folder
+        self._shares = shares(count)
+        self._deaths: Counter[tuple[int, int]] = Counter()
+        self._crashes: Counter[tuple[int, int]] = Counter()
+        self._workers: list[_Worker] = []
+        for number in range(count):
+            self._workers.append(self._forked(number))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return any(worker.job is None for worker in self._workers)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a worker has a job."""
+        return any(worker.job is not None for worker in self._workers)
+
+    def start(self, job: Job) -> None:
+        """Give a job to a worker that has none; to the one that has trained the trial, if it is free."""
+        free = [worker for worker in self._workers if worker.job is None]
+        self._hand(next((w for w in free if job.trial in w.trials), free[0]), job)
+
+    def wait(self, seconds: float | None = None) -> list[tuple[Job, Outcome]]:
+        """The outcomes that have arrived, at least one unless `seconds` pass."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            busy = [worker for worker in self._workers if worker.job is not None]
+            ready = wait([worker.connection for worker in busy], self._patience(busy, end))
+            found = [self._received(w) for w in busy if w.connection in ready]
+            found += [self._overdue(w) for w in busy if w.connection not in ready]
+            arrived = [result for result in found if result is not None]
+            if arrived or (end is not None and time.monotonic() >= end):
+                return arrived
+
+    def close(self) -> None:
+        """End all of them now."""
+        for worker in self._workers:
+            self._end(worker)
+        self._workers = []
+
+    @property
+    def processes(self) -> list[int]:
+        """The numbers of the processes."""
+        return [worker.process for worker in self._workers]
+
+    # --- one worker --------------------------------------------------------------------------------
+
+    def _hand(self, worker: _Worker, job: Job) -> None:
+        worker.job, worker.begun = job, time.monotonic()
+        worker.trials.add(job.trial)
+        try:
+            worker.connection.send(job)
+        except OSError:  # it has died; `wait` finds that out
+            return
+
+    def _received(self, worker: _Worker) -> tuple[Job, Outcome] | None:
+        """What a worker has sent; None where it has died, and another one has its job now."""
+        job = worker.job
+        assert job is not None
+        try:
+            outcome: Outcome = worker.connection.recv()
+        except (EOFError, OSError):
+            return self._bury(worker, job)
+        worker.job = None
+        return job, outcome
+
+    def _bury(self, worker: _Worker, job: Job) -> tuple[Job, Outcome] | None:
+        """Replace a worker that has died; the outcome of its job if it is not to be tried again."""
+        code = self._end(worker)
+        self._replace(worker)
+        key = (job.trial, job.rung)
+        if -code in _KILLED:
+            self._deaths[key] += 1
+            if self._deaths[key] > _KILLS:
+                return job, Outcome(NO_MEMORY, reason=f"its process was killed {_KILLS + 1} times")
+        else:
+            self._crashes[key] += 1
+            if self._crashes[key] > _CRASHES:
+                return job, Outcome(FAILED, reason=f"its process ended {_words(code)}")
+        self._hand(worker, job)
+        return None
+
+    def _overdue(self, worker: _Worker) -> tuple[Job, Outcome] | None:
+        """The outcome of a job that takes too long; None where it does not."""
+        job = worker.job
+        if job is None or self._limit is None or time.monotonic() < worker.begun + self._limit:
+            return None
+        self._end(worker)
+        self._replace(worker)
+        return job, Outcome(TIMED_OUT, reason=f"took longer than {self._limit:g} seconds")
+
+    def _patience(self, busy: list[_Worker], end: float | None) -> float | None:
+        """Seconds until something has to be looked at, whatever arrives."""
+        ends = [] if end is None else [end]
+        if self._limit is not None:
+            ends += [worker.begun + self._limit for worker in busy]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _replace(self, worker: _Worker) -> None:
+        """A new process in the place of one that has ended."""
+        made = self._forked(worker.number)
+        worker.process, worker.connection = made.process, made.connection
+        worker.job, worker.trials = None, set()
+
+    def _forked(self, number: int) -> _Worker:
+        ours, theirs = Pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        with warnings.catch_warnings():
+            # A parent with threads: those of magmadnn and of BLAS are begun anew in a child.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process = os.fork()
+        if process == 0:
+            others = [ours, *(worker.connection for worker in self._workers)]
+            serve(self._task, theirs, others, self._shares[number], parent, self._folder)
+        theirs.close()
+        return _Worker(number, process, ours)
+
+    def _end(self, worker: _Worker) -> int:
+        """End a process; its exit code, negative for a signal."""
+        worker.connection.close()
+        done, status = os.waitpid(worker.process, os.WNOHANG)
+        if not done:
+            os.kill(worker.process, signal.SIGKILL)
+            _, status = os.waitpid(worker.process, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"by signal {-code} ({signal.strsignal(-code)})"
+    except ValueError:
+        return f"by signal {-code}"

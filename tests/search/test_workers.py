@@ -1,0 +1,271 @@
+"""Worker processes: the same table for any number of them and under kills, limits, deaths, orphans."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magmadnn.search.study_folder import read_study
+from magmadnn.search.workers import pool as pools
+from tests.search.killed_search import search
+from tests.search.problems import S, build, table, untimed
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+X, Y = table()
+METHODS = ["random"]
+
+
+@pytest.fixture(scope="module")
+def unbroken() -> Callable[[str], str]:
+    """The table of a method's search that nobody disturbs, in this process."""
+    known: dict[str, str] = {}
+
+    def of(method: str) -> str:
+        if method not in known:
+            known[method] = untimed(search(None, method, None))
+        return known[method]
+
+    return of
+
+
+def run(build: Any, space: Any, **options: Any) -> Any:
+    return S.run(build, space, X, Y, method="grid", epochs=2, seed=1, **options)
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_table_does_not_depend_on_the_workers(
+    method: str, workers: int, unbroken: Any, tmp_path: Path
+) -> None:
+    study = search(str(tmp_path / "study"), method, workers)
+    assert untimed(study) == unbroken(method)
+
+
+def test_until_ends_at_the_same_trial_for_any_number_of_workers() -> None:
+    options: Any = {"trials": 40, "until": S.reaches("accuracy", 0.6)}
+    tables = {untimed(search(None, "random", workers, **options)) for workers in (None, 3, 8)}
+    assert len(tables) == 1
+    assert 3 < tables.pop().count("\n") < 40
+
+
+def test_jobs_run_in_other_processes_at_the_same_time() -> None:
+    def waiting(units: int) -> Any:
+        time.sleep(0.5)
+        return build(units=units)
+
+    begun = time.monotonic()
+    study = run(waiting, {"units": S.integer(1, 6)}, workers=6)
+    assert len(study.trials) == 6
+    assert time.monotonic() - begun < 2.5  # one after the other it would be 3 s and more
+
+
+def kill_workers(stop: threading.Event, killed: list[int], seed: int, pause: float) -> None:
+    """Kill a random child of this process now and then."""
+    drawn = random.Random(seed)
+    while not stop.wait(pause * drawn.random()):
+        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        if children:
+            victim = int(drawn.choice(children))
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+
+def killing(seed: int, call: Callable[[], Any], pause: float = 0.3) -> tuple[Any, int]:
+    """What a call gives while its workers are killed, and how many were."""
+    stop, killed = threading.Event(), list[int]()
+    thread = threading.Thread(target=kill_workers, args=(stop, killed, seed, pause))
+    thread.start()
+    try:
+        return call(), len(killed)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_workers_change_nothing(method: str, unbroken: Any, tmp_path: Path) -> None:
+    study, kills = killing(5, lambda: search(str(tmp_path / "study"), method, 3))
+    assert kills >= 2
+    assert untimed(study) == unbroken(method)
+
+
+def kill_the_search(folder: Path, method: str, seed: int, workers: int, kills: int) -> int:
+    """Begin the search again and again and kill it, at random moments; how many kills met it at work."""
+    drawn, met = random.Random(seed), 0
+    command = [
+        sys.executable,
+        "-m",
+        "tests.search.killed_search",
+        str(folder),
+        method,
+        str(workers),
+    ]
+    made = folder.with_suffix(".made")
+    environment = {**os.environ, "MADE": str(made), "PYTHONPATH": str(ROOT)}
+    for _ in range(kills):
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+        begun, before = time.monotonic(), _lines(made)
+        while process.poll() is None and _lines(made) == before and time.monotonic() < begun + 60:
+            time.sleep(0.005)
+        time.sleep(drawn.random() * 0.25)
+        if process.poll() is None:
+            process.kill()
+            met += 1
+        _, errors = process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            assert process.returncode == 0, errors.decode()
+            break
+    return met
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_bytes().splitlines()) if path.exists() else 0
+
+
+def logged_twice(folder: Path) -> list[Any]:
+    """Trainings that the log tells of twice; `read_study` refuses them too."""
+    logged = read_study(folder)[2]
+    return [
+        key
+        for key in logged.results
+        if key not in {(j.trial, j.rung) for j, _ in logged.results.values()}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "workers"), [(method, 2) for method in METHODS] + [("random", 0)]
+)
+def test_a_killed_search_goes_on(method: str, workers: int, unbroken: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    assert kill_the_search(folder, method, 3, workers, 3) >= 1
+    before = read_study(folder)[2].results
+    study = search(str(folder), method, 3)
+    after = read_study(folder)[2].results
+    assert all(after[key] == before[key] for key in before)  # times too: nothing is done again
+    assert not logged_twice(folder)
+    assert untimed(study) == unbroken(method)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(50))
+def test_random_kills_of_search_and_workers(seed: int, unbroken: Any, tmp_path: Path) -> None:
+    method = METHODS[seed % len(METHODS)]
+    folder, workers = tmp_path / "study", 1 + seed % 4
+    kill_the_search(folder, method, seed, workers, 1 + seed % 3)
+    study, _ = killing(seed, lambda: search(str(folder), method, workers))
+    assert untimed(study) == unbroken(method)
+    assert not logged_twice(folder)
+
+
+def test_workers_die_with_the_search(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.search.killed_search",
+        str(tmp_path / "s"),
+        "random",
+        "2",
+    ]
+    environment = {**os.environ, "MADE": str(made), "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    begun = time.monotonic()
+    while _lines(made) < 2 and time.monotonic() < begun + 60:
+        time.sleep(0.005)
+    workers = {int(line) for line in made.read_text().split()}
+    assert process.pid not in workers
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(alive, workers))
+
+
+def test_a_training_that_takes_too_long_is_ended() -> None:
+    began: list[int] = []
+
+    def endless(units: int) -> Any:
+        while units == 2:  # no signal and no callback would get through to native code
+            pass
+        return build(units=units)
+
+    begun = time.monotonic()
+    study = run(endless, {"units": S.integer(1, 3)}, workers=2, trial_seconds=2.0)
+    assert [t.state for t in study.trials] == ["done", "time limit", "done"]
+    assert study.trials[1].reason == "took longer than 2 seconds"
+    assert time.monotonic() - begun < 15
+    assert not began
+
+
+def test_a_limit_without_workers_takes_one() -> None:
+    def endless(units: int) -> Any:
+        time.sleep(60 * (units == 2))
+        return build(units=units)
+
+    study = run(endless, {"units": S.integer(1, 2)}, trial_seconds=1.5)
+    assert [t.state for t in study.trials] == ["done", "time limit"]
+
+
+def test_a_trial_that_kills_its_process_has_failed() -> None:
+    def crashing(units: int) -> Any:
+        if units == 2:
+            faulthandler.disable()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if units == 3:
+            os._exit(7)
+        return build(units=units)
+
+    study = run(crashing, {"units": S.integer(1, 4)}, workers=2)
+    assert [t.state for t in study.trials] == ["done", "failed", "failed", "done"]
+    assert "by signal 11" in study.trials[1].reason
+    assert study.trials[2].reason == "its process ended with exit code 7"
+
+
+def test_a_trial_whose_process_is_always_killed_is_out_of_memory(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pools, "_KILLS", 2)
+
+    def hungry(units: int) -> Any:
+        if units == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return build(units=units)
+
+    study = run(hungry, {"units": S.integer(1, 3)}, workers=2)
+    assert [t.state for t in study.trials] == ["done", "out of memory", "done"]
+    assert study.trials[1].reason == "its process was killed 3 times"
+
+
+def test_no_process_is_left_behind() -> None:
+    path = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    before = set(path.read_text().split())
+    run(lambda units: build(units=units), {"units": S.integer(1, 3)}, workers=3)
+    with pytest.raises(KeyboardInterrupt):
+        run(_interrupting, {"units": S.integer(1, 3)}, workers=3, objective=_interrupted)
+    assert set(path.read_text().split()) == before
+
+
+def _interrupting(units: int) -> Any:
+    return build(units=units)
+
+
+def _interrupted(metrics: Any) -> float:
+    raise KeyboardInterrupt
