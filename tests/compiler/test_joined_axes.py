@@ -11,6 +11,9 @@ import pytest
 from magmadnn import ops
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.llvm.gemm.cuts import for_joined_rows
+from magmadnn.compiler.llvm.gemm.gemm import tile_for
+from magmadnn.compiler.llvm.ir.target import Target
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
@@ -205,3 +208,14 @@ def test_no_copy_is_planned_for_the_stand_in_of_a_large_matrix(monkeypatch: Any)
     monkeypatch.setattr(Layouts, "_place", placed)
     assert joined(plan_of(rows @ w))
     assert 0 < max(taken) < 2**31
+
+
+def test_tiles_follow_the_columns() -> None:
+    """On x86 a tile has at most eight rows, six where it is wide, and no more vectors than C has."""
+    x86 = Target("x86_64-unknown-linux-gnu", "skylake-avx512", "", 64, 32)
+    for columns, tile in ((6, (8, 1)), (32, (6, 2)), (33, (6, 3)), (64, (6, 4)), (500, (6, 4))):
+        found = tile_for(for_joined_rows(Gemm("float32", joined_a=3), x86, columns), x86)
+        assert (found.rows, found.width) == tile
+    narrow = Target("x86_64-unknown-linux-gnu", "haswell", "", 32, 16)
+    found = tile_for(for_joined_rows(Gemm("float64", joined_a=3), narrow, 500), narrow)
+    assert (found.rows, found.width, found.lanes) == (6, 2, 4)

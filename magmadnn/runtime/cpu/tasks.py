@@ -23,6 +23,7 @@ from magmadnn.compiler.kernels.library import FUNCTION, Library
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.llvm.driver.driver import Task
+from magmadnn.compiler.llvm.gemm.cuts import for_joined_rows
 from magmadnn.compiler.llvm.gemm.gemm import tile_for
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
@@ -137,6 +138,8 @@ class Tasks:
             chosen: Kernel = streaming(kernel, values, again, cpu.last_bytes, cpu.vector_bytes)
         elif isinstance(kernel, Gemm) and product_of(work.region).ndim <= 2:
             chosen = selected(kernel, values)
+            if kernel.joined_a:
+                chosen = for_joined_rows(kernel, host(), values["column1"])
         else:
             return work.lowered
         return work.lowered if chosen is kernel else replace(work.lowered, kernel=chosen)

@@ -29,6 +29,7 @@ _GROUPS = (1, 8)  # panels of B that are copied at a time, beside what the rule 
 # for each other. With 16 registers tiles of one vector (12 x 1, 8 x 1) took 1.14 to 2.1 times as long.
 _TILES = {16: ((4, 3), (5, 2), (4, 2)), 32: ((6, 4), (12, 2), (5, 4), (4, 4))}
 _NARROWER = {64: ((6, 4), (12, 2))}  # by bytes of a vector: of half as many, with all registers
+_WIDEST_JOINED = {16: 2, 32: 4}  # vectors across, by the number of registers
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,21 @@ def tiled(gemm: Gemm, target: Target) -> dict[str, Gemm]:
         blocking = replace(default_blocking(target, tile, item), tile=tile)
         made[tile_words(tile, item)] = replace(gemm, blocking=blocking)
     return made
+
+
+def for_joined_rows(gemm: Gemm, target: Target, columns: int) -> Gemm:
+    """A product whose A has joined axes, with the tile for so many columns.
+
+    On x86 each row of such a tile has an address in one of 16 registers: eight rows by three vectors took
+    twice as long as six by four. A tile as wide as C, where that is narrow, has no panel at its edge.
+    """
+    if not target.triple.startswith("x86_64"):
+        return gemm
+    item = item_bytes(FLOATS[gemm.dtype])
+    lanes = target.lanes(item)
+    width = min(-(-columns // lanes), _WIDEST_JOINED[target.vector_registers])
+    tile = Tile(8 if width == 1 else 6, max(width, 1), lanes)
+    return replace(gemm, blocking=replace(default_blocking(target, tile, item), tile=tile))
 
 
 def ways(gemm: Gemm, target: Target, rows: int, k: int) -> dict[str, Way]:
