@@ -31,7 +31,7 @@ from magmadnn.compiler.kernels.operands import (
     STRIDED,
     STRIDED_COLUMN,
 )
-from magmadnn.graph.dim import Dim, bind_shape, substitute
+from magmadnn.graph.dim import Dim, Shape, bind_shape, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.spec import Spec
@@ -243,6 +243,12 @@ class Layouts:
         """
         seen = broadcast(self.arrays[node], bind_shape((*rows, columns), self._sizes))
         return None if seen is None else spread_of(seen)
+
+    def row_axes(self, node: Node, shape: Shape) -> tuple[tuple[int, int], ...]:
+        """The axes of the rows of a value that is read in a shape: see the function of this name."""
+        seen = broadcast(self.arrays[node], bind_shape(shape, self._sizes))
+        assert seen is not None
+        return tuple(row_axes(seen))
 
     def is_run(self, node: Node, rows: tuple[Any, ...], columns: Any) -> bool:
         """Whether a value of several axes is one contiguous row, as a matrix of a single row is read."""

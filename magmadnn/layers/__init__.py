@@ -34,9 +34,18 @@ from .noise import Dropout as Dropout
 from .noise import GaussianNoise as GaussianNoise
 from .normalization import BatchNorm as BatchNorm
 from .normalization import LayerNorm as LayerNorm
+from .pooling import AveragePooling1D as AveragePooling1D
 from .pooling import AveragePooling2D as AveragePooling2D
+from .pooling import AveragePooling3D as AveragePooling3D
+from .pooling import GlobalAveragePooling1D as GlobalAveragePooling1D
 from .pooling import GlobalAveragePooling2D as GlobalAveragePooling2D
+from .pooling import GlobalAveragePooling3D as GlobalAveragePooling3D
+from .pooling import GlobalMaxPooling1D as GlobalMaxPooling1D
+from .pooling import GlobalMaxPooling2D as GlobalMaxPooling2D
+from .pooling import GlobalMaxPooling3D as GlobalMaxPooling3D
+from .pooling import MaxPooling1D as MaxPooling1D
 from .pooling import MaxPooling2D as MaxPooling2D
+from .pooling import MaxPooling3D as MaxPooling3D
 from .regularizers import L1 as L1
 from .regularizers import L1L2 as L1L2
 from .regularizers import L2 as L2
@@ -51,7 +60,9 @@ __all__ = [
     "ActivationLike",
     "Add",
     "Average",
+    "AveragePooling1D",
     "AveragePooling2D",
+    "AveragePooling3D",
     "BatchNorm",
     "Concatenate",
     "Conv1D",
@@ -65,12 +76,19 @@ __all__ = [
     "Flatten",
     "GaussianNoise",
     "GaussianRBF",
+    "GlobalAveragePooling1D",
     "GlobalAveragePooling2D",
+    "GlobalAveragePooling3D",
+    "GlobalMaxPooling1D",
+    "GlobalMaxPooling2D",
+    "GlobalMaxPooling3D",
     "Input",
     "Lambda",
     "Layer",
     "LayerNorm",
+    "MaxPooling1D",
     "MaxPooling2D",
+    "MaxPooling3D",
     "Maximum",
     "Minimum",
     "Multiply",

@@ -1,12 +1,15 @@
-"""Checks of layers' settings that are numbers."""
+"""Checks of layers' settings that are numbers, and of the axes of what they are called on."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.signature import axes_text, shape_text
+from magmadnn.tensor import Operation
 
 from .layer import Layer
 
@@ -48,3 +51,20 @@ def zero_or_above(layer: Layer, argument: str, value: Any) -> None:
         raise ArgumentError(
             f"{layer}: {argument} must be a finite number of at least 0, got {value!r}"
         )
+
+
+def check_places(layer: Layer, x: Operation, places: Sequence[str]) -> None:
+    """Nothing, for x with a batch, these axes and channels.
+
+    Raises:
+        ShapeError: otherwise.
+    """
+    if x.ndim == len(places) + 2:
+        return
+    way_out = ""
+    if x.ndim == len(places) + 1:
+        way_out = "; images without an axis of channels get one by md.layers.Reshape((..., 1))"
+    raise ShapeError(
+        f"{layer}: x must be [{', '.join(('n', *places, 'channels'))}], got {shape_text(x.shape)} with "
+        f"{axes_text(x.ndim)}{way_out}"
+    )

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError
-from magmadnn.graph.signature import OpWords, axes_text, is_integer, shape_text
+from magmadnn.graph.signature import OpWords, is_integer
 from magmadnn.graph.spec import is_floating
 from magmadnn.ops.images.windows import counts_of, pairs_of
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
 
 from .activations import ActivationLike, as_activation, settled
+from .checks import check_places
 from .layer import Layer, Regularizer, positive
 
 Count = int | tuple[int, ...] | list[int]
@@ -50,17 +51,7 @@ class _Convolution(Layer):
     def build(self, x: Operation) -> None:
         """Kernel and bias, in the dtype of x."""
         filters = positive(self, "filters", self.filters)
-        names = ", ".join(("n", *self._PLACES, "channels"))
-        if len(x.shape) != len(self._PLACES) + 2:
-            shape = shape_text(x.shape)
-            way_out = ""
-            if len(x.shape) == len(self._PLACES) + 1:
-                way_out = (
-                    "; images without an axis of channels get one by md.layers.Reshape((..., 1))"
-                )
-            raise ShapeError(
-                f"{self}: x must be [{names}], got {shape} with {axes_text(len(x.shape))}{way_out}"
-            )
+        check_places(self, x, self._PLACES)
         channels = x.shape[-1]
         if not is_integer(self.groups) or self.groups < 1:
             raise ArgumentError(f"{self}: groups must be an integer from 1, got {self.groups!r}")

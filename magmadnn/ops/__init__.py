@@ -58,6 +58,7 @@ from .averages import mean, norm, std, var
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
 from .images.convolutions import convolution, convolution_transposed
+from .images.pooling import average_pooling, max_pooling, max_pooling_indices
 from .indexing import (
     embedding,
     gather,
@@ -108,6 +109,7 @@ __all__ = [
     "arange",
     "argmax",
     "argmin",
+    "average_pooling",
     "broadcast_to",
     "cast",
     "ceil",
@@ -152,6 +154,8 @@ __all__ = [
     "logsumexp",
     "matmul",
     "max",
+    "max_pooling",
+    "max_pooling_indices",
     "maximum",
     "mean",
     "min",

@@ -126,8 +126,8 @@ def test_rows_are_cut_anywhere(threads: int) -> None:
 
 
 def test_too_many_axes_are_copied() -> None:
-    x = placeholder("x", Spec((2, 3, 2, 3, 2, 3, 5), np.dtype(np.float32)))
-    made = ops.transpose(Operation(x), (4, 1, 5, 2, 3, 0, 6)) + 1.0
+    x = placeholder("x", Spec((2, 3, 2, 3, 2, 3, 2, 5), np.dtype(np.float32)))
+    made = ops.transpose(Operation(x), (6, 4, 1, 5, 2, 0, 3, 7)) + 1.0
     values = RNG.standard_normal(x.shape).astype(np.float32)
     found, wanted, _ = compared(made, {x: values})
     np.testing.assert_array_equal(found, wanted)

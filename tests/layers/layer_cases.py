@@ -184,6 +184,11 @@ def pooled(x: Array, size: Any, strides: Any, pads: Any, function: Any) -> Array
     return y
 
 
+def each_depth(x: Array, function: Any) -> Array:
+    """What a function of images makes of each depth of volumes."""
+    return np.stack([function(x[:, depth]) for depth in range(x.shape[1])], axis=1)
+
+
 STATISTICS = {"running_mean": (3,), "running_variance": (3,)}
 NORMALISED = {"gamma": (3,), "beta": (3,)}
 
@@ -206,6 +211,28 @@ CASES = [
          (4, 5, 2), (2, 3, 2), lambda x, p: pooled(x, (3, 3), (2, 2), (0, 1, 1, 1), np.max)),
     Case("average pooling", lambda: layers.AveragePooling2D((3, 2), strides=(2, 1)), (5, 4, 3), (2, 3, 3),
          lambda x, p: pooled(x, (3, 2), (2, 1), (0, 0, 0, 0), np.mean)),
+    Case("average pooling that keeps sizes", lambda: layers.AveragePooling2D(3, 1, "same"), (3, 4, 2),
+         (3, 4, 2), lambda x, p: pooled(x, (3, 3), (1, 1), (1, 1, 1, 1), np.mean)),
+    Case("average pooling of zeros too", lambda: layers.AveragePooling2D(2, 2, 1, count_padding=True),
+         (3, 4, 2), (2, 3, 2), lambda x, p: pooled(x, (2, 2), (2, 2), (1, 1, 1, 1), np.sum) / 4),
+    Case("max pooling of sequences", lambda: layers.MaxPooling1D(3, 2, 1), (5, 2), (3, 2),
+         lambda x, p: pooled(x[:, None], (1, 3), (1, 2), (0, 0, 1, 1), np.max)[:, 0]),
+    Case("max pooling of volumes", lambda: layers.MaxPooling3D((1, 2, 2)), (2, 5, 2, 2), (2, 2, 1, 2),
+         lambda x, p: each_depth(x, lambda y: pooled(y, (2, 2), (2, 2), (0, 0, 0, 0), np.max))),
+    Case("average pooling of sequences", lambda: layers.AveragePooling1D(2, 1, padding=((1, 0),)), (3, 2),
+         (3, 2), lambda x, p: pooled(x[:, None], (1, 2), (1, 1), (0, 0, 1, 0), np.mean)[:, 0]),
+    Case("average pooling of volumes", lambda: layers.AveragePooling3D((1, 2, 1)), (2, 4, 1, 2), (2, 2, 1, 2),
+         lambda x, p: each_depth(x, lambda y: pooled(y, (2, 1), (2, 1), (0, 0, 0, 0), np.mean))),
+    Case("global max pooling of sequences", layers.GlobalMaxPooling1D, (5, 3), (3,),
+         lambda x, p: np.sort(x, 1)[:, -1]),
+    Case("global max pooling", layers.GlobalMaxPooling2D, (3, 4, 2), (2,),
+         lambda x, p: np.sort(x.reshape(-1, 12, 2), 1)[:, -1]),
+    Case("global max pooling of volumes", layers.GlobalMaxPooling3D, (2, 3, 1, 2), (2,),
+         lambda x, p: np.sort(x.reshape(-1, 6, 2), 1)[:, -1]),
+    Case("global average pooling of sequences", layers.GlobalAveragePooling1D, (5, 3), (3,),
+         lambda x, p: x.sum(1) / 5),
+    Case("global average pooling of volumes", layers.GlobalAveragePooling3D, (2, 3, 1, 2), (2,),
+         lambda x, p: x.sum((1, 2, 3)) / 6),
     Case("global average pooling", layers.GlobalAveragePooling2D, (5, 4, 3), (3,),
          lambda x, p: x.mean((1, 2))),
     Case("dense", lambda: layers.Dense(3, "tanh"), (5,), (3,),

@@ -83,12 +83,33 @@ MISTAKES = {
     "of channels get one by md.layers.Reshape((..., 1))": (
         lambda: layers.Conv2D(3, 2)(layers.Input((5, 6)))
     ),
-    "max_pooling2d: padding must be smaller than the window 2 x 2, or some windows hold no pixel, got 2": (
+    "max_pooling2d: padding must be smaller than the window 2 x 2, or some windows hold no place of x, got "
+    "2": (
         lambda: layers.MaxPooling2D(2, padding=2)
     ),
-    "max_pooling2d: the window 7 x 2 is larger than the padded image 5 x 6; give a smaller one, or "
-    'padding="same"': lambda: layers.MaxPooling2D((7, 2))(image()),
-    "global_average_pooling2d: x must be images [batch, height, width, channels], got (batch, 5)": (
+    "max_pooling: a window reaches over 7 along axis 1, but x has 5 places there: use a smaller window, or "
+    "more padding (in max_pooling2d)": lambda: layers.MaxPooling2D((7, 2))(image()),
+    "average_pooling: a window reaches over 9 along axis 2, but x has 6 places there, 8 with padding: use a "
+    "smaller window, or more padding (in average_pooling2d)": (
+        lambda: layers.AveragePooling2D((2, 9), padding=1)(image())
+    ),
+    "average_pooling2d: strides must be an integer from 1, or one for each of 2 axes of places, got 0": (
+        lambda: layers.AveragePooling2D(2, strides=0)
+    ),
+    "max_pooling3d: pool_size must be an integer from 1, or one for each of 3 axes of places, got (2, 2)": (
+        lambda: layers.MaxPooling3D((2, 2))
+    ),
+    "AveragePooling1D: count_padding must be True or False, got 1": (
+        lambda: layers.AveragePooling1D(2, count_padding=1)
+    ),
+    "max_pooling1d: x must be [n, time, channels], got (batch, 5, 6, 2) with 4 axes": (
+        lambda: layers.MaxPooling1D(2)(image())
+    ),
+    "max_pooling2d: x must be [n, height, width, channels], got (batch, 5, 6) with 3 axes; images without an "
+    "axis of channels get one by md.layers.Reshape((..., 1))": (
+        lambda: layers.MaxPooling2D(2)(layers.Input((5, 6)))
+    ),
+    "global_average_pooling2d: x must be [n, height, width, channels], got (batch, 5) with 2 axes": (
         lambda: layers.GlobalAveragePooling2D()(layers.Input((5,)))
     ),
 }  # fmt: skip

@@ -166,7 +166,8 @@ LAYOUTS: tuple[Callable[[Array], Array], ...] = (strided, fortran, backwards, re
 EXACT = set(
     "abs ceil floor sign negative relu maximum minimum _clip where equal not_equal less less_equal "
     "greater greater_equal logical_and logical_or logical_not isnan stop_gradient floor_divide max min "
-    "argmax argmin one_hot random_uniform take take_class _where_positive".split()
+    "argmax argmin one_hot random_uniform take take_class _where_positive "
+    "max_pooling max_pooling_indices _max_pooling_chosen".split()
 ) | {name for name, op in BUILT_IN.items() if op.kind is OpKind.MOVEMENT}
 ROUNDINGS = {
     **dict.fromkeys(
@@ -183,6 +184,9 @@ ROUNDINGS = {
     "softmax": 16,  # difference, exp, sum of 7, quotient
     "log_softmax": 16,
     "_deviations": 48,  # up to 42 terms: the mean, a difference and its square, and their sum
+    # sums of up to 12 terms, and quotients
+    "average_pooling": 13,
+    "_average_pooling_inputs": 13,
     # backward errors of n terms, times the condition numbers of the samples, which are below 5
     "cholesky": 25,
     "solve_triangular": 25,
@@ -194,10 +198,13 @@ SCALES: dict[str, Callable[..., Array]] = {
     "log_softmax": lambda y, x: 1 + np.abs(y),
     "cholesky": lambda y, a: np.abs(y).max(initial=0),
     "solve_triangular": lambda y, a, b: np.abs(y).max(initial=0),
+    "average_pooling": lambda y, x: np.abs(x).max(initial=0),
+    "_average_pooling_inputs": lambda y, g: np.abs(g).max(initial=0),
 }
 SUMS = {
     "sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence",
     "convolution", "_convolution_inputs", "_convolution_filters",
+    "_max_pooling_inputs",
 }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ BATCH = Dim.symbol(B)
 ROWS = placeholder("rows", Spec((BATCH,), np.dtype(np.float64)))  # where no operand has the batch
 SLICES = (("slice", 1, None, 1), ("slice", -2, None, 1), ("slice", None, -1, 1))
 
+POOLING = {"size": (2,), "strides": (2,), "padding": ((0, 0),)}
 CONVOLUTION = {"strides": (2,), "padding": ((1, 0),), "dilation": (1,), "groups": 1}
 UNKNOWN: dict[str, list[Sizes]] = {
     "reshape": [
@@ -108,6 +109,27 @@ UNKNOWN: dict[str, list[Sizes]] = {
     "_windows": [
         Sizes(((B, 6, 2),), {"size": (3,), "strides": (2,), "dilation": (1,)}),
         Sizes(((2, B, 2),), {"size": (2,), "strides": (1,), "dilation": (1,)}),
+    ],
+    "max_pooling": [
+        Sizes(((B, 5, 4, 2),), {"size": (2, 3), "strides": (2, 1), "padding": 1}),
+        Sizes(((2, B, 2),), {"size": 2, "strides": 2, "padding": 1}),
+        Sizes(((2, B, B, 2),), {"size": 3, "strides": 1, "padding": "same"}),
+    ],
+    "max_pooling_indices": [Sizes(((B, 5, 2),), {"size": 2}), Sizes(((2, B, 2),), {"size": 3, "padding": 1})],
+    "_max_pooling_inputs": [
+        Sizes(((B, 2, 3), (B, 2, 3)), {"places": (5,), **POOLING}, 2),
+        Sizes(((2, B, 3), (2, B, 3)), {"places": (2 * BATCH,), **POOLING}, 2),
+    ],
+    "_max_pooling_chosen": [
+        Sizes(((B, 5, 3), (B, 2, 3)), POOLING, 2),
+    ],
+    "average_pooling": [
+        Sizes(((B, 5, 4, 2),), {"size": (2, 3), "strides": (2, 1), "padding": 1}),
+        Sizes(((2, B, 2),), {"size": 2, "strides": 2, "padding": 1, "count_padding": True}),
+    ],
+    "_average_pooling_inputs": [
+        Sizes(((B, 2, 3),), {"places": (5,), **POOLING, "count_padding": False}),
+        Sizes(((2, B, 3),), {"places": (2 * BATCH,), **POOLING, "count_padding": True}),
     ],
     "softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
     "log_softmax": [Sizes(((B, 3),)), Sizes(((B, 3),), {"axis": 0})],
@@ -278,6 +300,12 @@ EMPTY: dict[str, list[Sizes]] = {
         Sizes(((2, 6, 0), (2, 3, 2)), {"size": (3,), **CONVOLUTION}),
     ],
     "_windows": [Sizes(((0, 6, 2),), {"size": (3,), "strides": (2,), "dilation": (1,)})],
+    "max_pooling": [Sizes(((0, 6, 2),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
+    "max_pooling_indices": [Sizes(((2, 6, 0),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
+    "_max_pooling_inputs": [Sizes(((0, 2, 3), (0, 2, 3)), {"places": (4,), **POOLING}, 2)],
+    "_max_pooling_chosen": [Sizes(((0, 4, 3), (0, 2, 3)), POOLING, 2)],
+    "average_pooling": [Sizes(((0, 6, 2),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
+    "_average_pooling_inputs": [Sizes(((0, 2, 3),), {"places": (4,), **POOLING, "count_padding": True})],
     "take": [Sizes(((5, 3), (0,)), {}, 5), Sizes(((5, 0), (2,)), {}, 5), Sizes(((1,), (1,)), {}, 1)],
     "scatter_add": [Sizes(((0, 3), (0,)), {"count": 5}, 5), Sizes(((1,), (1,)), {"count": 1}, 1)],
     "one_hot": [Sizes(((0,),), {"depth": 5}, 5), Sizes(((),), {"depth": 1}, 1)],

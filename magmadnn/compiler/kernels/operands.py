@@ -9,8 +9,7 @@ from .formula import Formula
 
 FULL, ROW, COLUMN, SCALAR = "full", "row", "column", "scalar"
 STRIDED, STRIDED_COLUMN = "strided", "strided column"
-ROW_AXES = 3  # that rows of strided operands are numbered by
-_ROW_SLOTS = ("size1", "size2", "step0", "step1", "step2")
+ROW_AXES = 6  # that rows of strided operands are numbered by, at most
 
 
 @dataclass(frozen=True)
@@ -27,18 +26,29 @@ class Operand:
             `i0 * step0 + i1 * step1 + i2 * step2`, in slots `<name>_size1` and so on: a value that repeats
             itself along an axis in the middle, or part of a larger one;
             `strided column`: [rows], likewise, the same in every column.
+        axes: how many numbers i0, i1, ... a row of a strided operand has.
+        like: name of an operand whose rows begin at the same elements, and whose slots say so; itself unless
+            given.
     """
 
     name: str
     dtype: str
     spread: str = FULL
+    axes: int = 0
+    like: str = ""
 
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of its slots."""
         if self.spread in (STRIDED, STRIDED_COLUMN):
-            return (self.name, *(f"{self.name}_{slot}" for slot in _ROW_SLOTS))
+            return (self.name, *row_slots(self.like or self.name, self.axes))
         return (self.name, f"{self.name}_row") if self.spread == FULL else (self.name,)
+
+
+def row_slots(name: str, axes: int) -> tuple[str, ...]:
+    """The slots of sizes and steps of a strided operand."""
+    sizes = (f"{name}_size{k}" for k in range(1, axes))
+    return (*sizes, *(f"{name}_step{k}" for k in range(axes)))
 
 
 @dataclass(frozen=True)

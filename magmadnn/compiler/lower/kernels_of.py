@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,9 @@ class _Formulas:
         self.operands: list[Operand] = []
         self.reads: list[tuple[str, Node, str]] = []
         self.shapes: list[tuple[str, Shape]] = []  # that strided operands are read in
+        self._walks: dict[
+            Any, str
+        ] = {}  # the first strided operand whose rows begin at each set of elements
         self._numbers: dict[tuple[Node, str, Shape], int] = {}
         self._known: dict[Node, Formula] = {}
 
@@ -97,7 +101,10 @@ class _Formulas:
             self._numbers[key] = len(self.operands)
             name = f"x{len(self.operands)}"
             stored = self.layouts.bases[node].dtype.name
-            self.operands.append(Operand(name, stored, spread))
+            axes = self.layouts.row_axes(node, shape) if shape else ()
+            like = self._walks.setdefault((spread, axes), name) if shape else name
+            like = "" if like == name else like
+            self.operands.append(Operand(name, stored, spread, len(axes), like))
             self.reads.append((name, node, spread))
             self.shapes += [(name, shape)] if shape else []
         read: Formula = ("argument", self._numbers[key])

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from magmadnn.compiler.kernels.gemm import MOST_AXES, Gemm, axis_slots
-from magmadnn.compiler.kernels.operands import FULL, ROW_AXES
+from magmadnn.compiler.kernels.operands import FULL
+from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.layout import broadcast, fewest_axes, row_axes
 from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import product_of, reduced_by
 from magmadnn.graph.dim import bind_shape, product
@@ -55,21 +57,28 @@ def slot_values(
         if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
             transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
             values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
-    strided = dict(lowered.shapes)
-    for slot, node, _ in lowered.reads:
-        if slot in strided:
-            values |= _strided_slots(slot, arrays[node], bind_shape(strided[slot], sizes))
+    if lowered.shapes:
+        values |= _strided_slots(lowered, arrays, sizes)
     return values
 
 
-def _strided_slots(slot: str, array: Array, shape: tuple[int, ...]) -> dict[str, int]:
-    """Where the rows of a strided operand begin: see `kernels.operands.Operand.spread`."""
-    seen = broadcast(array, shape)
-    assert seen is not None
-    axes = row_axes(seen)
-    axes = [(1, 0)] * (ROW_AXES - len(axes)) + axes
-    sizes = {f"{slot}_size{k}": size for k, (size, _) in enumerate(axes) if k}
-    return sizes | {f"{slot}_step{k}": step for k, (_, step) in enumerate(axes)}
+def _strided_slots(
+    lowered: Lowered, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Where the rows of strided operands begin: see `kernels.operands.Operand.spread`."""
+    assert isinstance(lowered.kernel, Rows)
+    operands = {operand.name: operand for operand in lowered.kernel.operands}
+    nodes = {slot: node for slot, node, _ in lowered.reads}
+    values: dict[str, int] = {}
+    for slot, shape in lowered.shapes:
+        seen, operand = broadcast(arrays[nodes[slot]], bind_shape(shape, sizes)), operands[slot]
+        assert seen is not None
+        axes = row_axes(seen)
+        axes = [(1, 0)] * (operand.axes - len(axes)) + axes
+        numbers = [size for size, _ in axes[1:]] + [step for _, step in axes]
+        for name, number in zip(operand.slots[1:], numbers, strict=True):
+            assert values.setdefault(name, number) == number  # of all operands that are alike
+    return values
 
 
 def _joined_slots(

@@ -48,12 +48,20 @@ def place(part: Part, row: str, column: str) -> str:
         return part.name
     if part.spread == COLUMN:
         return f"{part.name} + {row}"
-    if part.spread in (STRIDED, STRIDED_COLUMN):
-        strides = ", ".join(part.slots[1:])
-        begin = f"{part.name} + strided_row({row}, {strides})"
+    if isinstance(part, Operand) and part.spread in (STRIDED, STRIDED_COLUMN):
+        begin = f"{part.name} + {_begin(part.slots[1:], part.axes, row)}"
         return begin if part.spread == STRIDED_COLUMN else f"{begin} + {column}"
     start = f"{part.name} + {row} * {part.name}_row" if part.spread == FULL else part.name
     return f"{start} + {column}"
+
+
+def _begin(slots: Sequence[str], axes: int, row: str) -> str:
+    """Where a row of a strided operand begins."""
+    if axes == 1:
+        return f"{row} * {slots[0]}"
+    parts = slots[: axes - 1], slots[axes - 1 :]
+    sizes, steps = (f"PerAxis<{len(part)}>{{{{{', '.join(part)}}}}}" for part in parts)
+    return f"strided_row<{axes}>({row}, {sizes}, {steps})"
 
 
 def seen(text: str, dtype: str) -> Cell:

@@ -50,10 +50,21 @@ template <int V, typename T> __device__ __forceinline__ void store(T *to, const 
   *reinterpret_cast<Vec<T, V> *>(to) = value;
 }
 
-// Where a row of an operand with strides begins, in elements.
-__device__ __forceinline__ i64 strided_row(i64 row, i64 size1, i64 size2, i64 step0, i64 step1, i64 step2) {
-  const i64 outer = row / size2;
-  return outer / size1 * step0 + outer % size1 * step1 + row % size2 * step2;
+// Where a row of an operand with strides begins, in elements: its number as numbers along N axes, the first
+// of any size, times steps. Quotients of 32 bits take a fraction of the time.
+template <int N> struct PerAxis { i64 at[N]; };
+
+template <int N>
+__device__ __forceinline__ i64 strided_row(i64 row, const PerAxis<N - 1> sizes, const PerAxis<N> steps) {
+  i64 place = 0;
+#pragma unroll
+  for (int axis = N - 1; axis > 0; --axis) {
+    const i64 size = sizes.at[axis - 1];
+    const i64 outer = ((row | size) >> 32) == 0 ? (i64)((u32)row / (u32)size) : row / size;
+    place += (row - outer * size) * steps.at[axis];
+    row = outer;
+  }
+  return place + row * steps.at[0];
 }
 
 // Read a byte that will be used later, so that it lies in the nearest cache by then.

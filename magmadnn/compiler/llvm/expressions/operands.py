@@ -22,14 +22,52 @@ from magmadnn.compiler.llvm.ir.halves import narrowed, widened
 from .formulas import cast, memory_item, register_item
 
 
+class RowStarts:
+    """Where the rows of strided operands begin, one row after the other, without a division for each."""
+
+    def __init__(self, code: Code, slots: Slots, operand: Operand, row: Value) -> None:
+        """`row` is the first."""
+        self._code = code
+        numbers = [slots.integer(slot) for slot in operand.slots[1:]]
+        self._sizes, self._steps = [None, *numbers[: operand.axes - 1]], numbers[operand.axes - 1 :]
+        begin, self._left = code.integer(0), [code.variable(row) for _ in self._steps]
+        for axis in range(operand.axes - 1, 0, -1):
+            size = self._sizes[axis]
+            assert size is not None
+            size = code.larger(size, 1)  # where there are no rows at all
+            begin = begin + row % size * self._steps[axis]
+            self._left[axis].value = size - row % size
+            row = row // size
+        self.begin = code.variable(begin + row * self._steps[0])
+
+    def advance(self) -> None:
+        """To the next row."""
+        self._step(len(self._steps) - 1)
+
+    def _step(self, axis: int) -> None:
+        """One further along an axis; from its end to the beginning, and one further along the axis before."""
+        self.begin.value = self.begin.value + self._steps[axis]
+        size, left = self._sizes[axis], self._left[axis]
+        if size is None:
+            return
+        left.value = left.value - 1
+        with self._code.when(left.value.equals(0)):
+            left.value = size
+            self.begin.value = self.begin.value - size * self._steps[axis]
+            self._step(axis - 1)
+
+
 class Matrix:
     """The memory of an operand or a result inside a kernel."""
 
-    def __init__(self, code: Code, slots: Slots, part: Operand | Result) -> None:
-        self._code, self._part = code, part
+    def __init__(
+        self, code: Code, slots: Slots, part: Operand | Result, starts: RowStarts | None = None
+    ) -> None:
+        """`starts`: of the rows of a strided operand."""
+        self._code, self._part, self._starts = code, part, starts
         self._item = memory_item(part.dtype)
         self._base = slots.array(part.name, self._item)
-        self._strides = [slots.integer(slot) for slot in part.slots[1:]]
+        self._row_step = slots.integer(part.slots[1]) if part.spread == FULL else code.integer(0)
 
     def moved(self, elements: Value) -> Matrix:
         """The same of memory that lies further on."""
@@ -43,14 +81,14 @@ class Matrix:
 
     def _row(self, row: Value) -> Array:
         if self._part.spread == FULL:
-            return self._base.at(row * self._strides[0])
-        return self._base.at(self._begin(row)) if self._part.spread == STRIDED else self._base
+            return self._base.at(row * self._row_step)
+        return self._base.at(self._begin) if self._part.spread == STRIDED else self._base
 
-    def _begin(self, row: Value) -> Value:
-        """Where a row of a strided operand begins."""
-        size1, size2, step0, step1, step2 = self._strides
-        outer = row // size2
-        return outer // size1 * step0 + outer % size1 * step1 + row % size2 * step2
+    @property
+    def _begin(self) -> Value:
+        """Where the row begins that a walk over strided operands is at."""
+        assert self._starts is not None
+        return self._starts.begin.value
 
     def load(self, row: Value, column: Value, lanes: int, mask: Value | None) -> Value:
         """A vector of row `row`, from `column` on; a scalar where the operand does not change."""
@@ -59,7 +97,7 @@ class Matrix:
         if self._part.spread == COLUMN:
             return self.seen(self._base[row])
         if self._part.spread == STRIDED_COLUMN:
-            return self.seen(self._base[self._begin(row)])
+            return self.seen(self._base[self._begin])
         return self.seen(self._row(row).vector(column, lanes, mask))
 
     def store(self, row: Value, column: Value, value: Value, mask: Value | None) -> None:

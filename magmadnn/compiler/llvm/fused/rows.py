@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.operands import FULL, Result, row_constant
+from magmadnn.compiler.kernels.operands import FULL, Operand, Result, row_constant
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows
 from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
 from magmadnn.compiler.llvm.expressions.formulas import ITEMS, PRIMITIVES, Writer, cast
-from magmadnn.compiler.llvm.expressions.operands import Matrix, MatrixRow, lanes_for
+from magmadnn.compiler.llvm.expressions.operands import Matrix, MatrixRow, RowStarts, lanes_for
 from magmadnn.compiler.llvm.expressions.row_walk import Walk
 from magmadnn.compiler.llvm.ir.builder import (
     I1,
@@ -81,7 +81,15 @@ class _RowWriter:
         self.item = ITEMS[kernel.dtype]
         self.formulas = RowFormulas(kernel)
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
-        self.matrices = {part: Matrix(code, frame, part) for part in kernel.parts}
+        first = frame.integer("row0")
+        self.starts = {
+            o.name: RowStarts(code, frame, o, first)
+            for o in kernel.operands
+            if o.axes and not o.like
+        }
+        self.matrices = {
+            part: Matrix(code, frame, part, self._starts_of(part)) for part in kernel.parts
+        }
         bytes_at = {f: k * _BUFFER_BYTES for k, f in enumerate(self.formulas.kept)}
         self.buffers = {f: frame.scratch.at(at) for f, at in bytes_at.items()}
         self.kept_items: dict[Formula, Any] = {}
@@ -95,6 +103,11 @@ class _RowWriter:
         self.at: dict[Any, MatrixRow]
         self.numbers: dict[str, Value]
         self.next: list[MatrixRow]
+
+    def _starts_of(self, part: Operand | Result) -> RowStarts | None:
+        return (
+            self.starts[part.like or part.name] if isinstance(part, Operand) and part.axes else None
+        )
 
     def _costliest(self) -> int:
         """The stage that leaves most time to fetch the next row."""
@@ -126,6 +139,8 @@ class _RowWriter:
                 self.numbers[name] = writer.write(formula)
             for result in stage.store_row:
                 self.matrices[result].store_one(row, writer.write(result.formula))
+        for starts in self.starts.values():
+            starts.advance()
 
     # ------------------------------------------------------------------ exponentials
 
