@@ -81,7 +81,8 @@ def run(
             plain value is the same at all points.
         x: inputs, as for `fit`.
         y: targets.
-        method: "grid": all points; "random".
+        method: "grid": all points; "random"; "cem": random with a distribution that learns; "tpe": by Optuna;
+            "halving", "asha" and "median", which end poor trials early.
         objective: a metric of the validation rows, `"accuracy"`, which says itself whether high or low is
             better; `"max name"` or `"min name"`; a function of all metrics, which is maximised; or several
             in a list or dict.
@@ -105,7 +106,7 @@ def run(
             fast the machine is.
         callbacks: a function that makes the callbacks of one training.
         fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`.
-        method_options: of the method.
+        method_options: of the method: see the reference.
         verbose: whether a line is printed for each trial.
 
     Raises:
@@ -133,7 +134,7 @@ def run(
         raise ArgumentError(
             f'search: until must be md.search.reaches("accuracy", 0.98) or the like, got {quoted(until)}'
         )
-    chosen = method_of(method, searched, seed, dict(method_options or {}))
+    chosen = method_of(method, searched, seed, trials, dict(method_options or {}))
     if method != "grid" and (trials, until, total_epochs, total_seconds) == (None,) * 4:
         raise ArgumentError(
             f"search: {method} has no end of its own; give trials=100, or until=, total_epochs= or "

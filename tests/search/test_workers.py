@@ -23,7 +23,7 @@ from tests.search.problems import S, build, table, untimed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 X, Y = table()
-METHODS = ["random"]
+ALL = ["random", "cem", "halving", "asha", "median", "tpe"]
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,13 @@ def alive(process: int) -> bool:
     return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "workers"),
+    [
+        *(("random", 1), ("cem", 2), ("asha", 4), ("tpe", 3)),
+        *(pytest.param(m, w, marks=pytest.mark.long) for m in ALL for w in (1, 2, 4, 8)),
+    ],
+)
 def test_the_table_does_not_depend_on_the_workers(
     method: str, workers: int, unbroken: Any, tmp_path: Path
 ) -> None:
@@ -101,7 +106,7 @@ def killing(seed: int, call: Callable[[], Any], pause: float = 0.3) -> tuple[Any
         thread.join()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["asha"])
 def test_killed_workers_change_nothing(method: str, unbroken: Any, tmp_path: Path) -> None:
     study, kills = killing(5, lambda: search(str(tmp_path / "study"), method, 3))
     assert kills >= 2
@@ -151,9 +156,7 @@ def logged_twice(folder: Path) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("method", "workers"), [(method, 2) for method in METHODS] + [("random", 0)]
-)
+@pytest.mark.parametrize(("method", "workers"), [("asha", 2), ("random", 0)])
 def test_a_killed_search_goes_on(method: str, workers: int, unbroken: Any, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     assert kill_the_search(folder, method, 3, workers, 3) >= 1
@@ -168,7 +171,7 @@ def test_a_killed_search_goes_on(method: str, workers: int, unbroken: Any, tmp_p
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(50))
 def test_random_kills_of_search_and_workers(seed: int, unbroken: Any, tmp_path: Path) -> None:
-    method = METHODS[seed % len(METHODS)]
+    method = ALL[seed % len(ALL)]
     folder, workers = tmp_path / "study", 1 + seed % 4
     kill_the_search(folder, method, seed, workers, 1 + seed % 3)
     study, _ = killing(seed, lambda: search(str(folder), method, workers))

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from magmadnn.calls import checked_call
 from magmadnn.errors import UnknownNameError
 from magmadnn.search.spaces.space import Space
 
+from .learning_distribution import CrossEntropy
 from .method import Method
+from .parzen import Parzen
 from .plain_methods import GridSearch, RandomSearch
+from .stopping import Asha, Halving, MedianStop
 
-METHODS: dict[str, Callable[..., Method]] = {
+METHODS: dict[str, type[Method]] = {
     "grid": GridSearch,
     "random": RandomSearch,
+    "cem": CrossEntropy,
+    "halving": Halving,
+    "asha": Asha,
+    "median": MedianStop,
+    "tpe": Parzen,
 }
 
 
-def method_of(name: str, space: Space, seed: int, options: dict[str, Any]) -> Method:
+def method_of(
+    name: str, space: Space, seed: int, trials: int | None, options: dict[str, Any]
+) -> Method:
     """The method called `name`.
 
     Raises:
-        UnknownNameError: if there is none of that name.
-        ArgumentError: if it cannot search this space, or does not take an option.
+        UnknownNameError: if there is none of that name, or it has no such option.
+        ArgumentError: if it cannot search this space, or an option is out of range.
     """
     if name not in METHODS:
         raise UnknownNameError.of("search: method", name, METHODS)
-    return METHODS[name](space, seed, **options)
+    if name == "halving":
+        options = {"trials": trials, **options}
+    return checked_call(METHODS[name])(space, seed, **options)

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -192,13 +193,15 @@ class Steps(Dimension):
     @property
     def count(self) -> int | None:
         """(stop - start) / step + 1, which is whole."""
-        return int((_exact(self.stop) - _exact(self.start)) / _exact(self.step)) + 1
+        start, stop, step, _ = _whole_ends(self.start, self.stop, self.step)
+        return (stop - start) // step + 1
 
     def numbered(self, number: int) -> float:
-        """`start + number * step`, computed with fractions: 0.3 is 0.3 and not 0.30000000000000004."""
-        value = _exact(self.start) + number * _exact(self.step)
+        """`start + number * step` as one division of integers: 0.3 is 0.3 and not 0.30000000000000004."""
+        start, _, step, unit = _whole_ends(self.start, self.stop, self.step)
+        value = start + number * step
         whole = all(isinstance(part, int) for part in (self.start, self.stop, self.step))
-        return int(value) if whole else float(value)
+        return value if whole else value / unit  # rounded once, to the nearest
 
     def at(self, position: float) -> float:
         """Each value has the same share of positions."""
@@ -431,6 +434,15 @@ def _whole_numbers(name: str, low: Any, high: Any) -> Whole:
             f"{name}: low {low!r} is above high {high!r}; write {name}({high!r}, {low!r})"
         )
     return Whole(int(low), int(high))
+
+
+@lru_cache(maxsize=256)
+def _whole_ends(start: float, stop: float, step: float) -> tuple[int, int, int, int]:
+    """Start, stop and step as multiples of 1 / unit, and unit."""
+    exact = [_exact(value) for value in (start, stop, step)]
+    unit = math.lcm(*(value.denominator for value in exact))
+    first, last, by = (int(value * unit) for value in exact)
+    return first, last, by, unit
 
 
 def _exact(value: float) -> Fraction:
