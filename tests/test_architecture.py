@@ -267,7 +267,7 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
 # handed to all that works on them.
 TYPES_ABOVE = {
     "magmadnn.compiler.llvm.ir": {"arithmetic", "values"},
-    "magmadnn.optim": {"optimizer", "slices", "step"},
+    "magmadnn.optim": {"courses", "optimizer", "slices", "step"},
     "magmadnn.runtime.cuda.schedule": {"launches", "loops"},
 }
 ABOUT_MODELS = "magmadnn.training"

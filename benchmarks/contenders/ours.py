@@ -45,7 +45,7 @@ class Training:
         if options.get("device") == "cuda":
             open_gpu()
         else:  # what the first step would import; the peers have imported theirs
-            importlib.import_module("magmadnn.runtime.cpu.slices")
+            importlib.import_module("magmadnn.runtime.cpu.sliced.slices")
         # What nobody may write is looked at once, and stays on a GPU, where the peers' data is too. Loaded
         # arrays are views of others that may be written, so these are copies.
         self._x, self._y = x.copy(), y.copy()

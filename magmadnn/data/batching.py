@@ -38,6 +38,12 @@ def order(count: int, seed: int, epoch: int = 0, device: int | None = None) -> N
         return philox.permutation(count, seed, stream)
 
 
+def orders(count: int, seed: int, first: int, epochs: int) -> NDArray[np.int64]:
+    """The orders of some epochs that follow each other, [epochs, count]; see `order`."""
+    streams = [philox.stream_of("shuffle", first + number) for number in range(epochs)]
+    return philox.permutations(count, seed, streams)
+
+
 def batch_count(rows: int, batch_size: int, *, drop_last: bool = False) -> int:
     """How many batches of batch_size `rows` rows make: the last, partial one counts unless dropped.
 

@@ -11,7 +11,7 @@ from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cpu.slices import LONGEST, BoundSlices, slices_of
+from magmadnn.runtime.cpu.sliced.slices import LONGEST, BoundSlices, slices_of
 from magmadnn.tensor.operation import as_feeds
 
 from .inputs import Settings
@@ -53,15 +53,8 @@ class StepSlices:
         ring_bytes: int | None = None,
     ) -> StepSlices | None:
         """Slices over these arrays; None where a part of the step has to run in Python."""
-        rows = as_feeds(data)
-        key = (batch_size, *((node, array.shape[1:], array.dtype) for node, array in rows.items()))
-        sizes, values = step.sizes.get(key), settings.nodes
-        if sizes is None:
-            sample = {node: array[:batch_size] for node, array in rows.items()}
-            feeds = settings.feeds(0 if settings.fixed else step.count)
-            sizes = executable.sizes({**sample, **feeds})
-            if all(array.dtype == node.dtype for node, array in rows.items()):
-                step.sizes[key] = sizes  # else values were looked at too
+        rows, values = as_feeds(data), settings.nodes
+        sizes = sizes_in_batches(step, executable, settings, rows, batch_size)
         if executable.device is not None:
             from magmadnn.runtime.cuda.running.slices import slices_of as slices_on_device
 
@@ -125,3 +118,22 @@ class StepSlices:
         first = self._step.count
         each = [self._settings.feeds(first + k) for k in range(count)]
         return {node: np.array([one[node] for one in each]) for node in each[0]}
+
+
+def sizes_in_batches(
+    step: Step,
+    executable: Executable,
+    settings: Settings,
+    rows: Mapping[Node, Array],
+    batch_size: int,
+) -> dict[str, int]:
+    """The sizes of symbolic dimensions in batches of such rows."""
+    key = (batch_size, *((node, array.shape[1:], array.dtype) for node, array in rows.items()))
+    sizes = step.sizes.get(key)
+    if sizes is None:
+        sample = {node: array[:batch_size] for node, array in rows.items()}
+        feeds = settings.feeds(0 if settings.fixed else step.count)
+        sizes = executable.sizes({**sample, **feeds})
+        if all(array.dtype == node.dtype for node, array in rows.items()):
+            step.sizes[key] = sizes  # else values were looked at too
+    return sizes

@@ -16,6 +16,7 @@ from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
+from .courses import Looked, StepCourse
 from .inputs import Settings
 from .loss_scaling import LossScale
 from .parts import Transform
@@ -137,6 +138,21 @@ class Step:
         how = (batch_size, streams, ring_bytes)
         return StepSlices.made(self, self._executable, self._settings, data, *how)
 
+    def course(
+        self, data: Mapping[Any, Array], batch_sizes: Sequence[int], looked: Looked | None = None
+    ) -> StepCourse | None:
+        """This step for epochs of batches, as a program for one thread; None where a part runs in Python.
+
+        Args:
+            data: an array of rows for each placeholder.
+            batch_sizes: of the batches in an epoch: all but the last one, and the last one if it is smaller.
+            looked: what is evaluated after each epoch.
+        """
+        if self._executable.executor != "native" or self._executable.device is not None:
+            return None
+        how = (batch_sizes, looked)
+        return StepCourse.made(self, self._executable, self._settings, data, *how)
+
     @property
     def room(self) -> Room | None:
         """What there is for data where the step runs; None where it reads the host's memory."""
@@ -161,7 +177,11 @@ class Step:
     @property
     def settings_before(self) -> dict[str, float]:
         """The values that the last step would have used, had none been set since."""
-        return self._settings.values(0 if self._settings.fixed else max(self.count - 1, 0))
+        return self.settings_of(max(self.count - 1, 0))
+
+    def settings_of(self, number: int) -> dict[str, float]:
+        """The values of all settings for the step after `number` steps."""
+        return self._settings.values(0 if self._settings.fixed else number)
 
     @property
     def overrides(self) -> dict[str, Setting]:

@@ -17,7 +17,7 @@ from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu import lapack
 from magmadnn.runtime.cpu.host_call import HostCall
-from magmadnn.runtime.cpu.slices import Slices
+from magmadnn.runtime.cpu.sliced.slices import Slices
 from magmadnn.runtime.cpu.tasks import Tasks
 from magmadnn.runtime.threads import thread_count
 from tests.linalg.whitening import BATCH, X, Y, apart, network, trained

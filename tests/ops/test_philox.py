@@ -114,3 +114,11 @@ def test_who_writes_a_permutation_changes_no_other(count: int) -> None:
     first = order.copy()
     order[:] = 0
     assert philox.permutation(count, 3, 4).tolist() == first.tolist() == [*map(int, first)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 1009])
+def test_permutations_drawn_together_are_those_drawn_alone(count: int) -> None:
+    streams = [3, 1 << 40, 2**64 - 1, 0]
+    together = philox.permutations(count, 2**63 + 5, streams)
+    alone = [philox.permutation(count, 2**63 + 5, stream) for stream in streams]
+    np.testing.assert_array_equal(together, np.stack(alone))

@@ -158,7 +158,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(loop, "time", made)
     monkeypatch.setattr(pending, "time", made)
-    monkeypatch.setattr("magmadnn.runtime.cpu.slices.time", made)
+    monkeypatch.setattr("magmadnn.runtime.cpu.sliced.slices.time", made)
     return made
 
 

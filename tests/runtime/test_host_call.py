@@ -13,7 +13,7 @@ from magmadnn.errors import DataError
 from magmadnn.graph import NoGradient, Op, OpKind, Sample, by_signature, promote
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.host_call import HostCall
-from magmadnn.runtime.cpu.slices import Slices
+from magmadnn.runtime.cpu.sliced.slices import Slices
 from magmadnn.runtime.threads import thread_count
 
 RNG = np.random.default_rng(3)

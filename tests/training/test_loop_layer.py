@@ -10,7 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import GraphError
-from magmadnn.runtime.cpu.slices import Slices
+from magmadnn.runtime.cpu.sliced.slices import Slices
 
 
 class Recurrent(md.layers.Layer):

@@ -13,7 +13,11 @@ import magmadnn as md
 from magmadnn import layers, losses, optim
 from magmadnn.errors import NumericError
 from magmadnn.losses.conversion import FunctionLoss
+from magmadnn.runtime.threads import thread_count
 from magmadnn.storage.checkpoint import parameters_sha256
+from magmadnn.training.loop.fit import Fit
+from magmadnn.training.many import scheduler
+from magmadnn.training.many.course import FitCourse
 from tests.layers.layer_cases import CASES, Case
 from tests.losses.test_losses import CASES as LOSSES
 from tests.losses.test_losses import Case as LossCase
@@ -242,3 +246,113 @@ def test_losses_that_have_a_name_are_all_there() -> None:
     own = {c for c in losses.Loss.known.values() if c.__module__.startswith("magmadnn.losses.c")}
     own |= {c for c in losses.Loss.known.values() if c.__module__ == losses.regression.__name__}
     assert {type(c.loss) for c in LOSSES} == own - {FunctionLoss}
+
+
+# --- the fast way ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Epochs that were run by Python."""
+    found: list[int] = []
+    run = Fit.run_epoch
+
+    def counted(fit: Fit) -> None:
+        found.append(fit.epoch)
+        run(fit)
+
+    monkeypatch.setattr(Fit, "run_epoch", counted)
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_epochs_run_natively_with_the_same_bits_on_any_number_of_threads(
+    threads: int, plain_epochs: list[int]
+) -> None:
+    before = thread_count()
+    md.set_threads(threads)
+    try:
+        models = [network(k, md.optim.Adam(md.optim.cosine(0.05, steps=40))) for k in range(9)]
+        held = {"validation_data": (X[:21], Y[:21])}
+        histories = md.fit_many(models, X, Y, batch_size=BATCH, epochs=7, **held)
+        assert not plain_epochs
+        alone = network(4, md.optim.Adam(md.optim.cosine(0.05, steps=40)))
+        own = alone.fit(X, Y, batch_size=BATCH, epochs=7, verbose=0, **held)
+    finally:
+        md.set_threads(before)
+    assert digests([alone]) == digests([models[4]])
+    assert measured(own) == measured(histories[4])
+    assert all(row["seconds"] > 0 for row in histories[4])
+
+
+def test_an_epoch_that_is_long_is_cut_into_pieces(
+    monkeypatch: pytest.MonkeyPatch, plain_epochs: list[int]
+) -> None:
+    monkeypatch.setattr(scheduler, "_SECONDS", 1e-6)
+    pieces: list[int] = []
+    program = FitCourse.program
+
+    def counted(course: FitCourse, seconds: float) -> Any:
+        pieces.append(course.fit.batch)
+        return program(course, seconds)
+
+    monkeypatch.setattr(FitCourse, "program", counted)
+    assert_same_as_alone(network, X, Y, validation_data=(X[:21], Y[:21]))
+    assert {1, 2, 3} <= set(pieces)
+
+
+def test_callbacks_that_look_at_batches_have_their_turn(plain_epochs: list[int]) -> None:
+    seen: list[list[float]] = [[], []]
+
+    def watch(number: int) -> list[md.callbacks.Callback]:
+        note = seen[number].append
+        return [md.callbacks.LambdaCallback(on_batch_end=lambda fit: note(fit.last_loss))]
+
+    together, alone = ([network(k) for k in range(2)] for _ in range(2))
+    md.fit_many(together, X, Y, batch_size=BATCH, epochs=2, callbacks=watch)
+    assert [len(s) for s in seen] == [14, 14]
+    assert plain_epochs.count(0) == 2
+    for model in alone:
+        model.fit(X, Y, batch_size=BATCH, epochs=2, verbose=0)
+    assert digests(together) == digests(alone)
+
+
+def test_callbacks_hear_of_every_epoch() -> None:
+    heard: list[tuple[str, int]] = []
+
+    class Aside(md.callbacks.Callback):
+        stands_aside = True
+
+        def on_epoch_begin(self, fit: Fit) -> None:
+            heard.append(("begin", fit.epoch))
+
+        def on_epoch_end(self, fit: Fit) -> None:
+            heard.append(("end", fit.epoch))
+
+    md.fit_many([network()], X, Y, batch_size=BATCH, epochs=3, callbacks=[Aside()])
+    assert heard == [(w, e + k) for e in range(3) for w, k in (("begin", 0), ("end", 1))]
+
+
+def test_an_error_of_a_callback_names_the_model_and_ends_the_others() -> None:
+    ended: list[int] = []
+
+    class Failing(md.callbacks.Callback):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def on_epoch_end(self, fit: Fit) -> None:
+            if self.number == 1 and fit.epoch == 2:
+                raise KeyError("broken")
+
+        def on_train_end(self, fit: Fit) -> None:
+            ended.append(self.number)
+
+    models = [network(k) for k in range(3)]
+    with pytest.raises(KeyError) as caught:
+        md.fit_many(
+            models, X, Y, batch_size=BATCH, epochs=50, callbacks=lambda number: [Failing(number)]
+        )
+    assert "in the training of models[1]" in caught.value.__notes__
+    assert 1 in ended
+    assert len(set(ended)) == len(ended)  # those that had begun, each once
+    models[2].fit(X, Y, verbose=0)  # it is not taken for one that is being trained

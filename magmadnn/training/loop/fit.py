@@ -23,7 +23,7 @@ from .pieces import Batch, ChunkIterator, numbered
 from .rates import Rates
 from .resuming import INITIAL, restore, state_of
 from .sources import Source
-from .totals import Totals, feeds_for, scalars
+from .totals import Totals, data_for, feeds_for, scalars
 
 if TYPE_CHECKING:
     from magmadnn.training.callbacks import Callback
@@ -191,7 +191,7 @@ class Fit:
     def run_epoch(self) -> None:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
-        self._call("on_epoch_begin")
+        self.call("on_epoch_begin")
         slices, size = self._slices(), self.current_batch_size
         self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
@@ -203,7 +203,12 @@ class Fit:
             with self.source.pieces(self.epoch, size, self.batch, slices) as take:
                 self._run_slices(slices, take, started)
         if self.stopped is None:
-            self._finish_epoch()
+            self.finish_epoch()
+
+    def begin_epoch(self) -> None:
+        """Let callbacks begin an epoch whose batches run elsewhere."""
+        self.call("on_epoch_begin")
+        self._rates.look(self)
 
     def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
         """Run batches one by one, until something asks to stop."""
@@ -217,7 +222,7 @@ class Fit:
             self.batch += 1
             self.steps += 1
             self.seconds = time.perf_counter() - started
-            self._call("on_batch_end")
+            self.call("on_batch_end")
             if self.stopped is not None:
                 return
 
@@ -249,7 +254,7 @@ class Fit:
             self.batch += piece.count
             self.steps += piece.count
             self.seconds = time.perf_counter() - started
-            self._call("on_batch_end")
+            self.call("on_batch_end")
 
     def _taken(self, slices: StepSlices, take: ChunkIterator) -> PendingChunk | None:
         """The next batches; None at the end of the epoch."""
@@ -298,26 +303,33 @@ class Fit:
             found = self.source.data(size, self.step.room)
             self._made_slices[size] = None
             if found is not None:
-                (inputs, targets, weights), rows = found
-                data = dict(zip(self.model.inputs, inputs, strict=True))
-                data |= dict(zip(self.objective.targets, targets, strict=True))
+                arrays, rows = found
+                data = data_for(self.model, self.objective, arrays)
                 if self.objective.weights is not None:
-                    data[self.objective.weights] = self._weights[size] = weights[0]
+                    self._weights[size] = data[self.objective.weights]
                 how = (rows, self.source.streams, self.source.ring_bytes)
                 self._made_slices[size] = self.step.slices(data, *how)
             if not agreement().all(self._made_slices[size] is not None, "several steps in one go"):
                 self._made_slices[size] = None
         return self._made_slices[size]
 
-    def _finish_epoch(self) -> None:
+    def finish_epoch(self, results: dict[str, Any] | None = None, steps: int | None = None) -> None:
+        """The row of an epoch whose batches are done.
+
+        Args:
+            results: of what was validated already.
+            steps: of the optimiser at its end; None: as many as there are now.
+        """
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
         seconds = max(self.seconds, 1e-9)
         if self.validation is not None:
-            with self._evaluated_values():
-                results = self.validation()
+            if results is None:
+                with self._evaluated_values():
+                    results = self.validation()
             self.row |= {f"val_{k}": v for k, v in scalars(results).items()}
+        before = self.step.settings_before if steps is None else self.step.settings_of(steps - 1)
         self.row |= {
-            "learning_rate": float(self.step.settings_before.get("learning_rate", float("nan"))),
+            "learning_rate": float(before.get("learning_rate", float("nan"))),
             "seconds": seconds,
             "samples_per_second": self.totals.rows / seconds,
         }
@@ -327,7 +339,7 @@ class Fit:
         self.epoch, self.batch, self.seconds = self.epoch + 1, 0, 0.0
         self.model.epochs_done = self.epoch
         self.totals = Totals(self.objective)
-        self._call("on_epoch_end")
+        self.call("on_epoch_end")
 
     def values(self) -> dict[str, Array]:
         """Copies of the model's parameters and states, as validation looks at them."""
@@ -351,7 +363,8 @@ class Fit:
         finally:
             self.model.assign(own)
 
-    def _call(self, event: str) -> None:
+    def call(self, event: str) -> None:
+        """Call the callbacks."""
         for callback in self.callbacks:
             getattr(callback, event)(self)
         if event in ("on_batch_end", "on_epoch_end") and not agreement().all(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from magmadnn.data import batch_count, batches, order, prefetch
 from magmadnn.data._structure import is_mapped
+from magmadnn.data.batching import orders
 from magmadnn.data.ring import Follower, Ring
 from magmadnn.errors import DataError, OutOfMemoryError
 from magmadnn.graph.op import Array
@@ -161,6 +162,15 @@ class ArraySource:
         if rows >= _LEAST_AHEAD and (rows, seed, number + 1) not in _orders:
             self._next = (number + 1, ahead(draw, number + 1))
         return self._chosen_of(now)
+
+    def orders(self, first: int, epochs: int) -> NDArray[np.int64]:
+        """The orders of some epochs that follow each other, [epochs, rows], for the processor."""
+        rows, seed = self.rows or 0, self.seed
+        if seed is None:
+            return np.stack([self._chosen_of(np.arange(rows))] * epochs)
+        if epochs == 1 or rows >= _LEAST_AHEAD:
+            return np.stack([self.order(first + number) for number in range(epochs)])
+        return self._chosen_of(orders(rows, seed, first, epochs))
 
     def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         return numbers if self._chosen is None else self._chosen[numbers]

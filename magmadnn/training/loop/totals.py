@@ -13,7 +13,7 @@ from magmadnn.graph.op import Array
 from magmadnn.runtime import Executable
 from magmadnn.training.objective.objective import Objective
 
-from .pieces import Batch
+from .pieces import Batch, BatchArrays
 
 if TYPE_CHECKING:
     from magmadnn.training.model.model import Model
@@ -101,6 +101,16 @@ def feeds_for(model: Model, objective: Objective, batch: Batch) -> dict[Any, Arr
     elif batch.weights is not None:
         raise DataError("this batch has weights, the first had none; give weights with each batch")
     return feeds
+
+
+def data_for(model: Model, objective: Objective, arrays: BatchArrays) -> dict[Any, Array]:
+    """The arrays that rows of batches are taken from, by placeholder."""
+    inputs, targets, weights = arrays
+    data = dict(zip(model.inputs, inputs, strict=True))
+    data |= dict(zip(objective.targets, targets, strict=True))
+    if objective.weights is not None:
+        data[objective.weights] = weights[0]
+    return data
 
 
 def scalars(results: dict[str, Any]) -> dict[str, float]:

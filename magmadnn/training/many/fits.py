@@ -24,6 +24,7 @@ from .given import (
     taken,
 )
 from .members import Member
+from .scheduler import run_all
 
 _WHAT = "fit_many"
 
@@ -112,11 +113,7 @@ def fit_many(
         }  # fmt: skip
         make = partial(data.training, found[number], own, held, own_options)
         members.append(Member(number, make))
-    for member in members:
-        member.begin()
-        while not member.is_done and member.fit.goes_further:
-            member.run_epoch()
-        member.end()
+    run_all(members)
     return [member.history for member in members]
 
 

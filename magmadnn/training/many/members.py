@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.errors import NumericError
 from magmadnn.storage.printing import note
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
+
+from .course import FitCourse
 
 
 class Member:
@@ -21,13 +24,16 @@ class Member:
     Attributes:
         history: what was measured; of a model that was left out, up to there.
         is_done: whether its training has ended, well or not.
+        ticks: of the CPU's counter, that the last piece took; None once that was taken.
     """
 
     def __init__(self, number: int, make: Callable[[], Fit]) -> None:
         self.number, self._make = number, make
         self.history = History()
         self.is_done = False
+        self.ticks: int | None = None
         self._fit: Fit | None = None
+        self._course: FitCourse | None = None
         self._ends: AbstractContextManager[None] | None = None
 
     @property
@@ -36,37 +42,63 @@ class Member:
         assert self._fit is not None
         return self._fit
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Make the training, and let callbacks begin."""
-        try:
-            self._fit = self._make()
-            self.history = self._fit.history
-            self._ends = self._fit.under_way()
-            self._ends.__enter__()
-        except Exception as error:
-            self._ends = None
-            error.add_note(f"in the training of models[{self.number}]")
-            raise
+        self._fit = self._make()
+        self.history = self._fit.history
+        ends = self._fit.under_way()
+        ends.__enter__()
+        self._ends = ends
+        if self._fit.goes_further:
+            self._course = FitCourse.made(self._fit)
 
-    def run_epoch(self) -> None:
-        """Run an epoch; where a number is NaN or infinite, this model is left out."""
+    def prepare(self, seconds: float) -> Nested | None:
+        """Take what the last piece has left, and give the next one; None where there is none yet.
+
+        What Python takes part in runs here, an epoch at a time. Where a number is NaN or infinite, this model
+        is left out.
+
+        Args:
+            seconds: that a piece takes.
+        """
         try:
-            self.fit.run_epoch()
+            return self._prepared(seconds)
         except NumericError as error:
             self.end(error)
-            return
+            return None
         except BaseException as error:
             error.add_note(f"in the training of models[{self.number}]")
             self.end(error)
             raise
+
+    def _prepared(self, seconds: float) -> Nested | None:
+        if self._fit is None:
+            self._begin()
+        elif self._course is not None and self.ticks is not None:
+            ticks, self.ticks = self.ticks, None
+            self._course.take(ticks)
+        elif self.fit.goes_further:
+            self.fit.run_epoch()
+        if self.fit.goes_further and self._course is not None:
+            program = self._course.program(seconds)
+            if program is not None:
+                return program
         if not self.fit.goes_further:
             self.end()
+        return None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory that a piece needs."""
+        assert self._course is not None
+        return self._course.scratch_bytes
 
     def end(self, error: BaseException | None = None) -> None:
         """Let callbacks end, and let go of what is compiled."""
         if self.is_done:
             return
         self.is_done, ends = True, self._ends
+        self._course = None
         if ends is None:
             return
         kind, trace = type(error) if error else None, error.__traceback__ if error else None

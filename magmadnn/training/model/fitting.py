@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
+from magmadnn.runtime import Executable
 from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
@@ -166,10 +167,15 @@ def stream_of(model: Model, x: Any) -> IterableSource:
 
 def evaluated(model: Model, source: Source, batch_size: int) -> dict[str, Any]:
     """Loss and metrics over all batches of a source."""
+    objective, executable = evaluation_of(model, source)
+    return run_once(model, objective, executable, source.epoch(0, batch_size, 0))
+
+
+def evaluation_of(model: Model, source: Source) -> tuple[Objective, Executable]:
+    """Losses and metrics for targets like those of a source, and what computes them."""
     sample = source.sample
     key = objective_key(model, sample)
     if model._evaluation is None or model._evaluation[0] != key:
         objective = Objective(model, sample.targets, sample.weights)
         model._evaluation = (key, objective, model._executable(objective.outputs))
-    _, objective, executable = model._evaluation
-    return run_once(model, objective, executable, source.epoch(0, batch_size, 0))
+    return model._evaluation[1:]

@@ -32,11 +32,13 @@ LINE = 8  # words in a cache line
 # how many tasks there are to the end of its phase.
 TASK_WORDS, PHASE_END = 8, 7
 RUN, WORK = "run_slice", "worker"
+START, FINISH = "start_slice", "finish_slice"  # the two halves of RUN
+NESTED = "nested"  # a program as a task of another one
 
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98}  # number of the system call
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # within one process
 _NAP_MICROSECONDS = 50
-_HALF, _LOW = 32, 0xFFFFFFFF  # bits of half a word
+HALF, LOW = 32, 0xFFFFFFFF  # bits of half a word
 
 
 class Control(IntEnum):
@@ -65,7 +67,7 @@ def can_use_futex(target: Target) -> bool:
 
 
 def driver_text(target: Target, futex: bool, timed: bool) -> str:
-    """LLVM IR of `run_slice(control, scratch)` and `worker(control, scratch)`.
+    """LLVM IR of what runs slices, of the signature `(control, scratch)`, and of `nested`, that of kernels.
 
     Args:
         target: the machine.
@@ -74,8 +76,14 @@ def driver_text(target: Target, futex: bool, timed: bool) -> str:
     """
     module = ir.Module("driver")
     module.triple = target.triple
-    for name, write in ((RUN, _write_run), (WORK, _write_worker)):
-        function = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER]), name)
+    for name, write, numbers in (
+        (RUN, _write_run, []),
+        (START, _write_start, []),
+        (FINISH, _write_finish, []),
+        (WORK, _write_worker, []),
+        (NESTED, _write_nested, [I64]),
+    ):
+        function = ir.Function(module, ir.FunctionType(VOID, [POINTER, POINTER, *numbers]), name)
         function.attributes.add("nounwind")
         code = Code(function)
         threads = _Threads(code, target, futex, timed)
@@ -86,15 +94,34 @@ def driver_text(target: Target, futex: bool, timed: bool) -> str:
 
 def _write_run(threads: _Threads) -> None:
     """The caller's part of a slice: wake the workers, take part, see that all is done."""
-    code, control = threads.code, threads.control
-    with code.choose(control[Control.THREADS] > 1) as (many, one):
+    with threads.code.choose(threads.control[Control.THREADS] > 1) as (many, one):
         with many:
-            threads.begin()
-            code.atomic_add(threads.word(Control.COMMAND), 1)
-            threads.wake(threads.word(Control.COMMAND), Control.IDLE)
+            threads.call_workers()
             threads.take_part(to_the_end=True)
         with one:
             threads.alone()
+
+
+def _write_start(threads: _Threads) -> None:
+    """Wake the workers, who begin; the caller goes on with something else."""
+    with threads.code.when(threads.control[Control.THREADS] > 1):
+        threads.call_workers()
+
+
+def _write_finish(threads: _Threads) -> None:
+    """Take part in a slice that was started, and see that all is done."""
+    with threads.code.choose(threads.control[Control.THREADS] > 1) as (many, one):
+        with many:
+            threads.take_part(to_the_end=True)
+        with one:
+            threads.alone()
+
+
+def _write_nested(threads: _Threads) -> None:
+    """As many batches as the control says, numbered on from one call to the next by the outer batch."""
+    code, control = threads.code, threads.control
+    batch = Value(code, code.function.args[2])
+    threads.alone(control[Control.FIRST_BATCH] + batch * control[Control.BATCHES])
 
 
 def _write_worker(threads: _Threads) -> None:
@@ -138,26 +165,32 @@ class _Threads:
         tasks = self.code.array(self.control.viewed(POINTER)[Control.TASKS], I64)
         return tasks.at(index * TASK_WORDS)
 
-    def alone(self) -> None:
+    def alone(self, first: Value | None = None) -> None:
         """All batches of a slice, on one thread."""
         code, control = self.code, self.control
-        first = control[Control.FIRST_BATCH]
+        first = control[Control.FIRST_BATCH] if first is None else first
         with code.loop(first, first + control[Control.BATCHES]) as batch:
             with code.loop(0, control[Control.TASK_COUNT]) as index:
                 self._call(self.task(index), batch)
 
     # ------------------------------------------------------------------ slices of several threads
 
+    def call_workers(self) -> None:
+        """Begin a slice and wake the workers."""
+        self.begin()
+        self.code.atomic_add(self.word(Control.COMMAND), 1)
+        self.wake(self.word(Control.COMMAND), Control.IDLE)
+
     def begin(self) -> None:
         """Open the first phase, then say which tasks make the slice; all that were drawn before are done."""
         code, control = self.code, self.control
         length = control[Control.BATCHES] * control[Control.TASK_COUNT]
-        start = code.atomic_load(control, int(Control.DRAWN)) & _LOW
+        start = code.atomic_load(control, int(Control.DRAWN)) & LOW
         end = code.variable(code.integer(1))  # a slice without tasks is done
         with code.when(length > 0):
             end.value = self.task(code.integer(0))[PHASE_END]
         self._set_gate(start, end.value, code.atomic_load(control, int(Control.GATE)))
-        fresh = start | (length << _HALF)
+        fresh = start | (length << HALF)
         code.atomic_add(control, fresh - control[Control.SLICE], int(Control.SLICE))
 
     def take_part(self, to_the_end: bool) -> None:
@@ -184,12 +217,12 @@ class _Threads:
         part, gate, word = (
             load(control, int(place)) for place in (Control.SLICE, Control.GATE, Control.DRAWN)
         )
-        number, opened = (word - part) & _LOW, (gate - part) & _LOW
-        return _Look(part, gate, word, (part >> _HALF) & _LOW, number, opened)
+        number, opened = (word - part) & LOW, (gate - part) & LOW
+        return _Look(part, gate, word, (part >> HALF) & LOW, number, opened)
 
     def _draw(self, word: Value) -> Value:
         """Take the task that comes next after `word`; whether nobody was faster."""
-        fresh = (word & ~_LOW) | ((word + 1) & _LOW)
+        fresh = (word & ~LOW) | ((word + 1) & LOW)
         return self.code.atomic_exchange(self.control, word, fresh, int(Control.DRAWN))
 
     def _do(self, seen: _Look) -> None:
@@ -199,8 +232,8 @@ class _Threads:
         self._call(
             self.task(seen.number % count), control[Control.FIRST_BATCH] + seen.number // count
         )
-        before = code.atomic_add(control, 1 << _HALF, int(Control.DRAWN))
-        done = ((before >> _HALF) - seen.part + 1) & _LOW
+        before = code.atomic_add(control, 1 << HALF, int(Control.DRAWN))
+        done = ((before >> HALF) - seen.part + 1) & LOW
         with code.when(done.equals(seen.open)):
             end = code.variable(seen.length + 1)
             with code.when(done < seen.length):
@@ -211,8 +244,8 @@ class _Threads:
 
     def _set_gate(self, part: Value, end: Value, old: Value) -> None:
         """Let tasks up to number `end` of the slice be drawn; nobody else writes this word meanwhile."""
-        opened = ((old >> _HALF) + 1) << _HALF
-        fresh = opened | ((part + end) & _LOW)
+        opened = ((old >> HALF) + 1) << HALF
+        fresh = opened | ((part + end) & LOW)
         self.code.atomic_add(self.control, fresh - old, int(Control.GATE))
 
     def _call(self, task: Array, batch: Value) -> None:
@@ -230,7 +263,7 @@ class _Threads:
     def _sleep_at_gate(self, gate: Value) -> None:
         """Sleep until it is another than `gate`, or for a nap."""
         code, word = self.code, self.word(Control.GATE, 1)
-        old = code.convert((gate >> _HALF) & _LOW, I32)
+        old = code.convert((gate >> HALF) & LOW, I32)
         # Announced before the last look, and looked for after the change: no wake-up is lost.
         code.atomic_add(self.control, 1, int(Control.SLEEPERS))
         with code.when(code.atomic_load(word).equals(old)):

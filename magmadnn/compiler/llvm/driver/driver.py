@@ -76,7 +76,7 @@ class Driver:
             raise ArgumentError(f"driver: threads must be at least 1, got {threads}")
         futex = can_use_futex(host()) if futex is None else futex
         self._kept = [task for phase in phases for task in phase]
-        self._tasks = _table(phases)
+        self._tasks = table_of(phases)
         self._program = np.array([0, 0, self._tasks.ctypes.data, len(self._kept)], np.int64).data
         self._scratch_bytes = scratch_bytes
         self._lock = ProcessLock()
@@ -125,7 +125,7 @@ class Driver:
         self.close()
 
 
-def _table(phases: Sequence[Sequence[Task]]) -> NDArray[np.int64]:
+def table_of(phases: Sequence[Sequence[Task]]) -> NDArray[np.int64]:
     """The table of tasks that native code walks."""
     lines = shared_words(sum(map(len, phases)) * TASK_WORDS).reshape(-1, TASK_WORDS)
     at = 0

@@ -24,7 +24,7 @@ from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import Cache, key_of
 from magmadnn.compiler.llvm.object.library import Library
 
-from .code import RUN, WORK, Control, can_use_futex, driver_text
+from .code import FINISH, HALF, LOW, NESTED, RUN, START, WORK, Control, can_use_futex, driver_text
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 # Looks at a word before sleeping: some 100 microseconds; next to nothing if cores are fewer than threads.
@@ -45,7 +45,7 @@ def _library(futex: bool, timed: bool, cache: Cache | None) -> Library:
 
             key = key_of(f"driver futex={futex} timed={timed}", host())
             code = cache.code(key, compiled) if cache else compiled()
-            _libraries[futex, timed] = Library([code], (RUN, WORK))
+            _libraries[futex, timed] = Library([code], (RUN, START, FINISH, WORK, NESTED))
         return _libraries[futex, timed]
 
 
@@ -72,7 +72,9 @@ class Team:
         self._program = self._control.data[Control.FIRST_BATCH : Control.TASK_COUNT + 1]
         self._scratch = [scratch(room) for _ in range(threads)]
         self._addresses = (self._control.ctypes.data, self._scratch[0].ctypes.data)
-        self._run = _ENTRY(library.address(RUN))
+        self._run, self._start, self._finish = (
+            _ENTRY(library.address(name)) for name in (RUN, START, FINISH)
+        )
         libc = ctypes.CDLL(None)
         for place, number in (
             (Control.THREADS, threads),
@@ -94,6 +96,21 @@ class Team:
         """Run a program: the words of `Control` from FIRST_BATCH to TASK_COUNT."""
         self._program[:] = program
         self._run(*self._addresses)
+
+    def start(self, program: memoryview[int]) -> None:
+        """Let the workers begin with a program; `finish` has to follow."""
+        self._program[:] = program
+        self._start(*self._addresses)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the workers have done all of what was started."""
+        gate, part = int(self._control[Control.GATE]), int(self._control[Control.SLICE])
+        return (gate - part) & LOW > (part >> HALF) & LOW
+
+    def finish(self) -> None:
+        """Take part until all is done."""
+        self._finish(*self._addresses)
 
     def close(self) -> None:
         """End the worker threads."""
@@ -158,6 +175,11 @@ def teams(threads: int, timed: bool, futex: bool, cache: Cache | None) -> Teams:
             found = _teams.get(key) or Teams(threads, timed, futex, cache)
             _teams[key] = found
     return found
+
+
+def nested_address(cache: Cache | None) -> int:
+    """Of the function that runs a program as a task of another one."""
+    return _library(can_use_futex(host()), False, cache).address(NESTED)
 
 
 def shared_words(words: int) -> NDArray[np.int64]:

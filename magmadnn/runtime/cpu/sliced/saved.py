@@ -13,9 +13,8 @@ from magmadnn.compiler.llvm.ir.builder import FLOATS
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.op import Array
+from magmadnn.runtime.cpu.tasks import task_of
 from magmadnn.runtime.variables import is_finite
-
-from .tasks import task_of
 
 _PART_BYTES = 1 << 18
 _ALONE_BYTES = 1 << 20  # below, to wake a thread takes as long as it saves
@@ -27,6 +26,10 @@ class Saved:
     Args:
         memories: of the variables.
         threads: that save and look.
+
+    Attributes:
+        saves: the tasks that keep the values.
+        looks: those that look whether values are finite; `were_finite` tells.
     """
 
     def __init__(self, memories: Sequence[Array], threads: int) -> None:
@@ -46,6 +49,7 @@ class Saved:
             for m in floats
             for start, end in _parts(m.size, _PART_BYTES // m.itemsize)
         ]
+        self.saves, self.looks = saves, looks
         self._save, self._look = (Driver([x], count, cache=kernel_cache()) for x in (saves, looks))
 
     def save(self) -> None:
@@ -56,7 +60,12 @@ class Saved:
         """Whether the values of now hold no NaN and no infinity."""
         self._found[0] = 0
         self._look.run(0, 1)
-        return not self._found[0] and all(map(is_finite, self._others))
+        return self.were_finite()
+
+    def were_finite(self) -> bool:
+        """What the tasks `looks` have found since this was asked last."""
+        found, self._found[0] = bool(self._found[0]), 0
+        return not found and all(map(is_finite, self._others))
 
     def restore(self) -> None:
         """Put back what was kept."""

@@ -1,0 +1,104 @@
+"""Programs that run beside each other, each from its begin to its end on one thread.
+
+A program that is nested is a task like any other: the thread that draws it runs all its batches, without a
+barrier. A round has many such tasks; while it runs, the thread that started it may do something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.compiler.llvm.ir.target import host
+from magmadnn.compiler.llvm.object.cache import Cache
+
+from .code import TASK_WORDS, Control, can_use_futex
+from .driver import Task, table_of
+from .team import Team, nested_address, shared_words, teams
+
+_TICKS = 2  # place in a line of the table
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The function that runs a nested program."""
+
+    address: int
+
+
+class Nested:
+    """A program as a task of another one.
+
+    Args:
+        tasks: in their order; they run one after the other.
+        cache: where object code is kept between processes.
+
+    Attributes:
+        task: all of it: batch n of the outer program runs `batches` batches, from n * `batches` on.
+    """
+
+    def __init__(self, tasks: Sequence[Task], cache: Cache | None = None) -> None:
+        self._kept, self._table = list(tasks), table_of([[task] for task in tasks])
+        self._control = shared_words(int(Control.WORDS))
+        self._control[Control.TASKS] = self._table.ctypes.data
+        self._control[Control.TASK_COUNT] = len(self._kept)
+        self.batches = 1
+        self.task = Task(_Entry(nested_address(cache)), self._control, (self._kept, self._table))
+
+    @property
+    def batches(self) -> int:
+        """How many of its batches a batch of the outer program has."""
+        return int(self._control[Control.BATCHES])
+
+    @batches.setter
+    def batches(self, count: int) -> None:
+        self._control[Control.BATCHES] = count
+
+
+class Round:
+    """Runs nested programs beside each other, again and again.
+
+    Args:
+        threads: how many run them, the caller of `finish` included.
+        most: programs of a round.
+        cache: where object code is kept between processes.
+    """
+
+    def __init__(self, threads: int, most: int, cache: Cache | None = None) -> None:
+        self._teams = teams(threads, True, can_use_futex(host()), cache)
+        self._table = shared_words(most * TASK_WORDS).reshape(-1, TASK_WORDS)
+        self._team: Team | None = None
+        self._kept: list[Task] = []
+
+    def start(self, programs: Sequence[Nested], scratch_bytes: int) -> None:
+        """Let the other threads begin; `finish` has to follow.
+
+        Args:
+            programs: at least one, and no more than was said.
+            scratch_bytes: scratch memory of each thread.
+        """
+        self._kept = [program.task for program in programs]
+        count = len(self._kept)
+        lines = table_of([self._kept])
+        self._table[:count] = lines
+        words = np.array([0, 1, self._table.ctypes.data, count], np.int64).data
+        self._team = self._teams.take(scratch_bytes)
+        self._team.start(words)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do in `finish`."""
+        return self._team is not None and self._team.is_done
+
+    def finish(self) -> NDArray[np.int64]:
+        """Take part until all is done; the CPU's ticks that each program has taken."""
+        assert self._team is not None
+        team, self._team = self._team, None
+        try:
+            team.finish()
+        finally:
+            self._teams.give(team)
+        return self._table[: len(self._kept), _TICKS].copy()

@@ -1,0 +1,112 @@
+"""Epochs of training steps as a program for one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.compiler.llvm.driver.rounds import Nested
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cpu.sliced.courses import LONGEST, Course, Wanted, course_of
+from magmadnn.tensor.operation import as_feeds
+
+from .inputs import Settings
+from .slices import sizes_in_batches
+
+if TYPE_CHECKING:
+    from .step import Step
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What is evaluated after each epoch.
+
+    Attributes:
+        executable: what computes it.
+        data: an array of rows for each placeholder.
+        batch_sizes: of its legs.
+    """
+
+    executable: Executable
+    data: Mapping[Any, Array]
+    batch_sizes: Sequence[int]
+
+
+class StepCourse:
+    """Legs of steps with batches of different sizes, and of what is evaluated, in each epoch.
+
+    Attributes:
+        longest: batches of a leg in one go, at most.
+    """
+
+    longest = LONGEST
+
+    def __init__(self, step: Step, settings: Settings, course: Course, training: int) -> None:
+        self._step, self._settings, self._course = step, settings, course
+        self._training = training
+
+    @classmethod
+    def made(
+        cls,
+        step: Step,
+        executable: Executable,
+        settings: Settings,
+        data: Mapping[Any, Array],
+        batch_sizes: Sequence[int],
+        looked: Looked | None,
+    ) -> StepCourse | None:
+        """A course over these arrays; None where a part of it has to run in Python."""
+        rows = as_feeds(data)
+        wanted = [
+            Wanted(
+                executable.native, rows, settings.nodes,
+                sizes_in_batches(step, executable, settings, rows, size), size,
+            )
+            for size in batch_sizes
+        ]  # fmt: skip
+        if looked is not None:
+            read = as_feeds(looked.data)
+            for size in looked.batch_sizes:
+                sizes = looked.executable.sizes({node: a[:size] for node, a in read.items()})
+                wanted.append(Wanted(looked.executable.native, read, (), sizes, size))
+        course = course_of(wanted, len(batch_sizes))
+        return None if course is None else cls(step, settings, course, len(batch_sizes))
+
+    @property
+    def program(self) -> Nested:
+        """What `point` said, for one thread."""
+        return self._course.program
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory that the thread needs."""
+        return self._course.scratch_bytes
+
+    def point(self, epochs: int, counts: Sequence[int], orders: Sequence[Array]) -> None:
+        """Say what comes next: batches of each leg in an epoch, and their rows in all epochs."""
+        first, steps, before = self._step.count, sum(counts[: self._training]), 0
+        values: list[dict[Node, Array]] = []
+        for leg, count in enumerate(counts):
+            if leg >= self._training:
+                values.append({})
+                continue
+            starts = first + before + steps * np.arange(epochs)
+            values.append(self._values((starts[:, None] + np.arange(count)).reshape(-1)))
+            before += count
+        self._course.point(epochs, counts, orders, values)
+
+    def found(self, counts: Sequence[int]) -> list[list[Array]] | None:
+        """Loss and outputs of each leg's first batches; None where one is wrong, and nothing was changed."""
+        return self._course.found(counts)
+
+    def _values(self, steps: Array) -> dict[Node, Array]:
+        """The settings of steps with these numbers."""
+        if self._settings.fixed:
+            return {n: np.full(len(steps), v) for n, v in self._settings.feeds(0).items()}
+        each = [self._settings.feeds(step) for step in steps.tolist()]
+        return {node: np.array([one[node] for one in each]) for node in self._settings.nodes}

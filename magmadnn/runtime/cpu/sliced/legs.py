@@ -1,0 +1,169 @@
+"""Batches of one size as native tasks: rows come in, a plan runs, outputs go into their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from magmadnn.compiler.kernels.data_rows import Gather, Keep
+from magmadnn.compiler.kernels.formula import DTYPES
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.llvm.driver.driver import Task
+from magmadnn.compiler.plan.native_plan import NativePlan
+from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from magmadnn.graph.op import Array
+from magmadnn.runtime.cpu.native import Instance, NativeRunner, is_plain, variable_memory
+from magmadnn.runtime.cpu.tasks import even_parts, task_of
+
+_SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
+
+
+class Leg:
+    """A plan laid out for batches of one size.
+
+    Args:
+        plan: one that can run on its own (see `can_slice`).
+        data: for each placeholder of data, rows like those to take batches from.
+        settings: scalar placeholders whose value may change from batch to batch.
+        sizes: of symbolic dimensions, in a batch.
+        batch_size: rows of a batch.
+        threads: how many threads run it.
+        longest: batches for which there is room to keep outputs and settings.
+        beside: kernels that are needed too; compiled together they take less time.
+
+    Attributes:
+        phases: the tasks of a batch.
+        tasks: those of the plan.
+        outputs: of the last batches, [longest, ...] each.
+    """
+
+    def __init__(
+        self,
+        plan: NativePlan,
+        data: Mapping[Node, Array],
+        settings: Sequence[Node],
+        sizes: Mapping[str, int],
+        batch_size: int,
+        threads: int,
+        longest: int,
+        beside: Iterable[Kernel] = (),
+    ) -> None:
+        self.plan, self.size = plan, batch_size
+        self._instance = Instance(plan, sizes, threads, prepared=False)
+        self._settings = {node: np.zeros(longest) for node in settings}
+        self._numbers = np.arange(longest)
+        self.outputs = [
+            np.zeros((longest, *self._instance.arrays[n].shape), n.dtype)
+            for n in plan.program.outputs
+        ]
+        self._read: tuple[object, ...] = ()  # what the tasks have addresses of
+        # gathers of data, whose addresses are set anew
+        self._fetching: list[tuple[Node, Task]] = []
+        self.tasks = self._instance.tasks(threads, [*self._carriers(data), *beside])
+        phases = [p for number in range(plan.phase_count) for p in self.tasks.phase(number)]
+        gathers = self._gathers(data, self.tasks.useful_threads)
+        self.phases = [phase for phase in (gathers, *phases, self._keeps()) if phase]
+
+    def _carriers(self, data: Mapping[Node, Array]) -> list[Kernel]:
+        """The kernels that bring batches and settings in, and take outputs away."""
+        rows = [Gather(rows.dtype.name, node.dtype.name) for node, rows in data.items()]
+        numbers = [Gather("float64", node.dtype.name) for node in self._settings]
+        return [*rows, *numbers, *(Keep(kept.dtype.name) for kept in self.outputs)]
+
+    def _gathers(self, data: Mapping[Node, Array], threads: int) -> list[Task]:
+        """Rows of the data in the order of the epoch, and the settings in that of the batches."""
+        arrays, settings = self._instance.arrays, list[Task]()
+        for node, source in data.items():
+            if node in arrays:  # else nothing is computed from it
+                self._fetching += [(node, t) for t in self._gather(node, source, threads)]
+        for node, values in self._settings.items():
+            if node not in arrays:
+                continue
+            settings.append(
+                task_of(
+                    Gather("float64", node.dtype.name), row0=0, row1=1, columns=1, batch_rows=1,
+                    source=values, source_row=1, order=self._numbers,
+                    result=arrays[node], result_row=1,
+                )
+            )  # fmt: skip
+        return [*(task for _, task in self._fetching), *settings]
+
+    def _gather(self, node: Node, source: Array, threads: int) -> list[Task]:
+        """Parts of a batch of one array; `point` says where the data and the order lie."""
+        columns = source[:1].size
+        return [
+            task_of(
+                Gather(source.dtype.name, node.dtype.name), row0=start, row1=end, columns=columns,
+                batch_rows=self.size, source=0, source_row=columns, order=0,
+                result=self._instance.arrays[node], result_row=columns,
+            )
+            for start, end in even_parts(self.size, columns, threads)
+        ]  # fmt: skip
+
+    def _keeps(self) -> list[Task]:
+        """Outputs into their rows, and new values that were not written in place into variables."""
+        pairs = [
+            (self._instance.arrays[node], kept, kept[0].size)
+            for node, kept in zip(self.plan.program.outputs, self.outputs, strict=True)
+        ]
+        pairs += [
+            (self._instance.arrays[value], variable_memory(target), 0)
+            for target, value in self.plan.program.updates
+            if value not in self.plan.in_place
+        ]
+        return [
+            task_of(
+                Keep(source.dtype.name), column0=0, column1=source.size, step=step, source=source,
+                result=result,
+            )
+            for source, result, step in pairs
+        ]  # fmt: skip
+
+    def point(
+        self, data: Mapping[Node, Array], order: Array, settings: Mapping[Node, Array]
+    ) -> None:
+        """Say what the next batches, from number 0 on, are made of.
+
+        Args:
+            data: what rows are taken from: arrays of the shapes and dtypes that this was made for.
+            order: row numbers, a whole number of batches and at most `longest`.
+            settings: values for each batch.
+        """
+        order = np.ascontiguousarray(order, np.int64)
+        for node, task in self._fetching:
+            task.arguments[_SOURCE] = data[node].ctypes.data
+            task.arguments[_ORDER] = order.ctypes.data
+        for node, values in settings.items():
+            self._settings[node][: len(values)] = values
+        self._read = (order, data)
+
+    def found(self, count: int) -> list[Array]:
+        """The outputs of the first batches, copied."""
+        return [kept[:count].copy() for kept in self.outputs]
+
+    def went_well(self) -> bool:
+        """Whether no kernel and no function of NumPy failed; what an interruption raised is raised again."""
+        try:
+            return self.tasks.went_well()
+        except Exception:  # the batches are run one by one then, and the one that fails says why
+            return False
+
+
+def variables_of(plan: NativePlan) -> list[Node]:
+    """All variables that a plan reads or writes."""
+    read = [node for node in plan.program.nodes() if node.op is VARIABLE]
+    return list(dict.fromkeys([*read, *(target for target, _ in plan.program.updates)]))
+
+
+def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
+    """Whether a plan can run on its own: data of known types, new values in memory of their own."""
+    fed = {*data, *settings}
+    variables = {n for n in runner.leaves if n.op is VARIABLE}
+    variables.update(target for target, _ in runner.plan.program.updates)
+    return (
+        runner.runs_alone
+        and all(n in fed for n in runner.leaves if n.op is PLACEHOLDER)
+        and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
+        and all(map(is_plain, variables))
+    )

@@ -1,0 +1,276 @@
+"""A training as a program for one thread: epochs or pieces of one, and what they leave in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from magmadnn.compiler.llvm.driver.clock import ticks_per_second
+from magmadnn.compiler.llvm.driver.rounds import Nested
+from magmadnn.graph.op import Array
+from magmadnn.optim.courses import Looked, StepCourse
+from magmadnn.runtime import Executable
+from magmadnn.runtime.agreement import agreement
+from magmadnn.training.callbacks import Callback
+from magmadnn.training.loop.fit import Fit
+from magmadnn.training.loop.sources import ArraySource
+from magmadnn.training.loop.totals import Totals, data_for
+from magmadnn.training.model.fitting import Validation, evaluation_of
+from magmadnn.training.objective.objective import Objective
+
+_RATE = (
+    1e9  # operations in a second, before a batch has been timed: a core does some ten times as many
+)
+
+
+@cache
+def tick_rate() -> float:
+    """Ticks of the CPU's counter in a second."""
+    return ticks_per_second(0.003)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated after each epoch.
+
+    Attributes:
+        objective: losses and metrics.
+        executable: what computes them.
+        source: the rows.
+        batch_size: rows that are computed at a time.
+    """
+
+    objective: Objective
+    executable: Executable
+    source: ArraySource
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class _Next:
+    """What runs next.
+
+    Attributes:
+        epochs: how many whole ones; 0 for a piece of one.
+        counts: batches of each leg in an epoch.
+        orders: rows of each leg.
+        steps: of the optimiser so far.
+    """
+
+    epochs: int
+    counts: list[int]
+    orders: list[Array]
+    steps: int
+
+
+class FitCourse:
+    """Runs a training's epochs natively; all is then as `Fit.run_epoch` leaves it.
+
+    Args:
+        fit: the training, under way.
+        course: its steps.
+        evaluation: what is evaluated natively; None where there is nothing, or Python does it.
+    """
+
+    def __init__(self, fit: Fit, course: StepCourse, evaluation: Evaluation | None) -> None:
+        assert isinstance(fit.source, ArraySource)
+        self.fit, self._course, self._evaluation = fit, course, evaluation
+        self._source, self._size = fit.source, fit.current_batch_size
+        self._sizes = _leg_sizes(self._source.rows or 0, self._size)
+        self._next: _Next | None = None
+        self._looked: list[Array] = []  # rows of what is evaluated
+        self._is_begun = False  # whether callbacks know of this epoch
+
+    @classmethod
+    def made(cls, fit: Fit) -> FitCourse | None:
+        """The course of a training; None where Python takes part in its batches."""
+        source = fit.source
+        if not (
+            type(source) is ArraySource
+            and source.in_memory
+            and isinstance(fit.batch_size, int)
+            and fit.model.executor == "native"
+            and fit.model.device == "cpu"
+            and agreement().is_alone
+            and all(callback.batches(fit) is None for callback in fit.callbacks)
+        ):
+            return None
+        seen = _evaluation(fit)
+        looked = None
+        if seen is not None:
+            data = data_for(fit.model, seen.objective, seen.source.arrays)
+            sizes = _leg_sizes(seen.source.rows or 0, seen.batch_size)
+            looked = Looked(seen.executable, data, sizes)
+        data = data_for(fit.model, fit.objective, source.arrays)
+        course = fit.step.course(data, _leg_sizes(source.rows or 0, fit.current_batch_size), looked)
+        return None if course is None else cls(fit, course, seen)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory that the thread needs."""
+        return self._course.scratch_bytes
+
+    # --- what comes next --------------------------------------------------------------------------
+
+    def program(self, seconds: float) -> Nested | None:
+        """What runs next, for so long; None where callbacks have asked to stop."""
+        fit = self.fit
+        if not self._is_begun:
+            fit.begin_epoch()
+            self._is_begun = True
+            if not fit.goes_further:
+                return None
+        self._next = self._planned(seconds)
+        evaluated = self._counts_of_evaluation(self._next)
+        rows = [np.tile(r, max(self._next.epochs, 1)) for r in self._looked] if evaluated else []
+        epochs = max(self._next.epochs, 1)
+        self._course.point(epochs, [*self._next.counts, *evaluated], [*self._next.orders, *rows])
+        return self._course.program
+
+    def _planned(self, seconds: float) -> _Next:
+        """Whole epochs, or a piece of one that takes about so long."""
+        fit, size, (whole, rest) = self.fit, self._size, self._batches
+        each = fit.step.batch_seconds.get(size, self._guessed)
+        wanted = min(max(int(seconds / each), 1), StepCourse.longest)
+        steps, cut = fit.step.count, whole * size
+        if fit.batch or whole + rest > 4 * wanted:
+            count = min(whole - fit.batch, wanted)
+            done = fit.batch + count
+            order = self._source.order(fit.epoch)
+            rows = [order[fit.batch * size : done * size], order[cut:]]
+            return _Next(0, *self._of_legs([count, rest if done == whole else 0], rows), steps)
+        epochs = max(min(wanted // (whole + rest), self._most_epochs), 1)
+        orders = self._source.orders(fit.epoch, epochs)
+        return _Next(
+            epochs, *self._of_legs([whole, rest], [orders[:, :cut], orders[:, cut:]]), steps
+        )
+
+    def _of_legs(self, counts: list[int], rows: list[Array]) -> tuple[list[int], list[Array]]:
+        """Counts and rows of the legs that there are."""
+        there = [k for k, count in enumerate(self._batches) if count]
+        return [counts[k] for k in there], [rows[k].reshape(-1) for k in there]
+
+    @property
+    def _batches(self) -> tuple[int, int]:
+        """Whole batches of an epoch, and smaller ones."""
+        rows = self._source.rows or 0
+        return rows // self._size, int(rows % self._size > 0)
+
+    @property
+    def _guessed(self) -> float:
+        """Seconds of a batch that has not been timed."""
+        count = sum(p.value.size for p in self.fit.model.parameters())
+        return max(6.0 * count * self._size / _RATE, 1e-5)
+
+    @property
+    def _most_epochs(self) -> int:
+        """How many epochs nobody has to look into."""
+        fit = self.fit
+        aside = all(vars(type(c)).get("stands_aside", False) for c in fit.callbacks)
+        by_python = fit.validation is not None and self._evaluation is None
+        if not aside or by_python or fit.model.precision == "mixed_fp16":  # skipped steps are read
+            return 1
+        most = max(*self._batches, 1)
+        if self._evaluation is not None:
+            most = max(most, (self._evaluation.source.rows or 0) // self._evaluation.batch_size)
+        return min(fit.epochs - fit.epoch, StepCourse.longest // most)
+
+    def _counts_of_evaluation(self, piece: _Next) -> list[int]:
+        """Batches of what is evaluated: nothing within an epoch."""
+        if self._evaluation is None:
+            return []
+        rows, size = self._evaluation.source.rows or 0, self._evaluation.batch_size
+        counts = [n for n in (rows // size, int(rows % size > 0)) if n]
+        if not self._looked:
+            order = self._evaluation.source.order(0)
+            parts = [order[: rows // size * size], order[rows // size * size :]]
+            self._looked = [part for part in parts if len(part)]
+        whole, rest = self._batches
+        at_end = bool(piece.epochs) or (self.fit.batch + sum(piece.counts) == whole + rest)
+        return counts if at_end else [0] * len(counts)
+
+    # --- what it has left -------------------------------------------------------------------------
+
+    def take(self, ticks: int) -> None:
+        """Take what the program has left into the history, and call callbacks.
+
+        Raises:
+            NumericError: if the loss became NaN or infinite, as `Fit.run_epoch`.
+        """
+        assert self._next is not None
+        piece, fit = self._next, self.fit
+        evaluated = self._counts_of_evaluation(piece)
+        epochs = max(piece.epochs, 1)
+        found = self._course.found([epochs * n for n in [*piece.counts, *evaluated]])
+        if found is None:  # one by one they tell what is wrong
+            last = fit.epoch + epochs
+            while fit.epoch < last and fit.goes_further:
+                fit.run_epoch()
+            self._is_begun = False
+            return
+        steps = sum(piece.counts)
+        seconds = ticks / tick_rate() / epochs
+        fit.step.batch_seconds[self._size] = max(seconds / max(steps, 1), 1e-7)
+        trained, seen = found[: len(self._sizes)], found[len(self._sizes) :]
+        for epoch in range(epochs):
+            self._add(piece, trained, epoch)
+            fit.seconds += seconds
+            fit.call("on_batch_end")
+            if fit.stopped is not None or fit.batch < sum(self._batches):
+                return
+            results = self._results(seen, evaluated, epoch) if any(evaluated) else None
+            fit.finish_epoch(results, piece.steps + (epoch + 1) * steps if piece.epochs else None)
+            self._is_begun = False
+            if epoch + 1 < epochs:
+                fit.begin_epoch()
+
+    def _add(self, piece: _Next, trained: Sequence[Sequence[Array]], epoch: int) -> None:
+        """Add what an epoch's batches gave."""
+        fit, weights = self.fit, self._source.arrays[2]
+        for size, count, rows, (losses, *sums) in zip(
+            self._sizes, piece.counts, piece.orders, trained, strict=True
+        ):
+            if not count:
+                continue
+            at = slice(epoch * count, (epoch + 1) * count)
+            own = rows.reshape(-1, size)[at].reshape(-1)
+            taken = weights[0][own] if weights else None
+            fit.totals.add_all(size, losses[at], [s[at] for s in sums], taken)
+            fit.last_loss = float(losses[at][-1])
+            fit.batch += count
+            fit.steps += count
+
+    def _results(
+        self, seen: Sequence[Sequence[Array]], counts: Sequence[int], epoch: int
+    ) -> dict[str, Any]:
+        """Losses and metrics of what was evaluated after an epoch."""
+        evaluation = self._evaluation
+        assert evaluation is not None
+        totals, weights = Totals(evaluation.objective), evaluation.source.arrays[2]
+        for count, rows, (losses, *sums) in zip(counts, self._looked, seen, strict=True):
+            at = slice(epoch * count, (epoch + 1) * count)
+            taken = weights[0][rows] if weights else None
+            totals.add_all(len(rows) // count, losses[at], [s[at] for s in sums], taken)
+        return totals.results()
+
+
+def _leg_sizes(rows: int, batch_size: int) -> list[int]:
+    """The batch sizes of an epoch: that of whole batches, and that of the last one if it is smaller."""
+    return [n for n in (batch_size if rows >= batch_size else 0, rows % batch_size) if n]
+
+
+def _evaluation(fit: Fit) -> Evaluation | None:
+    """What is evaluated natively: the model's own values, on arrays."""
+    validation = fit.validation
+    own = all(type(c).evaluated is Callback.evaluated for c in fit.callbacks)
+    if not isinstance(validation, Validation) or not own:
+        return None
+    source = validation.source()
+    if not source.in_memory:
+        return None
+    objective, executable = evaluation_of(fit.model, source)
+    return Evaluation(objective, executable, source, validation.batch_size)

@@ -1,0 +1,92 @@
+"""Which model's turn it is: trainings run natively in rounds, while Python prepares those that come next.
+
+A round has a piece of each training that is ready, and each piece runs on one thread from its begin to its
+end. The thread that is in Python takes part as soon as it has nothing else to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from magmadnn.compiler.llvm.driver.rounds import Nested, Round
+from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.runtime.threads import thread_count
+
+from .members import Member
+
+_ACTIVE = (
+    128  # trainings that are under way at the same time, each with memory for a batch's values
+)
+_SECONDS = 0.01  # that a piece takes, so that a round has an end soon
+
+
+def run_all(members: Sequence[Member]) -> None:
+    """Run all trainings to their ends.
+
+    Raises:
+        whatever one of them raises but NumericError; all others then have ended too.
+    """
+    try:
+        _Rounds(members).run()
+    except BaseException as error:
+        for member in members:
+            member.end(error)
+        raise
+
+
+class _Rounds:
+    """Trainings that wait for Python, those that are ready, and those of the round that runs."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._new, self._waiting = deque(members), deque[Member]()
+        self._ready: list[tuple[Member, Nested]] = []
+        self._running: list[Member] = []
+        self._threads = thread_count()
+        self._round = Round(self._threads, _ACTIVE, kernel_cache())
+
+    def run(self) -> None:
+        """Until nobody waits."""
+        try:
+            while self._new or self._waiting or self._ready or self._running:
+                self._prepare()
+                if self._running:
+                    self._take()
+                if self._ready:
+                    self._start()
+        finally:
+            if self._running:
+                self._round.finish()
+
+    def _prepare(self) -> None:
+        """Prepare trainings, as long as other threads are busy."""
+        while self._waiting or self._may_begin:
+            member = self._waiting.popleft() if self._waiting else self._new.popleft()
+            program = member.prepare(_SECONDS)
+            if program is not None:
+                self._ready.append((member, program))
+            elif not member.is_done:
+                self._waiting.append(member)
+            idle = self._round.is_done if self._running else bool(self._ready)
+            if idle and self._threads > 1:
+                return
+
+    @property
+    def _may_begin(self) -> bool:
+        active = len(self._waiting) + len(self._ready) + len(self._running)
+        return bool(self._new) and active < _ACTIVE
+
+    def _start(self) -> None:
+        """Let the other threads begin with all that is ready."""
+        members, programs = zip(*self._ready, strict=True)
+        scratch = max(member.scratch_bytes for member in members)
+        self._ready, self._running = [], list(members)
+        self._round.start(list(programs), scratch)
+
+    def _take(self) -> None:
+        """Take part in the round until it has ended; what it leaves waits for Python."""
+        ticks = self._round.finish()
+        running, self._running = self._running, []
+        for member, own in zip(running, ticks.tolist(), strict=True):
+            member.ticks = own
+            self._waiting.append(member)
