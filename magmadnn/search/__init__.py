@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from magmadnn.calls import check_methods
 
+from .kept_studies import load
 from .objectives import Reaches, reaches
 from .searching import run
 from .spaces.dimensions import (
@@ -31,6 +32,7 @@ __all__ = [
     "choice",
     "grid",
     "integer",
+    "load",
     "log_integer",
     "log_uniform",
     "reaches",

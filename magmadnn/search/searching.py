@@ -5,34 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from magmadnn.calls import checked_call
 from magmadnn.data.batching import split_rows
-from magmadnn.errors import ArgumentError, MagmaDNNError, UnknownNameError, quoted
+from magmadnn.errors import ArgumentError, MagmaDNNError, quoted
 from magmadnn.training.arguments import at_least
 from magmadnn.training.callbacks import Callback
 
-from .methods.choosing import METHODS, method_of
-from .objectives import (
-    Metrics,
-    NoValueError,
-    Objective,
-    Reaches,
-    comparable,
-    direction_known,
-    objectives_of,
-)
+from .judging import Judge
+from .methods.choosing import method_of
+from .objectives import Reaches, objectives_of
 from .spaces.building import Builder, check_fit_parameters
 from .spaces.dimensions import is_number
 from .spaces.space import Point, Space, key_of
 from .study import Study
 from .study_folder import StudyFolder
-from .trials.records import DONE, FAILED, Job, Outcome, trials_of
+from .study_plan import Ends, Plan
+from .trials.records import FAILED, Job, Outcome, trials_of
 from .trials.rows import check_same_rows, data_sha256, rows_of
-from .trials.schedule import Limits, Schedule
+from .trials.schedule import Schedule
 from .trials.training import Task
 from .workers.places import Here, Place
 from .workers.pool import Pool
@@ -134,7 +128,10 @@ def run(
         raise ArgumentError(
             f'search: until must be md.search.reaches("accuracy", 0.98) or the like, got {quoted(until)}'
         )
+    if resume and out is None:
+        raise ArgumentError("search: resume: give out, the folder of the study to go on with")
     chosen = method_of(method, searched, seed, trials, dict(method_options or {}))
+    chosen.check()
     if method != "grid" and (trials, until, total_epochs, total_seconds) == (None,) * 4:
         raise ArgumentError(
             f"search: {method} has no end of its own; give trials=100, or until=, total_epochs= or "
@@ -151,50 +148,35 @@ def run(
         callbacks,
         seed,
     )
-    identity = {
-        "space": searched.plain(),
-        "method": method,
-        "method_options": dict(chosen.settings()),
-        "seed": int(seed),
-        "objectives": [one.name for one in objectives],
-        "defaults": dict(task.default),
-        "first": points,
-        "data_sha256": data_sha256(*train, *validation),
-    }
-    arguments = {
-        "build": getattr(build, "__qualname__", type(build).__name__),
-        "trials": trials,
-        "total_epochs": total_epochs,
-        "until": None if until is None else [until.metric, until.value],
-    }
-    folder = None if out is None else StudyFolder(out, identity, arguments, resume)
-    if folder is None and resume:
-        raise ArgumentError("search: resume: give out, the folder of the study to go on with")
-    search = _Search(task, objectives, until, folder, verbose)
+    plan = Plan(
+        searched,
+        method,
+        chosen.settings(),
+        int(seed),
+        objectives,
+        task.default,
+        points,
+        data_sha256(*train, *validation),
+    )
+    ends = Ends(trials, total_epochs, until)
+    judge = Judge(objectives, until)
+    folder = None if out is None else StudyFolder(out, plan.plain(), ends.plain(), resume)
     try:
-        schedule = Schedule(
-            chosen,
-            lambda point: chosen.rungs(point.get("epochs", epochs)),
-            Limits(trials, total_epochs, search.is_reached),
-            search.scores,
-            points,
-            None if folder is None else folder.logged.results,
-            None if folder is None else folder.logged.asked,
-        )
+        schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
         with closing(_place(task, workers, trial_seconds, folder)) as place:
-            search.go(schedule, place, total_seconds)
+            _Search(judge, folder, verbose).go(schedule, place, total_seconds)
     finally:
         if folder is not None:
             folder.close()
     results = list(schedule.results())
-    full = len(chosen.rungs(epochs))
     return Study(
         searched,
-        tuple(one.name for one in objectives),
-        search.signs(),
-        trials_of(results, full),
+        judge.names,
+        judge.signs,
+        trials_of(results, plan.rungs),
         None if folder is None else folder.path,
         method,
+        int(epochs),
         results,
         task,
     )
@@ -204,16 +186,12 @@ def run(
 class _Search:
     """A search that is running."""
 
-    task: Task
-    objectives: tuple[Objective, ...]
-    until: Reaches | None
+    judge: Judge
     folder: StudyFolder | None
     verbose: bool
 
     def __post_init__(self) -> None:
-        self._rises: dict[str, bool | None] = direction_known({})
         self._failed: set[int] = set()
-        self._valued = False
 
     def go(self, schedule: Schedule, place: Place, seconds: float | None) -> None:
         """Train until nothing is left to do."""
@@ -227,7 +205,7 @@ class _Search:
                 place.start(job)
             if not place.is_busy:
                 return
-            arrived = [(job, self._valued_outcome(o)) for job, o in place.wait(rest)]
+            arrived = [(job, self.judge.valued(o)) for job, o in place.wait(rest)]
             if self.folder is not None:
                 self.folder.add_results(arrived)
             for job, outcome in arrived:
@@ -241,63 +219,9 @@ class _Search:
                 self.folder.add_points(*asked)
         schedule.newly_asked.clear()
 
-    def _valued_outcome(self, outcome: Outcome) -> Outcome:
-        """The outcome with the values of the objectives.
-
-        Raises:
-            UnknownNameError: an objective names a metric that there is not.
-        """
-        if outcome.state != DONE:
-            return outcome
-        self._learn(outcome)
-        try:
-            metrics = Metrics(outcome.metrics)
-            values = tuple(one.value(metrics) for one in self.objectives)
-        except NoValueError as error:
-            return replace(outcome, state=FAILED, reason=str(error))
-        except UnknownNameError:
-            raise
-        except Exception as error:
-            return replace(
-                outcome, state=FAILED, reason=f"objective: {type(error).__name__}: {error}"
-            )
-        return replace(outcome, values=values)
-
-    def _learn(self, outcome: Outcome) -> None:
-        """What metrics say of themselves; objectives and `until` are checked by the first outcome."""
-        if self._valued:
-            return
-        self._rises = direction_known(outcome.rises)
-        self.signs()
-        if self.until is not None:
-            self.until.holds(outcome.metrics, self._rises)
-        self._valued = True
-
-    def signs(self) -> tuple[int, ...]:
-        """1 or -1 for each objective; 1 for all as long as nothing is known of the metrics."""
-        if not self._valued and any(
-            one.sign == 0 and one.name not in self._rises for one in self.objectives
-        ):
-            return (1,) * len(self.objectives)
-        return tuple(one.sign_in(self._rises) for one in self.objectives)
-
-    def scores(self, outcome: Outcome) -> tuple[float, ...]:
-        """The values such that higher is better."""
-        if not outcome.values:
-            return ()
-        self._learn(outcome)
-        return comparable(outcome.values, self.signs())
-
-    def is_reached(self, outcome: Outcome) -> bool:
-        """Whether the search ends with this outcome."""
-        if self.until is None or outcome.state != DONE:
-            return False
-        self._learn(outcome)
-        return self.until.holds(outcome.metrics, self._rises)
-
     def _tell(self, job: Job, outcome: Outcome) -> None:
         if self.verbose:
-            print(trial_line(job, outcome, [one.name for one in self.objectives]), flush=True)
+            print(trial_line(job, outcome, self.judge.names), flush=True)
         if outcome.state == FAILED and job.trial < _HOPELESS:
             self._failed.add(job.trial)
             if len(self._failed) == _HOPELESS:
@@ -379,6 +303,3 @@ def _first_points(first: Any, space: Space) -> list[Point]:
         if key in keys[:k]:
             raise ArgumentError(f"search: first[{k}]: is there twice")
     return points
-
-
-__all__ = ["METHODS", "run", "trial_line"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from magmadnn.calls import ExplainsAttributes
 from magmadnn.errors import ArgumentError, NumericError
@@ -31,6 +30,7 @@ class Study(ExplainsAttributes):
         trials: by number.
         folder: where it is kept; None for nowhere.
         method: how it was searched.
+        epochs: of a trial that is not ended early, unless they were searched.
     """
 
     space: Space
@@ -39,6 +39,7 @@ class Study(ExplainsAttributes):
     trials: list[Trial]
     folder: Path | None = None
     method: str = ""
+    epochs: int = 0
     _results: Sequence[tuple[Job, Outcome]] = field(default=(), repr=False)
     _task: Task | None = field(default=None, repr=False)
 
@@ -128,12 +129,3 @@ class Study(ExplainsAttributes):
         done = [trial for trial in valued if trial.state == DONE]
         most = max(trial.rungs for trial in valued)
         return done or [trial for trial in valued if trial.rungs == most]
-
-
-def signs_of(objectives: Sequence[Any], rises: Mapping[str, bool | None]) -> tuple[int, ...]:
-    """1 or -1 for each objective.
-
-    Raises:
-        ArgumentError: nobody has said which values are better.
-    """
-    return tuple(one.sign_in(rises) for one in objectives)

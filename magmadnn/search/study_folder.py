@@ -11,10 +11,10 @@ from typing import Any
 from magmadnn.errors import ArgumentError, CheckpointError, FileError, quoted, shown
 from magmadnn.storage.disk import as_path, is_there, worded
 from magmadnn.storage.durable import read_file, write_file
-from magmadnn.storage.holding import NAME as LOCK
 from magmadnn.storage.holding import Holding
 from magmadnn.storage.plain_json import JSON_BYTES, seal, unseal
 from magmadnn.storage.plain_schema import Anything, Fields, Table, check
+from magmadnn.storage.run_folder import RUN
 
 from .spaces.dimensions import as_tuples
 from .spaces.space import Point
@@ -24,7 +24,7 @@ from .workers.lifetimes import wait_for_dead
 
 STUDY, LOG = "study.json", "trials.log"
 _FORMAT, _VERSION = "magmadnn-study", 1
-_DOCUMENT = Fields({"identity": Table(Anything()), "arguments": Table(Anything())})
+_DOCUMENT = Fields({"identity": Table(Anything())})
 
 Results = dict[tuple[int, int], tuple[Job, Outcome]]
 
@@ -36,10 +36,12 @@ class Logged:
     Attributes:
         results: of trainings, by trial and rung.
         asked: points of cohorts, where the method keeps them.
+        ends: when the search ends, as it was said last.
     """
 
     results: Results
     asked: dict[int, list[Point]]
+    ends: dict[str, Any]
 
 
 class StudyFolder:
@@ -48,7 +50,7 @@ class StudyFolder:
     Args:
         path: a new or empty folder, or that of the same study with `resume`.
         identity: what makes it another study if it differs, as JSON data.
-        arguments: what else is told of it, for people and for `--resume`.
+        ends: when the search ends this time, as JSON data.
         resume: whether it may go on with a study that is there.
 
     Attributes:
@@ -64,7 +66,7 @@ class StudyFolder:
         self,
         path: str | Path,
         identity: Mapping[str, Any],
-        arguments: Mapping[str, Any],
+        ends: Mapping[str, Any],
         resume: bool,
     ) -> None:
         self.path = as_path("search: out", path)
@@ -79,20 +81,16 @@ class StudyFolder:
                         f"{shown(self.path)}: holds no {STUDY} to go on with; leave resume out to begin "
                         f"a study"
                     )
-                data = seal(
-                    {
-                        "format": _FORMAT,
-                        "version": _VERSION,
-                        "identity": dict(identity),
-                        "arguments": dict(arguments),
-                    }
-                )
+                head = {"format": _FORMAT, "version": _VERSION}
+                data = seal({**head, "identity": dict(identity)})
                 write_file(document, data)
             else:
                 data = _same(self.path, identity, resume)
             self._log = StudyLog(self.path / LOG, log_begin(data))
             self.logged = _logged(self._log.records, self.path / LOG)
             self._log.records = []
+            if dict(ends) != self.logged.ends:
+                self._log.add([{"ends": dict(ends)}])
         except BaseException:
             self._holding.release()
             raise
@@ -111,8 +109,8 @@ class StudyFolder:
         self._holding.release()
 
 
-def read_study(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], Logged]:
-    """Identity, arguments and results of a study that may be going on.
+def read_study(path: str | Path) -> tuple[dict[str, Any], Logged]:
+    """Identity and results of a study that may be going on.
 
     Raises:
         CheckpointError: it is no study, or damaged.
@@ -126,7 +124,7 @@ def read_study(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], Logged
     data = read_file(folder / STUDY, JSON_BYTES)
     document = _document(data, folder)
     records = read_log(folder / LOG, log_begin(data))
-    return document["identity"], document["arguments"], _logged(records, folder / LOG)
+    return document["identity"], _logged(records, folder / LOG)
 
 
 def log_begin(document: bytes) -> str:
@@ -170,7 +168,8 @@ def _check_free(folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
             raise FileError(f"search: out: {shown(folder)} is a file; give a folder")
         held = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-    if STUDY not in held and (held := [n for n in held if n != LOCK and not n.startswith(".")]):
+    held = [n for n in held if n != RUN and not n.startswith(".")]
+    if held and STUDY not in held:
         raise FileError(
             f"search: out: {shown(folder)}: expected a new or empty folder, or a study, got one that holds "
             f"{held[0]!r}"
@@ -178,7 +177,7 @@ def _check_free(folder: Path) -> None:
 
 
 def _logged(records: Iterable[Mapping[str, Any]], path: Path) -> Logged:
-    found = Logged({}, {})
+    found = Logged({}, {}, {})
     for number, record in enumerate(records, 1):
         try:
             if "asked" in record:
@@ -186,6 +185,9 @@ def _logged(records: Iterable[Mapping[str, Any]], path: Path) -> Logged:
                     {name: as_tuples(value) for name, value in point.items()}
                     for point in record["points"]
                 ]
+                continue
+            if "ends" in record:
+                found.ends = dict(record["ends"])
                 continue
             job, outcome = result_of_plain(record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from magmadnn.errors import (
     NumericError,
     UnknownNameError,
 )
+from magmadnn.search.study_folder import StudyFolder, read_study
 from magmadnn.storage.holding import Holding
 from tests.mistakes import error_of
 from tests.search.problems import GRID, SPACE, S, build, table, untimed
@@ -354,7 +357,7 @@ def test_a_damaged_line_is_told(tmp_path: Path) -> None:
     log = out / "trials.log"
     lines = log.read_bytes().splitlines(keepends=True)
     for damaged in (
-        [lines[0], lines[1].replace(b'"trial":1', b'"trial":7'), *lines[2:]],
+        [lines[0], lines[1].replace(b'"trial":0', b'"trial":7'), *lines[2:]],
         [lines[0], *lines[2:]],
         [lines[1], lines[0], *lines[2:]],
         [lines[0], lines[0], *lines[2:]],
@@ -369,8 +372,9 @@ def test_the_log_is_lines_of_json(tmp_path: Path) -> None:
     run(trials=3, out=tmp_path / "study")
     lines = (tmp_path / "study" / "trials.log").read_text().splitlines()
     records = [json.loads(line.partition(" ")[2]) for line in lines]
-    assert [record["trial"] for record in records] == [0, 1, 2]
-    assert all(set(record["point"]) == {"learning_rate", "units"} for record in records)
+    assert records[0] == {"ends": {"trials": 3, "total_epochs": None, "until": None}}
+    assert [record["trial"] for record in records[1:]] == [0, 1, 2]
+    assert all(set(record["point"]) == {"learning_rate", "units"} for record in records[1:])
 
 
 def test_a_full_disk_leaves_the_log_whole(tmp_path: Path, monkeypatch: Any) -> None:
@@ -432,3 +436,53 @@ def test_tables_of_pandas_and_preparation_fitted_inside() -> None:
 def test_errors_are_ours() -> None:
     assert issubclass(error_of(lambda: S.run(build, SPACE, X, Y, trails=3))[0], MagmaDNNError)
     assert "column" in error_of(lambda: run(trials=2).table()["nothing"])[1]
+
+
+def test_a_study_is_read_from_its_folder(tmp_path: Path) -> None:
+    for method in ("random", "halving", "tpe"):
+        out = tmp_path / method
+        study = run(trials=9, method=method, epochs=9, out=out, objective=["accuracy", "loss"])
+        read = S.load(out)
+        assert read.table().to_csv() == study.table().to_csv()
+        assert [t.number for t in read.pareto()] == [t.number for t in study.pareto()]
+        assert "neither build nor data" in error_of(read.model)[1]
+    ended = run(
+        trials=9, objective="accuracy", until=S.reaches("accuracy", 0.1), out=tmp_path / "u"
+    )
+    assert len(ended.trials) == len(S.load(tmp_path / "u").trials) == 1
+    (tmp_path / "empty").mkdir()
+    assert error_of(lambda: S.load(tmp_path / "empty"))[0] is CheckpointError
+
+
+def test_a_log_of_many_trials_is_read_fast(tmp_path: Path) -> None:
+    count = 5_000
+    out = tmp_path / "study"
+    run({"lr": S.uniform(0.0, 1.0)}, trials=1, out=out)
+    _lengthen(out, count)
+    begun = time.thread_time()
+    study = S.load(out)
+    assert len(study.trials) == count
+    assert time.thread_time() - begun < 5.0 * count / 100_000 + 0.5  # the goal: 100,000 in 5 s
+
+
+@pytest.mark.long
+def test_a_log_of_a_hundred_thousand_trials_is_read_in_five_seconds(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    run({"lr": S.uniform(0.0, 1.0)}, trials=1, out=out)
+    _lengthen(out, 100_000)
+    begun = time.thread_time()
+    assert len(S.load(out).trials) == 100_000
+    assert time.thread_time() - begun < 5.0
+
+
+def _lengthen(folder: Path, count: int) -> None:
+    """Add trials like the first to a study."""
+    identity, logged = read_study(folder)
+    job, outcome = logged.results[0, 0]
+    ends = {**logged.ends, "trials": count}
+    study = StudyFolder(folder, identity, ends, True)
+    points = [{"learning_rate": (k + 0.5) / count} for k in range(count)]
+    study.add_results(
+        (replace(job, trial=k, cohort=k // 64, point=points[k]), outcome) for k in range(1, count)
+    )
+    study.close()

@@ -148,7 +148,7 @@ def _lines(path: Path) -> int:
 
 def logged_twice(folder: Path) -> list[Any]:
     """Trainings that the log tells of twice; `read_study` refuses them too."""
-    logged = read_study(folder)[2]
+    logged = read_study(folder)[1]
     return [
         key
         for key in logged.results
@@ -160,9 +160,9 @@ def logged_twice(folder: Path) -> list[Any]:
 def test_a_killed_search_goes_on(method: str, workers: int, unbroken: Any, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     assert kill_the_search(folder, method, 3, workers, 3) >= 1
-    before = read_study(folder)[2].results
+    before = read_study(folder)[1].results
     study = search(str(folder), method, 3)
-    after = read_study(folder)[2].results
+    after = read_study(folder)[1].results
     assert all(after[key] == before[key] for key in before)  # times too: nothing is done again
     assert not logged_twice(folder)
     assert untimed(study) == unbroken(method)

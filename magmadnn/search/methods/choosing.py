@@ -36,6 +36,6 @@ def method_of(
     """
     if name not in METHODS:
         raise UnknownNameError.of("search: method", name, METHODS)
-    if name == "halving":
+    if name == "halving" and trials is not None:
         options = {"trials": trials, **options}
     return checked_call(METHODS[name])(space, seed, **options)

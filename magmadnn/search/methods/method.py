@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,13 @@ class Method:
         self.space, self.seed = space, seed
         self._seen: set[str] = set()
 
+    def check(self) -> None:  # most need nothing
+        """Look, before a search begins, whether what the method needs is there.
+
+        Raises:
+            MissingExtraError: a library is not.
+        """
+
     def rungs(self, epochs: int) -> tuple[int, ...]:
         """After how many epochs of a trial it is decided who goes on; the last is `epochs`."""
         return (epochs,)
@@ -85,8 +92,8 @@ class Method:
         """
         return []
 
-    def settings(self) -> Mapping[str, float | int | str]:
-        """What tells this method from others of its kind; part of what a study is."""
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments that it was made with; part of what a study is."""
         return {}
 
     # --- for methods that draw ---------------------------------------------------------------------

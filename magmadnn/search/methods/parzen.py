@@ -47,12 +47,15 @@ class Parzen(RandomSearch):
         at_least("search: tpe: cohort", cohort, 1)
         at_least("search: tpe: startup", startup, 1)
         self.cohort, self._startup = int(cohort), int(startup)
-        self._optuna = _optuna()
         self._finished: list[Arrived] = []
 
     def settings(self) -> dict[str, Any]:
         """Its arguments."""
         return {"cohort": self.cohort, "startup": self._startup}
+
+    def check(self) -> None:
+        """Look whether Optuna is there."""
+        _optuna()
 
     def arrived(self, cohort: int, trials: Sequence[Arrived]) -> None:
         """Keep them for the next cohort."""
@@ -63,7 +66,7 @@ class Parzen(RandomSearch):
         if first < self._startup or not self._finished:
             return super().points(first, count, cohort)
         found: list[Point] = []
-        with _quiet(self._optuna):
+        with _quiet(_optuna()):
             study = self._told(cohort)
             for trial in range(first, first + count):
                 point = self._asked(study) or self._new_point(trial)
@@ -74,7 +77,7 @@ class Parzen(RandomSearch):
 
     def _told(self, cohort: int) -> Any:
         """A study that knows all finished trials."""
-        optuna = self._optuna
+        optuna = _optuna()
         bits = philox.random_bits(self.seed, philox.stream_of("search: tpe", cohort), 1)
         sampler = optuna.samplers.TPESampler(
             seed=int(bits[0]), n_startup_trials=0, multivariate=True, group=True, constant_liar=True
@@ -117,7 +120,7 @@ class Parzen(RandomSearch):
         return dimension.numbered(trial.suggest_categorical(name, range(last + 1)))
 
     def _distribution(self, name: str) -> Any:
-        kinds, dimension = self._optuna.distributions, self.space.dimensions[name]
+        kinds, dimension = _optuna().distributions, self.space.dimensions[name]
         if isinstance(dimension, Range):
             return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
         if isinstance(dimension, Whole):

@@ -157,6 +157,10 @@ class Halving(Asha):
             )
         super().__init__(space, seed, eta=eta, least_epochs=least_epochs, cohort=trials)
 
+    def settings(self) -> dict[str, Any]:
+        """Its arguments."""
+        return {"trials": self.cohort, "eta": self._eta, "least_epochs": self._least}
+
 
 class MedianStop(_Rungs):
     """Ends a trial whose best score so far is below the median of the others' averages up to that epoch.
@@ -194,7 +198,7 @@ class MedianStop(_Rungs):
 
     def settings(self) -> dict[str, Any]:
         """Its arguments."""
-        return {"interval": self._interval or 0, "cohort": self.cohort}
+        return {"interval": self._interval, "cohort": self.cohort}
 
     def rungs(self, epochs: int) -> tuple[int, ...]:
         """Every `interval` epochs, and the last."""

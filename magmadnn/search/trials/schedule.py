@@ -119,6 +119,11 @@ class Schedule:
                 yield self._jobs[key], self._results[key]
 
     @property
+    def knows_more(self) -> bool:
+        """Whether there are results that were known before and have not had their turn."""
+        return bool(self._known)
+
+    @property
     def count(self) -> int:
         """How many trials have been decided on."""
         return len(self._points)

@@ -1,0 +1,129 @@
+"""The plan of a study: all that its table depends on but data and `build`, as plain data and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from magmadnn.errors import CheckpointError
+
+from .judging import Judge
+from .methods.choosing import method_of
+from .methods.method import Method
+from .objectives import Objective, Reaches
+from .spaces.dimensions import as_tuples
+from .spaces.space import Point, Space, space_of_plain
+from .study_folder import Logged
+from .trials.schedule import Limits, Schedule
+
+
+@dataclass(frozen=True)
+class Ends:
+    """When a search ends.
+
+    Attributes:
+        trials: most trials; None for no such end.
+        total_epochs: a budget of epochs.
+        until: a metric that is good enough.
+    """
+
+    trials: int | None = None
+    total_epochs: int | None = None
+    until: Reaches | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data."""
+        until = None if self.until is None else [self.until.metric, self.until.value]
+        return {"trials": self.trials, "total_epochs": self.total_epochs, "until": until}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Ends:
+        """The other way round."""
+        until = plain.get("until")
+        return cls(
+            plain.get("trials"),
+            plain.get("total_epochs"),
+            None if until is None else Reaches(*until),
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study is.
+
+    Attributes:
+        space: what is searched.
+        method: its name.
+        options: of the method, all of them.
+        seed: of all that is drawn.
+        objectives: what is searched for.
+        defaults: `epochs` and `batch_size` of points that do not have them.
+        first: points that come before the method's own.
+        data_sha256: of the rows.
+    """
+
+    space: Space
+    method: str
+    options: Mapping[str, Any]
+    seed: int
+    objectives: tuple[Objective, ...]
+    defaults: Mapping[str, int]
+    first: list[Point] = field(default_factory=list)
+    data_sha256: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data; of objectives that are functions only the names."""
+        return {
+            "space": self.space.plain(),
+            "method": self.method,
+            "method_options": dict(self.options),
+            "seed": self.seed,
+            "objectives": [[one.name, one.sign] for one in self.objectives],
+            "defaults": dict(self.defaults),
+            "first": self.first,
+            "data_sha256": self.data_sha256,
+        }
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any], where: str) -> Plan:
+        """The other way round.
+
+        Raises:
+            CheckpointError: it is no plan.
+        """
+        try:
+            return cls(
+                space_of_plain(plain["space"]),
+                plain["method"],
+                plain["method_options"],
+                plain["seed"],
+                tuple(Objective(name, None, sign) for name, sign in plain["objectives"]),
+                plain["defaults"],
+                [{n: as_tuples(v) for n, v in point.items()} for point in plain["first"]],
+                plain["data_sha256"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{where}: is no plan of a study: {error!r:.80}") from error
+
+    def made_method(self) -> Method:
+        """The method, which has decided nothing yet."""
+        return method_of(self.method, self.space, self.seed, None, dict(self.options))
+
+    def schedule(self, judge: Judge, ends: Ends, logged: Logged | None) -> Schedule:
+        """The order of trainings, with those that are done already."""
+        method, epochs = self.made_method(), self.defaults["epochs"]
+        return Schedule(
+            method,
+            lambda point: method.rungs(point.get("epochs", epochs)),
+            Limits(ends.trials, ends.total_epochs, judge.is_reached),
+            judge.scores,
+            self.first,
+            None if logged is None else logged.results,
+            None if logged is None else logged.asked,
+        )
+
+    @property
+    def rungs(self) -> int:
+        """How many stages of training a trial has that is never ended."""
+        return len(self.made_method().rungs(self.defaults["epochs"]))
