@@ -13,7 +13,7 @@ import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import NumericError
 from magmadnn.optim import StepSlices
-from magmadnn.runtime.cpu import slices
+from magmadnn.runtime.cpu.sliced import slices
 from magmadnn.runtime.cpu.sliced.saved import Saved
 from tests.runtime.cuda.devices import DEVICES, on
 
