@@ -12,13 +12,30 @@ from .activations import as_activation as as_activation
 from .composition import Output as Output
 from .composition import Residual as Residual
 from .composition import Sequential as Sequential
-from .convolutions import Conv1D as Conv1D
-from .convolutions import Conv1DTranspose as Conv1DTranspose
-from .convolutions import Conv2D as Conv2D
-from .convolutions import Conv2DTranspose as Conv2DTranspose
-from .convolutions import Conv3D as Conv3D
 from .dense import Dense as Dense
 from .functions import Lambda as Lambda
+from .images.adaptive import AdaptiveAveragePooling2D as AdaptiveAveragePooling2D
+from .images.adaptive import AdaptiveMaxPooling2D as AdaptiveMaxPooling2D
+from .images.convolutions import Conv1D as Conv1D
+from .images.convolutions import Conv1DTranspose as Conv1DTranspose
+from .images.convolutions import Conv2D as Conv2D
+from .images.convolutions import Conv2DTranspose as Conv2DTranspose
+from .images.convolutions import Conv3D as Conv3D
+from .images.pooling import AveragePooling1D as AveragePooling1D
+from .images.pooling import AveragePooling2D as AveragePooling2D
+from .images.pooling import AveragePooling3D as AveragePooling3D
+from .images.pooling import GlobalAveragePooling1D as GlobalAveragePooling1D
+from .images.pooling import GlobalAveragePooling2D as GlobalAveragePooling2D
+from .images.pooling import GlobalAveragePooling3D as GlobalAveragePooling3D
+from .images.pooling import GlobalMaxPooling1D as GlobalMaxPooling1D
+from .images.pooling import GlobalMaxPooling2D as GlobalMaxPooling2D
+from .images.pooling import GlobalMaxPooling3D as GlobalMaxPooling3D
+from .images.pooling import MaxPooling1D as MaxPooling1D
+from .images.pooling import MaxPooling2D as MaxPooling2D
+from .images.pooling import MaxPooling3D as MaxPooling3D
+from .images.resizing import Cropping2D as Cropping2D
+from .images.resizing import UpSampling2D as UpSampling2D
+from .images.resizing import ZeroPadding2D as ZeroPadding2D
 from .inputs import Input as Input
 from .layer import Layer as Layer
 from .layer import Parameter as Parameter
@@ -32,20 +49,12 @@ from .merging import Multiply as Multiply
 from .merging import Subtract as Subtract
 from .noise import Dropout as Dropout
 from .noise import GaussianNoise as GaussianNoise
+from .noise import SpatialDropout1D as SpatialDropout1D
+from .noise import SpatialDropout2D as SpatialDropout2D
 from .normalization import BatchNorm as BatchNorm
+from .normalization import GroupNorm as GroupNorm
 from .normalization import LayerNorm as LayerNorm
-from .pooling import AveragePooling1D as AveragePooling1D
-from .pooling import AveragePooling2D as AveragePooling2D
-from .pooling import AveragePooling3D as AveragePooling3D
-from .pooling import GlobalAveragePooling1D as GlobalAveragePooling1D
-from .pooling import GlobalAveragePooling2D as GlobalAveragePooling2D
-from .pooling import GlobalAveragePooling3D as GlobalAveragePooling3D
-from .pooling import GlobalMaxPooling1D as GlobalMaxPooling1D
-from .pooling import GlobalMaxPooling2D as GlobalMaxPooling2D
-from .pooling import GlobalMaxPooling3D as GlobalMaxPooling3D
-from .pooling import MaxPooling1D as MaxPooling1D
-from .pooling import MaxPooling2D as MaxPooling2D
-from .pooling import MaxPooling3D as MaxPooling3D
+from .normalization import LocalResponseNormalization as LocalResponseNormalization
 from .regularizers import L1 as L1
 from .regularizers import L1L2 as L1L2
 from .regularizers import L2 as L2
@@ -58,6 +67,8 @@ __all__ = [
     "L2",
     "Activation",
     "ActivationLike",
+    "AdaptiveAveragePooling2D",
+    "AdaptiveMaxPooling2D",
     "Add",
     "Average",
     "AveragePooling1D",
@@ -70,6 +81,7 @@ __all__ = [
     "Conv2D",
     "Conv2DTranspose",
     "Conv3D",
+    "Cropping2D",
     "Dense",
     "Dropout",
     "Embedding",
@@ -82,10 +94,12 @@ __all__ = [
     "GlobalMaxPooling1D",
     "GlobalMaxPooling2D",
     "GlobalMaxPooling3D",
+    "GroupNorm",
     "Input",
     "Lambda",
     "Layer",
     "LayerNorm",
+    "LocalResponseNormalization",
     "MaxPooling1D",
     "MaxPooling2D",
     "MaxPooling3D",
@@ -98,7 +112,11 @@ __all__ = [
     "Reshape",
     "Residual",
     "Sequential",
+    "SpatialDropout1D",
+    "SpatialDropout2D",
     "Subtract",
+    "UpSampling2D",
+    "ZeroPadding2D",
     "as_activation",
 ]
 

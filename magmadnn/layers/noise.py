@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from magmadnn.ops import philox
 from magmadnn.tensor import Operation, by_phase, with_update
 from magmadnn.tensor.init import Initializer, Shape
 
-from .checks import fraction, zero_or_above
+from .checks import check_places, fraction, zero_or_above
 from .layer import Layer
 
 
@@ -54,6 +55,46 @@ class Dropout(Layer):
             return x
         masked = ops.dropout(x, self.rate, self.counter)
         return by_phase(with_update(masked, self.counter, self.counter + 1), x)
+
+
+class _SpatialDropout(Dropout):
+    """Dropout of all places of a channel at once."""
+
+    _PLACES: ClassVar[tuple[str, ...]]
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        check_places(self, x, self._PLACES)
+        if self.rate == 0:
+            return x
+        shape = (x.shape[0], *(1 for _ in self._PLACES), x.shape[-1])
+        kept = ops.greater_equal(ops.random_uniform(self.counter, shape), self.rate)
+        masked = ops.where(kept, x * (1.0 / (1.0 - self.rate)), 0)
+        return by_phase(with_update(masked, self.counter, self.counter + 1), x)
+
+
+class SpatialDropout1D(_SpatialDropout):
+    """Dropout of whole channels of sequences [n, time, c]: see `SpatialDropout2D`.
+
+    Attributes:
+        rate: probability of a channel of zeros, from 0 up to but not including 1.
+    """
+
+    _PLACES = ("time",)
+
+
+class SpatialDropout2D(_SpatialDropout):
+    """Dropout of whole channels of images [n, height, width, c]; the shape stays.
+
+    Training: all places of a channel are 0 with probability rate, or x / (1 - rate). Prediction: x.
+    Neighbouring pixels are alike, so dropout of single ones takes little away: Tompson, Goroshin, Jain,
+    LeCun, Bregler, CVPR 2015, section 3.2. Masks are drawn as those of `Dropout`.
+
+    Attributes:
+        rate: probability of a channel of zeros, from 0 up to but not including 1.
+    """
+
+    _PLACES = ("height", "width")
 
 
 class GaussianNoise(Layer):

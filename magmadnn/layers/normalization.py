@@ -5,6 +5,7 @@ Half-precision values are normalised in float32, in which gamma, beta and statis
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from magmadnn import ops
@@ -16,8 +17,8 @@ from magmadnn.graph.spec import as_dtype, is_floating
 from magmadnn.tensor import Operation, by_phase, init, with_update
 from magmadnn.tensor.init import Initializer
 
-from .checks import above_zero, fraction
-from .layer import Layer, Regularizer
+from .checks import above_zero, fraction, zero_or_above
+from .layer import Layer, Regularizer, positive
 
 
 def _wide_dtype(layer: Layer, x: Operation) -> Any:
@@ -150,4 +151,109 @@ class BatchNorm(Layer):
             fresh = self.momentum * running + (1 - self.momentum) * of_batch
             y = with_update(y, running, fresh)
         normal: Operation = ops.cast(y, x.dtype) if x.dtype != self.wide else y
+        return normal
+
+
+class GroupNorm(Layer):
+    """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, over the places and channels of a group.
+
+    Wu, He, "Group normalization", ECCV 2018, eqs. (1) to (7): x [batch, places..., c] has groups of
+    c / groups channels that follow each other; mean and variance are taken over all places and the channels
+    of a group, for each sample. gamma and beta are [c]. With one group, mean and variance are of the whole
+    sample, with as many as channels of each channel alone (instance normalisation). Training and prediction
+    are the same.
+
+    Attributes:
+        groups: how many there are; must divide the channels.
+        epsilon: above 0, in units of the variance.
+        gamma_init: initial scale; ones.
+        beta_init: initial shift; zeros.
+        gamma_regularizer: adds to the loss.
+        beta_regularizer: likewise.
+    """
+
+    groups: int
+    epsilon: float = 1e-5
+    gamma_init: Initializer | str = init.ones()
+    beta_init: Initializer | str = init.zeros()
+    gamma_regularizer: Regularizer | None = None
+    beta_regularizer: Regularizer | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "groups", self.groups)
+        above_zero(self, "epsilon", self.epsilon)
+
+    def build(self, x: Operation) -> None:
+        """Scale and shift."""
+        if x.ndim < 2:
+            raise ShapeError(f"{self}: x must be (batch, ..., channels), got {shape_text(x.shape)}")
+        channels = x.shape[-1:]
+        if isinstance(channels[0], int) and channels[0] % self.groups:
+            raise ShapeError(
+                f"{self}: {channels[0]} channels do not divide into {self.groups} groups"
+            )
+        self.wide = _wide_dtype(self, x)
+        self.gamma = self.parameter(
+            "gamma", channels, self.gamma_init, self.wide, regularizer=self.gamma_regularizer
+        )
+        self.beta = self.parameter(
+            "beta", channels, self.beta_init, self.wide, regularizer=self.beta_regularizer
+        )
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        wide = ops.cast(x, self.wide) if x.dtype != self.wide else x
+        rows = ops.reshape(wide, (x.shape[0], product(x.shape[1:-1]), x.shape[-1]))
+        centred = rows - self._of_groups(ops.mean(rows, 1))
+        variance = self._of_groups(ops.mean(ops.square(centred), 1))
+        y = self.gamma * (centred * (1 / ops.sqrt(variance + self.epsilon))) + self.beta
+        y = ops.reshape(y, x.shape)
+        normal: Operation = ops.cast(y, x.dtype) if x.dtype != self.wide else y
+        return normal
+
+    def _of_groups(self, means: Operation) -> Operation:
+        """Means of channels [n, c] averaged over each group: [n, 1, c]."""
+        n, c = means.shape
+        shape = (n, self.groups, c // self.groups)
+        each = ops.mean(ops.reshape(means, shape), -1, keepdims=True)
+        spread: Operation = ops.reshape(ops.expand(each, shape), (n, 1, c))
+        return spread
+
+
+class LocalResponseNormalization(Layer):
+    """`x[i] / (k + alpha * sum of x[j]**2)**beta` over channels j from i - size // 2 on, size of them.
+
+    Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep convolutional neural networks", NIPS
+    2012, section 3.3, whose k, n (size), alpha and beta are the defaults; what is beyond the first and last
+    channel counts as 0. PyTorch divides alpha by size. Training and prediction are the same.
+
+    Attributes:
+        size: channels that are summed over; of an even number one more lies before than behind.
+        k: above 0.
+        alpha: factor of the sum, at least 0.
+        beta: exponent, at least 0.
+    """
+
+    size: int = 5
+    k: float = 2.0
+    alpha: float = 1e-4
+    beta: float = 0.75
+
+    def __post_init__(self) -> None:
+        positive(self, "size", self.size)
+        above_zero(self, "k", self.k)
+        zero_or_above(self, "alpha", self.alpha)
+        zero_or_above(self, "beta", self.beta)
+
+    def forward(self, x: Operation) -> Operation:
+        """The formula."""
+        if x.ndim < 2:
+            raise ShapeError(f"{self}: x must be (batch, ..., channels), got {shape_text(x.shape)}")
+        dtype = _wide_dtype(self, x)
+        wide, channels = ops.cast(x, dtype) if x.dtype != dtype else x, x.shape[-1]
+        ends = (self.size // 2, (self.size - 1) // 2)
+        squares = ops.pad(ops.square(wide), (*[(0, 0)] * (x.ndim - 1), ends))
+        near = [squares[..., j : j + channels] for j in range(self.size)]
+        y = wide * ops.power(self.k + self.alpha * functools.reduce(ops.add, near), -self.beta)
+        normal: Operation = ops.cast(y, x.dtype) if x.dtype != dtype else y
         return normal

@@ -184,6 +184,33 @@ def pooled(x: Array, size: Any, strides: Any, pads: Any, function: Any) -> Array
     return y
 
 
+def binned(x: Array, rows: int, columns: int, function: Any) -> Array:
+    """What a function makes of each of rows x columns bins."""
+    y = np.empty((len(x), rows, columns, x.shape[3]))
+    for i, j in np.ndindex(rows, columns):
+        top, left = math.floor(i * x.shape[1] / rows), math.floor(j * x.shape[2] / columns)
+        bottom = math.ceil((i + 1) * x.shape[1] / rows)
+        right = math.ceil((j + 1) * x.shape[2] / columns)
+        y[:, i, j] = function(x[:, top:bottom, left:right], axis=(1, 2))
+    return y
+
+
+def between(x: Array, factor: int, axis: int) -> Array:
+    """Linear interpolation at the middles of places, constant beyond the first and last."""
+    n = x.shape[axis]
+    at = (np.arange(n * factor) + 0.5) / factor - 0.5
+    return np.apply_along_axis(lambda line: np.interp(at, np.arange(n), line), axis, x)
+
+
+def responses(x: Array, before: int, behind: int) -> Array:
+    """Local response normalisation with k = 1.5, alpha = 0.4, beta = 0.6."""
+    y = np.empty_like(x)
+    for i in range(x.shape[-1]):
+        near = x[..., max(i - before, 0) : i + behind + 1]
+        y[..., i] = x[..., i] / (1.5 + 0.4 * np.linalg.norm(near, axis=-1) ** 2) ** 0.6
+    return y
+
+
 def each_depth(x: Array, function: Any) -> Array:
     """What a function of images makes of each depth of volumes."""
     return np.stack([function(x[:, depth]) for depth in range(x.shape[1])], axis=1)
@@ -223,6 +250,39 @@ CASES = [
          (3, 2), lambda x, p: pooled(x[:, None], (1, 2), (1, 1), (0, 0, 1, 0), np.mean)[:, 0]),
     Case("average pooling of volumes", lambda: layers.AveragePooling3D((1, 2, 1)), (2, 4, 1, 2), (2, 2, 1, 2),
          lambda x, p: each_depth(x, lambda y: pooled(y, (2, 1), (2, 1), (0, 0, 0, 0), np.mean))),
+    Case("adaptive max pooling", lambda: layers.AdaptiveMaxPooling2D((3, 2)), (5, 3, 2), (3, 2, 2),
+         lambda x, p: binned(x, 3, 2, np.max)),
+    Case("adaptive max pooling of equal bins", lambda: layers.AdaptiveMaxPooling2D(2), (4, 2, 3), (2, 2, 3),
+         lambda x, p: binned(x, 2, 2, np.max)),
+    Case("adaptive average pooling", lambda: layers.AdaptiveAveragePooling2D((2, 4)), (3, 5, 2), (2, 4, 2),
+         lambda x, p: binned(x, 2, 4, np.mean)),
+    Case("adaptive average pooling to more", lambda: layers.AdaptiveAveragePooling2D([3, 1]), (2, 3, 2),
+         (3, 1, 2), lambda x, p: binned(x, 3, 1, np.mean)),
+    Case("upsampling", lambda: layers.UpSampling2D((3, 2)), (2, 3, 2), (6, 6, 2),
+         lambda x, p: np.kron(x, np.ones((1, 3, 2, 1)))),
+    Case("upsampling of rows", lambda: layers.UpSampling2D((2, 1)), (2, 3, 2), (4, 3, 2),
+         lambda x, p: x[:, [0, 0, 1, 1]]),
+    Case("upsampling between places", lambda: layers.UpSampling2D((2, 3), "bilinear"), (3, 2, 2), (6, 6, 2),
+         lambda x, p: between(between(x, 2, 1), 3, 2)),
+    Case("zero padding", lambda: layers.ZeroPadding2D(((1, 0), (2, 1))), (2, 3, 2), (3, 6, 2),
+         lambda x, p: np.pad(x, ((0, 0), (1, 0), (2, 1), (0, 0)))),
+    Case("zero padding of columns", lambda: layers.ZeroPadding2D((0, 1)), (2, 1, 2), (2, 3, 2),
+         lambda x, p: np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0)))),
+    Case("cropping", lambda: layers.Cropping2D(((1, 0), (0, 2))), (3, 5, 2), (2, 3, 2),
+         lambda x, p: x[:, 1:, :3]),
+    Case("spatial dropout", lambda: layers.SpatialDropout2D(0.3), (3, 2, 5), (3, 2, 5), lambda x, p: x,
+         states={"counter": ()}, random=True),
+    Case("spatial dropout of sequences", lambda: layers.SpatialDropout1D(0.3), (3, 5), (3, 5),
+         lambda x, p: x, states={"counter": ()}, random=True),
+    Case("group norm", lambda: layers.GroupNorm(2), (2, 3, 4), (2, 3, 4),
+         lambda x, p: normal(x.reshape(-1, 2, 3, 2, 2), (1, 2, 4), 1e-5).reshape(x.shape) * p["gamma"]
+         + p["beta"], parameters={"gamma": (4,), "beta": (4,)}),
+    Case("group norm of features", lambda: layers.GroupNorm(1, epsilon=0.1), (3,), (3,),
+         lambda x, p: normal(x, (1,), 0.1) * p["gamma"] + p["beta"], parameters=NORMALISED),
+    Case("local response normalisation", lambda: layers.LocalResponseNormalization(3, 1.5, 0.4, 0.6),
+         (2, 5), (2, 5), lambda x, p: responses(x, 1, 1)),
+    Case("local response normalisation, even", lambda: layers.LocalResponseNormalization(4, 1.5, 0.4, 0.6),
+         (2, 1, 3), (2, 1, 3), lambda x, p: responses(x, 2, 1)),
     Case("global max pooling of sequences", layers.GlobalMaxPooling1D, (5, 3), (3,),
          lambda x, p: np.sort(x, 1)[:, -1]),
     Case("global max pooling", layers.GlobalMaxPooling2D, (3, 4, 2), (2,),

@@ -109,6 +109,24 @@ MISTAKES = {
     "axis of channels get one by md.layers.Reshape((..., 1))": (
         lambda: layers.MaxPooling2D(2)(layers.Input((5, 6)))
     ),
+    "adaptive_max_pooling2d: output_size must be an integer from 1, or one for each of 2 axes of places, got "
+    "0": lambda: layers.AdaptiveMaxPooling2D(0),
+    "up_sampling2d: size must be an integer from 1, or one for each of 2 axes of places, got 1.5": (
+        lambda: layers.UpSampling2D(1.5)
+    ),
+    "zero_padding2d: padding must be an integer from 0, (vertical, horizontal), or ((top, bottom), (left, "
+    "right)), got -1": lambda: layers.ZeroPadding2D(-1),
+    "cropping2d: cropping 3 and 2 of the height 5 leaves nothing: x (batch, 5, 6, 2)": (
+        lambda: layers.Cropping2D(((3, 2), (0, 0)))(image())
+    ),
+    "group_norm: 2 channels do not divide into 3 groups": lambda: layers.GroupNorm(3)(image()),
+    "group_norm: groups must be an integer of at least 1, got 0": lambda: layers.GroupNorm(0),
+    "local_response_normalization: k must be a finite number above 0, got 0": (
+        lambda: layers.LocalResponseNormalization(k=0)
+    ),
+    "spatial_dropout2d: x must be [n, height, width, channels], got (batch, 5) with 2 axes": (
+        lambda: layers.SpatialDropout2D()(layers.Input((5,)))
+    ),
     "global_average_pooling2d: x must be [n, height, width, channels], got (batch, 5) with 2 axes": (
         lambda: layers.GlobalAveragePooling2D()(layers.Input((5,)))
     ),

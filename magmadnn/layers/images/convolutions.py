@@ -9,13 +9,12 @@ from magmadnn import ops
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import OpWords, is_integer
 from magmadnn.graph.spec import is_floating
+from magmadnn.layers.activations import ActivationLike, as_activation, settled
+from magmadnn.layers.checks import check_places
+from magmadnn.layers.layer import Layer, Regularizer, positive
 from magmadnn.ops.images.windows import counts_of, pairs_of
 from magmadnn.tensor import Operation, init
 from magmadnn.tensor.init import Initializer
-
-from .activations import ActivationLike, as_activation, settled
-from .checks import check_places
-from .layer import Layer, Regularizer, positive
 
 Count = int | tuple[int, ...] | list[int]
 Padding = str | Count | tuple[tuple[int, int], ...] | list[tuple[int, int]]

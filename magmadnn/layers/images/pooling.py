@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 from magmadnn import ops
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.signature import OpWords
+from magmadnn.layers.checks import check_places
+from magmadnn.layers.layer import Layer
 from magmadnn.ops.images.windows import counts_of, pairs_of
 from magmadnn.tensor import Operation
-
-from .checks import check_places
-from .layer import Layer
 
 Count = int | tuple[int, ...] | list[int]
 Padding = str | Count | tuple[tuple[int, int], ...] | list[tuple[int, int]]

@@ -1,0 +1,1 @@
+"""Layers over the places of sequences, images and volumes, channels last."""

@@ -1,0 +1,79 @@
+"""Layers of images in training: what is compiled, and whole channels that are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import layers
+
+COMPILED: dict[str, Callable[[], layers.Layer]] = {
+    "max": lambda: layers.MaxPooling2D(2),
+    "max of windows that overlap": lambda: layers.MaxPooling2D(3, 2, "same"),
+    "average": lambda: layers.AveragePooling2D(3, 2, 1),
+    "global max": lambda: layers.GlobalMaxPooling2D(),
+    "global average": lambda: layers.GlobalAveragePooling2D(),
+    "adaptive max": lambda: layers.AdaptiveMaxPooling2D((4, 5)),
+    "adaptive average": lambda: layers.AdaptiveAveragePooling2D((4, 3)),
+    "nearest": lambda: layers.UpSampling2D((2, 3)),
+    "bilinear": lambda: layers.UpSampling2D(2, "bilinear"),
+    "padding": lambda: layers.ZeroPadding2D((1, 2)),
+    "cropping": lambda: layers.Cropping2D((1, 0)),
+    "spatial dropout": lambda: layers.SpatialDropout2D(0.25),
+    "groups": lambda: layers.GroupNorm(2),
+    "responses": lambda: layers.LocalResponseNormalization(),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_training_is_compiled_and_agrees_with_numpy(name: str) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(12, 9, 7, 3)).astype("float32"), rng.normal(size=(12, 2))
+
+    def fitted(executor: str) -> tuple[Any, str]:
+        model = md.Model(
+            [
+                layers.Input((9, 7, 3)),
+                layers.Conv2D(4, 3, padding=1, activation="tanh"),
+                COMPILED[name](),
+                layers.Flatten(),
+                layers.Dense(2),
+            ],
+            loss="mse",
+            optimizer=md.optim.SGD(0.002),
+            executor=executor,
+            seed=5,
+        )
+        model.fit(x, y.astype("float32"), batch_size=4, epochs=2, verbose=False)
+        return model, model.plan(x, y.astype("float32"), batch_size=4)
+
+    (native, plan), (reference, _) = fitted("native"), fitted("reference")
+    assert " 0 calls of NumPy" in plan
+    # some ten roundings in each of 6 steps, of values below 2
+    np.testing.assert_allclose(native.predict(x), reference.predict(x), rtol=0, atol=2e-5)
+
+
+def test_whole_channels_are_dropped() -> None:
+    for layer, shape in (
+        (layers.SpatialDropout2D(0.3), (400, 3, 2, 5)),
+        (layers.SpatialDropout1D(0.3), (400, 4, 5)),
+    ):
+        x = md.placeholder("x", (None, *shape[1:]), "float32")
+        y = layer(x)
+        values = 2.0 ** np.random.default_rng(0).integers(0, 4, shape).astype("float32")
+        kept = np.asarray(y.eval({x: values}, training=True)) / values
+        each = kept.reshape(shape[0], -1, shape[-1])
+        np.testing.assert_array_equal(each, np.broadcast_to(each[:, :1], each.shape))
+        assert set(np.round(each, 4).ravel().tolist()) == {
+            0.0,
+            np.float32(round(1 / 0.7, 4)).item(),
+        }
+        # 2000 draws: four standard deviations are 0.041
+        assert abs((each[:, 0] == 0).mean() - 0.3) < 0.041
+        again = np.asarray(y.eval({x: values}, training=True)) / values
+        assert (again != kept).any()
+        np.testing.assert_array_equal(np.asarray(y.eval({x: values}, training=False)), values)
