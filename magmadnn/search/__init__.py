@@ -40,4 +40,4 @@ __all__ = [
     "uniform",
 ]
 
-check_methods(Study, "model", "scores")
+check_methods(Study, "model", "scores", "importance", "plot", "report")

