@@ -7,24 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magmadnn.calls import ExplainsAttributes
-from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
+from magmadnn.errors import ArgumentError
+from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.printing import note
 from magmadnn.training import Model
 
-from .fronts import front
-from .objectives import comparable
-from .reporting.importances import importance_of
-from .spaces.space import Space
-from .study_table import StudyTable, table_of
-from .trials.records import DONE, Job, Outcome, Trial
+from .findings import Findings
+from .reporting.drawing import check_drawing, overview, write_picture
+from .reporting.page import write_page
+from .trials.records import Job, Outcome, Trial
 from .trials.training import Task
 
 
 @dataclass(eq=False)
-class Study(ExplainsAttributes):
-    """The trials of a search.
+class Study(Findings):
+    """The trials of a search, with what they were trained on.
 
     Attributes:
         space: what was searched.
@@ -36,58 +34,8 @@ class Study(ExplainsAttributes):
         epochs: of a trial that is not ended early, unless they were searched.
     """
 
-    space: Space
-    objectives: tuple[str, ...]
-    signs: tuple[int, ...]
-    trials: list[Trial]
-    folder: Path | None = None
-    method: str = ""
-    epochs: int = 0
     _results: Sequence[tuple[Job, Outcome]] = field(default=(), repr=False)
     _task: Task | None = field(default=None, repr=False)
-
-    def __repr__(self) -> str:
-        states: dict[str, int] = {}
-        for trial in self.trials:
-            states[trial.state] = states.get(trial.state, 0) + 1
-        counted = ", ".join(f"{count} {state}" for state, count in states.items())
-        return f"<Study of {len(self.trials):,} trials ({counted or 'none'}), by {self.method}>"
-
-    @property
-    def best(self) -> Trial:
-        """The best trial of a search with one objective; of equal ones the first.
-
-        Trials that were stopped count only where none went to the end.
-
-        Raises:
-            ArgumentError: there are several objectives, so that there is no best one: see `pareto`.
-            NumericError: no trial has a value.
-        """
-        if len(self.objectives) > 1:
-            raise ArgumentError(
-                f"study.best: there are {len(self.objectives)} objectives; study.pareto() gives the "
-                f"trials that "
-                "no other one is better than in all of them"
-            )
-        trials = self._complete()
-        return max(trials, key=lambda trial: (*self.scores(trial), -trial.number))
-
-    def pareto(self) -> list[Trial]:
-        """The trials that no other is at least as good as in all objectives and better in one, by number.
-
-        Raises:
-            NumericError: no trial has a value.
-        """
-        trials = self._complete()
-        return [trials[k] for k in front([self.scores(trial) for trial in trials])]
-
-    def scores(self, trial: Trial) -> tuple[float, ...]:
-        """The values of a trial with signs such that higher is better; empty if it has none."""
-        return comparable(trial.values, self.signs) if trial.values else ()
-
-    def table(self) -> StudyTable:
-        """One row for each trial: state, parameters, objectives, metrics, seconds."""
-        return table_of(self.trials, list(self.space.dimensions), self.objectives)
 
     def model(self, trial: Trial | int | None = None) -> Model:
         """The trained model of a trial: it is trained again, to the same parameters.
@@ -110,8 +58,6 @@ class Study(ExplainsAttributes):
             raise ArgumentError(f"study.model: there is no trial {number}")
         job, outcome = max(found, key=lambda result: result[0].rung)
         model = self._task.model(job)
-        from magmadnn.storage.checkpoint import parameters_sha256
-
         if outcome.parameters_sha256 != parameters_sha256(model.values().items()):
             note(
                 f"study.model: trial {number} has other parameters than in the search: build, data or "
@@ -119,22 +65,6 @@ class Study(ExplainsAttributes):
                 "have changed, or build does not depend on its arguments alone"
             )
         return model
-
-    def importance(self, objective: str | None = None) -> dict[str, float]:
-        """For each parameter the share of an objective's variance that it explains by itself, largest first.
-
-        See `magmadnn.search.reporting.importances` for the formula: the corrected correlation ratio of ranks.
-
-        Args:
-            objective: its name; None: the first.
-
-        Raises:
-            UnknownNameError: there is no such objective.
-        """
-        name = self.objectives[0] if objective is None else objective
-        if name not in self.objectives:
-            raise UnknownNameError.of("study.importance: objective", name, self.objectives)
-        return importance_of(self.space, self.trials, self.objectives.index(name))
 
     def plot(self, path: str | Path | None = None) -> Any:
         """History, Pareto front, parallel coordinates and importance in one picture.
@@ -151,8 +81,6 @@ class Study(ExplainsAttributes):
             UnknownNameError: matplotlib does not know the ending.
             FileError: the picture cannot be written.
         """
-        from .reporting.drawing import check_drawing, overview, write_picture
-
         check_drawing(self)
         figure = overview(self)
         if path is not None:
@@ -169,19 +97,4 @@ class Study(ExplainsAttributes):
             MissingExtraError, ArgumentError: as `plot`.
             FileError: it cannot be written.
         """
-        from .reporting.page import write_page
-
         return write_page(self, as_path("study.report: the folder", folder))
-
-    def _complete(self) -> list[Trial]:
-        """The trials with values that went to the end; else those that got furthest."""
-        valued = [trial for trial in self.trials if trial.values]
-        if not valued:
-            reasons = [trial.reason for trial in self.trials if trial.reason]
-            raise NumericError(
-                "study: no trial has a value: "
-                + (f"the first failed: {reasons[0]}" if reasons else "none has ended")
-            )
-        done = [trial for trial in valued if trial.state == DONE]
-        most = max(trial.rungs for trial in valued)
-        return done or [trial for trial in valued if trial.rungs == most]

@@ -5,26 +5,23 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from magmadnn.errors import ArgumentError, MissingExtraError, UnknownNameError
+from magmadnn.search.findings import Findings
+from magmadnn.search.importances import importance_of
 from magmadnn.search.spaces.dimensions import Dimension, Range
 from magmadnn.search.trials.records import STOPPED, Trial
 from magmadnn.storage.durable import write_file
-
-from .importances import importance_of
-
-if TYPE_CHECKING:
-    from magmadnn.search.study import Study
 
 _BLUE, _ORANGE, _GREY = "#1f5fa8", "#d2691e", "#9a9a9a"
 _MOST_LINES = 2000  # of parallel coordinates
 _LABEL = 14  # characters of a value on an axis
 
 
-def overview(study: Study) -> Any:
+def overview(study: Findings) -> Any:
     """The four pictures in one figure."""
     figure = _figure(11.0, 8.0)
     panels = figure.subplots(2, 2)
@@ -33,7 +30,7 @@ def overview(study: Study) -> Any:
     return figure
 
 
-def picture(study: Study, name: str) -> bytes:
+def picture(study: Findings, name: str) -> bytes:
     """One of the pictures, as PNG."""
     figure = _figure(9.0 if name == "parallel" else 6.4, 4.2)
     PICTURES[name](study, figure.subplots())
@@ -58,7 +55,7 @@ def write_picture(figure: Any, path: Path) -> None:
     write_file(path, drawn.getvalue())
 
 
-def check_drawing(study: Study) -> None:
+def check_drawing(study: Findings) -> None:
     """Look whether there is something to draw, and something to draw it with.
 
     Raises:
@@ -78,7 +75,7 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _history(study: Study, panel: Any) -> None:
+def _history(study: Findings, panel: Any) -> None:
     """The first objective of each trial, and the best so far."""
     valued = [trial for trial in study.trials if trial.values]
     for state, colour, label in ((STOPPED, _GREY, "stopped early"), (None, _BLUE, "trial")):
@@ -110,7 +107,7 @@ def _history(study: Study, panel: Any) -> None:
     panel.legend(fontsize=8)
 
 
-def _front(study: Study, panel: Any) -> None:
+def _front(study: Findings, panel: Any) -> None:
     """Two objectives and their front; of one objective, it and the seconds of training."""
     trials = [trial for trial in study.trials if trial.values and trial.state != STOPPED]
     trials = trials or [trial for trial in study.trials if trial.values]
@@ -142,7 +139,7 @@ def _front(study: Study, panel: Any) -> None:
     panel.legend(fontsize=8)
 
 
-def _parallel(study: Study, panel: Any) -> None:
+def _parallel(study: Findings, panel: Any) -> None:
     """A line for each trial through its parameters and the objective; dark ones are good."""
     from matplotlib import colormaps
     from matplotlib.collections import LineCollection
@@ -206,7 +203,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LABEL else f"{text[: _LABEL - 3]}..."
 
 
-def _importance(study: Study, panel: Any) -> None:
+def _importance(study: Findings, panel: Any) -> None:
     """A bar for each parameter."""
     found = importance_of(study.space, study.trials)
     names, shares = list(found)[::-1], list(found.values())[::-1]
@@ -219,7 +216,7 @@ def _importance(study: Study, panel: Any) -> None:
     panel.grid(alpha=0.3, axis="x")
 
 
-PICTURES: dict[str, Callable[[Study, Any], None]] = {
+PICTURES: dict[str, Callable[[Findings, Any], None]] = {
     "history": _history,
     "front": _front,
     "parallel": _parallel,

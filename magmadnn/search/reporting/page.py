@@ -6,18 +6,16 @@ import base64
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magmadnn.errors import shown
+from magmadnn.search.findings import Findings
+from magmadnn.search.importances import importance_of
 from magmadnn.search.trials.records import Trial
 from magmadnn.storage.disk import worded
 from magmadnn.storage.durable import write_file
 
 from .drawing import PICTURES, check_drawing, picture
-from .importances import importance_of
-
-if TYPE_CHECKING:
-    from magmadnn.search.study import Study
 
 PAGE, TABLE = "index.html", "trials.csv"
 _MOST_ROWS = 500  # of the table in the page; the file has all
@@ -39,7 +37,7 @@ _WORDS = {
 }
 
 
-def write_page(study: Study, folder: Path) -> Path:
+def write_page(study: Findings, folder: Path) -> Path:
     """Write `index.html`, the pictures as PNG and the table as CSV; the path of the page.
 
     Raises:
@@ -58,7 +56,7 @@ def write_page(study: Study, folder: Path) -> Path:
     return folder / PAGE
 
 
-def _page(study: Study, pictures: Mapping[str, bytes]) -> str:
+def _page(study: Findings, pictures: Mapping[str, bytes]) -> str:
     title = f"Search of {len(study.trials):,} trials by {study.method}"
     best = study.pareto() if len(study.objectives) > 1 else [study.best]
     parts = [
@@ -86,7 +84,7 @@ def _page(study: Study, pictures: Mapping[str, bytes]) -> str:
     )
 
 
-def _summary(study: Study) -> str:
+def _summary(study: Findings) -> str:
     states: dict[str, int] = {}
     for trial in study.trials:
         states[trial.state] = states.get(trial.state, 0) + 1
@@ -101,7 +99,7 @@ def _summary(study: Study) -> str:
     return f"<p>Searched for {_text(' and '.join(ways))}. {_text(line)}</p>"
 
 
-def _space(study: Study) -> str:
+def _space(study: Findings) -> str:
     shares = importance_of(study.space, study.trials)
     rows = [["parameter", "values", "when", "importance"]]
     for name, dimension in study.space.dimensions.items():
@@ -111,7 +109,7 @@ def _space(study: Study) -> str:
     return _table(rows, set())
 
 
-def _trials(study: Study, trials: Sequence[Trial], marked: set[int]) -> str:
+def _trials(study: Findings, trials: Sequence[Trial], marked: set[int]) -> str:
     table = study.table()
     columns = [c for c in table.columns if c != "reason" or any(table["reason"])]
     numbers = {trial.number for trial in trials}
