@@ -35,7 +35,16 @@ from .runtime.threads import set_threads
 if TYPE_CHECKING:
     from magmadnn import data, layers, losses, metrics, models, optim, search, sklearn
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
-    from magmadnn.training import History, Model, callbacks, fit_many, load
+    from magmadnn.training import (
+        CrossValidation,
+        Ensemble,
+        History,
+        Model,
+        callbacks,
+        cross_validate,
+        fit_many,
+        load,
+    )
 
 __version__ = "0.1.0"
 
@@ -50,6 +59,9 @@ _LATER = {
     "callbacks": "training.callbacks",
     "History": "training",
     "Model": "training",
+    "CrossValidation": "training",
+    "Ensemble": "training",
+    "cross_validate": "training",
     "fit_many": "training",
     "load": "training",
     **dict.fromkeys(("load_csv", "load_npz", "save_csv", "save_npz"), "tensor.files"),
@@ -75,6 +87,8 @@ __all__ = [
     "DEVICE",
     "HOST",
     "MANAGED",
+    "CrossValidation",
+    "Ensemble",
     "History",
     "MemoryManager",
     "Model",
@@ -84,6 +98,7 @@ __all__ = [
     "asarray",
     "by_phase",
     "callbacks",
+    "cross_validate",
     "data",
     "errors",
     "fit_many",

@@ -28,11 +28,13 @@ class History(ExplainsAttributes):
             `samples_per_second`, `learning_rate` of the epoch's last step; in mixed_fp16 `skipped_steps`, how
             many steps of the optimiser so far changed nothing, because a gradient was not finite.
         stopped: why training ended early; None if it did not.
+        failed: whether a number became NaN or infinite, so that `md.fit_many` left this model out.
     """
 
     def __init__(self, rows: list[Row] | None = None) -> None:
         self.rows: list[Row] = rows or []
         self.stopped: str | None = None
+        self.failed = False
 
     def __getitem__(self, name: str) -> list[float]:
         """The values of one column over the epochs; NaN where an epoch has none."""

@@ -21,13 +21,18 @@ Rows = NDArray[np.int64]
 Callbacks = Sequence[Callback] | Callable[[int], Sequence[Callback]]
 
 
-def checked_models(what: str, models: Any) -> list[Model]:
-    """The models, none of them twice.
+def checked_models(what: str, models: Any, apart: bool = True) -> list[Model]:
+    """The models, none of them twice; with `apart` those that no two share a layer.
 
     Raises:
         ArgumentError: if there is none, one is no model, stands there twice, or is being trained.
     """
-    found = list(models) if isinstance(models, Iterable) else [models]
+    if isinstance(models, (Model, str)) or not isinstance(models, Iterable):
+        way_out = "; put it into a list" if isinstance(models, Model) else ""
+        raise ArgumentError(
+            f"{what}: models must be a list of md.Model, got {quoted(models)}{way_out}"
+        )
+    found = list(models)
     if not found:
         raise ArgumentError(f"{what}: models is empty; give a list of md.Model")
     seen: dict[int, int] = {}
@@ -44,7 +49,8 @@ def checked_models(what: str, models: Any) -> list[Model]:
             )
         seen[id(model)] = number
         refuse_while_training(model, f"{what}: models[{number}]")
-    _check_apart(what, found)
+    if apart:
+        _check_apart(what, found)
     return found
 
 

@@ -109,5 +109,5 @@ class Member:
                 raise
             forgiven = False
         if isinstance(error, NumericError) and not forgiven:
-            self.history.stopped = str(error)
+            self.history.stopped, self.history.failed = str(error), True
             note(f"fit_many: models[{self.number}] is left out, the others go on: {error}")

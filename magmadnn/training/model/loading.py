@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from magmadnn.calls import checked_call
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.tables.schema import Schema
 from magmadnn.errors import (
@@ -20,9 +19,9 @@ from magmadnn.errors import (
 )
 from magmadnn.graph.op import Array
 from magmadnn.runtime import placed
-from magmadnn.storage.checkpoint import CHECKPOINTS, load_state
+from magmadnn.storage.checkpoint import CHECKPOINTS, State, load_state
 from magmadnn.storage.disk import as_path, is_folder, is_there
-from magmadnn.storage.durable import MANIFEST, folder_names
+from magmadnn.storage.durable import MANIFEST
 from magmadnn.storage.plain_schema import Anything, Fields, Many, Table, Text, Whole, check
 from magmadnn.training.loop.resuming import part_of
 
@@ -30,7 +29,7 @@ from .architecture import build
 from .codec import Custom, decode
 from .model import Model
 
-_MODEL = Fields(
+MODEL = Fields(
     {
         "graph": Fields(
             {
@@ -49,7 +48,7 @@ _MODEL = Fields(
     {"epochs_done": Whole(), "columns": Table(Table(Anything()))},
     others=Anything(),
 )
-_SAVED = Fields({"model": _MODEL, "extra": Table(Anything())}, others=Anything())
+_SAVED = Fields({"model": MODEL, "extra": Table(Anything())}, others=Anything())
 
 
 def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str = "cpu") -> Model:
@@ -60,7 +59,7 @@ def model_from(record: dict[str, Any], custom: Iterable[Any] = (), device: str =
     """
     own = Custom(custom)
     placed(device, "native")  # what is wrong with the device is not the file's fault
-    check(_MODEL, record, "the model's description")
+    check(MODEL, record, "the model's description")
     try:
         inputs, outputs = build(record["graph"], own)
         model = Model(
@@ -102,15 +101,36 @@ def load_model(
         CheckpointError: if the folder holds something else, or is damaged.
         FileError: if it cannot be read.
     """
+    return model_of(folder, saved_state(folder), custom, device)
+
+
+def saved_state(folder: str | Path, others: Sequence[str] = ()) -> State:
+    """What a folder holds: a model, or one of the `others`, kinds that the caller knows.
+
+    Raises:
+        CheckpointError: if the folder holds something else, or is damaged.
+        FileError: if it cannot be read.
+    """
     place = as_path("load: the folder", folder)
     if is_folder(place / CHECKPOINTS) and not is_there(place / MANIFEST):
         raise CheckpointError(
             f"{shown(folder)}: holds the checkpoints of a training, not a model{_GOES_ON}"
         )
     state = load_state(folder)
-    if state.record.get("kind") != "model":
+    if state.record.get("kind") not in ("model", *others):
         kind = shown(state.record.get("kind", "state"), 80)
         raise CheckpointError(f"{shown(folder)}: holds a {kind}, not a model{_GOES_ON}")
+    return state
+
+
+def model_of(
+    folder: str | Path, state: State, custom: Iterable[Any] = (), device: str = "cpu"
+) -> tuple[Model, dict[str, Any]]:
+    """The model of a state that was read, and what was saved with it.
+
+    Raises:
+        CheckpointError: if it is damaged.
+    """
     check(_SAVED, state.record, shown(folder))
     values = part_of(state.tensors, "model/")
     _check_variables(state.record["model"], values)
@@ -155,22 +175,3 @@ def _check_variables(record: dict[str, Any], values: Mapping[str, Array]) -> Non
 
 
 _VARIABLE = Fields({"name": Text(), "shape": Many(Whole()), "dtype": Text(40)})
-
-
-@checked_call
-def load(folder: str | Path, custom: Iterable[Any] = (), device: str = "cpu") -> Model:
-    """The model that was saved to a folder.
-
-    Args:
-        folder: what `Model.save` wrote, or the output folder of `magmadnn train`.
-        custom: own layers, ops and functions that the model is made of.
-        device: where it is to run, as `Model` takes it; where it was trained does not matter.
-
-    Raises:
-        CheckpointError: if it is damaged, foreign, or needs something that is not in `custom`.
-        DeviceError: if there is no such device.
-        FileError: if it cannot be read.
-    """
-    outer = as_path("load: the folder", folder)
-    inside = is_folder(outer) and "model" in folder_names(outer)
-    return load_model(outer / "model" if inside else outer, custom, device)[0]
