@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from magmadnn.errors import UnknownNameError
@@ -77,6 +77,13 @@ class Judge:
             return False
         self._learn(outcome)
         return self._until.holds(outcome.metrics, self._rises)
+
+    def learn(self, outcomes: Iterable[Outcome]) -> None:
+        """Know what metrics say of themselves from outcomes that a log held."""
+        for outcome in outcomes:
+            if outcome.rises:
+                self._learn(outcome)
+                return
 
     def _learn(self, outcome: Outcome) -> None:
         """What metrics say of themselves; objectives and `until` are checked by the first outcome."""

@@ -10,11 +10,13 @@ from magmadnn.storage.disk import as_path
 from .judging import Judge
 from .study import Study
 from .study_folder import STUDY, read_study
+from .study_log import without_collecting
 from .study_plan import Ends, Plan
 from .trials.records import trials_of
 
 
 @checked_call
+@without_collecting()
 def load(folder: str | Path) -> Study:
     """The study in a folder, with the trials that have ended so far.
 
@@ -29,6 +31,7 @@ def load(folder: str | Path) -> Study:
     plan = Plan.of_plain(identity, str(path / STUDY))
     ends = Ends.of_plain(logged.ends)
     judge = Judge(plan.objectives, ends.until)
+    judge.learn(outcome for _, outcome in logged.results.values())
     schedule = plan.schedule(judge, ends, logged)
     while schedule.knows_more and schedule.next_job() is not None:
         pass  # of one that has not ended

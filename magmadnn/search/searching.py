@@ -162,6 +162,8 @@ def run(
     judge = Judge(objectives, until)
     folder = None if out is None else StudyFolder(out, plan.plain(), ends.plain(), resume)
     try:
+        if folder is not None:
+            judge.learn(outcome for _, outcome in folder.logged.results.values())
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
         with closing(_place(task, workers, trial_seconds, folder)) as place:
             _Search(judge, folder, verbose).go(schedule, place, total_seconds)

@@ -18,7 +18,7 @@ from magmadnn.storage.run_folder import RUN
 
 from .spaces.dimensions import as_tuples
 from .spaces.space import Point
-from .study_log import StudyLog, read_log
+from .study_log import StudyLog, read_log, without_collecting
 from .trials.records import Job, Outcome, plain_result, result_of_plain
 from .workers.lifetimes import wait_for_dead
 
@@ -73,27 +73,31 @@ class StudyFolder:
         _check_free(self.path)
         self._holding = Holding(self.path, "search")
         try:
-            wait_for_dead(self.path)
-            document = self.path / STUDY
-            if not is_there(document):
-                if resume:
-                    raise CheckpointError(
-                        f"{shown(self.path)}: holds no {STUDY} to go on with; leave resume out to begin "
-                        f"a study"
-                    )
-                head = {"format": _FORMAT, "version": _VERSION}
-                data = seal({**head, "identity": dict(identity)})
-                write_file(document, data)
-            else:
-                data = _same(self.path, identity, resume)
-            self._log = StudyLog(self.path / LOG, log_begin(data))
-            self.logged = _logged(self._log.records, self.path / LOG)
-            self._log.records = []
-            if dict(ends) != self.logged.ends:
-                self._log.add([{"ends": dict(ends)}])
+            self._begin(identity, ends, resume)
         except BaseException:
             self._holding.release()
             raise
+
+    @without_collecting()
+    def _begin(self, identity: Mapping[str, Any], ends: Mapping[str, Any], resume: bool) -> None:
+        wait_for_dead(self.path)
+        document = self.path / STUDY
+        if not is_there(document):
+            if resume:
+                raise CheckpointError(
+                    f"{shown(self.path)}: holds no {STUDY} to go on with; leave resume out to begin "
+                    f"a study"
+                )
+            head = {"format": _FORMAT, "version": _VERSION}
+            data = seal({**head, "identity": dict(identity)})
+            write_file(document, data)
+        else:
+            data = _same(self.path, identity, resume)
+        self._log = StudyLog(self.path / LOG, log_begin(data))
+        self.logged = _logged(self._log.records, self.path / LOG)
+        self._log.records = []
+        if dict(ends) != self.logged.ends:
+            self._log.add([{"ends": dict(ends)}])
 
     def add_results(self, results: Iterable[tuple[Job, Outcome]]) -> None:
         """Results are on the disk when this returns."""

@@ -7,10 +7,11 @@ written when the machine or the process stopped: it is taken away, and what it t
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,18 @@ class StudyLog:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Without looking for garbage, again and again, in records that all stay."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def read_log(path: Path, begin: str) -> list[dict[str, Any]]:

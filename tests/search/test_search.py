@@ -486,3 +486,10 @@ def _lengthen(folder: Path, count: int) -> None:
         (replace(job, trial=k, cohort=k // 64, point=points[k]), outcome) for k in range(1, count)
     )
     study.close()
+
+
+def test_a_finished_study_that_goes_on_knows_what_is_better(tmp_path: Path) -> None:
+    study = run(trials=5, out=tmp_path / "study")
+    again = run(trials=5, out=tmp_path / "study", resume=True)
+    assert again.best == study.best
+    assert again.signs == (-1,)

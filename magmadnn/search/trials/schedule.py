@@ -198,8 +198,8 @@ class Schedule:
             if stage is None or stage.missing:
                 return
             self._complete[rung] += 1
-            arrived = [self._arrived(cohort, rung, trial) for trial in stage.jobs]
             if rung + 1 < self._height():
+                arrived = [self._arrived(cohort, rung, trial) for trial in stage.jobs]
                 chosen = self._method.promoted(cohort, rung, [a for a in arrived if a.scores])
                 self._open(cohort, rung + 1, sorted(chosen))
             else:
@@ -207,8 +207,9 @@ class Schedule:
 
     def _tell(self, cohort: int) -> None:
         """All of a cohort has arrived at the last rung; those before have too."""
-        stage = self._stages[cohort, 0]
-        self._method.arrived(cohort, [self._arrived(cohort, 0, t) for t in stage.jobs])
+        if self._method.learns:
+            stage = self._stages[cohort, 0]
+            self._method.arrived(cohort, [self._arrived(cohort, 0, t) for t in stage.jobs])
         self._told = cohort + 1
 
     def _height(self) -> int:
