@@ -19,6 +19,7 @@ FILES = (
     "predict",
     "memory_bound",
     "products",
+    "convolutions",
     "first_step",
     "peak_memory",
 )

@@ -15,6 +15,7 @@ So is a matrix that a product reads in place though its rows, or columns, are se
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -37,6 +38,7 @@ from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.spec import Spec
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
+_LARGE_BYTES = 1 << 28
 MOST_SYMBOLS = len(_PRIMES)  # of a program in which each has a stand-in of its own
 
 
@@ -118,7 +120,7 @@ class Layouts:
                 self._sizes.setdefault(symbol, _PRIMES[len(self._sizes) % len(_PRIMES)])
         view = self._view(node)
         if view is None:
-            self.arrays[node] = np.empty(bind_shape(node.shape, self._sizes), node.dtype)
+            self.arrays[node] = _unread(bind_shape(node.shape, self._sizes), node.dtype)
             self.bases[node] = node
         else:
             self.arrays[node] = view
@@ -139,11 +141,15 @@ class Layouts:
         if node.inputs[0] in self.joined:
             self.joined[node] = source.ndim - self.joined[node.inputs[0]]
             return self.seen(node, source, self._sizes)
-        if self._is_assembled(node, source):
-            return None
         if rows := self._joined_rows(node, source):
             self.joined[node] = rows
             return source
+        if self._is_assembled(node, source):
+            return None
+        if source.size * source.itemsize >= _LARGE_BYTES and not source.flags.c_contiguous:
+            packed = self._packed(node, source)
+            if packed is not None:
+                return _reshaped(source, packed.shape)
         result = self.seen(node, source, self._sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
         return result if same_memory and result.dtype == source.dtype else None
@@ -153,7 +159,7 @@ class Layouts:
         assert isinstance(node.op, Op)
         if node.op.boxes is None:
             return False
-        result = np.empty(bind_shape(node.shape, self._sizes), node.dtype)
+        result = _unread(bind_shape(node.shape, self._sizes), node.dtype)
         attributes = {k: substitute(v, self._sizes) for k, v in node.attributes.items()}
         part, _ = next(iter(node.op.boxes(result, source, **attributes)))
         return bool(part.size < result.size)
@@ -170,10 +176,8 @@ class Layouts:
             or node.inputs[0] in self._loaded
         ):
             return 0
-        packed = np.empty(source.shape, np.uint8)  # of which nothing is read
-        matrix = self._moved(node, packed, self._sizes)
-        kept = matrix.flags.c_contiguous and matrix.ctypes.data == packed.ctypes.data
-        if not kept or matrix.size != packed.size or _is_reshaped(source, matrix.shape):
+        matrix = self._packed(node, source)
+        if matrix is None or _reshaped(source, matrix.shape) is not None:
             return 0
         readers = (self._moved(reader, matrix, self._sizes) for reader in self._joinable[node])
         if not all(_is_transpose(found, matrix) for found in readers):
@@ -183,6 +187,13 @@ class Layouts:
             if math.prod(source.shape[:rows]) == matrix.shape[0] and most <= MOST_AXES:
                 return rows
         return 0
+
+    def _packed(self, node: Node, source: Array) -> Array | None:
+        """What a movement makes of packed elements; None where it changes their order, or leaves some out."""
+        packed = _unread(source.shape, np.dtype(np.uint8))
+        made = self._moved(node, packed, self._sizes)
+        kept = made.flags.c_contiguous and made.ctypes.data == packed.ctypes.data
+        return made if kept and made.size == packed.size else None
 
     def seen(self, node: Node, source: Array, sizes: Mapping[str, int]) -> Array:
         """What a movement, or a conversion on reading, makes of its operand's memory.
@@ -272,6 +283,15 @@ class Layouts:
         return found if found in (COLUMN, SCALAR) else None
 
 
+def _unread(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array that nobody reads or writes: where it is large, it takes none of the system's memory."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _LARGE_BYTES or not hasattr(mmap, "MAP_NORESERVE"):
+        return np.empty(shape, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype).reshape(shape)
+
+
 def spread_of(seen: Array) -> str | None:
     """How an array over [..., columns] repeats itself; None if a kernel cannot walk it."""
     long = [(s, n) for s, n in zip(seen.strides, seen.shape, strict=True) if n > 1]
@@ -332,14 +352,12 @@ def _is_packed(axes: list[tuple[int, int]], step: int) -> bool:
     return True
 
 
-def _is_reshaped(array: Array, shape: tuple[int, ...]) -> bool:
-    """Whether an array is seen in another shape without a copy."""
-    view = array.view()
+def _reshaped(array: Array, shape: tuple[int, ...]) -> Array | None:
+    """A view in another shape; None where there is none."""
     try:
-        view.shape = shape
-    except AttributeError:  # it would have to be copied
-        return False
-    return True
+        return np.reshape(array, shape, copy=False)
+    except ValueError:  # it would have to be copied
+        return None
 
 
 def _is_transpose(array: Array, matrix: Array) -> bool:
