@@ -23,7 +23,7 @@ class Layer:
         x, w = md.variable("x", image), md.variable("w", weights)
         g = md.variable("g", gradient)
         y = md.ops.convolution(x, w, strides=stride, padding=padding)
-        made = (y, *md.grad((y * g).sum(), [x, w]))
+        made = (y, *md.grad(y, [x, w], g))
         self.results = [
             md.variable(name, np.zeros(m.shape, np.float32))
             for name, m in zip(RESULTS, made, strict=True)

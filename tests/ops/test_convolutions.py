@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.compiler.plan.planning import native_plan
+from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.op import REGISTRY
+from magmadnn.graph.program import Program
 from magmadnn.runtime.threads import thread_count
 
 REFERENCE = REGISTRY["convolution"].reference
@@ -139,3 +143,26 @@ def test_a_stride_along_an_unknown_axis_needs_padding_in_numbers() -> None:
     x = md.placeholder("x", (2, None, 3))
     with pytest.raises(ShapeError, match="declare it in Input, or give the padding in numbers"):
         ops.convolution(x, np.zeros((3, 3, 2), np.float32), strides=2, padding="same")
+
+
+@pytest.mark.parametrize(("size", "strides"), [(3, 2), (1, 2), (7, 2), (11, 4), ((3, 2), (2, 3))])
+def test_gradients_of_strided_convolutions_multiply_no_zeros(size: Any, strides: Any) -> None:
+    """The gradient of the inputs takes about as many products as the convolution does."""
+    x = md.variable("x", np.ones((2, 48, 48, 8), np.float32))
+    kernel = size if isinstance(size, tuple) else (size, size)
+    w = md.variable("w", np.ones((*kernel, 8, 8), np.float32))
+    y = ops.convolution(x, w, strides=strides, padding="same")
+    (dx,) = md.grad(ops.sum(y * y * y), [x])
+    forward, both = (products(*made) for made in ([y], [y, dx]))
+    assert forward < both < 2.7 * forward
+
+
+def products(*made: Any) -> int:
+    """Multiplications of the matrix products in a plan."""
+    plan = native_plan(Program.of([m.node for m in made]))
+    total = 0
+    for work in plan.work:
+        if work.region.kind is RegionKind.GEMM:
+            node = work.region.nodes[0]
+            total += math.prod(node.shape) * node.inputs[0].shape[-1]
+    return total

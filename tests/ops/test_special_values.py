@@ -167,6 +167,9 @@ KEPT = {
     ],
     "pad": lambda x: ops.pad(x, ((2, 1),))[2:-1],
     "take": lambda x: ops.take(x, np.arange(x.size)),
+    "_interleave": lambda x: BUILT_IN["_interleave"](
+        [x.reshape(1, -1, 1)], (x.size * 2,), (2,), ((1,),)
+    )[0, 1::2, 0],
     "_windows": lambda x: np.reshape(
         BUILT_IN["_windows"](x.reshape(1, -1, 1), (2,), (2,), (1,)), -1
     ),

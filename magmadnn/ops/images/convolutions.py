@@ -22,8 +22,10 @@ from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, is_integer, shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import as_shape, shape_of, words_of
+from magmadnn.ops.slicing import slice_
 
-from . import _products, _taps
+from . import _phases, _products, _taps
+from .interleaving import interleave
 from .windows import Counts, check_image, counts_of, counts_of_windows, pads_of, reach_of
 
 # --- settings -------------------------------------------------------------------------------------
@@ -106,7 +108,30 @@ def _reference(x: Array, w: Array, **attributes: Any) -> Array:
     return _taps.reference(x, w, counts, **settled)
 
 
-def _inputs_nodes(g: Any, w: Any, dilation: Counts, groups: int, **geometry: Any) -> Any:
+def _inputs_nodes(g: Any, w: Any, **settled: Any) -> Any:
+    """One convolution without strides, or one for each phase of the inputs."""
+    known = all(isinstance(n, int) for n in settled["places"])
+    strided = known and max(settled["strides"]) > 1
+    parts = {p.phase: p for p in _phases.phases_of(w.shape[:-2], **settled)} if strided else {}
+    if not parts:
+        return _turned_convolution(g, w, **settled)
+    made = [
+        _turned_convolution(
+            g,
+            slice_(w, index=part.taps),
+            places=part.places,
+            strides=(1,) * len(part.places),
+            padding=part.padding,
+            dilation=part.dilation,
+            groups=settled["groups"],
+        )
+        for part in parts.values()
+    ]
+    geometry = {"places": settled["places"], "strides": settled["strides"]}
+    return interleave(made, phases=tuple(parts), **geometry)
+
+
+def _turned_convolution(g: Any, w: Any, dilation: Counts, groups: int, **geometry: Any) -> Any:
     spread, turned = _products.spread_and_turned(g, w, dilation=dilation, groups=groups, **geometry)
     return convolution(spread, turned, strides=1, padding=0, dilation=dilation, groups=groups)
 
