@@ -87,6 +87,11 @@ class StepCourse:
         """Scratch memory that the thread needs."""
         return self._course.scratch_bytes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are taken while it lasts."""
+        return self._course.nbytes
+
     def point(self, epochs: int, counts: Sequence[int], orders: Sequence[Array]) -> None:
         """Say what comes next: batches of each leg in an epoch, and their rows in all epochs."""
         first, steps, before = self._step.count, sum(counts[: self._training]), 0

@@ -53,6 +53,7 @@ class Instance:
 
     Attributes:
         arrays: the array of each value that has memory, or is a view of it.
+        nbytes: of the arena.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Instance:
         memory = arena_of(self.plan, self.sizes)
         self.plan.dump.add("plan_memory", memory.__str__)
         places = {life.node: life for life in memory.lives}
-        arena = scratch(memory.nbytes)
+        arena, self.nbytes = scratch(memory.nbytes), memory.nbytes
         self._rooms = {r.node: arena[r.start : r.start + r.nbytes] for r in memory.rooms}
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):

@@ -67,6 +67,7 @@ class Fit:
         seconds: that the current epoch has taken so far, before a resume too.
         stopped: why training is to end; None if nothing has asked for that.
         goes_on: whether it goes on when it is resumed, though it was stopped.
+        tells_end: whether it says that a training that was resumed has nothing left to do.
         completed: whether it has come to its end, where it was to stop or not, without an error.
     """
 
@@ -100,6 +101,7 @@ class Fit:
         self.stopped: str | None = None
         self.goes_on = False
         self.completed = False
+        self.tells_end = True
         self._made_slices: dict[int, StepSlices | None] = {}
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self._next: PendingChunk | None = None  # batches behind those that are waited for
@@ -392,7 +394,7 @@ class Fit:
 
     def _tell_end(self) -> None:
         """Say that a training that was resumed has nothing left to do."""
-        if self.stopped is not None or self.epoch >= self.epochs:
+        if self.tells_end and not self.goes_further:
             why = self.stopped or f"its {self.epoch - self.begin} epochs are done"
             note(
                 f"fit: the training of the checkpoint has ended, {why}: nothing is trained; ask for more "

@@ -114,6 +114,11 @@ class FitCourse:
         """Scratch memory that the thread needs."""
         return self._course.scratch_bytes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values of a batch, and of a copy of parameters and what optimisers keep of them."""
+        return self._course.nbytes
+
     # --- what comes next --------------------------------------------------------------------------
 
     def program(self, seconds: float) -> Nested | None:

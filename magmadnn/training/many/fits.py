@@ -24,9 +24,12 @@ from .given import (
     taken,
 )
 from .members import Member
+from .room import check_memory
 from .scheduler import run_all
+from .told import Told
 
 _WHAT = "fit_many"
+_KEPT = 256  # models at most, of which what is compiled stays for a further call
 
 
 @checked_call
@@ -47,6 +50,7 @@ def fit_many(
     callbacks: Callbacks = (),
     augment: Any = None,
     initial_epoch: int | None = None,
+    verbose: Any = "auto",
 ) -> list[History]:
     """Train many models on one data set: seeds, learning rates, folds, ensembles.
 
@@ -73,6 +77,7 @@ def fit_many(
             list, for those that write files.
         augment: as in `Model.fit`.
         initial_epoch: as in `Model.fit`.
+        verbose: whether to print how models are alike and how far they are.
 
     Returns:
         The history of each model.
@@ -80,6 +85,7 @@ def fit_many(
     Raises:
         ArgumentError: for what is no model, a model that stands there twice, shares layers with another or is
             being trained, and for lists of another length than `models`.
+        OutOfMemoryError: if parameters and what optimisers keep of them need more memory than is free.
         IndexOutOfRangeError: for a row that is not there.
         ShapeError, DTypeError, DataError: if data does not fit, naming where and which model.
     """
@@ -91,16 +97,18 @@ def fit_many(
         raise ArgumentError(
             f"{_WHAT}: give one of validation_data, validation_rows and validation_split"
         )
-    available = rows_in(_WHAT, x)
+    available, told = rows_in(_WHAT, x), Told(verbose)
     options = {
         "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
         "augment": augment, "initial_epoch": initial_epoch, "loader_workers": 1, "verbose": False,
         "prepared": False,
     }  # fmt: skip
     data = _Data(x, y, sample_weight, validation_data)
+    sizes = numbers(f"{_WHAT}: batch_size", batch_size, count, 1)
+    lengths = numbers(f"{_WHAT}: epochs", epochs, count, 0)
     each = zip(
-        numbers(f"{_WHAT}: batch_size", batch_size, count, 1),
-        numbers(f"{_WHAT}: epochs", epochs, count, 0),
+        sizes,
+        lengths,
         rows_for(f"{_WHAT}: rows", rows, count, available),
         rows_for(f"{_WHAT}: validation_rows", validation_rows, count, available),
         callbacks_for(_WHAT, callbacks, count),
@@ -112,8 +120,11 @@ def fit_many(
             "batch_size": size, "epochs": own_epochs, "callbacks": own_callbacks,
         }  # fmt: skip
         make = partial(data.training, found[number], own, held, own_options)
-        members.append(Member(number, make))
-    run_all(members)
+        members.append(Member(number, make, own_callbacks, count <= _KEPT))
+    check_memory(_WHAT, found)
+    told.begin(found, members, sizes, sum(lengths))
+    run_all(members, told.look)
+    told.end()
     return [member.history for member in members]
 
 

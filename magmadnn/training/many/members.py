@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.errors import NumericError
 from magmadnn.storage.printing import note
+from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
+from magmadnn.training.model.training_step import let_go
 
 from .course import FitCourse
 
@@ -20,6 +22,8 @@ class Member:
     Args:
         number: of the model, from 0.
         make: gives its training.
+        callbacks: of it.
+        keeps: whether what is compiled stays for a further training.
 
     Attributes:
         history: what was measured; of a model that was left out, up to there.
@@ -27,11 +31,19 @@ class Member:
         ticks: of the CPU's counter, that the last piece took; None once that was taken.
     """
 
-    def __init__(self, number: int, make: Callable[[], Fit]) -> None:
-        self.number, self._make = number, make
+    def __init__(
+        self,
+        number: int,
+        make: Callable[[], Fit],
+        callbacks: Sequence[Callback] = (),
+        keeps: bool = True,
+    ) -> None:
+        self.number, self._make, self._keeps = number, make, keeps
+        self.callbacks = callbacks
         self.history = History()
         self.is_done = False
         self.ticks: int | None = None
+        self._reason: str | None = None  # why it is to end
         self._fit: Fit | None = None
         self._course: FitCourse | None = None
         self._ends: AbstractContextManager[None] | None = None
@@ -45,10 +57,13 @@ class Member:
     def _begin(self) -> None:
         """Make the training, and let callbacks begin."""
         self._fit = self._make()
+        self._fit.tells_end = False
         self.history = self._fit.history
         ends = self._fit.under_way()
         ends.__enter__()
         self._ends = ends
+        if self._fit.goes_further and self._fit.batch:  # what is left of an epoch that was resumed
+            self._fit.run_epoch()
         if self._fit.goes_further:
             self._course = FitCourse.made(self._fit)
 
@@ -74,11 +89,14 @@ class Member:
     def _prepared(self, seconds: float) -> Nested | None:
         if self._fit is None:
             self._begin()
-        elif self._course is not None and self.ticks is not None:
+        elif self.ticks is not None and self._course is not None:
             ticks, self.ticks = self.ticks, None
             self._course.take(ticks)
         elif self.fit.goes_further:
             self.fit.run_epoch()
+        if self.fit.goes_further and self._reason is not None:
+            self.fit.stop(self._reason, goes_on=True)
+            self.fit.call("on_batch_end")  # which saves
         if self.fit.goes_further and self._course is not None:
             program = self._course.program(seconds)
             if program is not None:
@@ -86,6 +104,17 @@ class Member:
         if not self.fit.goes_further:
             self.end()
         return None
+
+    def stop(self, reason: str) -> None:
+        """End after the current piece; one that has not begun does not begin."""
+        self._reason = reason
+        if self._fit is None:
+            self.history.stopped, self.is_done = reason, True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values of a batch; 0 where Python runs them."""
+        return 0 if self._course is None else self._course.nbytes
 
     @property
     def scratch_bytes(self) -> int:
@@ -108,6 +137,9 @@ class Member:
             if raised is not error:
                 raise
             forgiven = False
+        finally:
+            if not self._keeps:
+                let_go(self.fit.model)
         if isinstance(error, NumericError) and not forgiven:
             self.history.stopped, self.history.failed = str(error), True
             note(f"fit_many: models[{self.number}] is left out, the others go on: {error}")

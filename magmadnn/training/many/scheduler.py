@@ -7,49 +7,59 @@ end. The thread that is in Python takes part as soon as it has nothing else to d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from magmadnn.compiler.llvm.driver.rounds import Nested, Round
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.runtime.threads import thread_count
 
 from .members import Member
+from .room import MOST, Room
+from .signals import Signals
 
-_ACTIVE = (
-    128  # trainings that are under way at the same time, each with memory for a batch's values
-)
 _SECONDS = 0.01  # that a piece takes, so that a round has an end soon
 
 
-def run_all(members: Sequence[Member]) -> None:
-    """Run all trainings to their ends.
+def run_all(members: Sequence[Member], look: Callable[[], None]) -> None:
+    """Run all trainings to their ends; on a signal that one of them listens to, save all and pass it on.
+
+    Args:
+        members: the trainings.
+        look: called now and then.
 
     Raises:
         whatever one of them raises but NumericError; all others then have ended too.
     """
-    try:
-        _Rounds(members).run()
-    except BaseException as error:
-        for member in members:
-            member.end(error)
-        raise
+    with Signals(members) as signals:
+        try:
+            _Rounds(members, signals, look).run()
+        except BaseException as error:
+            for member in members:
+                member.end(error)
+            raise
+    signals.pass_on()
 
 
 class _Rounds:
     """Trainings that wait for Python, those that are ready, and those of the round that runs."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(
+        self, members: Sequence[Member], signals: Signals, look: Callable[[], None]
+    ) -> None:
+        self._signals, self._look, self._room = signals, look, Room()
         self._new, self._waiting = deque(members), deque[Member]()
         self._ready: list[tuple[Member, Nested]] = []
         self._running: list[Member] = []
         self._threads = thread_count()
-        self._round = Round(self._threads, _ACTIVE, kernel_cache())
+        self._round = Round(self._threads, MOST, kernel_cache())
 
     def run(self) -> None:
         """Until nobody waits."""
         try:
             while self._new or self._waiting or self._ready or self._running:
+                self._signals.look()
                 self._prepare()
+                self._look()
                 if self._running:
                     self._take()
                 if self._ready:
@@ -62,7 +72,10 @@ class _Rounds:
         """Prepare trainings, as long as other threads are busy."""
         while self._waiting or self._may_begin:
             member = self._waiting.popleft() if self._waiting else self._new.popleft()
+            if member.is_done:
+                continue
             program = member.prepare(_SECONDS)
+            self._room.note(member.nbytes)
             if program is not None:
                 self._ready.append((member, program))
             elif not member.is_done:
@@ -74,7 +87,7 @@ class _Rounds:
     @property
     def _may_begin(self) -> bool:
         active = len(self._waiting) + len(self._ready) + len(self._running)
-        return bool(self._new) and active < _ACTIVE
+        return bool(self._new) and active < self._room.most
 
     def _start(self) -> None:
         """Let the other threads begin with all that is ready."""

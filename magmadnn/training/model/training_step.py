@@ -55,6 +55,12 @@ def carried_from(model: Model) -> Carried | None:
     return Carried(key[0], state, step.overrides)
 
 
+def let_go(model: Model) -> None:
+    """Keep nothing that is compiled; the next step goes on from what the last one has left."""
+    model._carried = carried_from(model)
+    model._step = model._evaluation = model._prediction = None
+
+
 def optimizer_in_force(model: Model) -> Optimizer | None:
     """The optimiser with what callbacks have set over its settings."""
     if model._given is None:

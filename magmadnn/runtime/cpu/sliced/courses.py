@@ -46,6 +46,11 @@ class Course:
     Args:
         wanted: those that train come first.
         training: how many of them train; what they give, and what they leave, must be finite.
+
+    Attributes:
+        program: what `point` said.
+        nbytes: memory of the values of batches, and of the copy of variables.
+        scratch_bytes: scratch memory that the thread needs.
     """
 
     def __init__(self, wanted: Sequence[Wanted], training: int) -> None:
@@ -66,6 +71,7 @@ class Course:
         ]
         self._epoch = Nested([program.task for program in self._programs], cache)
         self.program = Nested([*self._saved.saves, self._epoch.task, *self._saved.looks], cache)
+        self.nbytes = sum(leg.nbytes for leg in self._legs) + sum(m.nbytes for m in changed)
         self.scratch_bytes = max(leg.tasks.scratch_bytes for leg in self._legs)
 
     def point(

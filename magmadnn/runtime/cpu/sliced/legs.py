@@ -35,6 +35,7 @@ class Leg:
     Attributes:
         phases: the tasks of a batch.
         tasks: those of the plan.
+        nbytes: memory of the values of a batch.
         outputs: of the last batches, [longest, ...] each.
     """
 
@@ -51,6 +52,7 @@ class Leg:
     ) -> None:
         self.plan, self.size = plan, batch_size
         self._instance = Instance(plan, sizes, threads, prepared=False)
+        self.nbytes = self._instance.nbytes
         self._settings = {node: np.zeros(longest) for node in settings}
         self._numbers = np.arange(longest)
         self.outputs = [
