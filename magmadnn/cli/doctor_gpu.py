@@ -20,7 +20,7 @@ _LIBRARIES = {
     "cuBLASLt": (("nvidia-cublas", "nvidia-cublas-cu12"), "large products"),
     "cuSOLVER": (("nvidia-cusolver", "nvidia-cusolver-cu12"), "factors of matrices"),
     "nvmath-python": (("nvmath-python",), "cuBLASLt for programs of your own"),
-    "cuDNN front end": (("nvidia-cudnn-frontend",), "convolutions"),
+    "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "convolutions, else products"),
     "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "several GPUs"),
 }
 
@@ -37,7 +37,8 @@ def facts() -> Iterator[tuple[str, str]]:
         yield "kernels", _kernels_words()
     for name, (packages, purpose) in _LIBRARIES.items():
         version = next(filter(None, map(_version, packages)), None)
-        missing = f"not installed ({purpose}): {installing(_extra())}"
+        extra = _extra().replace("cuda", "cudnn") if name == "cuDNN" else _extra()
+        missing = f"not installed ({purpose}): {installing(extra)}"
         yield name, missing if version is None else version
 
 

@@ -39,6 +39,10 @@ def compilable(node: Node) -> bool:
         return _moves(node, op)
     if converts_half(node):
         return True
+    if isinstance(op, Op) and op.library is not None and op.library.whole:
+        return {n.dtype for n in node.inputs} == {
+            node.dtype
+        } and node.dtype.name in op.library.dtypes
     if not isinstance(op, Op) or not _COMPUTED.issuperset(n.dtype for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:

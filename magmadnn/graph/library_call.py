@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A function of a library, called once for each matrix of a stack.
+    """A function of a library, called once for each matrix of a stack, or once for whole arrays.
 
     Operands and result are stacks, [..., rows, columns]; a loop goes over the leading axes. Every operand has
     the leading axes of the result, or is one matrix that serves all; `Op.rewrites` makes others so. Operands
@@ -18,13 +18,18 @@ class LibraryCall:
     CPU, `compiler/cuda/library/calls.py` for a GPU. Where a target has none, or its library is not installed,
     NumPy computes the step.
 
+    A function of whole arrays takes packed operands of any shapes, and attributes of the op. Such ops are
+    made by `Op.by_library` of others, whose operands may lie otherwise than the library wants them.
+
     Attributes:
         function: BLAS's or LAPACK's name without the letter of the dtype, as "potrf".
         settings: attributes of the op, all True or False, that the function is told, in the order of its
             table's entries.
         dtypes: what it computes in; operands and result are all of one.
+        whole: whether it takes whole arrays; `settings` are then those of its attributes that it is told.
     """
 
     function: str
     settings: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
+    whole: bool = False

@@ -41,7 +41,9 @@ class OpKind(Enum):
     ACCUMULATION = (
         "accumulation"  # along `axis`, from its other end with `reverse`: see `Op.contracts`
     )
-    LIBRARY = "library"  # a library's function for each matrix of a stack, see `Op.library`
+    LIBRARY = (
+        "library"  # a library's function, of each matrix of a stack or of all, see `Op.library`
+    )
     RANDOM = "random"  # depends on a counter, see `Op.draws`
     LOOP = "loop"  # runs its attribute `body` (`body.py`) `length` times; has several results
     RESULT = "result"  # the result number `index` of its operand, which has several
@@ -121,7 +123,9 @@ class Op:
             `rule(node)` gives the new node, or None where it does not apply.
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions.
-        library: the function of BLAS or LAPACK that computes it, for ops of kind `LIBRARY`.
+        by_library: the same by functions of libraries, by their name: taken in place of `decompose` where the
+            target's library has one; gives None for operands that it does not take.
+        library: the function that computes it, for ops of kind `LIBRARY`.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.
@@ -151,6 +155,7 @@ class Op:
     rewrites: tuple[Callable[..., Any], ...] = ()
     stable: tuple[Callable[..., Any], ...] = ()
     decompose: Callable[..., Any] | None = None
+    by_library: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     library: LibraryCall | None = None
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None

@@ -100,12 +100,15 @@ class Executable:
     def cuda(self) -> CudaRunner:
         """The compiled kernels and the memory that they run in on a GPU."""
         if self._cuda is None:
+            from magmadnn.backends.cuda import device_engine
             from magmadnn.compiler.plan.planning import native_plan
+            from magmadnn.compiler.program.decompose import has_calls
 
             from .cuda.running.runner import CudaRunner
 
             assert self.device is not None
-            plan = native_plan(self.program, check=self._check, rounding=False)
+            has = device_engine(self.device).functions if has_calls(self.program) else frozenset()
+            plan = native_plan(self.program, check=self._check, rounding=False, libraries=has)
             self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
         return self._cuda
 

@@ -180,7 +180,7 @@ def test_sizes_that_follow_from_others_have_no_symbol_of_their_own(
     (known,) = sizes._known.values()
     (template,) = known.templates
     given = program(50)
-    passed = planning._run(planning._ON_PROGRAMS, Draft(given), False, True, Dump("native")).program
+    passed = planning._run(planning._ON_PROGRAMS, Draft(given), False, {}, Dump("native")).program
     found = sizes._look_of(passed).sizes
     assert found == (50, 100) and sizes._filled(template, passed, found) is not None
     assert sizes._filled(template, passed, (50, 101)) is None

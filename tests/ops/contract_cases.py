@@ -205,6 +205,7 @@ SUMS = {
     "sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence",
     "convolution", "_convolution_inputs", "_convolution_filters",
     "_max_pooling_inputs",
+    "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
 }  # fmt: skip
 
 

@@ -110,6 +110,9 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((B, 3, 2), (B, 2, 2)), {"places": (5,), "strides": (2,), "phases": ((0,), (1,))}),
         Sizes(((3, 2, B),), {"places": (4,), "strides": (2,), "phases": ((0,),)}),
     ],
+    "_convolution_whole": [Sizes(((B, 6, 4), (2, 3, 4)), CONVOLUTION)],
+    "_convolution_inputs_whole": [Sizes(((B, 3, 2), (2, 3, 4)), {"places": (6,), **CONVOLUTION})],
+    "_convolution_filters_whole": [Sizes(((B, 6, 4), (B, 3, 2)), {"size": (3,), **CONVOLUTION})],
     "_windows": [
         Sizes(((B, 6, 2),), {"size": (3,), "strides": (2,), "dilation": (1,)}),
         Sizes(((2, B, 2),), {"size": (2,), "strides": (1,), "dilation": (1,)}),
@@ -306,6 +309,15 @@ EMPTY: dict[str, list[Sizes]] = {
     "_interleave": [
         Sizes(((0, 3, 2),), {"places": (5,), "strides": (2,), "phases": ((0,),)}),
         Sizes(((1, 1, 1),), {"places": (1,), "strides": (2,), "phases": ((0,),)}),
+    ],
+    "_convolution_whole": [Sizes(((0, 6, 4), (2, 3, 4)), CONVOLUTION)],
+    "_convolution_inputs_whole": [
+        Sizes(((0, 3, 2), (2, 3, 4)), {"places": (6,), **CONVOLUTION}),
+        Sizes(((2, 3, 0), (0, 3, 4)), {"places": (6,), **CONVOLUTION}),
+    ],
+    "_convolution_filters_whole": [
+        Sizes(((0, 6, 4), (0, 3, 2)), {"size": (3,), **CONVOLUTION}),
+        Sizes(((2, 6, 0), (2, 3, 2)), {"size": (3,), **CONVOLUTION}),
     ],
     "_windows": [Sizes(((0, 6, 2),), {"size": (3,), "strides": (2,), "dilation": (1,)})],
     "max_pooling": [Sizes(((0, 6, 2),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],

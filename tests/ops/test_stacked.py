@@ -21,7 +21,10 @@ Checked = Callable[[int], None]
 MODELS = 3
 every_op = pytest.mark.parametrize("op", BUILT_IN.values(), ids=BUILT_IN)
 # Ops that become a node for each model.
-UNROLLED = {"random_uniform", "convolution", "_convolution_inputs", "_convolution_filters"}
+UNROLLED = {
+    "random_uniform", "convolution", "_convolution_inputs", "_convolution_filters",
+    "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
+}  # fmt: skip
 
 
 def of_models(op: Op, dtype: str) -> Iterator[list[Case]]:

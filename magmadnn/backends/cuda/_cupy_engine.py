@@ -20,9 +20,13 @@ from magmadnn.errors import DeviceError
 
 from . import _driver as driver
 from ._cublaslt import Products
+from ._cudnn import Convolutions
+from ._cudnn_library import find_cudnn
 from ._cupy import CudaEvent
 from ._cusolver import MatrixFunctions
 from .engine import (
+    CONVOLUTIONS,
+    ConvolutionNode,
     EventNode,
     GraphNode,
     KernelNode,
@@ -313,9 +317,24 @@ class CudaEngine(CudaLane):
             ) from error
         return MatrixFunctions(ctypes.CDLL(f"libcublas.so.{version}"), solver, self._side)
 
-    def workspace(self, node: MatrixNode) -> int:
+    @cached_property
+    def _convolutions(self) -> Convolutions | None:
+        """cuDNN on this device; None where it is not installed, or not for this CUDA."""
         with self.here():
-            return self._functions.workspace(node)
+            cublas.destroy(cublas.create())  # which cuDNN needs; CuPy finds it
+            library = find_cudnn(nvrtc.getVersion()[0])
+            return None if library is None else Convolutions(library, self._side)
+
+    @property
+    def functions(self) -> frozenset[str]:
+        return frozenset() if self._convolutions is None else CONVOLUTIONS
+
+    def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
+        with self.here():
+            if isinstance(node, MatrixNode):
+                return self._functions.workspace(node)
+            assert self._convolutions is not None
+            return self._convolutions.workspace(node)
 
     def _captured(self, node: LibraryNode) -> int:
         """A call of a library as a graph of its own."""
@@ -331,5 +350,7 @@ class CudaEngine(CudaLane):
         """What gives a node to the stream; libraries are loaded before anything is captured."""
         if isinstance(node, ProductNode):
             return functools.partial(self._products.multiply, node)
-        assert isinstance(node, MatrixNode)
-        return functools.partial(self._functions.call, node)
+        if isinstance(node, MatrixNode):
+            return functools.partial(self._functions.call, node)
+        assert self._convolutions is not None
+        return functools.partial(self._convolutions.call, node)

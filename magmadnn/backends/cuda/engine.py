@@ -145,6 +145,62 @@ class MatrixNode:
 
 
 @dataclass(frozen=True)
+class ConvolutionNode:
+    """A convolution, or one of the products that its gradients are, by the device's library.
+
+    With x [n, *places, c], w [o, *size, c / groups] and y [n, *windows, o], all packed: "fprop" makes
+    y, "dgrad" x and "wgrad" w.
+
+    Attributes:
+        function: which.
+        dtype: of what is read; sums of halves are float32's.
+        stored: dtype of the result.
+        tensor_float: whether float32 may be multiplied as TF32.
+        shapes: of x, w and y, with two or three axes of places.
+        strides, padding, dilation: of each axis of places; the padding before and after it.
+        groups: how many.
+        x, w, y: addresses.
+        workspace: as for `MatrixNode`.
+        after: as for `KernelNode`.
+    """
+
+    function: str
+    dtype: str
+    stored: str
+    tensor_float: bool
+    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dilation: tuple[int, ...]
+    groups: int
+    x: int
+    w: int
+    y: int
+    workspace: int
+    after: tuple[int, ...] = ()
+
+    @property
+    def result(self) -> int:
+        """Which of x, w and y is made: its number."""
+        return ("dgrad", "wgrad", "fprop").index(self.function)
+
+    @property
+    def title(self) -> str:
+        """What it computes, without addresses."""
+        kind = "tf32" if self.dtype == "float32" and self.tensor_float else self.dtype
+        x, w, y = (" x ".join(map(str, shape)) for shape in self.shapes)
+        given = [("x", x), ("w", w), ("y", y)]
+        made = given.pop(self.result)
+        read = " and ".join(f"{name} {shape}" for name, shape in given)
+        return f"library {self.function} of {read} to {made[0]} {made[1]} in {kind}"
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """All memory that it is given."""
+        return (self.x, self.w, self.y)
+
+
+@dataclass(frozen=True)
 class EventNode:
     """Takes down when all that it comes after is done.
 
@@ -157,8 +213,10 @@ class EventNode:
     after: tuple[int, ...] = ()
 
 
+# What a device's library for convolutions computes: `ConvolutionNode.function`.
+CONVOLUTIONS = frozenset({"fprop", "dgrad", "wgrad"})
 # Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
-LibraryNode = ProductNode | MatrixNode
+LibraryNode = ProductNode | MatrixNode | ConvolutionNode
 GraphNode = KernelNode | LibraryNode | EventNode
 
 PRODUCT_WORKSPACE = 32 << 20
@@ -265,6 +323,7 @@ class Engine(Protocol):
         shared_bytes: most shared memory of a block.
         versions: of everything that compiled code depends on.
         library: the device and the version of its library: algorithms are the same where these are.
+        functions: names of functions of whole arrays (`graph/library_call.py`) that its libraries have.
     """
 
     capability: int
@@ -274,6 +333,11 @@ class Engine(Protocol):
 
     @property
     def library(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def functions(self) -> frozenset[str]:
         """See above."""
         ...
 
@@ -289,7 +353,7 @@ class Engine(Protocol):
         """The library's algorithms for a product, as it prefers them; none where it has no such product."""
         ...
 
-    def workspace(self, node: MatrixNode) -> int:
+    def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
         """Bytes of workspace that a call wants."""
         ...
 

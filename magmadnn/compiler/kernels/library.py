@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .moves import FAULTS
 
 FUNCTION = "function"  # the slot of the function's address
+Setting = tuple[str, Any]  # the name of an attribute, and its value
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,27 @@ class Library:
         """Names of the argument block's slots."""
         operands = (name for k in range(self.operands) for name in (f"x{k}", f"x{k}_step"))
         return ("row0", "row1", "rows", "columns", *operands, "result", FUNCTION, FAULTS)
+
+
+@dataclass(frozen=True)
+class WholeLibrary:
+    """result = function(x0, x1, ...) of whole arrays.
+
+    Slots: `x0`, `x1` and so on: operands, packed; `result`, packed.
+
+    Attributes:
+        function: name in the tables of targets (`graph/library_call.py`).
+        dtype: of operands and result.
+        operands: how many there are.
+        settings: what the function is told besides.
+    """
+
+    function: str
+    dtype: str
+    operands: int
+    settings: tuple[Setting, ...] = ()
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the argument block's slots."""
+        return (*(f"x{k}" for k in range(self.operands)), "result")

@@ -15,7 +15,7 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
@@ -321,6 +321,11 @@ def _lower_accumulate(node: Node) -> Lowered:
 def _lower_library(node: Node) -> Lowered:
     assert isinstance(node.op, Op) and node.op.library is not None
     call, operands = node.op.library, [(f"x{k}", x) for k, x in enumerate(node.inputs)]
+    reads = tuple((slot, x, FULL) for slot, x in operands)
+    if call.whole:
+        told = tuple((name, node.attributes[name]) for name in call.settings)
+        whole = WholeLibrary(call.function, node.dtype.name, len(operands), told)
+        return Lowered(whole, reads, (("result", node, FULL),))
     settings = tuple(bool(node.attributes[name]) for name in call.settings)
     kernel = Library(call.function, node.dtype.name, len(operands), settings)
     steps = (
@@ -328,7 +333,6 @@ def _lower_library(node: Node) -> Lowered:
         for slot, x in operands
     )
     numbers = (("rows", node.shape[-2]), ("columns", node.shape[-1]), *steps)
-    reads = tuple((slot, x, FULL) for slot, x in operands)
     return Lowered(kernel, reads, (("result", node, FULL),), numbers)
 
 

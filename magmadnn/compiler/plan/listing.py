@@ -9,7 +9,7 @@ import numpy as np
 
 from magmadnn.compiler.formulas import is_contraction, operations
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.rates import Rates
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.stages import reduced_by
@@ -71,8 +71,9 @@ def title_of(work: Work, sizes: Mapping[str, int]) -> str:
 
 def _title_of(kernel: Kernel) -> str:
     """The kind of a kernel; of a library's call the function too."""
-    kind = type(kernel).__name__.lower()
-    return f"{kind} {kernel.function}" if isinstance(kernel, Library) else kind
+    if isinstance(kernel, Library | WholeLibrary):
+        return f"library {kernel.function}"
+    return type(kernel).__name__.lower()
 
 
 def layer_of(work: Work) -> str:

@@ -6,12 +6,13 @@ Programs that are built alike, or differ in sizes only, take the plans of earlie
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.lower.select import select
+from magmadnn.compiler.program.decompose import decompose
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
 from magmadnn.compiler.program.recompute import recompute
@@ -44,7 +45,8 @@ def on_program(run_pass: ProgramPass) -> Pass:
     def run(draft: Draft) -> Draft:
         return replace(draft, program=run_pass(draft.program))
 
-    run.__name__, run.__doc__ = run_pass.__name__, run_pass.__doc__
+    known = getattr(run_pass, "func", run_pass)  # of a partial one
+    run.__name__, run.__doc__ = known.__name__, known.__doc__
     return run
 
 
@@ -63,13 +65,19 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
 _ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute)))
+_DECOMPOSE = _ON_PROGRAMS[BEFORE_FUSION.index(decompose)]
 _ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
 PASSES: tuple[Pass, ...] = (*_ON_PROGRAMS, *_ON_REGIONS)
 
 
-def _passed(program: Program, check: bool, rounding: bool, dump: Dump) -> Draft:
+def _passed(
+    program: Program, check: bool, rounding: bool, libraries: frozenset[str], dump: Dump
+) -> Draft:
     """What all passes make of a program; those over regions run once for programs that differ in sizes."""
-    run = functools.partial(_run, check=check, rounding=rounding, dump=dump)
+    ways = {_DECOMPOSE: on_program(functools.partial(decompose, libraries=libraries))}
+    if not rounding:
+        ways[fuse] = _fuse_without_rounding
+    run = functools.partial(_run, check=check, ways=ways, dump=dump)
     draft = run(_ON_PROGRAMS, Draft(program))
 
     def regions(program: Program) -> Draft:
@@ -80,11 +88,12 @@ def _passed(program: Program, check: bool, rounding: bool, dump: Dump) -> Draft:
     return planned(draft.program, regions, rounding)
 
 
-def _run(passes: Sequence[Pass], draft: Draft, check: bool, rounding: bool, dump: Dump) -> Draft:
-    """What some passes make of a draft."""
+def _run(
+    passes: Sequence[Pass], draft: Draft, check: bool, ways: Mapping[Pass, Pass], dump: Dump
+) -> Draft:
+    """What some passes make of a draft; of some there are other `ways` for a target."""
     for run_pass in passes:
-        apart = not rounding and run_pass is fuse
-        after = _fuse_without_rounding(draft) if apart else run_pass(draft)
+        after = ways.get(run_pass, run_pass)(draft)
         if check:
             name = run_pass.__name__
             verify(before=draft.program, after=after.program, name=name)
@@ -100,21 +109,28 @@ def _loops(draft: Draft, planned: Callable[[Program], NativePlan]) -> dict[Node,
     return {w.region.nodes[0]: loop_plan(w.region.nodes[0], w.needed, planned) for w in loops}
 
 
-def native_plan(program: Program, *, check: bool = False, rounding: bool = True) -> NativePlan:
+def native_plan(
+    program: Program,
+    *,
+    check: bool = False,
+    rounding: bool = True,
+    libraries: frozenset[str] = frozenset(),
+) -> NativePlan:
     """The native plan of a program.
 
     Args:
         program: outputs and updates of one phase.
         check: verify what each pass made, as the tests do, and memory whenever it is laid out.
         rounding: whether kernels round to bfloat16 and float16 as they read; they all widen.
+        libraries: names of functions of whole arrays that the target's libraries have.
 
     Raises:
         GraphError: if a check fails.
     """
     dump = Dump("native")
     dump.add("given", program.__str__)
-    run = functools.partial(_passed, check=check, rounding=rounding, dump=dump)
-    draft = drafted(program, run, rounding)
+    run = functools.partial(_passed, check=check, dump=dump, rounding=rounding, libraries=libraries)
+    draft = drafted(program, run, (rounding, libraries))
     if check:
         verify_draft(draft, name="drafted")
     early = draft.dependencies.early(draft.program.outputs)
@@ -128,7 +144,10 @@ def native_plan(program: Program, *, check: bool = False, rounding: bool = True)
         dump,
         check,
         open_choices(program),
-        _loops(draft, functools.partial(native_plan, check=check, rounding=rounding)),
+        _loops(
+            draft,
+            functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),
+        ),
     )
     dump.add("plan", functools.partial(describe, plan))
     dump.add_file("given.svg", lambda: to_svg(program))

@@ -6,34 +6,62 @@ elements), and which of them nobody reads is known to the op alone.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from magmadnn.graph.body import nodes_inside
 from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 
 
-def decompose(program: Program) -> Program:
-    """Replace every node whose op says how by pointwise ops and reductions of equal value."""
+def decompose(program: Program, libraries: Collection[str] = ()) -> Program:
+    """Replace every node whose op says how by pointwise ops and reductions of equal value.
+
+    Args:
+        program: any.
+        libraries: names of functions of whole arrays that the target's libraries have: ops that say so become
+            calls of these.
+    """
     new: dict[Node, Node] = {}
     for node in program.nodes():
-        _take_apart(node, new)
+        _take_apart(node, new, libraries)
     return program.with_roots([new[root] for root in program.roots])
 
 
-def _take_apart(node: Node, new: dict[Node, Node]) -> None:
+def has_calls(program: Program) -> bool:
+    """Whether a program, or a loop in it, has ops that a library's functions of whole arrays may compute."""
+    return any(isinstance(node.op, Op) and node.op.by_library for node in nodes_inside(program))
+
+
+def _take_apart(node: Node, new: dict[Node, Node], libraries: Collection[str]) -> None:
     """Add to `new` what becomes of a node; what it is made of may be made of others in turn."""
     if node in new:
         return
     for i in node.inputs:
-        _take_apart(i, new)
+        _take_apart(i, new, libraries)
     inputs = tuple(new[i] for i in node.inputs)
     fresh = with_inputs(node, inputs)
     made: Node | None = None
-    if isinstance(node.op, Op) and node.op.decompose is not None and 0 not in node.shape:
+    if isinstance(node.op, Op) and 0 not in node.shape:
         with scoped(node.path):
-            made = node.op.decompose(*inputs, **node.attributes)
+            made = _made(node.op, inputs, node.attributes, libraries)
     if made is None:
         new[node] = fresh
     else:
         parts = {i: i for i in inputs}
-        _take_apart(made, parts)
+        _take_apart(made, parts, libraries)
         new[node] = parts[made]
+
+
+def _made(
+    op: Op, inputs: Sequence[Node], attributes: Mapping[str, Any], libraries: Collection[str]
+) -> Node | None:
+    """What a node becomes: a library's call, or other ops; None where it stays."""
+    made: Node | None = None
+    for name, make in op.by_library.items():
+        if name in libraries and made is None:
+            made = make(*inputs, **attributes)
+    if made is None and op.decompose is not None:
+        made = op.decompose(*inputs, **attributes)
+    return made

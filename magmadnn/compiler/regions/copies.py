@@ -44,6 +44,7 @@ def layouts_of(
         layouts = Layouts(nodes, (), loads, joined)
         copied = {i for node in nodes for i in _unreadable(node, layouts, compilable)}
         illegal = illegal_loads(program, layouts, copied, compilable, rounding)
+        illegal |= copied & loads  # what is wanted as a copy is converted first
         if not illegal:
             return Layouts(nodes, copied, loads, joined) if copied else layouts
         loads -= illegal

@@ -107,7 +107,7 @@ class Fusion:
         if kind is OpKind.ACCUMULATION:
             axis = node.attributes["axis"]
             return (*node.shape[:axis], product(node.shape[axis + 1 :]))
-        if kind is OpKind.LIBRARY:
+        if kind is OpKind.LIBRARY and not _takes_whole(node):
             return (*node.shape[:-2], product(node.shape[-2:]))
         if kind not in (OpKind.GATHER, OpKind.SCATTER):
             return node.shape
@@ -404,6 +404,11 @@ class Fusion:
         bases = [self.layouts.bases[i] for i in node.inputs]
         outside = {self.of[b] for b in bases if b in self.of} - {region}
         return any(self.growth.order.reaches(r, {region}) for r in outside)
+
+
+def _takes_whole(node: Node) -> bool:
+    """Whether a library's function takes whole arrays."""
+    return isinstance(node.op, Op) and node.op.library is not None and node.op.library.whole
 
 
 def _is_narrow(region: Region) -> bool:

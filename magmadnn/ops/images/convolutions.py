@@ -7,7 +7,8 @@ With x `[n, *places, c]`, w `[*size, c / groups, o]` and y `[n, *windows, o]`:
     _convolution_filters   the sum over n, p of x y, for each tap t, input i and output o
 
 Each is linear in both operands and the gradient of the others, so gradients of any order are these three.
-`_taps.py` computes them by NumPy, `_products.py` says which products of matrices they are when compiled.
+`_taps.py` computes them by NumPy, `_products.py` says which products of matrices they are when compiled, and
+`_calls.py` which calls of a library, where the target has one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import as_shape, shape_of, words_of
 from magmadnn.ops.slicing import slice_
 
-from . import _phases, _products, _taps
+from . import _calls, _phases, _products, _taps
 from .interleaving import interleave
 from .windows import Counts, check_image, counts_of, counts_of_windows, pads_of, reach_of
 
@@ -188,6 +189,7 @@ convolution: Op = Op(
     canonical=_canonical,
     contracts="add",
     decompose=_products.convolution,
+    by_library={"fprop": _calls.convolution},
     notes='Channels last, filters not turned round. `padding` is "valid", "same" (as TensorFlow defines it), '
     "or places before and after each axis: a number, one for each axis, or pairs. Filter k of the o takes "
     "the channels of its group: of `groups` equal parts.",
@@ -215,6 +217,7 @@ convolution_inputs: Op = Op(
     attributes=dict.fromkeys(("places", "strides", "padding", "dilation", "groups"), REQUIRED),
     contracts="add",
     decompose=_inputs_nodes,
+    by_library={"dgrad": _calls.inputs},
 )
 
 convolution_filters: Op = Op(
@@ -239,6 +242,7 @@ convolution_filters: Op = Op(
     attributes=dict.fromkeys(("size", "strides", "padding", "dilation", "groups"), REQUIRED),
     contracts="add",
     decompose=_products.filters,
+    by_library={"wgrad": _calls.filters},
 )
 
 

@@ -12,7 +12,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.llvm.library.calls import can_call
 from magmadnn.compiler.regions.draft import Work
 
@@ -28,9 +28,9 @@ def function_of(kernel: Library) -> int | None:
 def is_native(work: Work) -> bool:
     """Whether native code computes a step: it has a kernel, and the function that this calls is there."""
     kernel = None if work.lowered is None else work.lowered.kernel
-    return kernel is not None and (
-        not isinstance(kernel, Library) or function_of(kernel) is not None
-    )
+    if kernel is None or isinstance(kernel, WholeLibrary):
+        return False  # no library on the processor has one
+    return not isinstance(kernel, Library) or function_of(kernel) is not None
 
 
 @cache

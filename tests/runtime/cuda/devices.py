@@ -24,12 +24,14 @@ DEVICES = [
 
 
 @contextmanager
-def on(device: str) -> Iterator[None]:
-    """With this device in place."""
+def on(device: str, functions: frozenset[str] = frozenset()) -> Iterator[None]:
+    """With this device in place; on a GPU the test is skipped where its libraries lack one of `functions`."""
     if device == "gpu":
+        if not functions <= cuda.device_engine(0).functions:
+            pytest.skip("cuDNN is not installed")
         yield
     else:
-        with emulated_device():
+        with emulated_device(functions=functions):
             yield
 
 

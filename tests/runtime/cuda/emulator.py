@@ -35,6 +35,7 @@ import pytest
 
 from magmadnn.backends.cuda import Provider, install
 from magmadnn.backends.cuda.engine import (
+    ConvolutionNode,
     EventNode,
     GraphNode,
     KernelNode,
@@ -206,6 +207,9 @@ def _run(node: GraphNode) -> None:
     if isinstance(node, MatrixNode):
         factor_or_solve(node)
         return
+    if isinstance(node, ConvolutionNode):
+        convolve(node)
+        return
     run_launch(node.function, node.grid, node.block, node.arguments)
 
 
@@ -277,6 +281,56 @@ def factor_or_solve(node: MatrixNode) -> None:
             goal[:] = (inverse.T if transpose else inverse) @ goal
 
 
+def convolve(node: ConvolutionNode) -> None:
+    """What cuDNN does: sums of halves in float32, rounded as they are stored."""
+    ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
+    arrays = [
+        _packed(at, shape, node.dtype)
+        for at, shape in zip(node.addresses, node.shapes, strict=True)
+    ]
+    goal = arrays[node.result] = _packed(
+        node.addresses[node.result], node.shapes[node.result], node.stored
+    )
+    ctypes.memset(node.addresses[node.result], _NEW, goal.nbytes)
+    wide = "float64" if node.dtype == "float64" else "float32"
+    x, w, y = (a.astype(wide) for a in arrays)
+    axes, letters = len(node.strides), "xyz"[: len(node.strides)]
+    pads = [(0, 0), *node.padding, (0, 0)]
+    sizes = [n + a + b for n, (a, b) in zip(node.shapes[0][1:-1], node.padding, strict=True)]
+    whole = np.zeros((x.shape[0], *sizes, x.shape[-1]), wide)
+    if node.result != 0:
+        whole = np.pad(x, pads)
+    grouped = whole.reshape(*whole.shape[:-1], node.groups, -1)
+    outs = np.zeros_like(y) if node.result == 2 else y
+    outs = outs.reshape(*outs.shape[:-1], node.groups, -1)
+    filters = np.zeros_like(w) if node.result == 1 else w
+    filters = filters.reshape(node.groups, -1, *filters.shape[1:])  # [g, o, *size, c]
+    for tap in np.ndindex(*w.shape[1:-1]):
+        at = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, s, n in zip(tap, node.dilation, node.strides, y.shape[1:-1], strict=True)
+        )
+        part, one = grouped[(slice(None), *at)], filters[(slice(None), slice(None), *tap)]
+        if node.result == 2:
+            outs += np.einsum(f"n{letters}gc,goc->n{letters}go", part, one)
+        elif node.result == 1:
+            one += np.einsum(f"n{letters}gc,n{letters}go->goc", part, outs)
+        else:
+            part += np.einsum(f"n{letters}go,goc->n{letters}gc", outs, one)
+    inside = tuple(
+        slice(a, a + n) for n, (a, _) in zip(node.shapes[0][1:-1], node.padding, strict=True)
+    )
+    made = (whole[(slice(None), *inside)], filters, outs)[node.result]
+    assert axes == len(node.padding) == len(node.dilation)
+    goal[...] = made.reshape(goal.shape)
+
+
+def _packed(address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    kind = as_dtype(dtype)
+    raw = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(address)
+    return np.frombuffer(raw, kind).reshape(shape)
+
+
 class Emulator:
     """`Engine` of this process."""
 
@@ -284,6 +338,7 @@ class Emulator:
 
     capability, processors, shared_bytes = 80, 4, 48 << 10
     library = "emulated"
+    functions: frozenset[str] = frozenset()  # of whole arrays: see `emulated_device`
     proposals: tuple[bytes, ...] = (b"first",)  # algorithms of every product
 
     def __init__(self) -> None:
@@ -351,7 +406,7 @@ class Emulator:
         taken = node.halves is not None or node.stored is None
         return list(self.proposals[:most]) if taken else []
 
-    def workspace(self, node: MatrixNode) -> int:
+    def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
         return self.workspace_bytes
 
     def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
@@ -447,9 +502,18 @@ def _engine() -> Emulator:
 
 
 @contextmanager
-def emulated_device(seed: int = 0, capacity: int = 1 << 40) -> Iterator[Emulator]:
-    """One emulated device of `capacity` bytes in place of the machine's own."""
+def emulated_device(
+    seed: int = 0, capacity: int = 1 << 40, functions: frozenset[str] = frozenset()
+) -> Iterator[Emulator]:
+    """One emulated device in place of the machine's own.
+
+    Args:
+        seed: of the order in which nodes run.
+        capacity: bytes of its memory.
+        functions: of whole arrays, that its library has.
+    """
     engine = _engine()
+    engine.functions = functions
     memory = engine.memory = HostMemory(capacity, engine)
     engine.begin(seed)
     before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
@@ -458,6 +522,6 @@ def emulated_device(seed: int = 0, capacity: int = 1 << 40) -> Iterator[Emulator
         engine.wait()
         memory.close()
     finally:
-        engine.memory = None
+        engine.memory, engine.functions = None, frozenset()
         engine.begin(seed)
         install(before)

@@ -21,7 +21,7 @@ from magmadnn.compiler.cuda.text.variant import WARP
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
-from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower.row_blocks import in_blocks
@@ -40,7 +40,9 @@ from .batched_products import products_of
 from .hazards import Span
 from .host_calls import host_call
 from .launch import Item
-from .library_calls import LibraryCalls
+from .library.convolutions import Convolutions, can_convolve
+from .library.library_calls import LibraryCalls
+from .library.rooms import Rooms
 from .loops import LoopSteps
 from .small import is_small
 
@@ -53,6 +55,8 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     kernel = None if work.lowered is None else work.lowered.kernel
     if isinstance(kernel, Library):
         return can_call(kernel)
+    if isinstance(kernel, WholeLibrary):
+        return can_convolve(kernel)
     return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
 
 
@@ -95,7 +99,9 @@ class Items:
         self.small = not within and is_small(layout.plan, layout.frames, layout.sizes, chip)
         self.chip = replace(chip, together=WARP) if self.small else chip
         self._engine = engine
-        self._library = LibraryCalls(layout, engine, self._workspace)
+        rooms = Rooms(layout, engine, self._workspace)
+        self._library = LibraryCalls(layout, rooms)
+        self._convolutions = Convolutions(layout, rooms, tensor_float)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
         self._boxes: dict[Node, tuple[int, int, int, int]] = {}
@@ -140,6 +146,8 @@ class Items:
             return self._product(work, values, reads, writes)
         if isinstance(work.lowered.kernel, Library):
             return self._library.of(work, values)
+        if isinstance(work.lowered.kernel, WholeLibrary):
+            return self._convolutions.of(work, values)
         room = self._layout.room(work)
         if isinstance(work.lowered.kernel, Columns) and room is not None:
             return self._in_blocks(work.lowered, values, room)

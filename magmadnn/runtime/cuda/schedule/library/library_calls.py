@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, Engine, MatrixNode
+from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.compiler.cuda.library.calls import around
 from magmadnn.compiler.cuda.library.surroundings import INFO
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.schedule.hazards import Span
+from magmadnn.runtime.cuda.schedule.launch import Item
 
-from .hazards import Span
-from .launch import Item
+from .rooms import Rooms
 
 _INFO_BYTES = 4  # for each matrix
 
@@ -26,15 +27,13 @@ class LibraryCalls:
 
     Args:
         layout: where values lie.
-        engine: the device.
-        workspace: gives a piece of `PRODUCT_WORKSPACE` bytes.
+        rooms: gives workspaces.
     """
 
-    def __init__(self, layout: Layout, engine: Engine, workspace: Callable[[], Span]) -> None:
-        self._layout, self._engine, self._workspace = layout, engine, workspace
+    def __init__(self, layout: Layout, rooms: Rooms) -> None:
+        self._layout, self._rooms = layout, rooms
         self._infos: dict[Work, int] = {}
         self._tables: dict[tuple[int, ...], int] = {}  # of addresses: where they lie on the device
-        self._rooms: dict[Work, Span] = {}  # of calls that want a larger workspace
 
     def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
         """The launches of one step, in order."""
@@ -50,7 +49,7 @@ class LibraryCalls:
             kernel.function, kernel.dtype, kernel.settings, values["rows"], values["columns"],
             places, tuple(map(self._table, places)), info[0], 0,
         )  # fmt: skip
-        workspace = self._workspace_of(work, node)
+        workspace = self._rooms.of(node)
         read = (*(spans[slot] for slot in found.read), result)
         items = [
             Item(found.before, tuple(spans.values()), (result,)),
@@ -70,15 +69,6 @@ class LibraryCalls:
         if places not in self._tables:
             self._tables[places] = self._layout.put(np.array(places, np.int64))
         return self._tables[places]
-
-    def _workspace_of(self, work: Work, node: MatrixNode) -> Span:
-        nbytes = self._engine.workspace(node)
-        if nbytes <= PRODUCT_WORKSPACE:
-            return self._workspace()
-        if work not in self._rooms:
-            start = self._layout.reserved(nbytes)
-            self._rooms[work] = start, start + nbytes
-        return self._rooms[work]
 
 
 def _places(kernel: Library, values: Mapping[str, int], slot: str) -> tuple[int, ...]:

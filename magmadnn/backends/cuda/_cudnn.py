@@ -1,0 +1,201 @@
+"""cuDNN through ctypes: convolutions on a stream of our own, by its graph interface.
+
+The library numbers axes as N, C, places; strides say that channels are last. Every element is one sum of
+products: engines that transform (Winograd, Fourier), that sum in half precision, or whose results may
+differ from run to run are left out. Of the others the first that the library's heuristics name is taken:
+that depends on the sizes, the device and the library's version, and on no measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import byref, c_void_p
+from dataclasses import replace
+from typing import Any
+
+from magmadnn.errors import DeviceError
+
+from . import _cudnn_descriptors as cudnn
+from ._cudnn_descriptors import Descriptor
+from .engine import ConvolutionNode
+
+_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}  # cudnnDataType_t
+_CROSS_CORRELATION = 1
+_X, _FILTERS, _Y = 0, 1, 2  # names of tensors, as `ConvolutionNode.shapes` orders them
+_ALIGNED = 16  # bytes
+_MOST_PROPOSALS = 32
+_MODES = (3, 2)  # CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK
+_TENSOR_CORES, _ROUNDS_INPUTS, _ROUNDS_SUMS, _FOURIER, _VARIES, _WINOGRAD = range(6)  # notes
+_LARGEST_WORKSPACE = 1 << 30
+
+# Of each operation: its descriptor; attributes for the convolution, the filters, x and y, and alpha and beta
+_OPERATIONS = {
+    "fprop": (cudnn.FORWARD, 702, 703, 704, 705, 700, 701),
+    "dgrad": (cudnn.OF_INPUTS, 708, 709, 710, 711, 706, 707),
+    "wgrad": (cudnn.OF_FILTERS, 714, 715, 716, 717, 712, 713),
+}
+
+
+class _Plan:
+    """A way to compute a convolution.
+
+    Attributes:
+        descriptor: of the plan.
+        workspace: bytes.
+    """
+
+    def __init__(self, descriptor: Descriptor, workspace: int) -> None:
+        self.descriptor, self.workspace = descriptor, workspace
+
+
+class Convolutions:
+    """Convolutions on one stream.
+
+    Args:
+        library: cuDNN, as `ctypes.CDLL` gives it.
+        stream: what they are given to; None to plan only.
+        device: properties of the device that is planned for, where there is no stream.
+    """
+
+    def __init__(self, library: Any, stream: int | None, device: Descriptor | None = None) -> None:
+        self._library, self._device, self._handle = library, device, c_void_p()
+        self._plans: dict[ConvolutionNode, _Plan | None] = {}
+        self.version = int(library.cudnnGetVersion())
+        if stream is not None:
+            self._call("cudnnCreate", byref(self._handle))
+            self._call("cudnnSetStream", self._handle, c_void_p(stream))
+
+    def workspace(self, node: ConvolutionNode) -> int:
+        """Bytes that a convolution wants for itself."""
+        return self._plan(node).workspace
+
+    def can_compute(self, node: ConvolutionNode) -> bool:
+        """Whether the library has a way for a convolution that gives the same bits in every run."""
+        return self._found(node) is not None
+
+    def call(self, node: ConvolutionNode) -> None:
+        """Give the stream a convolution."""
+        plan, pointers = self._plan(node), Descriptor(self._library, cudnn.POINTERS)
+        pointers.set(1000, cudnn.INTEGER, _X, _FILTERS, _Y)
+        pointers.set(1001, cudnn.ADDRESS, node.x, node.w, node.y)
+        pointers.set(1003, cudnn.ADDRESS, node.workspace)
+        pointers.end()
+        self._call(
+            "cudnnBackendExecute", self._handle, plan.descriptor.address, pointers.address
+        )  # fmt: skip
+
+    # --- plans ------------------------------------------------------------------------------------
+
+    def _plan(self, node: ConvolutionNode) -> _Plan:
+        found = self._found(node)
+        if found is None:
+            raise DeviceError(
+                f"cuDNN {self.version} has no way for {node.title} that gives the same bits in every run; "
+                "compute on the processor, or uninstall cuDNN to have it computed as products"
+            )
+        return found
+
+    def _found(self, node: ConvolutionNode) -> _Plan | None:
+        bare = replace(node, x=0, w=0, y=0, workspace=0, after=())
+        if bare not in self._plans:
+            self._plans[bare] = next(self._proposals(bare), None)
+        return self._plans[bare]
+
+    def _proposals(self, node: ConvolutionNode) -> Iterator[_Plan]:
+        graph = self._graph(node)
+        for mode in _MODES:
+            for configuration in self._configurations(graph, mode):
+                if not self._is_fit(configuration, node):
+                    continue
+                plan = self._new(cudnn.PLAN)
+                if self._device is not None:
+                    plan.set(407, cudnn.DESCRIPTOR, self._device)
+                else:
+                    plan.set(400, cudnn.HANDLE, self._handle)
+                plan.set(401, cudnn.DESCRIPTOR, configuration)
+                if not plan.ends():
+                    continue
+                (nbytes,) = plan.numbers(402, cudnn.INTEGER, 1)
+                if nbytes <= _LARGEST_WORKSPACE:
+                    yield _Plan(plan, nbytes)
+
+    def _configurations(self, graph: Descriptor, mode: int) -> Sequence[Descriptor]:
+        """What the library proposes, best first."""
+        heuristics = self._new(cudnn.HEURISTICS)
+        heuristics.set(201, cudnn.DESCRIPTOR, graph)
+        heuristics.set(200, cudnn.HEURISTICS_MODE, mode)
+        if self._device is not None:
+            heuristics.set(204, cudnn.DESCRIPTOR, self._device)
+        if not heuristics.ends():
+            return ()
+        made = [self._new(cudnn.CONFIGURATION) for _ in range(_MOST_PROPOSALS)]
+        return made[: heuristics.fill(202, made)]
+
+    def _is_fit(self, configuration: Descriptor, node: ConvolutionNode) -> bool:
+        """Whether an engine gives the same bits in every run, by sums of products as exact as asked for."""
+        engine = self._new(cudnn.ENGINE)
+        configuration.fill(300, [engine])
+        notes = engine.numbers(1303, cudnn.NUMERICAL_NOTE, 16)
+        unfit = {_ROUNDS_SUMS, _FOURIER, _VARIES, _WINOGRAD}
+        if node.dtype == "float32" and not node.tensor_float:
+            unfit |= {_TENSOR_CORES, _ROUNDS_INPUTS}
+        return unfit.isdisjoint(notes)
+
+    # --- what is computed -------------------------------------------------------------------------
+
+    def _graph(self, node: ConvolutionNode) -> Descriptor:
+        kind, convolution, filters, x, y, alpha, beta = _OPERATIONS[node.function]
+        is_wide = node.dtype == "float64"
+        operation = self._new(kind)
+        operation.set(convolution, cudnn.DESCRIPTOR, self._convolution(node))
+        named = zip((x, filters, y), (_X, _FILTERS, _Y), node.shapes, strict=True)
+        for attribute, name, shape in named:
+            is_result = name == node.result
+            dtype = node.stored if is_result else node.dtype
+            operation.set(attribute, cudnn.DESCRIPTOR, self._tensor(name, shape, dtype))
+        scale = cudnn.DOUBLE if is_wide else cudnn.REAL
+        operation.set(alpha, scale, 1.0)
+        operation.set(beta, scale, 0.0)
+        operation.end()
+        graph = self._new(cudnn.GRAPH)
+        graph.set(801, cudnn.DESCRIPTOR, operation)
+        if self._device is None:
+            graph.set(800, cudnn.HANDLE, self._handle)
+        graph.end()
+        return graph
+
+    def _convolution(self, node: ConvolutionNode) -> Descriptor:
+        made = self._new(cudnn.CONVOLUTION)
+        made.set(100, cudnn.DATA_TYPE, _DTYPES["float64" if node.dtype == "float64" else "float32"])
+        made.set(101, cudnn.CONVOLUTION_MODE, _CROSS_CORRELATION)
+        made.set(106, cudnn.INTEGER, len(node.strides))
+        before, after = zip(*node.padding, strict=True)
+        for name, values in [
+            (102, node.dilation), (103, node.strides), (104, after), (105, before),
+        ]:  # fmt: skip
+            made.set(name, cudnn.INTEGER, *values)
+        made.end()
+        return made
+
+    def _tensor(self, name: int, shape: tuple[int, ...], dtype: str) -> Descriptor:
+        """A tensor [n, *places, c] that is packed."""
+        count, *places, channels = shape
+        steps: list[int] = []
+        step = channels
+        for size in reversed(places):
+            steps.insert(0, step)
+            step *= size
+        made = self._new(cudnn.TENSOR)
+        made.set(901, cudnn.DATA_TYPE, _DTYPES[dtype])
+        made.set(902, cudnn.INTEGER, count, channels, *places)
+        made.set(903, cudnn.INTEGER, step, 1, *steps)
+        made.set(906, cudnn.INTEGER, name)
+        made.set(900, cudnn.INTEGER, _ALIGNED)
+        made.end()
+        return made
+
+    def _new(self, kind: int) -> Descriptor:
+        return Descriptor(self._library, kind)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        cudnn.check(self._library, name, getattr(self._library, name)(*arguments))

@@ -1,0 +1,1 @@
+"""Steps that are calls of the device's libraries."""

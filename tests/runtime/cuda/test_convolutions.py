@@ -1,0 +1,236 @@
+"""Convolutions by the device's library: one call each, results, gradients, training, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cuda.engine import CONVOLUTIONS, PRODUCT_WORKSPACE, ConvolutionNode
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.gradient import gradient
+from magmadnn.graph.node import placeholder
+from magmadnn.memory import as_dtype
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda.running.runner import Instance
+from magmadnn.runtime.cuda.schedule import small
+from tests.ops.test_convolutions import draw
+from tests.runtime.cuda.devices import DEVICES, distance, on
+from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
+
+RNG = np.random.default_rng(3)
+# dtype of the operands, precision of the program, dtype whose digits results have
+PRECISIONS = [
+    ("float32", "float32", "float32"),
+    ("float32", "tf32", "float32"),
+    ("float32", "mixed_bf16", "bfloat16"),
+    ("float32", "mixed_fp16", "float16"),
+    ("float64", "float32", "float64"),
+    ("bfloat16", "float32", "bfloat16"),
+]
+
+
+@pytest.fixture(autouse=True)
+def stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def called(self: Instance, work: Any) -> Any:
+        raise AssertionError(f"NumPy computes {work.region}")
+
+    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+
+
+def of(shape: tuple[Any, ...], dtype: str, name: str) -> Node:
+    return placeholder(name, Spec(shape, as_dtype(dtype)))
+
+
+def with_gradients(seed: int, dtype: str) -> tuple[list[Node], dict[Node, np.ndarray]]:
+    """A random convolution and its gradients of small integers: all sums are exact."""
+    x, w, settings = draw(seed)
+    image, filters = (of(a.shape, dtype, name) for a, name in ((x, "x"), (w, "w")))
+    y = md.ops.convolution(image, filters, **settings)
+    assert isinstance(y, Node)
+    g = np.random.default_rng(seed).integers(-3, 4, [int(n) for n in y.shape])
+    outputs = of(g.shape, dtype, "g")
+    arrays = {image: x, filters: w, outputs: g}
+    made = [y, *gradient(md.ops.sum(y * outputs), [image, filters])]
+    return made, {node: a.astype(as_dtype(dtype)) for node, a in arrays.items()}
+
+
+def expected_of(seed: int, digits: str) -> list[np.ndarray]:
+    """The same by NumPy in float64, rounded once."""
+    made, feeds = with_gradients(seed, "float64")
+    found = Executable(made, executor="reference").run(feeds)
+    return [a.astype(as_dtype(digits)).astype(np.float64) for a in found]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("dtype", "precision", "digits"), PRECISIONS)
+def test_random_convolutions_are_exact(
+    device: str, dtype: str, precision: str, digits: str
+) -> None:
+    """Of one to three axes, with any padding, strides, dilation and groups."""
+    with on(device, CONVOLUTIONS):
+        for seed in range(4 if device == "emulated" else 40):
+            made, feeds = with_gradients(seed, dtype)
+            run = Executable(
+                made, executor="native", device="cuda", precision=precision, check=True
+            )
+            found = run.run(feeds)
+            assert (
+                sum(run.text({}).count(f"library {name}") for name in CONVOLUTIONS) == 6
+            )  # three, as steps and as launches
+            for one, other in zip(found, expected_of(seed, digits), strict=True):
+                assert one.dtype == as_dtype(dtype)
+                assert np.array_equal(one.astype(np.float64), other), (seed, run.text({}))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("float32", 1e-6), ("tf32", 1e-3), ("mixed_bf16", 1e-2)]
+)
+def test_results_are_near_those_of_float64_and_the_same_in_every_run(
+    device: str, precision: str, tolerance: float
+) -> None:
+    """Of real numbers, by ||y - reference|| / ||reference||: roundings of operands and of the result."""
+    sizes = (6, 13, 12, 16, 24) if device == "emulated" else (32, 28, 27, 64, 96)
+    n, height, width, c, o = sizes
+    x = RNG.normal(size=(n, height, width, c)).astype(np.float32)
+    w = (RNG.normal(size=(3, 3, c, o)) / (3 * np.sqrt(c))).astype(np.float32)
+    image, filters = of(x.shape, "float32", "x"), of(w.shape, "float32", "w")
+    y = md.ops.convolution(image, filters, strides=2, padding="same")
+    made, feeds = [y, *gradient(md.ops.sum(y * y), [image, filters])], {image: x, filters: w}
+    wide = {of(a.shape, "float64", n.name): a.astype(np.float64) for n, a in feeds.items()}
+    first, second = wide
+    exact = md.ops.convolution(first, second, strides=2, padding="same")
+    graphs = [exact, *gradient(md.ops.sum(exact * exact), [first, second])]
+    reference = Executable(graphs, executor="reference").run(wide)
+    with on(device, CONVOLUTIONS):
+        runs = [
+            Executable(made, executor="native", device="cuda", precision=precision).run(feeds)
+            for _ in range(2)
+        ]
+    for one, again, other in zip(*runs, reference, strict=True):
+        assert np.array_equal(one, again)
+        assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
+
+
+@needs_compiler
+def test_a_device_without_the_library_computes_products() -> None:
+    made, feeds = with_gradients(3, "float32")
+    with emulated_device():
+        run = Executable(made, executor="native", device="cuda")
+        found = run.run(feeds)
+        assert "library" not in run.text({}) and "gemm" in run.text({})
+    with emulated_device(functions=CONVOLUTIONS):  # the plan of the other device is not taken
+        run = Executable(made, executor="native", device="cuda")
+        again = run.run(feeds)
+        assert "library wgrad" in run.text({}) and "gemm" not in run.text({})
+    for one, other in zip(found, again, strict=True):
+        assert np.array_equal(one, other)
+    assert "library" not in Executable(made, executor="native").text({})
+
+
+@needs_compiler
+def test_filters_are_turned_once_and_halves_are_stored_once() -> None:
+    """The step forward and the gradient for inputs read the same filters; nothing is kept as float32."""
+    x = of((Dim.symbol("batch"), 9, 8, 8), "float32", "x")
+    first, second = of((3, 3, 8, 8), "float32", "w"), of((1, 1, 8, 5), "float32", "v")
+    inner = md.ops.relu(md.ops.convolution(x, first, padding="same"))
+    y = md.ops.convolution(inner, second)
+    made = [*gradient(md.ops.sum(y * y), [first, second])]
+    with emulated_device(functions=CONVOLUTIONS):
+        run = Executable(made, executor="native", device="cuda", precision="mixed_bf16", check=True)
+        text = run.text({"batch": 4})
+    steps = [line for line in text.splitlines() if line[:3].strip().isdigit()]
+    assert sum("library" in line for line in steps) == 5  # no gradient for x
+    assert sum("move [8, 3, 3, 8] transpose" in line for line in steps) == 1
+    kept = [line for line in text.splitlines() if line.startswith("      keeps")]
+    assert not any("float32[4, 9, 8, 8]" in line for line in kept), text
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_images_give_zeros(device: str) -> None:
+    batch = Dim.symbol("batch")
+    x, w = of((batch, 5, 4, 3), "float32", "x"), of((2, 2, 3, 4), "float32", "w")
+    y = md.ops.convolution(x, w)
+    made = [y, *gradient(md.ops.sum(y * y), [x, w])]
+    feeds = {x: np.ones((0, 5, 4, 3), np.float32), w: np.ones((2, 2, 3, 4), np.float32)}
+    with on(device, CONVOLUTIONS):
+        found = Executable(made, executor="native", device="cuda").run(feeds)
+    assert [a.shape for a in found] == [(0, 4, 3, 4), (0, 5, 4, 3), (2, 2, 3, 4)]
+    assert not found[2].any()
+
+
+def network(**more: Any) -> Any:
+    layers = md.layers
+    return md.Model(
+        [
+            layers.Input((9, 8, 3)),
+            layers.Conv2D(8, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(8, (3, 1), strides=(2, 1), padding="same", activation="tanh"),
+            layers.BatchNorm(),
+            layers.Flatten(),
+            layers.Dense(4),
+        ],
+        loss="cross_entropy",
+        optimizer=md.optim.SGD(0.05, momentum=0.9),
+        seed=2,
+        **more,
+    )
+
+
+@pytest.fixture
+def data() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(11)
+    yield rng.normal(size=(30, 9, 8, 3)).astype(np.float32), rng.integers(0, 4, 30)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+def test_training_takes_the_reference_s_steps(device: str, precision: str, data: Any) -> None:
+    """With a last batch that is smaller, and several steps in one graph.
+
+    In mixed precision the library's results are rounded too, which may change no more than that operands are.
+    """
+    exact = network(executor="reference")
+    exact.fit(*data, batch_size=8, epochs=3, verbose=0)
+    with on(device, CONVOLUTIONS):
+        model = network(device="cuda", precision=precision)
+        model.fit(*data, batch_size=8, epochs=3, verbose=0)
+        assert [model.plan().count(f"library {n}") for n in ("fprop", "dgrad", "wgrad")] == [
+            4,
+            2,
+            4,
+        ]
+        other = network(executor="reference", precision=precision)
+        other.fit(*data, batch_size=8, epochs=3, verbose=0)
+        assert distance(model, other) < max(1e-4, distance(exact, other))
+        again = network(device="cuda", precision=precision)
+        again.fit(*data, batch_size=8, epochs=3, verbose=0)
+        assert distance(model, again) == 0
+        assert "library fprop" in str(model.profile(data[0][:8], data[1][:8]))
+
+
+@needs_compiler
+def test_calls_that_want_more_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = PRODUCT_WORKSPACE + 8
+    monkeypatch.setattr(Emulator, "workspace", lambda self, node: wanted)
+    made, feeds = with_gradients(5, "float32")
+    with emulated_device(functions=CONVOLUTIONS) as engine:
+        Executable(made, executor="native", device="cuda").run(feeds)
+        calls = [n for g in engine.graphs for n in g.nodes if isinstance(n, ConvolutionNode)]
+        assert engine.memory is not None
+        (room,) = {n.workspace for n in calls}
+        (span,) = [s for s in engine.memory.spans() if s[0] <= room < s[1]]
+        assert span[1] - room >= wanted and len(calls) == 3
+
+
+def test_halves_are_rounded_once() -> None:
+    """What the exact test relies on: a sum of integers up to 2^24, rounded to halves."""
+    assert float(ml_dtypes.bfloat16(np.float32(257))) == 256
