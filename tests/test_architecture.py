@@ -56,8 +56,9 @@ HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in
 # The same within a folder: its sub-folders and files, top to bottom.
 ROOMS = {
     "cli": """
-        train evaluate predict export summary doctor tune
-        runs report_page doctor_gpu
+        train search evaluate predict export summary doctor tune
+        searches
+        runs report_page doctor_gpu training_options
         machine commands
         ending arguments
         console

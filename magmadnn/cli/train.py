@@ -2,125 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from magmadnn.compiler.program.precision import PRECISIONS
-from magmadnn.data.augment.pipeline import NAMES as AUGMENTS
-from magmadnn.data.images.folders import MOST_SIZE
-from magmadnn.data.targets import TASKS
-from magmadnn.layers.activations import ACTIVATIONS
-from magmadnn.models import NETWORKS, Network, Preset
-
-from .arguments import AT_LEAST_0, RATE, SHARE, SHARE_OR_0, Parser, columns, one_of, sizes, whole
+from .arguments import Parser, whole
 from .console import Console
 from .runs.training_run import resume_run, start_run
+from .training_options import DATA, MACHINE, NETWORK, Option, add_options, presets_text
 
-_OPTIMIZERS = "sgd adam adamw rmsprop adagrad lars lamb".split()  # those that need no settings
-
-
-def _optimizer(text: str) -> str:
-    return one_of("optimiser", _OPTIMIZERS)(text.lower())
-
-
-Option = tuple[str, Callable[[str], Any], str, str]  # name, reader, what stands for its value, help
-
-_DATA: tuple[Option, ...] = (
-    (
-        "--data",
-        str,
-        "DATA",
-        "mnist (default); a folder with IDX files, CIFAR batches or images; a table as text; an .npz",
-    ),
-    (
-        "--target",
-        columns,
-        "COLUMN,...",
-        "of a table: its name, or its number from 0, or from the end if negative (default: -1)",
-    ),
-    ("--ignore", columns, "COLUMN,...", "of a table: columns to leave out"),
-    (
-        "--features",
-        columns,
-        "COLUMN,...",
-        "of a table: the inputs (default: all columns, but for those that only number the rows)",
-    ),
-    (
-        "--categories",
-        columns,
-        "COLUMN,...",
-        "of a table: numbers that name categories (default: texts are categories)",
-    ),
-    (
-        "--decimal",
-        one_of("decimal sign", (".", ",")),
-        ".|,",
-        "decimal sign of numbers in text (default: .)",
-    ),
-    (
-        "--task",
-        one_of("task", TASKS),
-        "TASK",
-        "classification or regression (default: told from the target)",
-    ),
-    (
-        "--missing",
-        one_of("way", ("mean", "drop")),
-        "mean|drop",
-        "fill missing values with the mean, or leave their rows out (default: they are an error)",
-    ),
-    (
-        "--image-size",
-        whole(1, MOST_SIZE),
-        "N",
-        "of a folder of images: scale each to N x N: its shorter side to N, then the middle",
-    ),
-    (
-        "--augment",
-        one_of("augmentation", AUGMENTS),
-        "standard|none",
-        "standard: images are moved by up to an eighth, colour images mirrored too (default: the preset's)",
-    ),
-    (
-        "--validation-split",
-        SHARE_OR_0,
-        "X",
-        "share of the training rows kept back, by which the best epoch is kept (default: the preset's)",
-    ),
-    (
-        "--test-split",
-        SHARE,
-        "X",
-        "share of the rows that is the test set, where data has none of its own (default: 0.2)",
-    ),
-)
-_NETWORK: tuple[Option, ...] = (
-    ("--preset", str, "NAME", "all of the following at once; see below"),
-    ("--hidden", sizes, "528,528,528", "sizes of the hidden layers"),
-    ("--activation", one_of("activation", ACTIVATIONS), "NAME", "of the hidden layers"),
-    ("--optimizer", _optimizer, "NAME", "sgd, adam, adamw, rmsprop, adagrad, lars or lamb"),
-    ("--lr", RATE, "X", "learning rate of the first step"),
-    ("--weight-decay", AT_LEAST_0, "X", "of the optimiser"),
-    ("--batch-size", whole(1), "N", "samples of a step"),
-    ("--epochs", whole(1), "N", "passes over the training rows"),
-)
 _REFIT = (
     "train anew on all training rows, those kept back too, up to the epoch that was best for these"
 )
 _RUN: tuple[Option, ...] = (
-    (
-        "--device",
-        one_of("device", ("auto", "cpu", "cuda")),
-        "auto|cpu|cuda",
-        "where to compute: a GPU where there is one, unless said otherwise (default: auto)",
-    ),
-    (
-        "--precision",
-        one_of("precision", PRECISIONS),
-        "NAME",
-        "of matrix products: float32, tf32, mixed_bf16, mixed_fp16 or float64 (default: float32)",
-    ),
-    ("--seed", whole(0), "N", "of initial values, order, dropout and splits (default: 0)"),
+    *MACHINE,
     ("--out", str, "DIR", "new folder for the run (default: runs/<time>-<model>)"),
     (
         "--checkpoint-every",
@@ -131,29 +24,18 @@ _RUN: tuple[Option, ...] = (
     ("--resume", str, "DIR", "go on with the run in DIR; nothing else is needed"),
     ("--json", str, "FILE", "write the result to FILE too"),
 )
-_GROUPS = {
-    "data": _DATA,
-    "network and training (defaults: the preset's)": _NETWORK,
-    "run": _RUN,
-}
 
 
 def parser() -> Parser:
     """The arguments of the command."""
     made = Parser(
-        "train", "Train a network, and keep all that comes of it in a folder.", _presets()
+        "train", "Train a network, and keep all that comes of it in a folder.", presets_text()
     )
     made.add_argument("model", nargs="?", metavar="MODEL", help="network (default: mlp)")
-    for title, options in _GROUPS.items():
-        group = made.add_argument_group(title)
-        for name, reader, metavar, about in options:
-            group.add_argument(name, type=reader, metavar=metavar, help=about)
-        if options is _DATA:
-            made.add_images(group)
-        if options is _NETWORK:
-            group.add_argument("--refit", action="store_const", const=True, help=_REFIT)
-        if options is _RUN:
-            made.add_threads(group)
+    add_options(made, "data", DATA)
+    group = add_options(made, "network and training (defaults: the preset's)", NETWORK)
+    group.add_argument("--refit", action="store_const", const=True, help=_REFIT)
+    made.add_threads(add_options(made, "run", _RUN))
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return made
 
@@ -167,42 +49,3 @@ def run(argv: Sequence[str]) -> int:
     arguments = parser().read(argv)
     say = Console(arguments.quiet)
     return start_run(arguments, say) if arguments.resume is None else resume_run(arguments, say)
-
-
-def _presets() -> str:
-    """What the help says about networks and their presets."""
-    lines = []
-    for network in NETWORKS.values():
-        lines.append(f"{network.name}: {network.about}. Its presets:")
-        for name, preset in network.presets.items():
-            use = {}
-            if network.table_preset is not None:
-                use = {network.image_preset: "images", network.table_preset: "tables"}
-            default = f"default for {use[name]}; " if name in use else ""
-            lines.append(f"  {name.ljust(6)} {default}{preset.about}")
-            lines += [f"         {line}" for line in _words(network, preset)]
-    return "\n".join(lines)
-
-
-def _words(network: Network, preset: Preset) -> list[str]:
-    """The options that a preset stands for."""
-    network_own = {
-        "hidden": f"--hidden {','.join(map(str, preset.hidden))} ",
-        "activation": f"--activation {preset.activation} ",
-    }
-    own = "".join(words for name, words in network_own.items() if name in network.options)
-    decay = f" --weight-decay {preset.weight_decay:g}" if preset.weight_decay else ""
-    epochs = f" --epochs {preset.epochs}" if preset.steps is None else ""
-    augment = f" --augment {preset.augment}" if preset.augment != "none" else ""
-    rows = f"--validation-split {preset.validation_split:g}{decay}{augment}"
-    more = [f"dropout {preset.dropout:g}"] if preset.dropout else []
-    more += ["the learning rate falls to 0 along a cosine"] if preset.cosine else []
-    if preset.steps is not None:
-        more += [
-            f"these for {preset.rows:,} rows; epochs make {preset.steps:,} steps, more for more rows"
-        ]
-    return [
-        f"{own}--optimizer {preset.optimizer} --lr {preset.learning_rate:g}",
-        f"--batch-size {preset.batch_size}{epochs} {rows}",
-        *([", ".join(more)] if more else []),
-    ]

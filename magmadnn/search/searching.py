@@ -18,6 +18,7 @@ from magmadnn.training.callbacks import Callback
 from .judging import Judge
 from .methods.choosing import method_of
 from .objectives import Reaches, objectives_of
+from .progress import SearchProgress
 from .spaces.building import Builder, check_fit_parameters
 from .spaces.dimensions import is_number
 from .spaces.space import Point, Space, key_of
@@ -101,7 +102,8 @@ def run(
         callbacks: a function that makes the callbacks of one training.
         fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`.
         method_options: of the method: see the reference.
-        verbose: whether a line is printed for each trial.
+        verbose: whether a line is printed for each trial that is better than all before, and on a terminal
+            how far the search is.
 
     Raises:
         ArgumentError: if an argument or the space cannot be used, `build` ignores a parameter, or the first
@@ -165,8 +167,18 @@ def run(
         if folder is not None:
             judge.learn(outcome for _, outcome in folder.logged.results.values())
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
+        progress = (
+            SearchProgress(judge.names, _planned(method, trials, searched)) if verbose else None
+        )
+        if progress is not None and folder is not None:
+            for job, outcome in folder.logged.results.values():
+                progress.known(job, outcome, judge.scores(outcome))
         with closing(_place(task, workers, trial_seconds, folder)) as place:
-            _Search(judge, folder, verbose).go(schedule, place, total_seconds)
+            try:
+                _Search(judge, folder, progress).go(schedule, place, total_seconds)
+            finally:
+                if progress is not None:
+                    progress.ended()
     finally:
         if folder is not None:
             folder.close()
@@ -190,7 +202,7 @@ class _Search:
 
     judge: Judge
     folder: StudyFolder | None
-    verbose: bool
+    progress: SearchProgress | None
 
     def __post_init__(self) -> None:
         self._failed: set[int] = set()
@@ -222,8 +234,8 @@ class _Search:
         schedule.newly_asked.clear()
 
     def _tell(self, job: Job, outcome: Outcome) -> None:
-        if self.verbose:
-            print(trial_line(job, outcome, self.judge.names), flush=True)
+        if self.progress is not None:
+            self.progress.told(job, outcome, self.judge.scores(outcome))
         if outcome.state == FAILED and job.trial < _HOPELESS:
             self._failed.add(job.trial)
             if len(self._failed) == _HOPELESS:
@@ -242,15 +254,11 @@ def _place(
     return Pool(task, workers or 1, limit, None if folder is None else folder.path)
 
 
-def trial_line(job: Job, outcome: Outcome, objectives: Sequence[str]) -> str:
-    """What is printed when a training has ended."""
-    point = ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in job.point.items()
-    )
-    values = ", ".join(f"{n} {v:.5g}" for n, v in zip(objectives, outcome.values, strict=False))
-    rung = f" after {job.epochs[-1]} epochs" if len(job.epochs) > 1 or job.rung else ""
-    return f"trial {job.trial}{rung}: {values or f'{outcome.state}: {outcome.reason}'}; {point}"
+def _planned(method: str, trials: int | None, space: Space) -> int | None:
+    """How many trials there will be, where that is known."""
+    conditional = any(one.conditions for one in space.dimensions.values())
+    most = None if conditional or method not in ("grid", "random") else space.count
+    return most if trials is None else trials if most is None else min(trials, most)
 
 
 def check_seconds(name: str, value: Any) -> None:

@@ -68,7 +68,7 @@ class Training:
     def of(cls, settings: Settings, data: Dataset) -> Training:
         """The training that settings ask for, on data that was read."""
         data = data.keeping_back(settings.validation_split, settings.seed)
-        return cls(settings, data, _build(settings, data))
+        return cls(settings, data, build_model(settings, data))
 
     @classmethod
     def anew(cls, settings: Settings, data: Dataset) -> Training:
@@ -152,7 +152,7 @@ def _steps(settings: Settings, rows: int) -> int:
     return settings.epochs * -(-kept // settings.batch_size)
 
 
-def _build(settings: Settings, data: Dataset) -> Model:
+def build_model(settings: Settings, data: Dataset) -> Model:
     """The model that settings and data ask for."""
     preparation = data.preparation
     classes = len(preparation.classes)

@@ -33,11 +33,11 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
     """
     settings = Settings.of(arguments)
     out = None if arguments.out is None else expanded(arguments.out)
-    _check_device(settings.device)
+    check_device(settings.device)
     check_place("--json", settings.json)
     if out is not None:
         check_new("--out", out, "another --out, or go on with the run there by --resume")
-    data = _load(settings, settings.data, say, arguments.loader_workers)
+    data = load_data(settings, settings.data, say, arguments.loader_workers)
     settings = replace(
         Settings.of(arguments, data.preparation.input_shape, len(data.x_train)),
         data_sha256=fingerprint(data),
@@ -76,9 +76,9 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
         if settings.json is not None:
             write_json(settings.json, result)
         return 0
-    _check_device(settings.device)
+    check_device(settings.device)
     source = settings.data_folder or settings.data
-    data = _load(settings, source, say, arguments.loader_workers)
+    data = load_data(settings, source, say, arguments.loader_workers)
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
     run = Run(folder, settings, data, say, arguments.loader_workers or 1)
     return train(run, Training.of(settings, data))
@@ -98,7 +98,7 @@ def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:
     return None if arguments.json is None else str(expanded(arguments.json).absolute())
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     """Refuse a device that is not there before data is read, which may take long."""
     found, reason = cuda.available()
     if device == "cuda" and not found:
@@ -123,7 +123,8 @@ def _create(settings: Settings, out: Path | None) -> Path:
             number += 1
 
 
-def _load(settings: Settings, source: str, say: Console, loader_workers: int | None) -> Dataset:
+def load_data(settings: Settings, source: str, say: Console, loader_workers: int | None) -> Dataset:
+    """The data of a run, with lines that say what it is."""
     data = read_dataset(settings, source, loader_workers)
     say(data.description)
     for remark in data.notes:

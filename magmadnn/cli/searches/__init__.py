@@ -1,0 +1,1 @@
+"""A search from the command line: its arguments, its space, what it leaves."""

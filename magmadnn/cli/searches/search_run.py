@@ -1,0 +1,184 @@
+"""A search from the command line: its data, its study, the network that was best, and its figures."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from magmadnn import search
+from magmadnn.cli.console import Console
+from magmadnn.cli.ending import Terminated
+from magmadnn.cli.runs.fitting import build_model
+from magmadnn.cli.runs.outputs import MODEL, as_json, check_new
+from magmadnn.cli.runs.run_rows import check_same_rows, fingerprint
+from magmadnn.cli.runs.settings import Settings, mnist_folder
+from magmadnn.cli.runs.training_run import check_device, load_data
+from magmadnn.cli.runs.units import figures
+from magmadnn.data import Dataset
+from magmadnn.errors import ArgumentError
+from magmadnn.models.baselines import classification_baselines
+from magmadnn.search.study_folder import STUDY
+from magmadnn.storage.disk import is_there
+from magmadnn.storage.durable import write_file
+from magmadnn.storage.places import expanded
+from magmadnn.storage.run_folder import check_links, create_run, read_run
+from magmadnn.training.model.saving import save_model
+
+from .search_arguments import OWN, SearchArguments
+from .space_files import options_of, read_space
+
+RESULT, TABLE = "result.json", "trials.csv"
+_SHARE = 0.2  # that validates where the preset keeps nothing back
+_BESIDE = ("space", "out", "resume", "quiet", "threads", "loader_workers", *OWN)
+
+
+def start_search(arguments: Namespace, say: Console) -> int:
+    """A new search; returns the exit code.
+
+    Raises:
+        MagmaDNNError: if something is wrong with arguments, space, data or the folder.
+    """
+    if arguments.space is None:
+        raise ArgumentError("--space is missing: give the TOML file of what is searched")
+    space = read_space(arguments.space)
+    out = expanded(arguments.out or f"runs/{time.strftime('%Y-%m-%d_%H-%M-%S')}-search")
+    check_new("--out", out, "another --out, or go on with the search there by --resume")
+    given = {k: v for k, v in vars(arguments).items() if v is not None and k not in _BESIDE}
+    if twice := [name for name in space.dimensions if name in given]:
+        raise ArgumentError(f"--{twice[0].replace('_', '-')}: is in the space too; leave one out")
+    settings = Settings.of(Namespace(**given))
+    check_device(settings.device)
+    data = load_data(settings, settings.data, say, arguments.loader_workers)
+    shape, rows = data.preparation.input_shape, len(data.x_train)
+    if not Settings.of(Namespace(**given), shape, rows).validation_split:  # of a preset
+        given.setdefault("validation_split", _SHARE)
+    settings = replace(
+        Settings.of(Namespace(**given), shape, rows),
+        data_sha256=fingerprint(data),
+        data_folder=mnist_folder() if settings.data == "mnist" else None,
+    )
+    if not settings.validation_split:
+        raise ArgumentError(
+            "--validation-split 0: trials are compared on rows that are kept back; give a share above 0"
+        )
+    own = {name: getattr(arguments, name) for name in OWN}
+    own["method"] = own["method"] or "random"
+    made = SearchArguments(settings, given, space, own)
+    create_run(out, made.record())
+    return _go(out, made, data, say)
+
+
+def resume_search(arguments: Namespace, say: Console) -> int:
+    """Go on with the search in a folder; returns the exit code.
+
+    Raises:
+        MagmaDNNError: if there is no such search, arguments contradict its own, or it cannot go on.
+    """
+    folder = expanded(arguments.resume)
+    made = SearchArguments.from_record(read_run(folder), arguments.resume).changed(arguments)
+    check_links(folder)
+    settings = made.settings
+    check_device(settings.device)
+    source = settings.data_folder or settings.data
+    data = load_data(settings, source, say, arguments.loader_workers)
+    check_same_rows(data, settings, source, str(folder), "restore the data, or start a new search")
+    return _go(folder, made, data, say)
+
+
+def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int:
+    """Search, and write what comes of it."""
+    settings, own = made.settings, made.own
+    data = data.keeping_back(settings.validation_split, settings.seed)
+    shape, rows = data.preparation.input_shape, len(data.x_train)
+
+    def build(
+        seed: int,
+        epochs: int = settings.epochs,
+        batch_size: int = settings.batch_size,
+        **point: Any,
+    ) -> Any:
+        chosen = options_of(point, settings.hidden)
+        options = Namespace(
+            **{**made.given, **vars(chosen), "epochs": epochs, "batch_size": batch_size}
+        )
+        return build_model(replace(Settings.of(options, shape, rows), seed=seed), data)
+
+    options: dict[str, Any] = {"prepared": True}
+    if settings.augment != "none":
+        options["augment"] = settings.augment
+    say(f"\n{settings.model}, {own['method']}: {_space_words(made)}")
+    say(f"output in {folder}")
+    try:
+        study = search.run(
+            build,
+            dict(made.space.dimensions),
+            *data.train(),
+            method=own["method"],
+            objective=_objective(own["objective"], data),
+            trials=own["trials"],
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            until=made.until,
+            total_epochs=own["total_epochs"],
+            total_seconds=own["total_seconds"],
+            validation_split=settings.validation_split,
+            out=folder,
+            resume=is_there(folder / STUDY),
+            seed=settings.seed,
+            workers=own["workers"],
+            trial_seconds=own["trial_seconds"],
+            fit_options=options,
+            method_options=made.method_options,
+            verbose=not say.quiet,
+        )
+    except (KeyboardInterrupt, Terminated):
+        say(f"what has ended is kept; go on with: magmadnn search --resume {folder}")
+        raise
+    study.table().to_csv(folder / TABLE)
+    write_file(folder / RESULT, as_json(_result(study, folder, data, say)))
+    say(f"table in {folder / TABLE}; pictures: magmadnn search report {folder}")
+    return 0
+
+
+def _result(study: search.Study, folder: Path, data: Dataset, say: Console) -> dict[str, Any]:
+    """The best network is written, and its figures on the test rows, which no trial has seen."""
+    counts = {"trials": len(study.trials), "failed": sum(not t.values for t in study.trials)}
+    if len(study.objectives) > 1:
+        numbers = [trial.number for trial in study.pareto()]
+        say(f"trials that no other one is better than: {', '.join(map(str, numbers))}")
+        return {**counts, "front": " ".join(map(str, numbers))}
+    best = study.best
+    model = study.model()
+    save_model(model, folder / MODEL)
+    test = figures(model, data.preparation, *data.test(), data.y_test)
+    result = {
+        **counts,
+        "best_trial": best.number,
+        **{f"validation_{k}": v for k, v in best.metrics.items() if not k.startswith("train_")},
+        **{f"test_{name}": value for name, value in test.items()},
+        **{f"best_{name}": str(value) for name, value in best.point.items()},
+        "parameters_sha256": best.parameters_sha256,
+    }
+    shown = ", ".join(f"{n} {v:.5g}" for n, v in result.items() if n.startswith("test_"))
+    say(f"the best is trial {best.number}; on the test rows: {shown}")
+    if data.preparation.task == "classification" and len(data.preparation.input_shape) == 1:
+        (x, y), (xt, yt) = data.train(), data.test()
+        simple = classification_baselines(x, y, xt, yt, len(data.preparation.classes))
+        named = ", ".join(f"{name} {value:.4f}" for name, value in simple.items())
+        say(f"simple methods on the same rows: {named}")
+    return result
+
+
+def _objective(text: str | None, data: Dataset) -> Any:
+    """What is searched for: names with commas between; accuracy of classes, the loss of quantities."""
+    if text is None:
+        return "accuracy" if data.preparation.classes else "loss"
+    names = [name.strip() for name in text.split(",")]
+    return names if len(names) > 1 else names[0]
+
+
+def _space_words(made: SearchArguments) -> str:
+    return ", ".join(f"{name} {one.text}" for name, one in made.space.dimensions.items())

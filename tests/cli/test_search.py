@@ -1,0 +1,187 @@
+"""`magmadnn search`: a study from a file of a space, going on with it, and its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import magmadnn as md
+from magmadnn.cli.searches.space_files import options_of, read_space
+
+SPACE = """
+lr = {log_uniform = [1e-3, 1e-1]}
+units = {choice = [5, 7]}
+layers = {integer = [1, 2]}
+batch-size = {start = 16, stop = 48, step = 16}
+"""
+QUICK = "--epochs 2 --seed 5 --out study --trials 6".split()
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    (tmp_path / "space.toml").write_text(SPACE)
+    return tmp_path / "space.toml"
+
+
+def test_a_search_leaves_table_network_and_result(command, soils, space, tmp_path) -> None:
+    done = command("search", "mlp", "--data", soils, "--space", space, *QUICK)
+    assert (done.code, done.err) == (0, "")
+    assert "6 of 6 trials, best accuracy" in done.out
+    assert "simple methods on the same rows: majority_accuracy" in done.out
+    rows = (tmp_path / "study" / "trials.csv").read_text().splitlines()
+    assert rows[0].startswith("trial,state,lr,units,layers,batch_size,accuracy,epochs,loss,")
+    assert len(rows) == 7
+    result = json.loads((tmp_path / "study" / "result.json").read_text())
+    study = md.search.load(tmp_path / "study")
+    assert result["best_trial"] == study.best.number
+    assert result["parameters_sha256"] == study.best.parameters_sha256
+    best = study.best.point
+    dense = [
+        layer for layer in md.load(tmp_path / "study" / "model").layers if "dense" in layer.label
+    ]
+    assert [layer.units for layer in dense[:-1]] == [best["units"]] * best["layers"]
+    evaluated = command("evaluate", "study", "--data", soils)
+    assert evaluated.code == 0
+    again = command("search", "mlp", "--data", soils, "--space", space, *QUICK)
+    assert again.code == 2 and "give another --out, or go on with the search" in again.err
+
+
+def test_a_trial_is_the_training_of_train(command, soils, tmp_path) -> None:
+    """The network of a point is the one that `train` makes of the same options."""
+    (tmp_path / "one.toml").write_text(
+        "lr = {choice = [0.03, 0.01]}\nhidden = {choice = [[6, 5], [4]]}"
+    )
+    done = command(
+        *("search", "--data", soils, "--space", "one.toml", "--method", "grid", "--epochs", 3),
+        *("--objective", "loss", "--batch-size", 16, "--out", "s", "--validation-split", 0.3),
+    )
+    assert done.code == 0, done.err
+    study = md.search.load("s")
+    trial = study.trials[2]
+    assert trial.point == {"lr": 0.01, "hidden": (6, 5)}
+    seed = json.loads(Path("s/run.json").read_text())["arguments"]["training"]["seed"]
+    assert seed == 0
+    assert {t.state for t in study.trials} == {"done"}
+
+
+def test_a_search_of_quantities_and_several_objectives(command, prices, space) -> None:
+    done = command(
+        *("search", "--data", prices, "--space", space, "--objective", "rmse, min epochs"),
+        *("--validation-split", 0.2, *QUICK),
+    )
+    assert done.code == 0, done.err
+    assert "trials that no other one is better than" in done.out
+    assert "front" in json.loads(Path("study/result.json").read_text())
+
+
+def test_a_search_goes_on_with_more_trials(command, soils, space, tmp_path) -> None:
+    command("search", "--data", soils, "--space", space, *QUICK)
+    before = Path("study/trials.csv").read_text()
+    done = command("search", "--resume", "study", "--trials", 8)
+    assert done.code == 0, done.err
+    assert "8 of 8 trials" in done.out
+    after = Path("study/trials.csv").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == 9
+    changed = command("search", "--resume", "study", "--lr", "0.5")
+    assert changed.code == 2 and "--lr cannot be changed where a search goes on" in changed.err
+    assert command("search", "--resume", "nothing").code == 2
+    assert "not of a training" in command("train", "--resume", "study").err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_search_that_is_ended_goes_on(start, command, soils, space, sent) -> None:
+    arguments = ["search", "--data", soils, "--space", space, *QUICK[:-1], 12, "--workers", 2]
+    process = start(*arguments)
+    log, begun = Path("study/trials.log"), time.monotonic()
+    while time.monotonic() < begun + 60 and (not log.exists() or log.read_bytes().count(b"\n") < 4):
+        time.sleep(0.01)
+    os.kill(process.pid, sent)
+    out, _ = process.communicate()
+    if sent == signal.SIGTERM and process.returncode != 0:
+        assert process.returncode == 128 + sent
+        assert "go on with: magmadnn search --resume study" in out
+    assert command("search", "--resume", "study", "--quiet").code == 0
+    ended = md.search.load("study").table().without_times().to_csv()
+    whole = [*arguments[: arguments.index("--out")], "--out", "whole", "--trials", 12]
+    assert command(*whole, "--quiet").code == 0
+    assert ended == md.search.load("whole").table().without_times().to_csv()
+
+
+def test_a_report_is_a_table_and_a_page(command, draw, soils, space, tmp_path) -> None:
+    command("search", "--data", soils, "--space", space, *QUICK, "--quiet")
+    done = command("search", "report", "study")
+    assert done.code == 0, done.err
+    assert "report in study/report/index.html" in done.out
+    assert (tmp_path / "study" / "report" / "index.html").exists()
+    assert command("search", "report", "study", "--csv", "t.csv", "--quiet").out == ""
+    assert Path("t.csv").read_text() == Path("study/trials.csv").read_text()
+    assert command("search", "report", "nothing").code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lr = 3 = 4", "is no TOML"),
+        ("lrr = {uniform = [0, 1]}", "did you mean 'lr'?"),
+        ("lr = {uniform = [1, 0]}", "space: lr: uniform: low 1 is above high 0"),
+        ("lr = {uniforn = [1, 0]}", "did you mean 'uniform'?"),
+        ("lr = [0.1, 0.2]", "there is nothing to search"),
+        ("lr = 0.1", "there is nothing to search"),
+        ("lr = {choice = [1, 2]}\nlearning_rate = {choice = [1]}", "lr is there twice"),
+        ("hidden = {choice = [[1], [2]]}\nunits = 3", "leave one out"),
+    ],
+)
+def test_wrong_spaces_are_refused(command, soils, tmp_path, text: str, words: str) -> None:
+    (tmp_path / "space.toml").write_text(text)
+    done = command("search", "--data", soils, "--space", "space.toml", *QUICK)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--space is missing"),
+        (["--space", "space.toml", "--lr", "0.1"], "--lr: is in the space too"),
+        (["--space", "space.toml", "--validation-split", "0"], "trials are compared on rows"),
+        (["--space", "space.toml", "--method", "bayes"], "method 'bayes' is not known"),
+        (["--space", "space.toml", "--until", "accuracy"], "such as accuracy=0.98"),
+        (["--space", "space.toml", "--objective", "acuracy"], "acuracy"),
+        (["--space", "nothing.toml"], "nothing.toml"),
+        (["--space", "space.toml", "--method", "grid"], "lr is a range of real numbers"),
+        (["--space", "space.toml", "--eta", "3"], "eta"),
+    ],
+)
+def test_wrong_arguments_are_refused(command, soils, space, options, words: str) -> None:
+    done = command("search", "--data", soils, *options, *QUICK)
+    assert done.code == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_point_as_options() -> None:
+    assert vars(options_of({"units": 9, "layers": 2, "lr": 0.1}, (5,))) == {
+        "hidden": (9, 9),
+        "lr": 0.1,
+    }
+    assert options_of({"layers": 3}, (5, 4)).hidden == (5, 5, 5)
+    assert options_of({"units": 3}, (5, 4)).hidden == (3, 3)
+    assert options_of({"hidden": 3}, (5, 4)).hidden == (3,)
+
+
+def test_conditions_stand_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(
+        'optimizer = {choice = ["adam", "sgd"]}\n'
+        'weight_decay = {uniform = [0.0, 0.1], when = {optimizer = "sgd"}}\n'
+    )
+    space = read_space(str(tmp_path / "s.toml"))
+    assert space.point_at([0.2, 0.5]) == {"optimizer": "adam"}
+    assert space.point_at([0.7, 0.5]) == {"optimizer": "sgd", "weight_decay": 0.05}
