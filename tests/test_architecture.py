@@ -100,7 +100,7 @@ ROOMS = {
         cuda
         profile
         cpu
-        agreement watch threads variables
+        agreement watch threads variables step_memory
     """,
     "runtime.cuda": """
         running

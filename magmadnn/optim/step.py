@@ -13,12 +13,14 @@ from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.runtime import Executable
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .courses import Looked, StepCourse
 from .inputs import Settings
 from .loss_scaling import LossScale
+from .memory_check import refuse_too_large
 from .parts import Transform
 from .records import Setting
 from .slices import StepSlices
@@ -157,6 +159,26 @@ class Step:
     def room(self) -> Room | None:
         """What there is for data where the step runs; None where it reads the host's memory."""
         return self._executable.room
+
+    def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
+        """The memory that a step takes for these sizes of dimensions; None where NumPy runs it."""
+        found = self._executable.memory(sizes)
+        held = [self._count, *self._slots.values()]
+        return None if found is None else found.with_state([slot.node for slot in held])
+
+    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
+        """Look whether a step of a batch has room where it runs.
+
+        Args:
+            what: for the message.
+            feeds: arrays of one row for the placeholders.
+            batch_size: rows of a batch.
+
+        Raises:
+            OutOfMemoryError: if not; says which batch has.
+        """
+        fed = as_feeds(feeds) | self._settings.feeds(0 if self._settings.fixed else self.count)
+        refuse_too_large(self._executable, what, self._executable.sizes(fed), batch_size)
 
     @property
     def count(self) -> int:

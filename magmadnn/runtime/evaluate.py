@@ -6,21 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
 from magmadnn.graph.body import unrolled
 from magmadnn.graph.drawing.diagram import Diagram, diagram_of_program
-from magmadnn.graph.node import Node, Updated
+from magmadnn.graph.node import VARIABLE, Node, Updated
 from magmadnn.graph.op import Array
 from magmadnn.graph.program import Program
+from magmadnn.memory import Kind
+from magmadnn.memory.pool import POOLS
 from magmadnn.memory.room import Room
+from magmadnn.storage.machine_memory import available_bytes
 
 from .agreement import ALONE, Agreement, agreement
 from .binding import Bindings, bind
 from .indices import Indices
 from .places import device_of
 from .reference import Watch, compute, run
+from .step_memory import StepMemory
+from .variables import tensor_of
 from .watch import FiniteWatch
 
 if TYPE_CHECKING:
@@ -179,6 +185,33 @@ class Executable:
         from .cuda.running.slices import held_bytes
 
         return Room(self.device, lambda: held_bytes(self.cuda))
+
+    def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
+        """The memory that a run takes for these sizes; None where NumPy runs it."""
+        return self._runner.memory(sizes) if self.executor == "native" else None
+
+    def missing_bytes(self, sizes: Mapping[str, int]) -> int:
+        """What a run takes beside what is there, at least; 0 where it was laid out before, and for NumPy."""
+        if self.executor != "native" or self._has_run(sizes):
+            return 0
+        found = self._runner.memory(sizes, workspace=False)
+        variables = [node for node in self.program.nodes() if node.op is VARIABLE]
+        there = self.device is None or all(tensor_of(n).memory.device_valid for n in variables)
+        return found.total - (found.parameters if there else 0)
+
+    def _has_run(self, sizes: Mapping[str, int]) -> bool:
+        if self.device is None or self._runner.has_run(sizes):
+            return self._runner.has_run(sizes)
+        from .cuda.running.slices import has_sliced
+
+        return has_sliced(self.cuda, sizes)
+
+    def free_bytes(self) -> int:
+        """Memory that is left where it runs."""
+        if self.device is None:
+            return available_bytes()
+        free, total = device_memory(self.device).free_and_total()
+        return (total if free is None else free) + POOLS[Kind.DEVICE].report().pooled
 
     def run(
         self, feeds: Mapping[Node, Any], watch: Watch | None = None, guard: bool = False

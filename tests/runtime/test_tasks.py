@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from magmadnn.runtime.cpu.tasks import _cut, _even, _halves, even_parts
+from magmadnn.runtime.cpu.cuts import even_ends, even_parts, halves, shrinking_ends
 
 
 @pytest.mark.parametrize("length", [1, 6, 47, 100, 528, 784, 2051])
@@ -17,7 +17,7 @@ from magmadnn.runtime.cpu.tasks import _cut, _even, _halves, even_parts
 def test_parts_cover_everything_and_shrink(
     length: int, step: int, least: float, threads: int
 ) -> None:
-    ends = _cut(length, step, threads, least)
+    ends = shrinking_ends(length, step, threads, least)
     sizes = [b - a for a, b in pairwise((0, *ends))]
     assert ends[-1] == length
     assert all(end % step == 0 for end in ends[:-1])
@@ -29,16 +29,16 @@ def test_no_thread_is_left_with_much_more_than_its_share() -> None:
     """Threads draw parts one after the other; who comes late finds small ones."""
     for threads in (2, 4):
         busy = [0.0] * threads
-        for start, end in pairwise((0, *_cut(528, 16, threads, 16))):
+        for start, end in pairwise((0, *shrinking_ends(528, 16, threads, 16))):
             busy[busy.index(min(busy))] += end - start
         assert max(busy) <= 528 / threads + 16
 
 
 def test_two_threads_share_the_eleventh_of_eleven_tiles() -> None:
-    ends = _cut(528, 48, 2, 48)
+    ends = shrinking_ends(528, 48, 2, 48)
     parts = [(float(b - a), {"column0": a, "column1": b}) for a, b in pairwise((0, *ends))]
     busy = [0.0, 0.0]
-    for cost, _ in [*parts[:-1], *_halves(parts[-1], "row", 100, 8)]:
+    for cost, _ in [*parts[:-1], *halves(parts[-1], "row", 100, 8)]:
         busy[busy.index(min(busy))] += cost
     assert max(busy) <= 528 / 2 + 2  # halves of 100 rows are 48 and 52
 
@@ -49,7 +49,7 @@ def test_two_threads_share_the_eleventh_of_eleven_tiles() -> None:
 )
 def test_a_part_is_halved_where_that_pays(cost: float, length: int, ends: list[int]) -> None:
     slots = {"column0": 480, "column1": 528}
-    parts = _halves((cost, slots), "row", length, 8)
+    parts = halves((cost, slots), "row", length, 8)
     assert [part["row1"] for _, part in parts] == ends
     assert [part["row0"] for _, part in parts] == [0, *ends[:-1]]
     assert all(part.items() >= slots.items() for _, part in parts)
@@ -67,7 +67,7 @@ def test_copies_are_cut_evenly(rows: int, columns: int, threads: int) -> None:
 @pytest.mark.parametrize("length", [1, 63, 64, 130, 528, 784, 2051])
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
 def test_rows_of_a_vector_are_cut_into_equal_parts(length: int, parts: int) -> None:
-    ends = _even(length, 64, parts)
+    ends = even_ends(length, 64, parts)
     sizes = [b - a for a, b in pairwise((0, *ends))]
     assert ends[-1] == length
     assert len(ends) <= parts

@@ -17,6 +17,7 @@ from .native_plan import NativePlan
 from .verify_memory import verify_memory
 
 _ALIGNMENT = 64  # of every value, as kernels read whole vectors
+_KEPT = 4  # arenas of a plan: what asks how large one is comes before what lays it out
 
 
 def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
@@ -26,11 +27,17 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
         GraphError: if a check of them fails.
         ShapeError: for a maximum or minimum of no elements.
     """
+    kept, key = plan.arenas, tuple(sorted(sizes.items()))
+    if key in kept:
+        return kept[key]
     check_choices(plan.choices, sizes)
     found = _laid_out(plan, sizes)
     if plan.verified:
         bases = plan.layouts.bases
         verify_memory(found.lives, plan.work, bases, name="plan_memory", rooms=found.rooms)
+    while len(kept) >= _KEPT:
+        kept.pop(next(iter(kept)), None)
+    kept[key] = found
     return found
 
 
@@ -46,7 +53,7 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
         for node in work.placed:
             if node in plan.in_place:
                 continue
-            nbytes = _nbytes(node, sizes)
+            nbytes = nbytes_of(node, sizes)
             start = free.take(_room(nbytes))
             life = Life(node, start, nbytes, work.phase, last.get(node, work.phase))
             lives.append(life)
@@ -61,7 +68,8 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     return Arena(tuple(lives), end, apart, tuple(rooms))
 
 
-def _nbytes(node: Node, sizes: Mapping[str, int]) -> int:
+def nbytes_of(node: Node, sizes: Mapping[str, int]) -> int:
+    """Bytes of a value, for sizes that are known."""
     return math.prod(bind_shape(node.shape, sizes)) * node.dtype.itemsize
 
 

@@ -18,6 +18,8 @@ from magmadnn.graph.dim import Size
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import Program
 
+from .arena import Arena
+
 
 @dataclass(frozen=True, eq=False)
 class NativePlan:
@@ -33,6 +35,7 @@ class NativePlan:
         verified: whether places in memory are checked too, for each set of sizes.
         choices: reductions that are looked at before a run, with sizes that must not be 0.
         loops: the plan of each loop.
+        arenas: where values lie for the sizes that were asked for last (`arena_of`).
     """
 
     program: Program
@@ -44,6 +47,7 @@ class NativePlan:
     verified: bool = False
     choices: tuple[Choice, ...] = ()
     loops: Mapping[Node, LoopPlan] = field(default_factory=dict)
+    arenas: dict[tuple[tuple[str, int], ...], Arena] = field(default_factory=dict)
 
     @property
     def kernels(self) -> int:

@@ -14,6 +14,7 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.plan.frames import frames_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
@@ -31,6 +32,7 @@ from magmadnn.graph.node import (
 from magmadnn.graph.op import Array, Op
 from magmadnn.memory import Kind
 from magmadnn.runtime.agreement import ALONE, Agreement
+from magmadnn.runtime.step_memory import StepMemory, step_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, tensor_of
 
@@ -346,6 +348,11 @@ def _contiguous(array: Array) -> Array:
     return np.require(array, requirements=("C", "ALIGNED"))
 
 
+def _no_function(work: Work) -> Action:
+    """In place of what computes a step, where none is computed."""
+    raise AssertionError(work)
+
+
 class NativeRunner:
     """A plan and the layouts that it was run with lately."""
 
@@ -395,6 +402,21 @@ class NativeRunner:
         by_numpy = [w for w in self.plan.work if w.lowered is not None and not is_native(w)]
         lines = [f"# by NumPy, since SciPy is not installed: {w.region}" for w in by_numpy]
         return "\n".join([describe(self.plan, sizes), *lines])
+
+    def memory(self, sizes: Mapping[str, int], workspace: bool = True) -> StepMemory:
+        """What a step takes; without `workspace` its kernels need not be looked at."""
+        plan, threads = self.plan, thread_count()
+        if not workspace:
+            return step_memory(plan, sizes)
+        frames = frames_of(plan, sizes)
+        rooms = {r.node: np.empty(r.nbytes, np.uint8) for r in arena_of(plan, sizes).rooms}
+        tasks = Tasks(plan, frames, sizes, threads, _no_function, (), rooms, compiled=False)
+        return step_memory(plan, sizes, workspace=tasks.workspace_bytes)
+
+    def has_run(self, sizes: Mapping[str, int]) -> bool:
+        """Whether there is memory for a step of these sizes already."""
+        wanted = sorted(sizes.items())
+        return any(sorted(made.sizes.items()) == wanted for made in self._kept.values())
 
     def run(
         self,

@@ -7,6 +7,7 @@ of threads.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,7 +25,7 @@ from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.llvm.gemm.cuts import for_joined_rows
-from magmadnn.compiler.llvm.gemm.gemm import tile_for
+from magmadnn.compiler.llvm.gemm.gemm import gemm_used_bytes, tile_for
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
@@ -42,6 +43,7 @@ from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
+from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends
 from .host_call import HostCall
 from .lapack import function_of, is_native
 from .products import Part, Product, untried
@@ -50,7 +52,6 @@ from .slot_values import slot_values
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
-_LEAST_ELEMENTS = 20_000
 _LEAST_READ = (
     80_000  # elements of a matrix times a vector: it takes as long as it takes to read them
 )
@@ -58,7 +59,6 @@ _LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all 
 _STACKED_PARTS = 4  # products of a stack for each thread, from which on none is cut
 _TURNED = 4  # times as many rows as columns, before a product with B transposed is cut by rows
 _COLUMN_STEP = 64  # of kernels other than products, in which rows may be cut anywhere
-_SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ class Tasks:
         beside: Iterable[Kernel] = (),
         rooms: Mapping[Node, Array] = MappingProxyType({}),
         moving: Collection[Node] = (),
+        *,
+        compiled: bool = True,
     ) -> None:
         """Find kernels for the sizes, and compile them.
 
@@ -103,6 +105,7 @@ class Tasks:
             beside: kernels that are needed too; compiled together they take less time.
             rooms: memory for partial results, by the first value that a step stores.
             moving: values whose addresses are among `patches`, beside placeholders.
+            compiled: False for `workspace_bytes` alone.
         """
         self.plan, self.arrays, self.sizes, self.threads = plan, arrays, sizes, threads
         self.patches: list[Patch] = []
@@ -124,10 +127,32 @@ class Tasks:
         self._rooms: list[Array] = []  # for them; other phases use them again
         self._taken = 0  # by that phase
         self._joins: list[Task] = []  # of partial results, in the phase that is made
+        if not compiled:
+            return
         needed = [lowered.kernel for lowered in self._lowered.values()]
         needed += [blocks.last for blocks in self._blocks.values()]
         needed += [*(shared.copying.kernel for shared in self._shared.values()), *beside]
         load(needed, cache=kernel_cache())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What kernels touch beside their operands: scratch memory of each thread, copies of factors."""
+        own = max((self._used(work) for work in self._lowered), default=0)
+        copies = Counter(work.phase for work in self._shared)
+        room = max((shared.layout.nbytes for shared in self._shared.values()), default=0)
+        return self.threads * own + max(copies.values(), default=0) * room
+
+    def _used(self, work: Work) -> int:
+        kernel, values = self._lowered[work].kernel, self._values[work]
+        if not isinstance(kernel, Gemm):
+            return scratch_bytes(kernel, host())
+        rows, columns = values["row1"], values["column1"]
+        if work in self._products:  # a thread has some of them
+            if _cut_along(work, values) == "row":
+                rows = -(-rows // self.threads)
+            else:
+                columns = -(-columns // self.threads)
+        return gemm_used_bytes(kernel, host(), rows, columns, values["k"])
 
     def _selected(self, work: Work) -> Lowered:
         """The step with the kernel that suits its sizes."""
@@ -333,7 +358,7 @@ class Tasks:
         values = self._values[work]
         rows, columns = values["row1"], values["column1"]
         kernel = self._lowered[work].kernel
-        least = _LEAST_PRODUCTS if "k" in values else _LEAST_ELEMENTS
+        least = _LEAST_PRODUCTS if "k" in values else LEAST_ELEMENTS
         if isinstance(kernel, Gemv):
             least = _LEAST_READ
         cost = rows * columns * values.get("k", 1) * values.get("outer1", 1) / least
@@ -360,16 +385,16 @@ class Tasks:
                 step, across = across, step
             worth = _LEAST_TILES * step if by_row else step
         if isinstance(kernel, Gemv | Columns):  # long parts, that the CPU sees coming
-            ends = _even(length, step, min(self.threads, int(cost)))
+            ends = even_ends(length, step, min(self.threads, int(cost)))
         else:
-            ends = _cut(length, step, self.threads, max(worth, length / cost))
+            ends = shrinking_ends(length, step, self.threads, max(worth, length / cost))
         parts = [
             (cost * (end - start) / length, {f"{name}0": start, f"{name}1": end})
             for start, end in pairwise((0, *ends))
         ]
         if across and not work.region.numbers:
             other = "column" if by_row else "row"
-            parts[-1:] = _halves(parts[-1], other, values[f"{other}1"], across)
+            parts[-1:] = halves(parts[-1], other, values[f"{other}1"], across)
         return parts
 
     def _stacked(self, work: Work, node: Node, cost: float) -> list[Part]:
@@ -412,7 +437,7 @@ class Tasks:
         step = tile.rows if name == "row" else tile.columns
         length = values[f"{name}1"]
         threads = -(-self.threads // count)
-        ends = _cut(length, step, threads, max(_LEAST_TILES * step, length / cost))
+        ends = shrinking_ends(length, step, threads, max(_LEAST_TILES * step, length / cost))
         return [
             (cost * (end - start) / length, {**whole, f"{name}0": start, f"{name}1": end})
             for start, end in pairwise((0, *ends))
@@ -447,45 +472,3 @@ def _cut_along(work: Work, values: Mapping[str, int]) -> str:
     turned = work.lowered is not None and getattr(work.lowered.kernel, "transpose_b", False)
     long = values["row1"] >= values["column1"] * (_TURNED if turned else 1)
     return "row" if long or work.region.numbers else "column"
-
-
-def _even(length: int, step: int, parts: int) -> list[int]:
-    """Where equal parts of `length` end: multiples of `step`, about."""
-    ends = [min(round(length * k / parts / step) * step, length) for k in range(1, parts)]
-    return sorted({*ends, length} - {0})
-
-
-def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:
-    """Rows of a matrix that is only copied, in one part for each thread if it is large enough."""
-    parts = max(1, min(threads, rows * columns // _LEAST_ELEMENTS))
-    return list(pairwise(rows * k // parts for k in range(parts + 1)))
-
-
-def _cut(length: int, step: int, threads: int, least: float) -> list[int]:
-    """Where parts of `length` end: multiples of `step`, each part smaller than the one before.
-
-    Threads that take parts in turn end at about the same time, whatever held one of them up, and yet few
-    parts are needed. None is smaller than `least`, about.
-    """
-    ends, at = list[int](), 0
-    while at < length:
-        size = max((length - at) / (threads * _SHARE), least)
-        at += max(round(size / step), 1) * step
-        if length - at < least / 2:
-            at = length
-        ends.append(min(at, length))
-    return ends
-
-
-def _halves(part: Part, name: str, length: int, step: int) -> list[Part]:
-    """A part of a product cut once more, across, at a multiple of `step`, if it is worth two.
-
-    Tiles are up to 48 columns wide, so a matrix has few of them: of 11 one thread would compute six, and
-    another wait for the sixth.
-    """
-    cost, slots = part
-    ends = _even(length, step, 2 if cost >= 2 else 1)
-    return [
-        (cost * (end - start) / length, {**slots, f"{name}0": start, f"{name}1": end})
-        for start, end in pairwise((0, *ends))
-    ]

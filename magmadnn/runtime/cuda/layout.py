@@ -9,12 +9,13 @@ import numpy as np
 
 from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler.kernels.formula import DTYPES
-from magmadnn.compiler.plan.memory import arena_of
+from magmadnn.compiler.plan.frames import frames_of
+from magmadnn.compiler.plan.memory import arena_of, nbytes_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import CONSTANT, VARIABLE, Node, follows_sizes, value_for
-from magmadnn.graph.op import Array, Op
+from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.memory.foreign import OnDevice
 from magmadnn.memory.usage import in_units
@@ -42,6 +43,36 @@ class Place(NamedTuple):
     address: int | None
 
 
+def places_of(
+    plan: NativePlan, sizes: Mapping[str, int], own: Sequence[Node]
+) -> tuple[dict[Node, int], dict[Node, Span], int]:
+    """Offsets of values and of rooms for partial results in one piece of memory, and how large that is.
+
+    Args:
+        plan: what is run.
+        sizes: of symbolic dimensions.
+        own: the values that have memory of their own: no views, and nothing that lies in a variable.
+    """
+    arena = arena_of(plan, sizes)
+    lives = {life.node: life for life in arena.lives}
+    shared = arena.apart > _APART_BYTES
+    end = arena.nbytes if shared else 0
+    offsets, rooms = dict[Node, int](), dict[Node, Span]()
+    for node in own:
+        if shared and node in lives:
+            offsets[node] = lives[node].start
+        else:
+            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            offsets[node], end = start, start + max(nbytes_of(node, sizes), 1)
+    for room in arena.rooms:
+        start = room.start
+        if not shared:
+            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            end = start + room.nbytes
+        rooms[room.node] = start, start + room.nbytes
+    return offsets, rooms, end
+
+
 class Layout:
     """Addresses of all values on a device.
 
@@ -51,7 +82,7 @@ class Layout:
 
     def __init__(self, plan: NativePlan, sizes: Mapping[str, int], device: int) -> None:
         self.plan, self.sizes, self.device = plan, dict(sizes), device
-        self.frames: dict[Node, Array] = {}
+        self.frames = frames_of(plan, sizes)
         self._memory = device_memory(device)
         self._offsets: dict[Node, int] = {}
         self._rooms: dict[Node, Span] = {}  # of partial results, in the arena
@@ -60,7 +91,6 @@ class Layout:
         self._targets = {target for target, _ in plan.program.updates}
         self._places: dict[Node, Place] = {}  # of variables that are on this device
         self._mirrors: dict[Node, MemoryManager] = {}  # of others
-        self._frame_all(nodes)
         self._arena = self._allocated(max(self._place(), 1))
         self._base = self._arena.device_pointer(write=True)
         self._held: list[MemoryManager] = []
@@ -69,39 +99,15 @@ class Layout:
 
     # --- places -----------------------------------------------------------------------------------
 
-    def _frame_all(self, nodes: Sequence[Node]) -> None:
-        stored = {node for work in self.plan.work for node in work.placed}
-        for node in nodes:
-            if self.plan.layouts.is_view(node):
-                if node.inputs[0] in self.frames:  # else it is a view of a value that is not stored
-                    self.frames[node] = self.viewed(node, self.frames[node.inputs[0]])
-            elif node in stored or not isinstance(node.op, Op):
-                self.frames[node] = np.empty(bind_shape(node.shape, self.sizes), node.dtype)
-
     def viewed(self, node: Node, source: Array) -> Array:
         """A view of a value, by the rules of NumPy."""
         return self.plan.layouts.seen(node, source, self.sizes)
 
     def _place(self) -> int:
         """Offsets in the arena; how large it is."""
-        arena = arena_of(self.plan, self.sizes)
-        lives = {life.node: life for life in arena.lives}
-        shared = arena.apart > _APART_BYTES
-        end = arena.nbytes if shared else 0
-        for node, frame in self.frames.items():
-            if self.plan.layouts.is_view(node) or self._variable_of(node) is not None:
-                continue
-            if shared and node in lives:
-                self._offsets[node] = lives[node].start
-            else:
-                start = -(-end // _ALIGNMENT) * _ALIGNMENT
-                self._offsets[node], end = start, start + max(frame.nbytes, 1)
-        for room in arena.rooms:
-            start = room.start
-            if not shared:
-                start = -(-end // _ALIGNMENT) * _ALIGNMENT
-                end = start + room.nbytes
-            self._rooms[room.node] = start, start + room.nbytes
+        own = [n for n in self.frames if not self.plan.layouts.is_view(n)]
+        own = [n for n in own if self._variable_of(n) is None]
+        self._offsets, self._rooms, end = places_of(self.plan, self.sizes, own)
         return end
 
     def _variable_of(self, node: Node) -> Node | None:

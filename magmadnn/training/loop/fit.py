@@ -103,6 +103,7 @@ class Fit:
         self.completed = False
         self.tells_end = True
         self._made_slices: dict[int, StepSlices | None] = {}
+        self._fitting: set[int] = set()  # sizes of batches whose steps have room
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self._next: PendingChunk | None = None  # batches behind those that are waited for
         self._next_take: ChunkIterator | None = None  # of the next epoch, if that was begun
@@ -194,6 +195,7 @@ class Fit:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
         self.call("on_epoch_begin")
+        self._look_at_memory()
         slices, size = self._slices(), self.current_batch_size
         self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
@@ -211,6 +213,16 @@ class Fit:
         """Let callbacks begin an epoch whose batches run elsewhere."""
         self.call("on_epoch_begin")
         self._rates.look(self)
+
+    def _look_at_memory(self) -> None:
+        """Refuse batches of a size that is new, if a step with them has no room."""
+        sample, rows = self.source.sample, self.source.rows
+        size = sample.rows if rows is None else min(self.current_batch_size, rows)
+        if size not in self._fitting:
+            weights = None if sample.weights is None else sample.weights[:1]
+            one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
+            self.step.check_memory("fit", feeds_for(self.model, self.objective, one), size)
+            self._fitting.add(size)
 
     def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
         """Run batches one by one, until something asks to stop."""

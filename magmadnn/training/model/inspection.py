@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, GraphError
+from magmadnn.graph.dim import dims_of
 from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.optim import Step
 from magmadnn.runtime import Executable
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.given import inputs_for, targets_for
 from magmadnn.training.loop.pieces import Batch
@@ -27,7 +29,28 @@ def plan_of(model: Model, x: Any, y: Any, batch_size: int, expected: bool) -> st
     """See `Model.plan`."""
     at_least("plan: batch_size", batch_size, 1)
     found, sizes = _planned(model, "plan", x, y), {"batch": batch_size}
-    return found.expected_text(sizes) if expected else found.text(sizes)
+    text = found.expected_text(sizes) if expected else found.text(sizes)
+    memory = found.memory(sizes) if _tells_sizes(model) else None
+    return text if memory is None else f"{text}\n{memory}"
+
+
+def memory_of(model: Model, x: Any, y: Any, batch_size: int) -> StepMemory:
+    """See `Model.memory`."""
+    at_least("memory: batch_size", batch_size, 1)
+    if not _tells_sizes(model):
+        raise GraphError("memory: a dimension other than that of the batch has no known size")
+    found = _planned(model, "memory", x, y).memory({"batch": batch_size})
+    if found is None:
+        raise ArgumentError(
+            f'memory: tells of compiled kernels, got executor={model.executor!r}; use "native"'
+        )
+    return found
+
+
+def _tells_sizes(model: Model) -> bool:
+    """Whether the rows of a batch say all sizes."""
+    dims = dims_of(tuple(placeholder.shape for placeholder in model.inputs))
+    return {symbol for dim in dims for symbol in dim.symbols} <= {"batch"}
 
 
 def diagram_of(model: Model, x: Any, y: Any, batch_size: int, optimised: bool) -> Diagram:

@@ -34,7 +34,7 @@ from .checks import (
 )
 from .classes import by_loss, class_numbers, probabilities
 from .fitting import array_source, evaluated, new_fit, stream_of
-from .inspection import diagram_of, plan_of, profile_of
+from .inspection import diagram_of, memory_of, plan_of, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
 from .raw_data import TakesRawData, checked_preparation, takes_raw
@@ -43,6 +43,7 @@ from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
 if TYPE_CHECKING:
     from magmadnn.runtime.profile.text import Profile
+    from magmadnn.runtime.step_memory import StepMemory
 
 
 class Model(Pictured, ModelParts, TakesRawData):
@@ -190,7 +191,7 @@ class Model(Pictured, ModelParts, TakesRawData):
     def plan(
         self, x: Any = None, y: Any = None, *, batch_size: int = 32, expected: bool = False
     ) -> str:
-        """What a training step runs, as text, with its costs; a prediction, without an optimiser.
+        """What a training step runs, as text, with its costs and memory; a prediction, without an optimiser.
 
         Args:
             x: data as for `fit`, of which a few samples will do; not needed once the model was fitted.
@@ -199,6 +200,23 @@ class Model(Pictured, ModelParts, TakesRawData):
             expected: also the least time of each kernel, at limits of a core that are measured now.
         """
         return plan_of(self, x, y, batch_size, expected)
+
+    def memory(self, x: Any = None, y: Any = None, *, batch_size: int = 32) -> StepMemory:
+        """Bytes that a training step takes where it runs, before it does; a prediction, without an optimiser.
+
+        `print` the result for a table; `.total` is all of it. The data that batches are taken from is not in
+        it, nor what validation and a last, smaller batch take. `fit` refuses batches that do not fit.
+
+        Args:
+            x: data as for `fit`, of which a few samples will do; not needed once the model was fitted.
+            y: targets, likewise.
+            batch_size: rows of a batch.
+
+        Raises:
+            ArgumentError: if no targets are known, or NumPy computes the step.
+            GraphError: if a dimension other than that of the batch has no known size.
+        """
+        return memory_of(self, x, y, batch_size)
 
     def diagram(
         self, x: Any = None, y: Any = None, *, batch_size: int = 32, optimised: bool = True

@@ -64,6 +64,20 @@ def gemm_scratch_bytes(gemm: Gemm, target: Target) -> int:
     return layout(gemm, target)["bytes"]
 
 
+def gemm_used_bytes(gemm: Gemm, target: Target, rows: int, columns: int, k: int) -> int:
+    """About how much of it a product of these sizes touches."""
+    item = item_bytes(FLOATS[gemm.dtype])
+    tile, blocking = tile_for(gemm, target), blocking_for(gemm, target)
+    high, deep = min(rows, blocking.rows), min(k, blocking.max_depth)
+    panels = 1 if gemm.transpose_b else max(blocking.group, blocking.far_group)
+    elements = deep * tile.columns * panels + high * tile.columns
+    elements += 0 if gemm.shared == "a" else high * deep
+    elements += high * min(columns, blocking.columns) if k > deep else 0
+    is_kept = rows > high and k * columns * item <= blocking.kept_bytes
+    elements += k * columns if is_kept else 0
+    return min(elements * item, gemm_scratch_bytes(gemm, target))
+
+
 def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
     item = FLOATS[gemm.dtype]

@@ -37,6 +37,9 @@ class Slices:
         sizes: of symbolic dimensions, in a batch.
         batch_size: rows of a batch.
         threads: how many threads run it.
+
+    Attributes:
+        sizes: as given.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Slices:
         batch_size: int,
         threads: int,
     ) -> None:
-        self._touched = variables_of(plan)
+        self.sizes, self._touched = dict(sizes), variables_of(plan)
         changed = [variable_memory(target) for target, _ in plan.program.updates]
         beside = saving_kernels(changed)
         self._leg = Leg(plan, data, settings, sizes, batch_size, threads, LONGEST, beside)

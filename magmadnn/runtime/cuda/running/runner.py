@@ -23,9 +23,11 @@ from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import Items, finite_items, may_fault, runs_on_device
 from magmadnn.runtime.cuda.schedule.listing import listing
 from magmadnn.runtime.cuda.schedule.megakernel import whole
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.runtime.variables import is_finite, tensor_of
 
 from .graphs import graph_of, merged
+from .memory_needs import PRODUCTS_AT_ONCE, memory_on_device
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
 _LAYOUTS_KEPT = 8
@@ -220,7 +222,6 @@ class Instance:
         return whole and is_on_device(tensor_of(target), self.layout.device)
 
 
-_PRODUCTS_AT_ONCE = 3
 _workspaces: dict[Engine, list[MemoryManager]] = {}
 
 
@@ -230,7 +231,7 @@ def workspaces_of(device: int) -> list[Span]:
     if engine not in _workspaces:
         _workspaces[engine] = [
             MemoryManager(PRODUCT_WORKSPACE, np.uint8, Kind.DEVICE, device)
-            for _ in range(_PRODUCTS_AT_ONCE)
+            for _ in range(PRODUCTS_AT_ONCE)
         ]
     starts = [memory.device_pointer(write=True) for memory in _workspaces[engine]]
     return [(start, start + PRODUCT_WORKSPACE) for start in starts]
@@ -281,6 +282,15 @@ class CudaRunner:
     def are_within(self, limits: Limits, sizes: Mapping[str, int]) -> bool:
         """Whether integers in variables are known to be at least 0 and below a limit."""
         return self.instance(sizes).are_within(limits)
+
+    def memory(self, sizes: Mapping[str, int], workspace: bool = True) -> StepMemory:
+        """What a step takes: in slices, for `workspace`; else the least."""
+        how = (self.engine, self.tensor_float, workspace)
+        return memory_on_device(self.plan, sizes, *how)
+
+    def has_run(self, sizes: Mapping[str, int]) -> bool:
+        """Whether there is memory for a step of these sizes already."""
+        return tuple(sorted(sizes.items())) in self._instances
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """The plan as text, what of it NumPy computes, as it has no code for the device, and all launches."""

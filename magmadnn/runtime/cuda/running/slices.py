@@ -75,6 +75,9 @@ class CudaSlices:
         sizes: of symbolic dimensions.
         batch_size: rows of a batch.
         ring_bytes: of a ring that rows of all data pass through; None where they lie on the device.
+
+    Attributes:
+        sizes: as given.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class CudaSlices:
         ring_bytes: int | None = None,
     ) -> None:
         self.plan, self._engine, self._size = runner.plan, runner.engine, batch_size
+        self.sizes = dict(sizes)
         self._most_steps = most_steps(runner.plan, sizes)
         device = runner.device
         first = Layout(runner.plan, sizes, device)
@@ -423,3 +427,8 @@ def slices_of(
 def held_bytes(runner: CudaRunner) -> int:
     """Bytes of data that kept slices of a plan have on the device."""
     return sum(slices.data.nbytes for slices in _kept.get(runner, {}).values())
+
+
+def has_sliced(runner: CudaRunner, sizes: Mapping[str, int]) -> bool:
+    """Whether there is memory for slices of these sizes already."""
+    return any(kept.sizes == sizes for kept in _kept.get(runner, {}).values())

@@ -1,0 +1,52 @@
+"""Where the rows or columns of a step are cut into parts for threads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from .products import Part
+
+LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
+_SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
+
+
+def even_ends(length: int, step: int, parts: int) -> list[int]:
+    """Where equal parts of `length` end: multiples of `step`, about."""
+    ends = [min(round(length * k / parts / step) * step, length) for k in range(1, parts)]
+    return sorted({*ends, length} - {0})
+
+
+def even_parts(rows: int, columns: int, threads: int) -> list[tuple[int, int]]:
+    """Rows of a matrix that is only copied, in one part for each thread if it is large enough."""
+    parts = max(1, min(threads, rows * columns // LEAST_ELEMENTS))
+    return list(pairwise(rows * k // parts for k in range(parts + 1)))
+
+
+def shrinking_ends(length: int, step: int, threads: int, least: float) -> list[int]:
+    """Where parts of `length` end: multiples of `step`, each part smaller than the one before.
+
+    Threads that take parts in turn end at about the same time, whatever held one of them up, and yet few
+    parts are needed. None is smaller than `least`, about.
+    """
+    ends, at = list[int](), 0
+    while at < length:
+        size = max((length - at) / (threads * _SHARE), least)
+        at += max(round(size / step), 1) * step
+        if length - at < least / 2:
+            at = length
+        ends.append(min(at, length))
+    return ends
+
+
+def halves(part: Part, name: str, length: int, step: int) -> list[Part]:
+    """A part of a product cut once more, across, at a multiple of `step`, if it is worth two.
+
+    Tiles are up to 48 columns wide, so a matrix has few of them: of 11 one thread would compute six, and
+    another wait for the sixth.
+    """
+    cost, slots = part
+    ends = even_ends(length, step, 2 if cost >= 2 else 1)
+    return [
+        (cost * (end - start) / length, {**slots, f"{name}0": start, f"{name}1": end})
+        for start, end in pairwise((0, *ends))
+    ]

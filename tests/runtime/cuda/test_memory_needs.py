@@ -1,0 +1,52 @@
+"""What a step takes of a device's memory is known before it runs."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from magmadnn.errors import OutOfMemoryError
+from magmadnn.memory import Kind
+from magmadnn.memory.pool import POOLS, size_class
+from magmadnn.runtime.cuda.schedule import small
+from magmadnn.runtime.evaluate import Executable
+from tests.runtime.cuda.devices import DEVICES, network, on, samples
+
+X, Y = samples(96, 23, 10)
+SIZES = (23, 61, 67, 10)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_small", [True, False])
+def test_the_prediction_is_what_blocks_take(
+    device: str, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the data, the order of its rows, and tables of launches."""
+    if not is_small:
+        monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    with on(device):
+        batch = 8 if is_small else 48
+        network(SIZES, "adam", device="cuda").fit(X, Y, batch_size=batch, verbose=False)
+        gc.collect()
+        pools = [POOLS[kind] for kind in (Kind.DEVICE, Kind.MANAGED)]
+        before = [pool.report().in_use for pool in pools]
+        model = network(SIZES, "adam", device="cuda")
+        model.fit(X, Y, batch_size=batch, verbose=False, epochs=2)
+        after = [pool.report().in_use for pool in pools]
+        data = size_class(X.nbytes) + size_class(Y.nbytes) + size_class(8 * len(Y) + 16)
+        on_device, on_both_sides = (a - b for a, b in zip(after, before, strict=True))
+        found = model.memory(batch_size=batch)
+        assert on_device + on_both_sides / 2 - data == pytest.approx(found.total, rel=0.05)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_batch_without_room_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with on(device):
+        model = network(SIZES, "adam", device="cuda")
+        monkeypatch.setattr(Executable, "free_bytes", lambda self: 250_000)
+        with pytest.raises(
+            OutOfMemoryError, match=r"device 0 has 244.1 KiB left; the largest that fits is"
+        ):
+            model.fit(X, Y, batch_size=96, verbose=False)
+        assert model.fit(X, Y, batch_size=16, verbose=False).rows
