@@ -13,8 +13,8 @@ from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.native import Instance, NativeRunner, is_plain, variable_memory
 from magmadnn.runtime.cpu.cuts import even_parts
+from magmadnn.runtime.cpu.native import Instance, NativeRunner, is_plain, variable_memory
 from magmadnn.runtime.cpu.tasks import task_of
 
 _SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
