@@ -6,7 +6,7 @@ python -m benchmarks.gpu.convolutional engines
 
 `fit` prints microseconds of a step with data on the device, `products` without cuDNN; `torch` the same of
 torchvision's network, channels last, in autocast. `engines` prints for layers of LeNet-5, AlexNet and
-ResNet-50 the time of cuDNN's first fit engine and of its fastest. Data are random; times are the least of three.
+ResNet-50 the time of cuDNN's first fit engine and of its fastest. Data are random; times the least of three.
 """
 
 from __future__ import annotations

@@ -104,6 +104,9 @@ class Library:
             self.made[words[0]].ended = True
             self.made[words[0]].told |= one.told
             count._obj.value = 1
+        elif name.value == 1301:
+            words[0] = one.told["bytes"]  # engines are numbered by their workspaces
+            count._obj.value = 1
         elif name.value == 1303:
             known = sorted(n for n in one.told["notes"] if isinstance(n, int))
             words[: len(known)] = known
@@ -182,12 +185,12 @@ def test_engines_that_vary_or_transform_are_left_out(notes: int) -> None:
 
 
 def test_tensor_cores_round_float32_where_that_is_allowed_only() -> None:
-    library = Library(({TENSOR_CORE}, 1), ({DOWN_CONVERT}, 2), (set(), 3))
+    library = Library(({TENSOR_CORE}, 10), ({DOWN_CONVERT}, 2), (set(), 3))
     calls = Convolutions(library, STREAM)
     assert calls.workspace(node()) == 3
-    assert calls.workspace(replace(node(), tensor_float=True)) == 1
-    assert calls.workspace(node(dtype="bfloat16")) == 1
-    assert calls.workspace(node(dtype="float64")) == 1  # whose tensor cores round as float64 does
+    assert calls.workspace(replace(node(), tensor_float=True)) == 10
+    assert calls.workspace(node(dtype="bfloat16")) == 10
+    assert calls.workspace(node(dtype="float64")) == 10  # whose tensor cores round as float64 does
 
 
 def test_what_is_not_supported_or_wants_too_much_is_left_out() -> None:
@@ -198,6 +201,12 @@ def test_what_is_not_supported_or_wants_too_much_is_left_out() -> None:
         DeviceError, match=r"cuDNN 91900 has no way for library fprop of x 2 x 7 x 6 x 4"
     ):
         Convolutions(Library(({NONDETERMINISTIC}, 1)), STREAM).workspace(node())
+
+
+def test_an_engine_whose_results_were_wrong_is_left_out() -> None:
+    library = Library((set(), 1), (set(), 2))
+    assert Convolutions(library, STREAM).workspace(node("wgrad")) == 2
+    assert Convolutions(library, STREAM).workspace(node("dgrad")) == 1
 
 
 def test_errors_name_the_function_and_say_what_the_library_says() -> None:
