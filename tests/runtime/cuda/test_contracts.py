@@ -37,7 +37,7 @@ KINDS = {"emulated": ("float32",), "gpu": (*FLOATS, *INTEGERS)}
 GRAPHS = {"emulated": 20, "gpu": 500}
 EXACT_GRAPHS = {"emulated": 200, "gpu": 2000}
 BLOCKS = 10
-USUAL = ("softmax", "sum", "matmul", "where")
+USUAL = ("softmax", "sum", "matmul", "where", "max_pooling", "average_pooling")
 
 EMULATED, GPU = DEVICES
 RARE = pytest.param("emulated", marks=[*EMULATED.marks, pytest.mark.long])
