@@ -48,6 +48,7 @@ class Layouts:
     Attributes:
         arrays: a stand-in for each node.
         bases: the node whose memory a node's value lies in; itself where it has memory of its own.
+        sizes: of stand-ins, by symbols.
         joined: matrices that lie in memory as more axes, and how many of these are their rows.
     """
 
@@ -70,7 +71,7 @@ class Layouts:
         self.bases: dict[Node, Node] = {}
         self.joined: dict[Node, int] = {}
         self._joinable = joinable
-        self._sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
         self._loaded: dict[Node, Node] = {}
         self._copied, self._loads = copied, loads
         for node in nodes:
@@ -85,7 +86,7 @@ class Layouts:
         other = Layouts(())
         other.arrays = {new[node]: array for node, array in self.arrays.items()}
         other.bases = {new[node]: new[base] for node, base in self.bases.items()}
-        other._sizes = self._sizes
+        other.sizes = self.sizes
         other._copied = {new[node] for node in self.bases if node in self._copied}
         other._loads = {new[node] for node in self.bases if node in self._loads}
         other.joined = {new[node]: rows for node, rows in self.joined.items()}
@@ -117,10 +118,10 @@ class Layouts:
     def _place(self, node: Node) -> None:
         for size in node.shape:
             for symbol in sorted(size.symbols if isinstance(size, Dim) else ()):
-                self._sizes.setdefault(symbol, _PRIMES[len(self._sizes) % len(_PRIMES)])
+                self.sizes.setdefault(symbol, _PRIMES[len(self.sizes) % len(_PRIMES)])
         view = self._view(node)
         if view is None:
-            self.arrays[node] = _unread(bind_shape(node.shape, self._sizes), node.dtype)
+            self.arrays[node] = _unread(bind_shape(node.shape, self.sizes), node.dtype)
             self.bases[node] = node
         else:
             self.arrays[node] = view
@@ -140,7 +141,7 @@ class Layouts:
         source = self.arrays[node.inputs[0]]
         if node.inputs[0] in self.joined:
             self.joined[node] = source.ndim - self.joined[node.inputs[0]]
-            return self.seen(node, source, self._sizes)
+            return self.seen(node, source, self.sizes)
         if rows := self._joined_rows(node, source):
             self.joined[node] = rows
             return source
@@ -150,7 +151,7 @@ class Layouts:
             packed = self._packed(node, source)
             if packed is not None:
                 return _reshaped(source, packed.shape)
-        result = self.seen(node, source, self._sizes)
+        result = self.seen(node, source, self.sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
         return result if same_memory and result.dtype == source.dtype else None
 
@@ -159,8 +160,8 @@ class Layouts:
         assert isinstance(node.op, Op)
         if node.op.boxes is None:
             return False
-        result = _unread(bind_shape(node.shape, self._sizes), node.dtype)
-        attributes = {k: substitute(v, self._sizes) for k, v in node.attributes.items()}
+        result = _unread(bind_shape(node.shape, self.sizes), node.dtype)
+        attributes = {k: substitute(v, self.sizes) for k, v in node.attributes.items()}
         part, _ = next(iter(node.op.boxes(result, source, **attributes)))
         return bool(part.size < result.size)
 
@@ -179,7 +180,7 @@ class Layouts:
         matrix = self._packed(node, source)
         if matrix is None or _reshaped(source, matrix.shape) is not None:
             return 0
-        readers = (self._moved(reader, matrix, self._sizes) for reader in self._joinable[node])
+        readers = (self._moved(reader, matrix, self.sizes) for reader in self._joinable[node])
         if not all(_is_transpose(found, matrix) for found in readers):
             return 0
         for rows in range(1, source.ndim):
@@ -191,7 +192,7 @@ class Layouts:
     def _packed(self, node: Node, source: Array) -> Array | None:
         """What a movement makes of packed elements; None where it changes their order, or leaves some out."""
         packed = _unread(source.shape, np.dtype(np.uint8))
-        made = self._moved(node, packed, self._sizes)
+        made = self._moved(node, packed, self.sizes)
         kept = made.flags.c_contiguous and made.ctypes.data == packed.ctypes.data
         return made if kept and made.size == packed.size else None
 
@@ -252,19 +253,19 @@ class Layouts:
         Returns:
             See `kernels.operands.Operand.spread`; None if it is laid out in no such way.
         """
-        seen = broadcast(self.arrays[node], bind_shape((*rows, columns), self._sizes))
+        seen = broadcast(self.arrays[node], bind_shape((*rows, columns), self.sizes))
         return None if seen is None else spread_of(seen)
 
     def row_axes(self, node: Node, shape: Shape) -> tuple[tuple[int, int], ...]:
         """The axes of the rows of a value that is read in a shape: see the function of this name."""
-        seen = broadcast(self.arrays[node], bind_shape(shape, self._sizes))
+        seen = broadcast(self.arrays[node], bind_shape(shape, self.sizes))
         assert seen is not None
         return tuple(row_axes(seen))
 
     def is_run(self, node: Node, rows: tuple[Any, ...], columns: Any) -> bool:
         """Whether a value of several axes is one contiguous row, as a matrix of a single row is read."""
         array = self.arrays[node]
-        size = bind_shape((columns,), self._sizes)
+        size = bind_shape((columns,), self.sizes)
         return not rows and array.ndim > 1 and (array.size,) == size and array.flags.c_contiguous
 
     def number(self, node: Node, rows: tuple[Any, ...]) -> str | None:
@@ -275,7 +276,7 @@ class Layouts:
         array = self.arrays[node]
         if node.shape == rows and array.ndim:
             array = array[..., None]
-        domain = bind_shape((*rows, 1), self._sizes)
+        domain = bind_shape((*rows, 1), self.sizes)
         try:
             found = spread_of(np.broadcast_to(array, domain))
         except ValueError:

@@ -99,6 +99,7 @@ def _listed(
         view = "" if base is node or (digits and plan.layouts.is_whole(node)) else "view of "
         rounded = f" as {digits}" if digits not in ("", base.dtype.name) else ""
         where = f" in {plan.in_place[node].label}" if node in plan.in_place else ""
+        where += f" inside {names[plan.inside[node]]}" if node in plan.inside else ""
         shape = _shape_text(node.shape, sizes)
         texts.append(f"{view}{names.get(base, name)} {base.dtype.name}{shape}{rounded}{where}")
     return ", ".join(texts) or "nothing"
@@ -157,7 +158,7 @@ def _costs(plan: NativePlan, work: Iterable[Work], sizes: Mapping[str, int]) -> 
     for one in work:
         flops += _operations(plan, one)
         read += _read_bytes(plan, one)
-        written = sum((_nbytes(n) for n in one.needed), start=written)
+        written += _written_bytes(plan, one)
     numbers = [substitute(n, sizes) for n in (flops, read, written)]
     return "{} operations, {} bytes read, {} written".format(*numbers)
 
@@ -166,7 +167,7 @@ def costs_of(plan: NativePlan, work: Work, sizes: Mapping[str, int]) -> tuple[in
     """Operations, bytes read and bytes written by a step, for known sizes."""
     flops = _operations(plan, work)
     read = _read_bytes(plan, work)
-    written = sum((_nbytes(n) for n in work.needed), start=0)
+    written = _written_bytes(plan, work)
     found = [substitute(n, sizes) for n in (flops, read, written)]
     return int(found[0]), int(found[1]), int(found[2])
 
@@ -211,6 +212,14 @@ def _nbytes(node: Node) -> Size:
 
 
 def _read_bytes(plan: NativePlan, work: Work) -> Size:
-    """What a step reads: of a view that widens, the halves."""
-    bases = plan.layouts.bases
-    return sum((product(n.shape) * bases[n].dtype.itemsize for n in reads_of(plan, work)), start=0)
+    """What a step reads: of a view that widens, the halves; nothing of what lies in its result already."""
+    bases, result = plan.layouts.bases, work.region.nodes[0]
+    read = (n for n in reads_of(plan, work) if plan.inside.get(n) is not result)
+    return sum((product(n.shape) * bases[n].dtype.itemsize for n in read), start=0)
+
+
+def _written_bytes(plan: NativePlan, work: Work) -> Size:
+    """What a step writes, without what lies in its result already."""
+    result = work.region.nodes[0]
+    there = (n for n in dict.fromkeys(result.inputs) if plan.inside.get(n) is result)
+    return sum((_nbytes(n) for n in work.needed), start=0) - sum(map(_nbytes, there), start=0)

@@ -33,8 +33,8 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     check_choices(plan.choices, sizes)
     found = _laid_out(plan, sizes)
     if plan.verified:
-        bases = plan.layouts.bases
-        verify_memory(found.lives, plan.work, bases, name="plan_memory", rooms=found.rooms)
+        owners = {node: plan.owner(node) for node in plan.layouts.bases}
+        verify_memory(found.lives, plan.work, owners, name="plan_memory", rooms=found.rooms)
     while len(kept) >= _KEPT:
         kept.pop(next(iter(kept)), None)
     kept[key] = found
@@ -46,13 +46,14 @@ def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     lives: list[Life] = []
     rooms: list[Life] = []
     alive: list[tuple[int, int, int]] = []  # last phase, start and room of values, as a heap
-    free = _Free()
+    free, known = _Free(), set[Node]()
     for work in plan.work:  # in the order of phases
         while alive and alive[0][0] < work.phase:
             free.give(*heappop(alive)[1:])
-        for node in work.placed:
-            if node in plan.in_place:
+        for node in dict.fromkeys(map(plan.owner, work.placed)):
+            if node in plan.in_place or node in known:  # by what is computed inside of it
                 continue
+            known.add(node)
             nbytes = nbytes_of(node, sizes)
             start = free.take(_room(nbytes))
             life = Life(node, start, nbytes, work.phase, last.get(node, work.phase))
@@ -109,13 +110,12 @@ class _Free:
 
 
 def _last_phases(plan: NativePlan) -> dict[Node, int]:
-    """The last phase that reads each stored value; what is wanted at the end is never given up."""
-    bases = plan.layouts.bases
+    """The last phase that makes or reads values of each memory; what is wanted at the end is kept."""
     last: dict[Node, int] = {}
     for work in plan.work:  # in the order of phases
-        for node in work.region.nodes:
-            for operand in node.inputs:
-                last[bases[operand]] = work.phase
+        read = (operand for node in work.region.nodes for operand in node.inputs)
+        for node in (*work.placed, *read):
+            last[plan.owner(node)] = work.phase
     for root in plan.program.roots:
-        last[bases[root]] = len(plan.work)
+        last[plan.owner(root)] = len(plan.work)
     return last

@@ -35,6 +35,7 @@ class NativePlan:
         verified: whether places in memory are checked too, for each set of sizes.
         choices: reductions that are looked at before a run, with sizes that must not be 0.
         loops: the plan of each loop.
+        inside: values that are computed where they lie in the result of a movement, and that movement.
         arenas: where values lie for the sizes that were asked for last (`arena_of`).
     """
 
@@ -47,6 +48,7 @@ class NativePlan:
     verified: bool = False
     choices: tuple[Choice, ...] = ()
     loops: Mapping[Node, LoopPlan] = field(default_factory=dict)
+    inside: Mapping[Node, Node] = field(default_factory=dict)
     arenas: dict[tuple[tuple[str, int], ...], Arena] = field(default_factory=dict)
 
     @property
@@ -61,6 +63,13 @@ class NativePlan:
     def is_stored(self, node: Node) -> bool:
         """Whether a step stores a value as it is, element by element."""
         return self.layouts.bases[node] in self._stored and self.layouts.is_whole(node)
+
+    def owner(self, node: Node) -> Node:
+        """The value whose memory a value has a part of; itself where it has its own."""
+        node = self.layouts.bases[node]
+        while node in self.inside:
+            node = self.inside[node]
+        return node
 
     @property
     def phase_count(self) -> int:

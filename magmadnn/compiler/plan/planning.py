@@ -33,6 +33,7 @@ from .diagram import diagram_of_plan
 from .listing import describe
 from .loop import loop_plan
 from .native_plan import LoopPlan, NativePlan
+from .placed import placed
 from .reuse import drafted
 from .sizes import planned
 
@@ -121,7 +122,8 @@ def native_plan(
     Args:
         program: outputs and updates of one phase.
         check: verify what each pass made, as the tests do, and memory whenever it is laid out.
-        rounding: whether kernels round to bfloat16 and float16 as they read; they all widen.
+        rounding: whether kernels round to bfloat16 and float16 as they read, as those of the CPU do; they all
+            widen.
         libraries: names of functions of whole arrays that the target's libraries have.
 
     Raises:
@@ -148,6 +150,7 @@ def native_plan(
             draft,
             functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),
         ),
+        placed(draft) if rounding else {},  # products of libraries write rows that follow each other
     )
     dump.add("plan", functools.partial(describe, plan))
     dump.add_file("given.svg", lambda: to_svg(program))

@@ -35,7 +35,7 @@ def boxes_of(
 
     Args:
         node: a movement whose operands all have its dtype.
-        result: memory that its result may lie in, contiguous.
+        result: memory that its result may lie in; parts of it may be operands, which are left out.
         operands: arrays that lie as its operands do, with any strides.
         sizes: of symbolic dimensions.
     """
@@ -54,6 +54,8 @@ def boxes_of(
         to = _between(goal, result)
         if isinstance(source, tuple):
             number, seen = source
+            if goal.ctypes.data == seen.ctypes.data and goal.strides == seen.strides:
+                continue  # it lies there already
             boxes.append((number, _between(seen, operands[number]), to, _axes(goal, seen)))
         else:
             constants.append(source)

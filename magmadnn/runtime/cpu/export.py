@@ -49,6 +49,7 @@ class _Exporter:
     """The work of `standalone`."""
 
     def __init__(self, plan: NativePlan, inputs: Sequence[Node]) -> None:
+        plan = replace(plan, inside={}, arenas={})  # every value in memory of its own
         self.plan, self.inputs = plan, list(inputs)
         self.outputs = list(plan.program.outputs)
         self.batch = _batch_of(self.inputs, self.outputs)

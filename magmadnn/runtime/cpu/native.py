@@ -14,10 +14,12 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.plan.arena import Life
 from magmadnn.compiler.plan.frames import frames_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
+from magmadnn.compiler.plan.placed import places_of
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import (
@@ -106,12 +108,29 @@ class Instance:
                     self.arrays[node] = self._seen(node, self.arrays[node.inputs[0]])
             elif node in self.plan.in_place:
                 self.arrays[node] = self._leaf(self.plan.in_place[node])
+            elif node in self.arrays:
+                continue  # since a part of it is computed before
             elif node in places:
-                shape = bind_shape(node.shape, self.sizes)
-                start, end = places[node].start, places[node].start + places[node].nbytes
-                self.arrays[node] = arena[start:end].view(node.dtype).reshape(shape)
+                self._take_place(node, places, arena)
+            elif node in self.plan.inside:
+                self._take_part(node, places, arena)
             elif not isinstance(node.op, Op):
                 self.arrays[node] = self._leaf(node)
+
+    def _take_place(self, node: Node, places: Mapping[Node, Life], arena: Array) -> None:
+        """The memory of a value that has its own."""
+        shape, start = bind_shape(node.shape, self.sizes), places[node].start
+        end = start + places[node].nbytes
+        self.arrays[node] = arena[start:end].view(node.dtype).reshape(shape)
+
+    def _take_part(self, node: Node, places: Mapping[Node, Life], arena: Array) -> None:
+        """The part of a movement's result that a value is; the movement comes later."""
+        whole = self.plan.inside[node]
+        if whole not in self.arrays:
+            (self._take_place if whole in places else self._take_part)(whole, places, arena)
+        shapes = [bind_shape(i.shape, self.sizes) for i in whole.inputs]
+        parts = places_of(whole, self.arrays[whole], shapes, self.sizes)
+        self.arrays[node] = parts[whole.inputs.index(node)]
 
     def _leaf(self, node: Node) -> Array:
         if node in self._held:

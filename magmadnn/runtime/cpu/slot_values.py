@@ -54,9 +54,10 @@ def slot_values(
         if f"{slot}_outer" in slots:
             matrix = values["row1"] if spread == FULL else 1
             values[f"{slot}_outer"] = _row_stride(array) * matrix
-        if f"ld{slot}" in slots:  # the result is packed, and its rows may be several axes
-            transposed = slot != "c" and getattr(lowered.kernel, f"transpose_{slot}")
-            values[f"ld{slot}"] = columns if slot == "c" else _leading(array, transposed)
+        if slot == "c":  # whose rows may be several axes
+            values["ldc"] = _row_stride(array, single=columns)
+        elif f"ld{slot}" in slots:
+            values[f"ld{slot}"] = _leading(array, getattr(lowered.kernel, f"transpose_{slot}"))
     if lowered.shapes:
         values |= _strided_slots(lowered, arrays, sizes)
     return values

@@ -284,6 +284,8 @@ class Tasks:
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._boxes(work.region.nodes[0], values)
+            if not values["boxes"]:
+                return []  # all of it lies there already
         product, shared = self._products.get(work), self._shared.get(work)
         if shared:
             begin = len(self._copies)

@@ -1,0 +1,168 @@
+"""Values that are computed where they lie in the result of a movement, so that the movement copies nothing.
+
+The parts of a concatenation along the last axis are columns of its result: a kernel that can write rows
+which are further apart than they are long can write there. That is decided when all else is: kernels, phases
+and what is stored stay as they are, and only what can walk over rows that lie apart may read such a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from magmadnn.compiler.kernels.operands import FULL
+from magmadnn.compiler.layout import spread_of
+from magmadnn.compiler.regions.draft import Draft, Work
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.graph.dim import substitute
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array, Op
+
+_WRITERS = (RegionKind.ROWS, RegionKind.GEMM, RegionKind.MOVE)
+_ANY_STRIDES = (RegionKind.MOVE, RegionKind.CALL)  # what reads operands that lie in any way
+
+
+def places_of(
+    node: Node, result: Array, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int]
+) -> dict[int, Array]:
+    """Where in the result of a movement its operands lie as they are, by their numbers.
+
+    Args:
+        node: the movement.
+        result: its memory, with any strides.
+        shapes: of its operands.
+        sizes: of symbolic dimensions.
+    """
+    op = node.op
+    assert isinstance(op, Op)
+    if op.boxes is None:
+        return {}
+    one = np.empty((), result.dtype)
+    operands = [np.broadcast_to(one, shape) for shape in shapes]  # of which nothing is read
+    attributes = {k: substitute(v, sizes) for k, v in node.attributes.items()}
+    found: dict[int, Array] = {}
+    for goal, source in op.boxes(result, *operands, **attributes):
+        whole = isinstance(source, tuple) and source[1] is operands[source[0]]
+        if whole and np.may_share_memory(goal, result):
+            found[source[0]] = goal
+    return found
+
+
+def placed(draft: Draft) -> dict[Node, Node]:
+    """For each value that is computed within the result of a movement, that movement."""
+    return _Places(draft).found
+
+
+class _Places:
+    """The search of `placed`.
+
+    Attributes:
+        found: the movements, by values.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.found: dict[Node, Node] = {}
+        self._layouts, self._in_place = draft.layouts, draft.in_place
+        moves = [w for w in draft.work if w.region.kind is RegionKind.MOVE and w.lowered]
+        if not any(len(work.region.nodes[0].inputs) > 1 for work in moves):
+            return
+        self._roots = {self._layouts.bases[root] for root in draft.program.roots}
+        self._maker = {node: work for work in draft.work for node in work.needed}
+        self._arrays: dict[Node, Array] = {}  # of movements whose own places are found
+        self._views: dict[Node, list[Node]] = {}
+        self._readers: dict[Node, list[Work]] = {}
+        for node, base in self._layouts.bases.items():
+            if base is not node:
+                self._views.setdefault(base, []).append(node)
+        for work in draft.work:
+            read = {self._layouts.bases[i] for node in work.region.nodes for i in node.inputs}
+            for base in read:
+                self._readers.setdefault(base, []).append(work)
+        for work in reversed(moves):  # a movement may lie in a later one
+            (node,) = work.region.nodes
+            if len(node.inputs) > 1 and node not in self._roots:
+                self._place_parts(node)
+
+    def _place_parts(self, node: Node) -> None:
+        result = self._arrays.get(node, self._layouts.arrays[node])
+        shapes = [self._layouts.arrays[i].shape for i in node.inputs]
+        for number, goal in places_of(node, result, shapes, self._layouts.sizes).items():
+            part = node.inputs[number]
+            if node.inputs.count(part) == 1 and self._may_lie(part, goal):
+                self.found[part], self._arrays[part] = node, goal
+
+    def _may_lie(self, part: Node, goal: Array) -> bool:
+        """Whether a value may be computed at such a place."""
+        work = self._maker.get(part)
+        if (
+            work is None
+            or work.lowered is None
+            or part in (*self._roots, *self._in_place, *self.found)
+        ):
+            return False
+        if spread_of(goal) != FULL or not self._is_written(part, work):
+            return False
+        arrays = self._seen(part, goal)
+        readers = self._readers.get(part, ())
+        return arrays is not None and all(self._is_read(w, part, arrays) for w in readers)
+
+    def _is_written(self, part: Node, work: Work) -> bool:
+        """Whether the kernel of a step can store a value in rows that lie apart."""
+        region = work.region
+        if region.kind not in _WRITERS or part is work.room:
+            return False
+        rows = region.kind is RegionKind.MOVE or region.columns == part.shape[-1]
+        assert work.lowered is not None
+        return rows and all(
+            spread == FULL for _, node, spread in work.lowered.writes if node is part
+        )
+
+    def _seen(self, part: Node, goal: Array) -> dict[Node, Array] | None:
+        """The value at its place, and its views there; None where one would be none."""
+        arrays = {part: goal}
+        for node in self._views.get(part, ()):
+            old = self._layouts.arrays[node]
+            cut = (
+                old.flags.c_contiguous
+                and old.size == goal.size
+                and old.shape[-1:] != goal.shape[-1:]
+            )
+            if cut or node in self._layouts.joined or self._layouts.loaded(node) is not None:
+                return None  # of rows that lie apart other shapes are copies
+            view = self._layouts.seen(node, arrays[node.inputs[0]], self._layouts.sizes)
+            if not np.may_share_memory(view, goal):
+                return None
+            arrays[node] = view
+        return arrays
+
+    def _is_read(self, work: Work, part: Node, arrays: Mapping[Node, Array]) -> bool:
+        """Whether the kernel of a step can read the value, or its views, where they would lie."""
+        kind = work.region.kind
+        if kind in _ANY_STRIDES:
+            return True
+        if kind not in (RegionKind.ROWS, RegionKind.COLUMNS, RegionKind.GEMM):
+            return False
+        assert work.lowered is not None
+        for slot, node, spread in work.lowered.reads:
+            if node not in arrays:
+                continue
+            if kind is RegionKind.GEMM and slot in ("a", "b"):
+                if not _is_alike(self._layouts.arrays[node], arrays[node]):
+                    return False
+            elif spread != FULL or node.shape[-1:] != (work.region.columns,):
+                return False
+            elif spread_of(arrays[node]) != FULL:
+                return False
+        return True
+
+
+def _is_alike(old: Array, new: Array) -> bool:
+    """Whether a factor of a product can be read at another place as it is now: along the same axis."""
+    near = [array.strides.index(array.itemsize) if _is_plain(array) else -1 for array in (old, new)]
+    return near[0] == near[1] >= 0
+
+
+def _is_plain(array: Array) -> bool:
+    """Whether one of the axes of a matrix has its elements side by side, and the other one does not."""
+    return array.ndim == 2 and array.strides.count(array.itemsize) == 1 and min(array.strides) > 0
