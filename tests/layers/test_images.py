@@ -77,3 +77,18 @@ def test_whole_channels_are_dropped() -> None:
         again = np.asarray(y.eval({x: values}, training=True)) / values
         assert (again != kept).any()
         np.testing.assert_array_equal(np.asarray(y.eval({x: values}, training=False)), values)
+
+
+def test_a_convolution_with_batch_norm_and_relu_is_one_pass_at_prediction() -> None:
+    model = md.Model(
+        [
+            layers.Input((9, 7, 3)),
+            layers.Conv2D(4, 3, use_bias=False),
+            layers.BatchNorm(),
+            layers.Activation("relu"),
+        ]
+    )
+    plan = model.plan(np.ones((4, 9, 7, 3), np.float32), batch_size=4)
+    (product,) = (line for line in plan.splitlines() if " gemm [" in line)
+    assert "matmul subtract multiply add relu" in product
+    assert plan.count("float32[4, 7, 5, 4]") == 1  # what the product keeps
