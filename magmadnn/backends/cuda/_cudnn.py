@@ -100,26 +100,30 @@ class Convolutions:
     def _found(self, node: ConvolutionNode) -> _Plan | None:
         bare = replace(node, x=0, w=0, y=0, workspace=0, after=())
         if bare not in self._plans:
-            self._plans[bare] = next(self._proposals(bare), None)
+            self._plans[bare] = next((plan for _, plan in self.numbered(bare)), None)
         return self._plans[bare]
 
-    def _proposals(self, node: ConvolutionNode) -> Iterator[_Plan]:
+    def numbered(self, node: ConvolutionNode) -> Iterator[tuple[int, _Plan]]:
+        """All ways to compute a convolution, best first, with the number of their engine."""
         graph = self._graph(node)
         for mode in _MODES:
             for configuration in self._configurations(graph, mode):
-                if not self._is_fit(configuration, node):
-                    continue
-                plan = self._new(cudnn.PLAN)
-                if self._device is not None:
-                    plan.set(407, cudnn.DESCRIPTOR, self._device)
-                else:
-                    plan.set(400, cudnn.HANDLE, self._handle)
-                plan.set(401, cudnn.DESCRIPTOR, configuration)
-                if not plan.ends():
-                    continue
-                (nbytes,) = plan.numbers(402, cudnn.INTEGER, 1)
-                if nbytes <= _LARGEST_WORKSPACE:
-                    yield _Plan(plan, nbytes)
+                number = self._fit_engine(configuration, node)
+                plan = None if number is None else self._planned(configuration)
+                if number is not None and plan is not None:
+                    yield number, plan
+
+    def _planned(self, configuration: Descriptor) -> _Plan | None:
+        plan = self._new(cudnn.PLAN)
+        if self._device is not None:
+            plan.set(407, cudnn.DESCRIPTOR, self._device)
+        else:
+            plan.set(400, cudnn.HANDLE, self._handle)
+        plan.set(401, cudnn.DESCRIPTOR, configuration)
+        if not plan.ends():
+            return None
+        (nbytes,) = plan.numbers(402, cudnn.INTEGER, 1)
+        return _Plan(plan, nbytes) if nbytes <= _LARGEST_WORKSPACE else None
 
     def _configurations(self, graph: Descriptor, mode: int) -> Sequence[Descriptor]:
         """What the library proposes, best first."""
@@ -133,8 +137,8 @@ class Convolutions:
         made = [self._new(cudnn.CONFIGURATION) for _ in range(_MOST_PROPOSALS)]
         return made[: heuristics.fill(202, made)]
 
-    def _is_fit(self, configuration: Descriptor, node: ConvolutionNode) -> bool:
-        """Whether an engine gives the same bits in every run, by sums of products as exact as asked for."""
+    def _fit_engine(self, configuration: Descriptor, node: ConvolutionNode) -> int | None:
+        """The number of an engine that gives the same bits in every run, by sums as exact as asked for."""
         engine = self._new(cudnn.ENGINE)
         configuration.fill(300, [engine])
         notes = engine.numbers(1303, cudnn.NUMERICAL_NOTE, 16)
@@ -142,7 +146,8 @@ class Convolutions:
         if node.dtype == "float32" and not node.tensor_float:
             unfit |= {_TENSOR_CORES, _ROUNDS_INPUTS}
         (number,) = engine.numbers(1301, cudnn.INTEGER, 1)
-        return unfit.isdisjoint(notes) and number not in _WRONG.get(node.function, ())
+        fit = unfit.isdisjoint(notes) and number not in _WRONG.get(node.function, ())
+        return number if fit else None
 
     # --- what is computed -------------------------------------------------------------------------
 

@@ -1,0 +1,199 @@
+"""The engines of cuDNN for layers of networks: time of each, and whether its results are right.
+
+python -m benchmarks.gpu.convolution_engines times|check [FILE.txt]
+
+`times` runs every fit engine on layers of LeNet-5, AlexNet and ResNet-50 at their full batch: the first one and
+the fastest. `check` runs all engines that give the same bits in every run on smaller batches, as they are and as
+a graph, with equal and unequal padding, and prints those that are far from PyTorch's result in float64. A file
+gets all numbers. Data are random; memory that is written, and workspaces, hold other numbers before.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+import torch
+from cupy.cuda import nvrtc
+
+from magmadnn.backends.cuda import _cudnn
+from magmadnn.backends.cuda._cudnn_library import find_cudnn
+from magmadnn.backends.cuda.engine import CONVOLUTIONS, ConvolutionNode
+
+# (places, c, o, size, stride, padding, batch, dtype)
+LAYERS = [
+    (28, 1, 6, 5, 1, 2, 128, "float32"),
+    (14, 6, 16, 5, 1, 0, 128, "float32"),
+    (224, 3, 64, 11, 4, 2, 1024, "bfloat16"),
+    (27, 64, 192, 5, 1, 2, 1024, "bfloat16"),
+    (13, 384, 256, 3, 1, 1, 1024, "bfloat16"),
+    (224, 3, 64, 7, 2, 3, 256, "bfloat16"),
+    (56, 64, 64, 1, 1, 0, 256, "bfloat16"),
+    (56, 64, 64, 3, 1, 1, 256, "bfloat16"),
+    (56, 64, 256, 1, 1, 0, 256, "bfloat16"),
+    (56, 128, 128, 3, 2, 1, 256, "bfloat16"),
+    (28, 128, 128, 3, 1, 1, 256, "bfloat16"),
+    (28, 512, 128, 1, 1, 0, 256, "bfloat16"),
+    (14, 256, 256, 3, 1, 1, 256, "bfloat16"),
+    (14, 256, 1024, 1, 1, 0, 256, "bfloat16"),
+    (7, 512, 512, 3, 1, 1, 256, "bfloat16"),
+]
+
+CHECKED = (0, 1, 2, 3, 5, 7, 9, 11, 13)
+MOST = 10  # engines of a layer
+TOLERANCE = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
+TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+STREAM = cupy.cuda.Stream(non_blocking=True)
+LINES: list[str] = []
+
+
+def opened() -> _cudnn.Convolutions:
+    """cuDNN on the stream of this file."""
+    cupy.cuda.cublas.destroy(cupy.cuda.cublas.create())
+    return _cudnn.Convolutions(find_cudnn(nvrtc.getVersion()[0]), STREAM.ptr)
+
+
+def node_of(
+    function: str, layer: Any, dtype: str, tensor_float: bool, more: int = 0
+) -> ConvolutionNode:
+    """A layer's convolution; `more` places of padding after each axis."""
+    places, c, o, size, stride, pad, batch, _ = layer
+    out = (places + 2 * pad + more - size) // stride + 1
+    shapes = (batch, places, places, c), (o, size, size, c), (batch, out, out, o)
+    return ConvolutionNode(
+        function, dtype, dtype, tensor_float, shapes, (stride,) * 2, ((pad, pad + more),) * 2, (1, 1), 1,
+        0, 0, 0, 0,
+    )  # fmt: skip
+
+
+def tensors(node: ConvolutionNode) -> list[torch.Tensor]:
+    """Random x, w and y."""
+    torch.manual_seed(1)
+    dtype = TORCH[node.dtype]
+    return [torch.randn(s, device="cuda", dtype=torch.float32).to(dtype) for s in node.shapes]
+
+
+def reference(node: ConvolutionNode, given: list[torch.Tensor]) -> torch.Tensor:
+    """The result by PyTorch in float64."""
+    x, w, y = (t.double().permute(0, 3, 1, 2) for t in given)
+    (top, bottom), (left, right) = node.padding
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    padded = torch.nn.functional.pad(x, (left, right, top, bottom))
+    made = torch.nn.functional.conv2d(padded, w, stride=node.strides)
+    if node.function != "fprop":
+        made = torch.autograd.grad(made, x if node.function == "dgrad" else w, y)[0]
+    return made.detach().permute(0, 2, 3, 1)
+
+
+def ways(calls: _cudnn.Convolutions, node: ConvolutionNode) -> Iterator[tuple[int, Any]]:
+    """Numbers of engines, and their plans, best first."""
+    found = 0
+    for number, plan in calls.numbered(node):
+        yield number, plan
+        found += 1
+        if found == MOST:
+            return
+
+
+def run(
+    calls: _cudnn.Convolutions, node: ConvolutionNode, plan: Any, given: Any, room: Any
+) -> None:
+    """Give the stream one convolution by a plan."""
+    calls._plans[node] = plan
+    x, w, y = (t.data_ptr() for t in given)
+    calls.call(replace(node, x=x, w=w, y=y, workspace=room.data_ptr()))
+
+
+def times() -> None:
+    """Time of engines."""
+    calls = opened()
+    print("cuDNN", calls.version)
+    for layer in LAYERS:
+        places, c, o, size, stride, _, batch, dtype = layer
+        line = f"{batch} x {places} {c}->{o} {size}/{stride} {dtype}:"
+        for function in sorted(CONVOLUTIONS):
+            node = node_of(function, layer, dtype, True)
+            given, taken = tensors(node), []
+            begun = time.perf_counter()
+            plans = list(ways(calls, node))
+            planned = time.perf_counter() - begun
+            for _, plan in plans:
+                room = torch.empty(max(plan.workspace, 1), device="cuda", dtype=torch.uint8)
+                marks = [cupy.cuda.Event() for _ in range(2)]
+                best = float("inf")
+                for _ in range(4):
+                    marks[0].record(STREAM)
+                    run(calls, node, plan, given, room)
+                    marks[1].record(STREAM)
+                    marks[1].synchronize()
+                    best = min(best, 1e3 * cupy.cuda.get_elapsed_time(*marks))
+                taken.append(best)
+            k = int(np.argmin(taken))
+            line += f" {function} {taken[0]:.0f} best {taken[k]:.0f} (#{k})"
+            LINES.append(f"{line} planned in {planned:.3f} s; engine, us, bytes: ")
+            LINES.append(
+                str([(e, round(t), p.workspace) for (e, p), t in zip(plans, taken, strict=True)])
+            )
+        print(line, flush=True)
+
+
+def check() -> None:
+    """Errors of engines."""
+    calls, wrong = opened(), {}
+    _cudnn._WRONG = {}
+    kinds = [("float32", False), ("float32", True), ("bfloat16", True), ("float16", True)]
+    for layer in (LAYERS[k] for k in CHECKED):
+        small = (*layer[:6], max(layer[6] // 16, 16), layer[7])
+        for more in (0, 1):
+            for dtype, tensor_float in kinds:
+                for function in sorted(CONVOLUTIONS):
+                    node = node_of(function, small, dtype, tensor_float, more)
+                    given = tensors(node)
+                    exact = reference(node, given)
+                    limit = TOLERANCE["tf32" if dtype == "float32" and tensor_float else dtype]
+                    for number, plan in ways(calls, node):
+                        for error, how in errors(calls, node, plan, given, exact):
+                            LINES.append(
+                                f"{error:.2e} {how} engine {number} {node.title} {node.padding}"
+                            )
+                            if not error < limit:
+                                key = (function, number, dtype, tensor_float, more, how)
+                                wrong[key] = max(wrong.get(key, 0), error)
+    print(len(LINES), "runs; wrong:", wrong or "none", flush=True)
+
+
+def errors(
+    calls: Any, node: ConvolutionNode, plan: Any, given: Any, exact: torch.Tensor
+) -> Iterator[tuple[float, str]]:
+    """The relative errors of a plan, as it is and as a graph."""
+    room = torch.empty(plan.workspace + 1, device="cuda", dtype=torch.uint8)
+    goal = given[node.result]
+    for how in ("alone", "in a graph"):
+        room.fill_(0xCB)
+        goal.fill_(7)
+        torch.cuda.synchronize()
+        if how == "alone":
+            run(calls, node, plan, given, room)
+        else:
+            STREAM.begin_capture(2)
+            run(calls, node, plan, given, room)
+            graph = STREAM.end_capture()
+            churn = [np.full(1 << 12, 0xAB, np.uint8) for _ in range(64)]
+            graph.launch(STREAM)
+            del churn
+        STREAM.synchronize()
+        yield float((goal.double() - exact).norm() / exact.norm()), how
+
+
+if __name__ == "__main__":
+    what, *files = sys.argv[1:]
+    {"times": times, "check": check}[what]()
+    for file in files:
+        Path(file).write_text("\n".join(LINES) + "\n")
