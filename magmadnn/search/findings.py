@@ -16,7 +16,7 @@ from .study_table import StudyTable, table_of
 from .trials.records import DONE, Trial
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Findings(ExplainsAttributes):
     """The trials of a search.
 

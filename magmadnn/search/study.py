@@ -20,7 +20,7 @@ from .trials.records import Job, Outcome, Trial
 from .trials.training import Task
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Study(Findings):
     """The trials of a search, with what they were trained on.
 
