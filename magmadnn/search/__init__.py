@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from magmadnn.calls import check_methods
 
+from .honest.auditing import Audit, audit
+from .honest.leaks import Finding
+from .honest.nested_search import nested
+from .honest.outer_rows import Nested
 from .kept_studies import load
 from .objectives import Reaches, reaches
 from .searching import run
@@ -24,17 +28,22 @@ from .study_table import StudyTable
 from .trials.records import Trial
 
 __all__ = [
+    "Audit",
     "Dimension",
+    "Finding",
+    "Nested",
     "Reaches",
     "Study",
     "StudyTable",
     "Trial",
+    "audit",
     "choice",
     "grid",
     "integer",
     "load",
     "log_integer",
     "log_uniform",
+    "nested",
     "reaches",
     "run",
     "uniform",

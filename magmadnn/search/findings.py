@@ -97,6 +97,34 @@ class Findings(ExplainsAttributes):
             raise UnknownNameError.of("study.importance: objective", name, self.objectives)
         return importance_of(self.space, self.trials, self.objectives.index(name))
 
+    def selection_optimism(self) -> float:
+        """How much the best trial's score owes to its having been chosen by the same folds.
+
+        With e_k(t) the first objective of trial t on fold k, t* the best over all folds and t_k the best on
+        fold k alone, it is the mean over k of e_k(t_k) - e_k(t*), in the objective's units and never
+        negative.
+
+        Source: R. J. Tibshirani, R. Tibshirani, "A bias correction for the minimum error rate in
+            cross-validation",
+        Ann. Appl. Stat. 3 (2009), section 2.
+
+        Raises:
+            ArgumentError: trials were not cross validated, or the objective is no metric of the folds.
+        """
+        name, sign = self.objectives[0], self.signs[0]
+        trials = [trial for trial in self._complete() if trial.folds]
+        if not trials or name not in trials[0].folds[0]:
+            raise ArgumentError(
+                "study.selection_optimism: needs a search with folds= whose objective is a metric of these"
+            )
+        best = max(trials, key=lambda trial: (*self.scores(trial), -trial.number))
+        count = len(best.folds)
+        gains = [
+            max(sign * trial.folds[k][name] for trial in trials) - sign * best.folds[k][name]
+            for k in range(count)
+        ]
+        return sum(gains) / count
+
     def _complete(self) -> list[Trial]:
         """The trials with values that went to the end; else those that got furthest."""
         valued = [trial for trial in self.trials if trial.values]

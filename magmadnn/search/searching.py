@@ -26,7 +26,7 @@ from .study import Study
 from .study_folder import StudyFolder
 from .study_plan import Ends, Plan
 from .trials.records import FAILED, Job, Outcome, trials_of
-from .trials.rows import check_same_rows, data_sha256, rows_of
+from .trials.rows import check_same_rows, data_sha256, folds_of, rows_of
 from .trials.schedule import Schedule
 from .trials.training import Task
 from .workers.places import Here, Place
@@ -52,6 +52,8 @@ def run(
     total_seconds: float | None = None,
     validation_split: float = 0.2,
     validation_data: Any = None,
+    folds: int | None = None,
+    stratified: bool | None = None,
     first: Sequence[Mapping[str, Any]] | Study = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -91,6 +93,9 @@ def run(
         total_seconds: a budget of time of this call; the table then depends on how fast the machine is.
         validation_split: share of the rows, chosen by seed and the same for all trials, that metrics are of.
         validation_data: or (x, y) for that.
+        folds: or cross validation: each trial is trained once for each fold, and its metrics are the means
+            over the rows that are held out.
+        stratified: whether each fold has its share of each class; None: where targets are classes.
         first: points that are tried before others; or an older study, whose ten best are.
         out: a new folder that keeps the study; it can be resumed from there.
         resume: go on with the study in `out`: what is done stays done.
@@ -140,7 +145,14 @@ def run(
             "total_seconds="
         )
     points = _first_points(first, searched)
-    train, validation = _split(x, y, validation_split, validation_data, seed)
+    if folds is None:
+        train, validation = _split(x, y, validation_split, validation_data, seed)
+        parts: list[Any] = []
+    else:
+        if validation_data is not None:
+            raise ArgumentError("search: give one of folds and validation_data")
+        train = validation = (x, y)
+        parts = folds_of(y, check_same_rows(x, y), folds, 0, stratified, seed)
     task = Task(
         builder,
         train,
@@ -149,6 +161,7 @@ def run(
         dict(fit_options or {}),
         callbacks,
         seed,
+        parts,
     )
     plan = Plan(
         searched,
@@ -158,7 +171,8 @@ def run(
         objectives,
         task.default,
         points,
-        data_sha256(*train, *validation),
+        data_sha256(*train, *validation, *(held for _, held in parts)),
+        len(parts),
     )
     ends = Ends(trials, total_epochs, until)
     judge = Judge(objectives, until)

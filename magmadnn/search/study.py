@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from magmadnn.errors import ArgumentError
-from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.printing import note
 from magmadnn.training import Model
@@ -17,7 +16,7 @@ from .findings import Findings
 from .reporting.drawing import check_drawing, overview, write_picture
 from .reporting.page import write_page
 from .trials.records import Job, Outcome, Trial
-from .trials.training import Task
+from .trials.training import Task, models_sha256
 
 
 @dataclass(eq=False, repr=False)
@@ -40,6 +39,8 @@ class Study(Findings):
     def model(self, trial: Trial | int | None = None) -> Model:
         """The trained model of a trial: it is trained again, to the same parameters.
 
+        In a search with folds it is trained on all rows, with none held out.
+
         Args:
             trial: or its number; None: the best one.
 
@@ -58,7 +59,7 @@ class Study(Findings):
             raise ArgumentError(f"study.model: there is no trial {number}")
         job, outcome = max(found, key=lambda result: result[0].rung)
         model = self._task.model(job)
-        if outcome.parameters_sha256 != parameters_sha256(model.values().items()):
+        if not self._task.folds and outcome.parameters_sha256 != models_sha256([model]):
             note(
                 f"study.model: trial {number} has other parameters than in the search: build, data or "
                 f"machine "

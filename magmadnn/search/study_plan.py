@@ -61,6 +61,7 @@ class Plan:
         defaults: `epochs` and `batch_size` of points that do not have them.
         first: points that come before the method's own.
         data_sha256: of the rows.
+        folds: how many, where trials are cross validated; else 0.
     """
 
     space: Space
@@ -71,6 +72,7 @@ class Plan:
     defaults: Mapping[str, int]
     first: list[Point] = field(default_factory=list)
     data_sha256: str = ""
+    folds: int = 0
 
     def plain(self) -> dict[str, Any]:
         """As JSON data; of objectives that are functions only the names."""
@@ -83,6 +85,7 @@ class Plan:
             "defaults": dict(self.defaults),
             "first": self.first,
             "data_sha256": self.data_sha256,
+            "folds": self.folds,
         }
 
     @classmethod
@@ -102,6 +105,7 @@ class Plan:
                 plain["defaults"],
                 [{n: as_tuples(v) for n, v in point.items()} for point in plain["first"]],
                 plain["data_sha256"],
+                plain["folds"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{where}: is no plan of a study: {error!r:.80}") from error

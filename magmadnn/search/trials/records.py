@@ -63,6 +63,7 @@ class Outcome:
         reason: why it failed.
         parameters_sha256: of the trained parameters.
         rises: for each metric whether higher is better.
+        folds: validation metrics of each fold, where metrics are their means.
     """
 
     state: str
@@ -71,6 +72,7 @@ class Outcome:
     reason: str = ""
     parameters_sha256: str = ""
     rises: Mapping[str, bool | None] = field(default_factory=dict)
+    folds: tuple[Mapping[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Trial:
         reason: why it failed.
         rungs: how many stages of training it has had.
         parameters_sha256: of the trained parameters.
+        folds: validation metrics of each fold, where metrics are their means.
     """
 
     number: int
@@ -96,6 +99,7 @@ class Trial:
     reason: str = ""
     rungs: int = 1
     parameters_sha256: str = ""
+    folds: tuple[Mapping[str, float], ...] = ()
 
     @property
     def value(self) -> float | None:
@@ -130,6 +134,7 @@ def _trial(job: Job, outcome: Outcome, full: int) -> Trial:
         outcome.reason,
         job.rung + 1,
         outcome.parameters_sha256,
+        outcome.folds,
     )
 
 
@@ -142,15 +147,18 @@ def plain_result(job: Job, outcome: Outcome) -> dict[str, Any]:
         "point": {name: listed(value) for name, value in job.point.items()},
         "epochs": list(job.epochs),
         "state": outcome.state,
-        "metrics": {
-            name: value if math.isfinite(value) else str(value)
-            for name, value in outcome.metrics.items()
-        },
+        "metrics": _plain_metrics(outcome.metrics),
         "values": list(outcome.values),
         "reason": outcome.reason,
         "parameters_sha256": outcome.parameters_sha256,
         "rises": dict(outcome.rises),
+        **({"folds": [_plain_metrics(fold) for fold in outcome.folds]} if outcome.folds else {}),
     }
+
+
+def _plain_metrics(metrics: Mapping[str, float]) -> dict[str, float | str]:
+    """Metrics as JSON can hold them."""
+    return {name: v if math.isfinite(v) else str(v) for name, v in metrics.items()}
 
 
 def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
@@ -168,5 +176,6 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
         record["reason"],
         record["parameters_sha256"],
         record["rises"],
+        tuple({n: float(v) for n, v in fold.items()} for fold in record.get("folds", ())),
     )
     return job, outcome

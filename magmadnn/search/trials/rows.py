@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from magmadnn.data._structure import is_mapped, leaves, rebuild, row_count, take_rows
 from magmadnn.data.tables.libraries import is_column, is_table, raw_column, raw_table
-from magmadnn.data.tables.plain import is_foreign_data
+from magmadnn.data.tables.plain import is_foreign_data, plain_target
+from magmadnn.data.targets import target_kind
 from magmadnn.errors import ArgumentError
+from magmadnn.training.arguments import at_least
+from magmadnn.training.many.folds import fold_rows
 
 _WHOLE = 1 << 28  # bytes that are all looked at
 _ROWS = 1 << 16  # of larger arrays
@@ -48,6 +51,41 @@ def check_same_rows(x: Any, y: Any) -> int:
     if is_foreign_data(x) or is_foreign_data(y):
         return count_rows(x, "x")
     return row_count([x, y], "data")
+
+
+def folds_of(
+    y: Any, rows: int, folds: int, repeat: int, stratified: bool | None, seed: int
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Rows to train on and rows that are held out, for each fold.
+
+    Args:
+        y: targets.
+        rows: how many there are.
+        folds: how many parts.
+        repeat: number of this way of cutting.
+        stratified: whether each fold has its share of each class; None: where targets are classes.
+        seed: of the order in which rows are dealt.
+
+    Raises:
+        ArgumentError: more folds than rows, or than a class has rows; or there are no classes.
+    """
+    at_least("search: folds", folds, 2)
+    classes = None if stratified is False else classes_of(y)
+    if classes is None and stratified:
+        raise ArgumentError("search: stratified=True needs one class for each row; leave it out")
+    held = fold_rows(rows, folds, seed, repeat, classes)
+    every = np.arange(rows)
+    return [(np.setdiff1d(every, one), one) for one in held]
+
+
+def classes_of(y: Any) -> NDArray[Any] | None:
+    """The class of each row; None where targets are quantities."""
+    if isinstance(y, (dict, list, tuple)) and not isinstance(y, np.ndarray):
+        return None
+    values = plain_target(y, "y").values if is_foreign_data(y) else np.asarray(y)
+    if values.ndim != 1 or values.dtype.kind not in "iubUSO":
+        return None
+    return values if target_kind(values) == "classification" else None
 
 
 def data_sha256(*parts: Any) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from magmadnn.errors import MagmaDNNError
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.errors import MagmaDNNError, NumericError
 from magmadnn.ops import philox
 from magmadnn.search.spaces.building import Builder, fit_arguments
 from magmadnn.storage.checkpoint import parameters_sha256
-from magmadnn.training import Model
+from magmadnn.training import History, Model, fit_many
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 
 from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
 
+Rows = NDArray[np.int64]
 _KEPT = 64  # models of trials that may go on
 _LEFT_OUT = ("epoch", "samples_per_second", "learning_rate", "seconds")
 
@@ -26,11 +30,11 @@ _LEFT_OUT = ("epoch", "samples_per_second", "learning_rate", "seconds")
 class _Begun:
     """A trial that has been trained for some rungs."""
 
-    model: Model
-    rungs: int
-    seconds: float
-    row: Mapping[str, float]
-    rises: Mapping[str, bool | None]
+    models: list[Model]
+    rungs: int = 0
+    seconds: float = 0.0
+    rows: Sequence[Mapping[str, float]] = ()
+    rises: Mapping[str, bool | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -45,6 +49,8 @@ class Task:
         options: further arguments of `fit`.
         callbacks: makes the callbacks of a training.
         seed: of the search.
+        folds: rows that are trained on and rows that metrics are of, for each fold; without them `data` and
+            `validation` are these. Metrics are then means over the folds.
     """
 
     builder: Builder
@@ -54,6 +60,7 @@ class Task:
     options: Mapping[str, Any] = field(default_factory=dict)
     callbacks: Callable[[], Sequence[Callback]] = tuple
     seed: int = 0
+    folds: Sequence[tuple[Rows, Rows]] = ()
 
     def __post_init__(self) -> None:
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
@@ -79,8 +86,8 @@ class Task:
             return Outcome(FAILED, reason=f"{type(error).__name__}: {_words(error)}")
 
     def model(self, job: Job) -> Model:
-        """The trained model of a job."""
-        return self._train(job, None).model
+        """The trained model of a job; where there are folds, trained on all rows."""
+        return replace(self, folds=())._train(job, None).models[0]
 
     def _trained(self, job: Job) -> Outcome:
         begun = self._begun.pop(job.trial, None)
@@ -90,34 +97,73 @@ class Task:
         self._begun[job.trial] = begun
         while len(self._begun) > _KEPT:
             self._begun.popitem(last=False)
-        metrics = _metrics(begun)
+        each = [_metrics(row, begun.seconds) for row in begun.rows]
+        mean = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
         return Outcome(
             DONE,
-            metrics,
-            parameters_sha256=parameters_sha256(begun.model.values().items()),
+            mean,
+            parameters_sha256=models_sha256(begun.models),
             rises=begun.rises,
+            folds=tuple(map(_validated, begun.rows)) if self.folds else (),
         )
 
     def _train(self, job: Job, begun: _Begun | None) -> _Begun:
         if begun is None:
-            model = self.builder.model(job.point, self.seed_of(job.trial))
-            begun = _Begun(model, 0, 0.0, {}, {})
+            seed, count = self.seed_of(job.trial), max(1, len(self.folds))
+            begun = _Begun([self.builder.model(job.point, seed) for _ in range(count)])
         size = fit_arguments(job.point, self.default)["batch_size"]
         for rung in range(begun.rungs, job.rung + 1):
             before = job.epochs[rung - 1] if rung else 0
-            looks = _Directions()
-            history = begun.model.fit(
-                *self.data,
-                batch_size=size,
-                epochs=job.epochs[rung] - before,
-                validation_data=self.validation,
-                callbacks=[*self.callbacks(), looks],
-                verbose=False,
-                **self.options,
-            )
-            begun.rungs, begun.row, begun.rises = rung + 1, history.rows[-1], looks.rises
-            begun.seconds += len(history) * statistics.median_low(history["seconds"])
+            looks = [_Directions() for _ in begun.models]
+            given = {"batch_size": size, "epochs": job.epochs[rung] - before, **self.options}
+            if self.folds:
+                histories = self._fit_folds(begun.models, looks, given)
+            else:
+                callbacks = [*self.callbacks(), *looks]
+                history = begun.models[0].fit(
+                    *self.data,
+                    validation_data=self.validation,
+                    callbacks=callbacks,
+                    verbose=False,
+                    **given,
+                )
+                histories = [history]
+            begun.rungs, begun.rises = rung + 1, looks[0].rises
+            begun.rows = [history.rows[-1] for history in histories]
+            for history in histories:
+                begun.seconds += len(history) * statistics.median_low(history["seconds"])
         return begun
+
+    def _fit_folds(
+        self, models: list[Model], looks: Sequence[_Directions], given: Mapping[str, Any]
+    ) -> list[History]:
+        """Train a model for each fold.
+
+        Raises:
+            NumericError: the loss of one is not finite.
+        """
+        histories = fit_many(
+            models,
+            *self.data,
+            rows=[train for train, _ in self.folds],
+            validation_rows=[held for _, held in self.folds],
+            callbacks=lambda number: [*self.callbacks(), looks[number]],
+            verbose=False,
+            **given,
+        )
+        for number, history in enumerate(histories):
+            if history.failed:
+                raise NumericError(f"fold {number}: {history.stopped}")
+        return histories
+
+
+def models_sha256(models: Sequence[Model]) -> str:
+    """Of the parameters of all models."""
+    return parameters_sha256(
+        (name if len(models) == 1 else f"{k}/{name}", value)
+        for k, model in enumerate(models)
+        for name, value in model.values().items()
+    )
 
 
 class _Directions(Callback):
@@ -133,19 +179,21 @@ class _Directions(Callback):
         self.rises = dict(fit.objective.higher_is_better)
 
 
-def _metrics(begun: _Begun) -> dict[str, float]:
+def _metrics(row: Mapping[str, float], seconds: float) -> dict[str, float]:
     """Validation metrics by their names, those of training rows as `train_...`; epochs, seconds.
 
     An epoch counts with the median of its rung, so that compiling and a pause of the machine do not count.
     """
-    row = begun.row
-    own = {k.removeprefix("val_"): float(v) for k, v in row.items() if k.startswith("val_")}
     train = {
         f"train_{k}": float(v)
         for k, v in row.items()
         if not k.startswith("val_") and k not in _LEFT_OUT
     }
-    return {**own, **train, "epochs": float(row["epoch"]), "seconds": begun.seconds}
+    return {**_validated(row), **train, "epochs": float(row["epoch"]), "seconds": seconds}
+
+
+def _validated(row: Mapping[str, float]) -> dict[str, float]:
+    return {k.removeprefix("val_"): float(v) for k, v in row.items() if k.startswith("val_")}
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""Honest figures of a search: nested cross validation, and an audit for leaks."""
