@@ -49,13 +49,13 @@ def places_of(
     return found
 
 
-def placed(draft: Draft) -> dict[Node, Node]:
+def parts_placed(draft: Draft) -> dict[Node, Node]:
     """For each value that is computed within the result of a movement, that movement."""
     return _Places(draft).found
 
 
 class _Places:
-    """The search of `placed`.
+    """The search of `parts_placed`.
 
     Attributes:
         found: the movements, by values.

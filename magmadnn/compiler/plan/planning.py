@@ -33,7 +33,7 @@ from .diagram import diagram_of_plan
 from .listing import describe
 from .loop import loop_plan
 from .native_plan import LoopPlan, NativePlan
-from .placed import placed
+from .placed import parts_placed
 from .reuse import drafted
 from .sizes import planned
 
@@ -137,6 +137,8 @@ def native_plan(
         verify_draft(draft, name="drafted")
     early = draft.dependencies.early(draft.program.outputs)
     checked = max((draft.phases[r] for r in early), default=-1) + 1
+    # products of libraries on a device write rows that follow each other
+    inside = parts_placed(draft) if rounding else {}
     plan = NativePlan(
         draft.program,
         draft.work,
@@ -150,7 +152,7 @@ def native_plan(
             draft,
             functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),
         ),
-        placed(draft) if rounding else {},  # products of libraries write rows that follow each other
+        inside,
     )
     dump.add("plan", functools.partial(describe, plan))
     dump.add_file("given.svg", lambda: to_svg(program))
