@@ -197,7 +197,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(told, "_PAUSE", 0.0)
     text = told_of(monkeypatch, Terminal())
     assert "\r\x1b[K[" in text
-    assert text.splitlines()[-1].startswith("\r\x1b[K4 of 4 models done")
+    assert "\r\x1b[K4 of 4 models done" in text.split("\n")[-2]
 
 
 def test_nothing_is_printed_where_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
