@@ -1,0 +1,153 @@
+"""Many models in one call beside as many single fits, and cross validation beside scikit-learn's networks.
+
+python -m benchmarks.cpu.many_models [--models 64] [--threads 2] [--rows 1024] [--epochs 5,20,50] [--turns 5]
+    [--without scikit-learn]
+
+Models are 13-64-64-64-2 with SGD, batches of 16, each with a seed of its own. Single fits run one after the
+other on one thread. "from the start" is everything from the first `fit` of models that were just built, for
+structures that were compiled before; "again" is a further call with the same models, which compiles nothing.
+The two ways take turns; shown are the minimum and the median of the clock, and the ratio of both.
+
+Cross validation is of 10 folds of a table of 300 rows and 13 columns, 200 epochs of Adam, batches of 16, one
+hidden layer of 64; scikit-learn's early stopping is off, and its fits end after as many epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+import magmadnn as md
+
+FOLDS, SMALL, CV_EPOCHS = 10, 300, 200
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """How long a run takes."""
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+def network(seed: int) -> md.Model:
+    """13-64-64-64-2."""
+    hidden = [md.layers.Dense(64, activation="relu") for _ in range(3)]
+    return md.Model(
+        [md.layers.Input((13,)), *hidden, md.layers.Dense(2)],
+        loss="cross_entropy",
+        optimizer=md.optim.SGD(0.01),
+        metrics=["accuracy"],
+        seed=seed,
+    )
+
+
+def table(name: str, first: list[float], second: list[float], names: tuple[str, str]) -> str:
+    """A row: minimum and median of two ways, and their ratios."""
+    pairs = [(rule(first), rule(second)) for rule in (min, statistics.median)]
+    cells = "; ".join(f"{a * 1e3:.1f} {b * 1e3:.1f}, ratio {b / a:.3f}" for a, b in pairs)
+    return f"{name}, ms, {names[0]} and {names[1]}, minimum and median: {cells}"
+
+
+def many(models: int, threads: int, rows: int, epochs: int, turns: int) -> None:
+    """Many models beside single fits."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((rows, 13)).astype(np.float32)
+    y = (x[:, 0] + draw.standard_normal(rows) > 0).astype(np.int64)
+
+    def single(built: list[md.Model]) -> None:
+        md.set_threads(1)
+        for model in built:
+            model.fit(x, y, batch_size=16, epochs=epochs, verbose=False)
+
+    def together(built: list[md.Model]) -> None:
+        md.set_threads(threads)
+        md.fit_many(built, x, y, batch_size=16, epochs=epochs, verbose=False)
+
+    for way in (single, together):
+        way([network(0)])
+    times: dict[str, tuple[list[float], list[float]]] = {
+        "from the start": ([], []), "again": ([], [])
+    }  # fmt: skip
+    for _ in range(turns):
+        for k, way in enumerate((single, together)):
+            built = [network(seed) for seed in range(models)]
+            for label in times:
+                times[label][k].append(seconds(lambda way=way, built=built: way(built)))
+    for label, (first, second) in times.items():
+        name = f"{models} models, {rows} rows, {epochs} epochs, {label}"
+        print(table(name, first, second, ("single fits on 1 thread", f"fit_many on {threads}")))
+
+
+def cross_validation(threads: int, turns: int) -> None:
+    """Ten folds, by magmadnn and by scikit-learn."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    draw = np.random.default_rng(1)
+    x = draw.standard_normal((SMALL, 13))
+    y = (x[:, 0] * x[:, 1] + x[:, 2] + draw.standard_normal(SMALL) > 0).astype(np.int64)
+
+    def build(seed: int) -> md.Model:
+        return md.Model(
+            [md.layers.Input((13,)), md.layers.Dense(64, activation="relu"), md.layers.Dense(2)],
+            loss="cross_entropy", optimizer=md.optim.Adam(1e-3), metrics=["accuracy"],
+            preparation=md.data.Standardize(), seed=seed,
+        )  # fmt: skip
+
+    scores: dict[str, float] = {}
+
+    def ours() -> None:
+        md.set_threads(threads)
+        found = md.cross_validate(
+            build, x, y, folds=FOLDS, batch_size=16, epochs=CV_EPOCHS, verbose=False
+        )
+        scores["magmadnn"] = found.mean["accuracy"]
+
+    def theirs() -> None:
+        net = MLPClassifier(
+            (64,), batch_size=16, max_iter=CV_EPOCHS, n_iter_no_change=CV_EPOCHS, random_state=0
+        )
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found = cross_val_score(make_pipeline(StandardScaler(), net), x, y, cv=folds)
+        scores["scikit-learn"] = float(found.mean())
+
+    ours()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(turns):
+        for held, way in zip(times, (theirs, ours), strict=True):
+            held.append(seconds(way))
+    print(table("cross validation", *times, ("scikit-learn", "magmadnn")))
+    print("mean accuracy:", ", ".join(f"{k} {v:.3f}" for k, v in scores.items()))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Many models in one call.")
+    parser.add_argument("--models", type=int, default=64, help="how many")
+    parser.add_argument("--threads", type=int, default=2, help="of fit_many")
+    parser.add_argument("--rows", type=int, default=1024, help="of the data set")
+    parser.add_argument("--epochs", default="5,20,50", help="numbers of epochs")
+    parser.add_argument("--turns", type=int, default=5, help="of each way")
+    parser.add_argument("--without", default="", help="scikit-learn, where it is not installed")
+    given = parser.parse_args()
+    print(f"load at the start: {os.getloadavg()[0]:.2f}")
+    for epochs in map(int, given.epochs.split(",")):
+        many(given.models, given.threads, given.rows, epochs, given.turns)
+    if given.without != "scikit-learn":
+        cross_validation(given.threads, given.turns)
+    print(f"load at the end: {os.getloadavg()[0]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
