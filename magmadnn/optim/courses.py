@@ -46,9 +46,16 @@ class StepCourse:
 
     longest = LONGEST
 
-    def __init__(self, step: Step, settings: Settings, course: Course, training: int) -> None:
+    def __init__(
+        self,
+        step: Step,
+        settings: Settings,
+        course: Course,
+        training: int,
+        data: Sequence[Sequence[Array]],
+    ) -> None:
         self._step, self._settings, self._course = step, settings, course
-        self._training = training
+        self._training, self._data = training, data
 
     @classmethod
     def made(
@@ -75,7 +82,10 @@ class StepCourse:
                 sizes = looked.executable.sizes({node: a[:size] for node, a in read.items()})
                 wanted.append(Wanted(looked.executable.native, read, (), sizes, size))
         course = course_of(wanted, len(batch_sizes))
-        return None if course is None else cls(step, settings, course, len(batch_sizes))
+        if course is None:
+            return None
+        arrays = [list(w.data.values()) for w in wanted]
+        return cls(step, settings, course, len(batch_sizes), arrays)
 
     @property
     def program(self) -> Nested:
@@ -103,7 +113,7 @@ class StepCourse:
             starts = first + before + steps * np.arange(epochs)
             values.append(self._values((starts[:, None] + np.arange(count)).reshape(-1)))
             before += count
-        self._course.point(epochs, counts, orders, values)
+        self._course.point(epochs, counts, self._data, orders, values)
 
     def found(self, counts: Sequence[int]) -> list[list[Array]] | None:
         """Loss and outputs of each leg's first batches; None where one is wrong, and nothing was changed."""

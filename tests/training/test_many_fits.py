@@ -13,6 +13,7 @@ import magmadnn as md
 from magmadnn import layers, losses, optim
 from magmadnn.errors import NumericError
 from magmadnn.losses.conversion import FunctionLoss
+from magmadnn.runtime.cpu.sliced.legs import Leg
 from magmadnn.runtime.threads import thread_count
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop.fit import Fit
@@ -283,6 +284,29 @@ def test_epochs_run_natively_with_the_same_bits_on_any_number_of_threads(
     assert digests([alone]) == digests([models[4]])
     assert measured(own) == measured(histories[4])
     assert all(row["seconds"] > 0 for row in histories[4])
+
+
+def test_tasks_are_made_for_the_first_of_models_that_are_built_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    make = Leg.__init__
+
+    def counted(leg: Leg, *args: Any) -> None:
+        made.append(args[4])
+        make(leg, *args)
+
+    monkeypatch.setattr(Leg, "__init__", counted)
+
+    def build(k: int) -> md.Model:
+        net = [layers.Input((7,)), layers.Dense(13), layers.Dropout(0.2), layers.Dense(3)]
+        return md.Model(net, loss="cross_entropy", optimizer=optim.Adam(0.01 + k), seed=k)
+
+    models = [build(k) for k in range(6)]
+    md.fit_many(models, X, Y, batch_size=BATCH, epochs=2, validation_data=(X[:20], Y[:20]))
+    assert sorted(made) == [5, 8, 20]  # the last batch, whole ones, and what is evaluated
+    md.fit_many(models, X, Y, batch_size=BATCH, epochs=2, validation_data=(X[:20], Y[:20]))
+    assert len(made) == 3
 
 
 def test_an_epoch_that_is_long_is_cut_into_pieces(

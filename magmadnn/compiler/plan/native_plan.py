@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.regions.draft import Alike
 from magmadnn.compiler.regions.draft import Work as Work
 from magmadnn.compiler.regions.nonempty import Choice
 from magmadnn.graph.body import Body
@@ -37,6 +38,7 @@ class NativePlan:
         loops: the plan of each loop.
         inside: values that are computed where they lie in the result of a movement, and that movement.
         arenas: where values lie for the sizes that were asked for last (`arena_of`).
+        alike: the same for plans that differ in their leaves only; None where that is not known.
     """
 
     program: Program
@@ -50,6 +52,7 @@ class NativePlan:
     loops: Mapping[Node, LoopPlan] = field(default_factory=dict)
     inside: Mapping[Node, Node] = field(default_factory=dict)
     arenas: dict[tuple[tuple[str, int], ...], Arena] = field(default_factory=dict)
+    alike: Alike | None = None
 
     @property
     def kernels(self) -> int:

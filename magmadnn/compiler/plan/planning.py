@@ -153,6 +153,7 @@ def native_plan(
             functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),
         ),
         inside,
+        alike=draft.alike,
     )
     dump.add("plan", functools.partial(describe, plan))
     dump.add_file("given.svg", lambda: to_svg(program))

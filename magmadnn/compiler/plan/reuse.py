@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.regions.draft import Alike, Draft
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.program import Program
 
@@ -31,11 +31,13 @@ class _Template:
         draft: after all passes.
         leaves: its variables and placeholders, as the given program has them.
         ops: those of the given program: while they are kept, no other op has their id.
+        alike: what all drafts from it are known by.
     """
 
     draft: Draft
     leaves: tuple[Node, ...]
     ops: tuple[object, ...]
+    alike: Alike
 
 
 _templates: OrderedDict[Hashable, _Template] = OrderedDict()
@@ -62,11 +64,13 @@ def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) ->
         if found is not None:
             _templates.move_to_end(key)
     if found is not None:
-        return over_leaves(found.draft, dict(zip(found.leaves, leaves, strict=True)))
-    draft = run(program)
+        made = over_leaves(found.draft, dict(zip(found.leaves, leaves, strict=True)))
+        return replace(made, alike=found.alike)
+    draft = replace(run(program), alike=Alike())
+    assert draft.alike is not None
     bare = {node: _bare(node) for node in leaves}
     ops = tuple(dict.fromkeys(node.op for node in program.nodes()))
-    template = _Template(over_leaves(draft, bare), tuple(bare.values()), ops)
+    template = _Template(over_leaves(draft, bare), tuple(bare.values()), ops, draft.alike)
     with _lock:
         _templates[key] = template
         if len(_templates) > _MOST:

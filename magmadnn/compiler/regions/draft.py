@@ -58,6 +58,10 @@ class Work:
         return self.needed if self.room is None else (self.room, *self.needed)
 
 
+class Alike:
+    """Stands for all drafts that differ in their leaves only: nodes stand in the same order in them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Draft:
     """A native plan in the making; each pass fills in what its name says.
@@ -70,6 +74,7 @@ class Draft:
         in_place: values that are written straight into the variable that they update (`fold`).
         phases: of each region (`order`).
         work: the steps (`select`).
+        alike: the same for drafts that differ in their leaves only; None where that is not known.
     """
 
     program: Program
@@ -79,6 +84,7 @@ class Draft:
     in_place: Mapping[Node, Node] = field(default_factory=dict)
     phases: Mapping[Region, int] = field(default_factory=dict)
     work: tuple[Work, ...] = ()
+    alike: Alike | None = None
 
     @property
     def dependencies(self) -> Dependencies:

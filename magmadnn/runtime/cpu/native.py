@@ -57,7 +57,8 @@ class Instance:
 
     Attributes:
         arrays: the array of each value that has memory, or is a view of it.
-        nbytes: of the arena.
+        arena: memory of all results.
+        nbytes: of it.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Instance:
         self.plan.dump.add("plan_memory", memory.__str__)
         places = {life.node: life for life in memory.lives}
         arena, self.nbytes = scratch(memory.nbytes), memory.nbytes
+        self.arena = arena
         self._rooms = {r.node: arena[r.start : r.start + r.nbytes] for r in memory.rooms}
         for node in self.plan.program.nodes():
             if self.plan.layouts.is_view(node):

@@ -196,6 +196,11 @@ class Tasks:
                 product.parts = self._parts(work)
         return found
 
+    @property
+    def has_untried(self) -> bool:
+        """Whether there is a product that nobody has measured, and that is worth it."""
+        return bool(self._untried)
+
     def tune(self) -> None:
         """Between two runs: time a run of a product that nobody has measured, if it is time for it.
 

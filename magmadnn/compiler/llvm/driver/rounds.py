@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +42,23 @@ class Nested:
     """
 
     def __init__(self, tasks: Sequence[Task], cache: Cache | None = None) -> None:
-        self._kept, self._table = list(tasks), table_of([[task] for task in tasks])
+        self._set(table_of([[task] for task in tasks]), (list(tasks),), cache)
+
+    @classmethod
+    def of_table(
+        cls, table: NDArray[np.int64], held: tuple[Any, ...], cache: Cache | None = None
+    ) -> Nested:
+        """A program of a table that is there already; `held` is what it has addresses of."""
+        made = cls.__new__(cls)
+        made._set(table, held, cache)
+        return made
+
+    def _set(self, table: NDArray[np.int64], held: tuple[Any, ...], cache: Cache | None) -> None:
         self._control = shared_words(int(Control.WORDS))
-        self._control[Control.TASKS] = self._table.ctypes.data
-        self._control[Control.TASK_COUNT] = len(self._kept)
+        self._control[Control.TASKS] = table.ctypes.data
+        self._control[Control.TASK_COUNT] = len(table)
         self.batches = 1
-        self.task = Task(_Entry(nested_address(cache)), self._control, (self._kept, self._table))
+        self.task = Task(_Entry(nested_address(cache)), self._control, (*held, table))
 
     @property
     def batches(self) -> int:

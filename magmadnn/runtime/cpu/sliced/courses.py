@@ -6,38 +6,19 @@ Many such programs run beside each other, and no thread waits for another within
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
+from magmadnn.runtime.cpu.native import variable_memory
 from magmadnn.runtime.variables import is_finite
 
-from .legs import Leg, can_slice, variables_of
-from .saved import Saved, saving_kernels
-
-LONGEST = 4096  # batches of a leg in one go
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A leg that a course shall have.
-
-    Attributes:
-        runner: of the plan.
-        data: what batches are taken from, for each placeholder.
-        settings: scalar placeholders whose value may change from batch to batch.
-        sizes: of symbolic dimensions.
-        batch_size: rows of a batch.
-    """
-
-    runner: NativeRunner
-    data: Mapping[Node, Array]
-    settings: Sequence[Node]
-    sizes: Mapping[str, int]
-    batch_size: int
+from .copies import LONGEST as LONGEST
+from .copies import CourseLeg, saving_programs
+from .copies import Wanted as Wanted
+from .legs import can_slice, variables_of
+from .saved import Saved
 
 
 class Course:
@@ -48,6 +29,7 @@ class Course:
         training: how many of them train; what they give, and what they leave, must be finite.
 
     Attributes:
+        legs: in their order.
         program: what `point` said.
         nbytes: memory of the values of batches, and of the copy of variables.
         scratch_bytes: scratch memory that the thread needs.
@@ -56,28 +38,23 @@ class Course:
     def __init__(self, wanted: Sequence[Wanted], training: int) -> None:
         plans = [w.runner.plan for w in wanted]
         changed = [variable_memory(target) for target, _ in plans[0].program.updates]
-        beside = saving_kernels(changed)
-        self._data = [w.data for w in wanted]
-        self._legs = [
-            Leg(w.runner.plan, w.data, w.settings, w.sizes, w.batch_size, 1, LONGEST, beside)
-            for w in wanted
-        ]
+        self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
+        self.legs = [CourseLeg(w) for w in wanted]
         self._training = training
         self._touched = list(dict.fromkeys(v for plan in plans for v in variables_of(plan)))
         self._saved = Saved(changed, 1)
         cache = kernel_cache()
-        self._programs = [
-            Nested([task for phase in leg.phases for task in phase], cache) for leg in self._legs
-        ]
-        self._epoch = Nested([program.task for program in self._programs], cache)
-        self.program = Nested([*self._saved.saves, self._epoch.task, *self._saved.looks], cache)
-        self.nbytes = sum(leg.nbytes for leg in self._legs) + sum(m.nbytes for m in changed)
-        self.scratch_bytes = max(leg.tasks.scratch_bytes for leg in self._legs)
+        self._epoch = Nested([leg.program.task for leg in self.legs], cache)
+        saves, looks = saving_programs(plans[0], self._saved)
+        self.program = Nested([saves.task, self._epoch.task, looks.task], cache)
+        self.nbytes = sum(leg.nbytes for leg in self.legs) + sum(m.nbytes for m in changed)
+        self.scratch_bytes = max(leg.scratch_bytes for leg in self.legs)
 
     def point(
         self,
         epochs: int,
         counts: Sequence[int],
+        data: Sequence[Sequence[Array]],
         orders: Sequence[Array],
         settings: Sequence[Mapping[Node, Array]],
     ) -> None:
@@ -86,16 +63,17 @@ class Course:
         Args:
             epochs: how many.
             counts: batches of each leg in an epoch.
+            data: what the batches of each leg are taken from.
             orders: the rows of each leg, of all epochs.
             settings: of each leg, for the batches of all epochs.
         """
         for node in self._touched:
             variable_memory(node)  # what a device has written comes to the host
         self._epoch.batches = epochs
-        legs = zip(self._legs, self._programs, self._data, counts, orders, settings, strict=True)
-        for leg, program, data, count, order, values in legs:
-            program.batches = count
-            leg.point(data, order, values)
+        legs = zip(self.legs, counts, data, orders, settings, strict=True)
+        for leg, count, arrays, order, values in legs:
+            leg.program.batches = count
+            leg.point(arrays, order, values)
 
     def found(self, counts: Sequence[int]) -> list[list[Array]] | None:
         """The outputs of each leg's first batches, when the program has run.
@@ -103,20 +81,21 @@ class Course:
         None where a number is NaN or infinite that must not be, or a row was asked for that is not there;
         variables are then as they were before.
         """
-        found = [leg.found(count) for leg, count in zip(self._legs, counts, strict=True)]
+        found = [leg.found(count) for leg, count in zip(self.legs, counts, strict=True)]
         checked = [array for arrays in found[: self._training] for array in arrays]
-        well = [leg.went_well() for leg in self._legs]  # each is asked, since that forgets
+        well = [leg.went_well() for leg in self.legs]  # each is asked, since that forgets
         finite = self._saved.were_finite()
         if not (all(well) and finite and all(map(is_finite, checked))):
             self._saved.restore()
             return None
-        for leg in self._legs:
-            leg.tasks.tune()
+        for leg in self.legs:
+            leg.tune()
         return found
 
 
 def course_of(wanted: Sequence[Wanted], training: int) -> Course | None:
-    """The course of these legs; None where a plan cannot run alone."""
+    """The course of these legs, made once for data that looks alike; None where a plan cannot run alone."""
     if not all(can_slice(w.runner, w.data, w.settings) for w in wanted):
         return None
-    return Course(wanted, training)
+    key = ("course", training, *((id(w.runner), w.looks) for w in wanted))
+    return wanted[0].runner.kept(key, lambda: Course(wanted, training))

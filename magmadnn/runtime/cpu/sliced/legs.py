@@ -12,12 +12,12 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.llvm.driver.driver import Task
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
-from magmadnn.graph.op import Array
+from magmadnn.graph.op import Array, Op
 from magmadnn.runtime.cpu.cuts import even_parts
 from magmadnn.runtime.cpu.native import Instance, NativeRunner, is_plain, variable_memory
 from magmadnn.runtime.cpu.tasks import task_of
 
-_SOURCE, _ORDER = Gather.slots.index("source"), Gather.slots.index("order")
+SOURCE, ORDER = Gather.slots.index("source"), Gather.slots.index("order")
 
 
 class Leg:
@@ -34,6 +34,8 @@ class Leg:
         beside: kernels that are needed too; compiled together they take less time.
 
     Attributes:
+        plan: what is computed.
+        size: rows of a batch.
         phases: the tasks of a batch.
         tasks: those of the plan.
         nbytes: memory of the values of a batch.
@@ -123,6 +125,39 @@ class Leg:
             for source, result, step in pairs
         ]  # fmt: skip
 
+    @property
+    def memory(self) -> list[Array]:
+        """All that tasks write, and what differs from model to model; see `copies.py` for the order."""
+        arrays, plan = self._instance.arrays, self.plan
+        placeholders = [
+            arrays[n] for n in plan.program.nodes() if n.op is PLACEHOLDER if n in arrays
+        ]
+        variables = [variable_memory(node) for node in variables_of(plan)]
+        rest = [*self._settings.values(), *self.outputs, self.tasks.faults]
+        return [self._instance.arena, *placeholders, *variables, *rest]
+
+    @property
+    def shared(self) -> list[Array]:
+        """What tasks only read, the same for all models that are built alike."""
+        leaves = (VARIABLE, PLACEHOLDER)
+        found = [
+            array
+            for node, array in self._instance.arrays.items()
+            if not isinstance(node.op, Op) and node.op not in leaves
+        ]
+        held = [x for task in self.in_order for x in task.holds if isinstance(x, np.ndarray)]
+        return [self._numbers, *found, *(x for x in held if x is not self.tasks.faults)]
+
+    @property
+    def in_order(self) -> list[Task]:
+        """The tasks of a batch for one thread."""
+        return [task for phase in self.phases for task in phase]
+
+    @property
+    def fetching(self) -> list[tuple[Node, Task]]:
+        """The tasks whose words `SOURCE` and `ORDER` are set before each run, and for which data."""
+        return self._fetching
+
     def point(
         self, data: Mapping[Node, Array], order: Array, settings: Mapping[Node, Array]
     ) -> None:
@@ -135,8 +170,8 @@ class Leg:
         """
         order = np.ascontiguousarray(order, np.int64)
         for node, task in self._fetching:
-            task.arguments[_SOURCE] = data[node].ctypes.data
-            task.arguments[_ORDER] = order.ctypes.data
+            task.arguments[SOURCE] = data[node].ctypes.data
+            task.arguments[ORDER] = order.ctypes.data
         for node, values in settings.items():
             self._settings[node][: len(values)] = values
         self._read = (order, data)

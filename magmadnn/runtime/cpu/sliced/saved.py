@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.llvm.driver.driver import Driver
+from magmadnn.compiler.llvm.driver.driver import Driver, Task
 from magmadnn.compiler.llvm.fused.saving import FindNotFinite, Save
 from magmadnn.compiler.llvm.ir.builder import FLOATS
 from magmadnn.compiler.llvm.kernel import scratch
@@ -26,40 +27,57 @@ class Saved:
     Args:
         memories: of the variables.
         threads: that save and look.
-
-    Attributes:
-        saves: the tasks that keep the values.
-        looks: those that look whether values are finite; `were_finite` tells.
     """
 
     def __init__(self, memories: Sequence[Array], threads: int) -> None:
         self._memories = memories
         self._copies = [scratch(m.nbytes).view(m.dtype).reshape(m.shape) for m in memories]
         self._found = np.zeros(1, np.int64)
-        floats = [m for m in memories if m.dtype.name in FLOATS]
         self._others = [m for m in memories if m.dtype.name not in FLOATS]
-        count = threads if sum(m.nbytes for m in memories) > _ALONE_BYTES else 1
-        saves = [
+        self._threads = threads if sum(m.nbytes for m in memories) > _ALONE_BYTES else 1
+
+    @property
+    def memory(self) -> list[Array]:
+        """All that the tasks touch."""
+        return [*self._memories, *self._copies, self._found]
+
+    @cached_property
+    def saves(self) -> list[Task]:
+        """The tasks that keep the values."""
+        return [
             task_of(Save(), start=start, end=end, source=memory, result=copy)
-            for memory, copy in zip(memories, self._copies, strict=True)
+            for memory, copy in zip(self._memories, self._copies, strict=True)
             for start, end in _parts(memory.nbytes, _PART_BYTES)
         ]
-        looks = [
+
+    @cached_property
+    def looks(self) -> list[Task]:
+        """The tasks that look whether values are finite; `were_finite` tells."""
+        return [
             task_of(FindNotFinite(m.dtype.name), start=start, end=end, source=m, found=self._found)
-            for m in floats
+            for m in self._memories
+            if m.dtype.name in FLOATS
             for start, end in _parts(m.size, _PART_BYTES // m.itemsize)
         ]
-        self.saves, self.looks = saves, looks
-        self._save, self._look = (Driver([x], count, cache=kernel_cache()) for x in (saves, looks))
+
+    @cached_property
+    def _drivers(self) -> tuple[Driver, Driver]:
+        cache = kernel_cache()
+        save, look = (Driver([x], self._threads, cache=cache) for x in (self.saves, self.looks))
+        return save, look
+
+    def prepare(self) -> None:
+        """Make the tasks now."""
+        _ = self._drivers
 
     def save(self) -> None:
         """Keep the values of now."""
-        self._save.run(0, 1)
+        self._drivers[0].run(0, 1)
 
     def are_finite(self) -> bool:
         """Whether the values of now hold no NaN and no infinity."""
         self._found[0] = 0
-        self._look.run(0, 1)
+        self._drivers[1].run(0, 1)
         return self.were_finite()
 
     def were_finite(self) -> bool:

@@ -60,6 +60,7 @@ class Slices:
             self._leg.phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache()
         )
         self._saved = Saved(changed, threads)
+        self._saved.prepare()
 
     def restore(self) -> None:
         """Put back what was saved."""

@@ -1,0 +1,103 @@
+"""Argument blocks of tasks, copied over other memory: a model that is built like another needs no tasks made.
+
+A block holds integers and addresses. Which of its words are addresses is seen from where they point: into
+memory that each copy has its own of, or into what all share, such as constants. Blocks with an address that
+points elsewhere are not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.compiler.llvm.driver.driver import Task, table_of
+from magmadnn.compiler.llvm.driver.rounds import Nested
+from magmadnn.compiler.llvm.kernel import Loaded
+from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.graph.op import Array
+
+_LEAST_ADDRESS = 1 << 32  # sizes and strides are smaller
+_ARGUMENTS = 1  # place in a line of the table
+_WORD = 8  # bytes
+
+Words = NDArray[np.int64]
+
+
+class Image:
+    """Tasks over memory that is given later.
+
+    Args:
+        tasks: in their order.
+        words: of their argument blocks, one behind the other.
+        own: which words are addresses in memory that each copy has its own of,
+        regions: in which piece of it,
+        offsets: and how far from its beginning.
+        shared: what else must stay alive.
+
+    Attributes:
+        starts: where the block of each task begins among the words.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], words: Words, own: Words, regions: Words, offsets: Words,
+        shared: Sequence[object],
+    ) -> None:  # fmt: skip
+        self._lines = table_of([[task] for task in tasks]).copy()
+        self._words, self._own, self._regions, self._offsets = words, own, regions, offsets
+        self.starts = _starts(tasks)
+        self._shared = [*shared, *(task.kernel for task in tasks)]
+
+    def over(self, memory: Sequence[Array]) -> tuple[Nested, Words]:
+        """The tasks as a program over such pieces of memory as the first had; and their words."""
+        bases = np.array([array.ctypes.data for array in memory], np.int64)
+        words = self._words.copy()
+        words[self._own] = bases[self._regions] + self._offsets
+        lines = self._lines.copy()
+        lines[:, _ARGUMENTS] = words.ctypes.data + _WORD * self.starts
+        held: tuple[Any, ...] = (words, self._shared, list(memory))
+        return Nested.of_table(lines, held, kernel_cache()), words
+
+
+def image_of(
+    tasks: Sequence[Task], memory: Sequence[Array], shared: Sequence[Array], open_words: Words
+) -> Image | None:
+    """The tasks, to be copied; None where one cannot be.
+
+    Args:
+        tasks: in their order.
+        memory: what each copy has its own of, in pieces that do not overlap.
+        shared: what all copies read.
+        open_words: places of words that are set before each run.
+    """
+    if not tasks or not all(isinstance(task.kernel, Loaded) for task in tasks):
+        return None  # a function of Python knows its arrays
+    words = np.concatenate([task.arguments for task in tasks])
+    words[open_words] = 0
+    piece, offset = _found_in(memory, words)
+    elsewhere = (piece < 0) & (_found_in(shared, words)[0] < 0)
+    if (elsewhere & (words >= _LEAST_ADDRESS)).any():
+        return None
+    own = np.flatnonzero(piece >= 0)
+    return Image(tasks, words, own, piece[own], offset[own], shared)
+
+
+def _found_in(memory: Sequence[Array], words: Words) -> tuple[Words, Words]:
+    """In which piece each word points, -1 for none, and how far from its beginning."""
+    pieces = [k for k, array in enumerate(memory) if array.nbytes]
+    if not pieces:
+        return np.full(len(words), -1), np.zeros(len(words), np.int64)
+    starts = np.array([memory[k].ctypes.data for k in pieces], np.int64)
+    ends = starts + np.array([memory[k].nbytes for k in pieces], np.int64)
+    order = np.argsort(starts)
+    place = np.searchsorted(starts[order], words, "right") - 1
+    at = order[place]  # of -1 the last: its end is looked at
+    inside = (place >= 0) & (words < ends[at])
+    return np.where(inside, np.array(pieces)[at], -1), np.where(inside, words - starts[at], 0)
+
+
+def _starts(tasks: Sequence[Task]) -> Words:
+    sizes = [len(task.arguments) for task in tasks]
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
