@@ -195,7 +195,7 @@ class Fit:
         """Run the current epoch, or what is left of it."""
         started = time.perf_counter() - self.seconds
         self.call("on_epoch_begin")
-        self._look_at_memory()
+        self.look_at_memory()
         slices, size = self._slices(), self.current_batch_size
         self._rates.look(self)  # it may count steps, of which none is on its way any more
         take, self._next_take = self._next_take, None
@@ -214,8 +214,12 @@ class Fit:
         self.call("on_epoch_begin")
         self._rates.look(self)
 
-    def _look_at_memory(self) -> None:
-        """Refuse batches of a size that is new, if a step with them has no room."""
+    def look_at_memory(self) -> None:
+        """Refuse batches of a size that is new, if a step with them has no room.
+
+        Raises:
+            OutOfMemoryError: naming the largest size that has.
+        """
         sample, rows = self.source.sample, self.source.rows
         size = sample.rows if rows is None else min(self.current_batch_size, rows)
         if size not in self._fitting:

@@ -99,6 +99,7 @@ class FitCourse:
             and all(callback.batches(fit) is None for callback in fit.callbacks)
         ):
             return None
+        fit.look_at_memory()
         seen = _evaluation(fit)
         looked = None
         if seen is not None:

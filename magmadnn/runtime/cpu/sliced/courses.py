@@ -30,6 +30,7 @@ class Course:
 
     Attributes:
         legs: in their order.
+        sizes: of symbolic dimensions, in a batch of the first.
         program: what `point` said.
         nbytes: memory of the values of batches, and of the copy of variables.
         scratch_bytes: scratch memory that the thread needs.
@@ -38,6 +39,7 @@ class Course:
     def __init__(self, wanted: Sequence[Wanted], training: int) -> None:
         plans = [w.runner.plan for w in wanted]
         changed = [variable_memory(target) for target, _ in plans[0].program.updates]
+        self.sizes = dict(wanted[0].sizes)
         self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
         self.legs = [CourseLeg(w) for w in wanted]
         self._training = training
