@@ -33,7 +33,7 @@ from .diagram import diagram_of_plan
 from .listing import describe
 from .loop import loop_plan
 from .native_plan import LoopPlan, NativePlan
-from .placed import parts_placed
+from .parts_in_place import parts_placed
 from .reuse import drafted
 from .sizes import planned
 

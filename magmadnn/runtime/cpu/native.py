@@ -19,7 +19,7 @@ from magmadnn.compiler.plan.frames import frames_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
-from magmadnn.compiler.plan.placed import places_of
+from magmadnn.compiler.plan.parts_in_place import places_of
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import (
