@@ -2,10 +2,11 @@
 
 python -m benchmarks.gpu.convolution_engines times|check [FILE.txt]
 
-`times` runs every fit engine on layers of LeNet-5, AlexNet and ResNet-50 at their full batch: the first one and
-the fastest. `check` runs all engines that give the same bits in every run on smaller batches, as they are and as
-a graph, with equal and unequal padding, and prints those that are far from PyTorch's result in float64. A file
-gets all numbers. Data are random; memory that is written, and workspaces, hold other numbers before.
+`times` runs every fit engine on layers of LeNet-5, AlexNet and ResNet-50 at their full batch: the first one
+and the fastest. `check` runs all engines that give the same bits in every run on smaller batches, as they
+are and as a graph, with equal and unequal padding, and prints those that are far from PyTorch's result in
+float64. A file gets all numbers. Data are random; memory that is written, and workspaces, hold other
+numbers before.
 """
 
 from __future__ import annotations

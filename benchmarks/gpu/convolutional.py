@@ -4,7 +4,8 @@ python -m benchmarks.gpu.convolutional fit lenet5 28 1 128 tf32 [products] [PROF
 python -m benchmarks.gpu.convolutional torch resnet50 224 3 256 bf16 [compiled]
 
 `fit` prints microseconds of a step with data on the device, `products` without cuDNN, and writes a profile;
-`torch` the same of torchvision's network, channels last, in autocast. Data are random, times the least of three.
+`torch` the same of torchvision's network, channels last, in autocast. Data are random, times the least of
+three.
 """
 
 from __future__ import annotations

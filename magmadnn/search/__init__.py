@@ -49,4 +49,4 @@ __all__ = [
     "uniform",
 ]
 
-check_methods(Study, "model", "scores", "importance", "plot", "report")
+check_methods(Study, "model", "scores", "importance", "plot", "report", "measure_seconds")

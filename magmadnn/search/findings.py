@@ -64,6 +64,17 @@ class Findings(ExplainsAttributes):
         trials = self._complete()
         return max(trials, key=lambda trial: (*self.scores(trial), -trial.number))
 
+    def ranked(self) -> list[Trial]:
+        """The trials of a search with one objective that went to the end, best first; of equal ones the
+        first.
+
+        Raises:
+            ArgumentError, NumericError: as for `best`.
+        """
+        first = self.best
+        others = [trial for trial in self._complete() if trial is not first]
+        return [first, *sorted(others, key=lambda t: (*(-s for s in self.scores(t)), t.number))]
+
     def pareto(self) -> list[Trial]:
         """The trials that no other is at least as good as in all objectives and better in one, by number.
 

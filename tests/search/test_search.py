@@ -493,3 +493,17 @@ def test_a_finished_study_that_goes_on_knows_what_is_better(tmp_path: Path) -> N
     again = run(trials=5, out=tmp_path / "study", resume=True)
     assert again.best == study.best
     assert again.signs == (-1,)
+
+
+def test_the_best_are_timed_again_alone() -> None:
+    study = run(trials=6, epochs=5)
+    assert [t.number for t in study.ranked()] == [
+        t.number for t in sorted(study.trials, key=lambda t: (t.value, t.number))
+    ]
+    timed = study.measure_seconds(2, repeats=3)
+    assert timed["trial"] == [t.number for t in study.ranked()[:2]]
+    for row in timed:
+        assert 0 < row["least_seconds"] <= row["median_seconds"]
+        assert row["spread_seconds"] >= 0
+    assert error_of(lambda: study.measure_seconds(0))[0] is ArgumentError
+    assert "there is no trial 99" in error_of(lambda: study.model(99))[1]

@@ -89,6 +89,10 @@ class Task:
         """The trained model of a job; where there are folds, trained on all rows."""
         return replace(self, folds=())._train(job, None).models[0]
 
+    def seconds(self, job: Job) -> float:
+        """How long the epochs of a job take, all of them from its beginning."""
+        return self._train(job, None).seconds
+
     def _trained(self, job: Job) -> Outcome:
         begun = self._begun.pop(job.trial, None)
         if begun is not None and begun.rungs > job.rung:
