@@ -107,7 +107,7 @@ def run(
     calls: _cudnn.Convolutions, node: ConvolutionNode, plan: Any, given: Any, room: Any
 ) -> None:
     """Give the stream one convolution by a plan."""
-    calls._plans[node] = plan
+    calls._plans[node] = {b"": plan}
     x, w, y = (t.data_ptr() for t in given)
     calls.call(replace(node, x=x, w=w, y=y, workspace=room.data_ptr()))
 

@@ -41,7 +41,7 @@ class Library:
         self.engines, self.fails = engines or ((set(), 40),), fails or {}
         self.made: dict[int, Described] = {}
         self.executed: list[tuple[ConvolutionNode, int]] = []
-        self.plans = 0
+        self.plans = self.bytes_of_last = 0
 
     def cudnnGetVersion(self) -> int:
         return 91900
@@ -124,6 +124,7 @@ class Library:
         given = self.made[pointers.value]
         assert given.ended
         places = dict(zip(given.told[1000], given.told[1001], strict=True))
+        self.bytes_of_last = configuration.told["bytes"]
         self.executed.append((self._node(self.made[operation], places), given.told[1003][0]))
         return self.fails.get("execute", 0)
 
@@ -201,6 +202,19 @@ def test_what_is_not_supported_or_wants_too_much_is_left_out() -> None:
         DeviceError, match=r"cuDNN 91900 has no way for library fprop of x 2 x 7 x 6 x 4"
     ):
         Convolutions(Library(({NONDETERMINISTIC}, 1)), STREAM).workspace(node())
+
+
+def test_an_algorithm_is_a_place_among_the_proposals() -> None:
+    library = Library((set(), 3), ({FFT}, 4), (set(), 5), (set(), 6))
+    calls = Convolutions(library, STREAM)
+    names = [b"cuDNN 91900 0 engine 3", b"cuDNN 91900 1 engine 5", b"cuDNN 91900 2 engine 6"]
+    assert calls.algorithms(node(), 1) == names[:1]
+    assert calls.algorithms(node(), 2) == names[:2]
+    assert calls.algorithms(replace(node(), x=5), 9) == names
+    assert [calls.workspace(replace(node(), algorithm=name)) for name in names] == [3, 5, 6]
+    calls.call(replace(node(), algorithm=names[2]))
+    assert library.bytes_of_last == 6
+    assert Convolutions(Library(({FFT}, 4)), STREAM).algorithms(node(), 2) == []
 
 
 def test_an_engine_whose_results_were_wrong_is_left_out() -> None:

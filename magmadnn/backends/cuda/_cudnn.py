@@ -2,12 +2,13 @@
 
 The library numbers axes as N, C, places; strides say that channels are last. Every element is one sum of
 products: engines that transform (Winograd, Fourier), that sum in half precision, or whose results may
-differ from run to run are left out. Of the others the first that the library's heuristics name is taken:
-that depends on the sizes, the device and the library's version, and on no measurement.
+differ from run to run are left out. Of the others the library's heuristics name some, best first; an
+algorithm is one of these, by its place among them: they depend on sizes, the device and the library only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_void_p
 from dataclasses import replace
@@ -27,8 +28,9 @@ _MOST_PROPOSALS = 32
 _MODES = (3, 2)  # CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK
 _TENSOR_CORES, _ROUNDS_INPUTS, _ROUNDS_SUMS, _FOURIER, _VARIES, _WINOGRAD = range(6)  # notes
 _LARGEST_WORKSPACE = 1 << 30
-# Numbers of engines whose results were seen to be wrong: that of wgrad in float32 on an H100.
-_WRONG = {"wgrad": (1,)}
+# Numbers of engines that benchmarks/gpu/convolution_engines.py found wrong on an H100 (cuDNN 9.19): of wgrad
+# 1 with unequal padding, 17 by 3e-3 in float32, 47 by 6e-3 in bfloat16.
+_WRONG = {"wgrad": (1, 17, 47)}
 
 # Of each operation: its descriptor; attributes for the convolution, the filters, x and y, and alpha and beta
 _OPERATIONS = {
@@ -61,7 +63,7 @@ class Convolutions:
 
     def __init__(self, library: Any, stream: int | None, device: Descriptor | None = None) -> None:
         self._library, self._device, self._handle = library, device, c_void_p()
-        self._plans: dict[ConvolutionNode, _Plan | None] = {}
+        self._plans: dict[ConvolutionNode, dict[bytes, _Plan]] = {}
         self.version = int(library.cudnnGetVersion())
         if stream is not None:
             self._call("cudnnCreate", byref(self._handle))
@@ -71,9 +73,10 @@ class Convolutions:
         """Bytes that a convolution wants for itself."""
         return self._plan(node).workspace
 
-    def can_compute(self, node: ConvolutionNode) -> bool:
-        """Whether the library has a way for a convolution that gives the same bits in every run."""
-        return self._found(node) is not None
+    def algorithms(self, node: ConvolutionNode, most: int) -> list[bytes]:
+        """Names of some ways to compute a convolution, best first by the library's own judgement."""
+        known = self._known(node, most)
+        return list(known)[:most]
 
     def call(self, node: ConvolutionNode) -> None:
         """Give the stream a convolution."""
@@ -89,19 +92,23 @@ class Convolutions:
     # --- plans ------------------------------------------------------------------------------------
 
     def _plan(self, node: ConvolutionNode) -> _Plan:
-        found = self._found(node)
-        if found is None:
+        """That of the node's algorithm; the first where it says none."""
+        known = self._known(node, 1)
+        if not known:
             raise DeviceError(
                 f"cuDNN {self.version} has no way for {node.title} that gives the same bits in every run; "
                 "compute on the processor, or uninstall cuDNN to have it computed as products"
             )
-        return found
+        return known[node.algorithm] if node.algorithm else next(iter(known.values()))
 
-    def _found(self, node: ConvolutionNode) -> _Plan | None:
-        bare = replace(node, x=0, w=0, y=0, workspace=0, after=())
-        if bare not in self._plans:
-            self._plans[bare] = next((plan for _, plan in self.numbered(bare)), None)
-        return self._plans[bare]
+    def _known(self, node: ConvolutionNode, most: int) -> dict[bytes, _Plan]:
+        """At least so many plans, if there are that many, by their names."""
+        bare = replace(node, x=0, w=0, y=0, workspace=0, after=(), algorithm=b"")
+        known = self._plans.setdefault(bare, {})
+        if len(known) < most:
+            for place, (number, plan) in enumerate(itertools.islice(self.numbered(bare), most)):
+                known.setdefault(f"cuDNN {self.version} {place} engine {number}".encode(), plan)
+        return known
 
     def numbered(self, node: ConvolutionNode) -> Iterator[tuple[int, _Plan]]:
         """All ways to compute a convolution, best first, with the number of their engine."""

@@ -297,9 +297,12 @@ class CudaEngine(CudaLane):
         with self.here():
             return f"{self._name}, cuBLASLt {self._products.version}"
 
-    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+    def algorithms(self, node: ProductNode | ConvolutionNode, most: int = 1) -> list[bytes]:
         with self.here():
-            return self._products.algorithms(node, most)
+            if isinstance(node, ProductNode):
+                return self._products.algorithms(node, most)
+            assert self._convolutions is not None
+            return self._convolutions.algorithms(node, most)
 
     @cached_property
     def _functions(self) -> MatrixFunctions:

@@ -162,6 +162,7 @@ class ConvolutionNode:
         x, w, y: addresses.
         workspace: as for `MatrixNode`.
         after: as for `KernelNode`.
+        algorithm: as for `ProductNode`.
     """
 
     function: str
@@ -178,6 +179,7 @@ class ConvolutionNode:
     y: int
     workspace: int
     after: tuple[int, ...] = ()
+    algorithm: bytes = b""
 
     @property
     def result(self) -> int:
@@ -349,7 +351,7 @@ class Engine(Protocol):
         """The functions of these names in what `compile` gave."""
         ...
 
-    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+    def algorithms(self, node: ProductNode | ConvolutionNode, most: int = 1) -> list[bytes]:
         """The library's algorithms for a product, as it prefers them; none where it has no such product."""
         ...
 

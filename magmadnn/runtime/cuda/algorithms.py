@@ -1,4 +1,4 @@
-"""Which algorithm the device's library takes for a product: chosen once, before the first step, and kept.
+"""Which algorithm the device's library takes for a product or a convolution: chosen once, and kept.
 
 Algorithms differ in the order in which they sum, so the choice belongs to the results. What was chosen is in
 checkpoints, and training that goes on takes the same. The fastest of those that the library proposes is
@@ -9,6 +9,7 @@ kept, it is the library's first proposal.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,19 @@ from dataclasses import replace
 import numpy as np
 
 from magmadnn.backends.cuda import device_memory
-from magmadnn.backends.cuda.engine import Engine, EventNode, GraphNode, ProductNode
+from magmadnn.backends.cuda.engine import (
+    ConvolutionNode,
+    Engine,
+    EventNode,
+    GraphNode,
+    ProductNode,
+)
 from magmadnn.compiler.tune.chosen_blocks import limit_seconds
 from magmadnn.compiler.tune.file import Record, RecordsOf
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind, MemoryManager, as_dtype
+
+Chosen = ProductNode | ConvolutionNode
 
 _PROPOSALS = 8
 _ROUNDS = 3
@@ -55,7 +64,7 @@ def freeze(chosen: Mapping[str, str]) -> None:
             _frozen.pop(words, None)
 
 
-def algorithm_of(engine: Engine, device: int, node: ProductNode) -> bytes:
+def algorithm_of(engine: Engine, device: int, node: Chosen) -> bytes:
     """The algorithm of a product; the library's first where `node` can be had in one way only."""
     words = words_of(engine, node)
     with _lock:
@@ -64,8 +73,10 @@ def algorithm_of(engine: Engine, device: int, node: ProductNode) -> bytes:
         return _frozen[words]
 
 
-def words_of(engine: Engine, node: ProductNode) -> str:
+def words_of(engine: Engine, node: Chosen) -> str:
     """All that the choice may depend on, in one line."""
+    if isinstance(node, ConvolutionNode):
+        return _words_of_convolution(engine, node)
     m, n, k = node.sizes
     a, b, c = node.strides
     letters = "".join("t" if turned else "n" for turned in node.transposes)
@@ -80,11 +91,19 @@ def words_of(engine: Engine, node: ProductNode) -> str:
     return ", ".join(parts)
 
 
-def _chosen(engine: Engine, device: int, node: ProductNode, words: str) -> bytes:
+def _words_of_convolution(engine: Engine, node: ConvolutionNode) -> str:
+    first = next(iter(engine.algorithms(node)), b"").decode()
+    library = first.rpartition(" engine ")[0].rpartition(" ")[0]  # with its version
+    settings = f"strides {node.strides}, padding {node.padding}, dilation {node.dilation}"
+    return f"{engine.library}, {library}: {node.title}, {settings}, groups {node.groups}"
+
+
+def _chosen(engine: Engine, device: int, node: Chosen, words: str) -> bytes:
     proposals = engine.algorithms(node, _PROPOSALS)
     if _wanted.get(words) in proposals:
         return _wanted[words]
-    if limit_seconds() <= 0 or len(proposals) < 2 or 0 in node.sizes:
+    is_empty = isinstance(node, ProductNode) and 0 in node.sizes
+    if limit_seconds() <= 0 or len(proposals) < 2 or is_empty:
         return next(iter(proposals), b"")
     records = records_of(engine.library)
     known = records.read().get(words)
@@ -99,11 +118,16 @@ def records_of(library: str) -> RecordsOf:
 
 
 def _measured(
-    engine: Engine, device: int, node: ProductNode, proposals: Sequence[bytes]
+    engine: Engine, device: int, node: Chosen, proposals: Sequence[bytes]
 ) -> Record | None:
     """The fastest, on memory of its own; None where there is no memory for it."""
     try:
-        node, held = _on_noise(device, node)
+        made: tuple[Chosen, list[MemoryManager]]
+        if isinstance(node, ProductNode):
+            made = _on_noise(device, node)
+        else:
+            made = _convolution_on_noise(engine, device, node, proposals)
+        node, held = made
     except OutOfMemoryError:
         return None
     times = dict.fromkeys(proposals, float("inf"))
@@ -123,16 +147,10 @@ def _on_noise(device: int, node: ProductNode) -> tuple[ProductNode, list[MemoryM
     (m, n, k), (turned_a, turned_b) = node.sizes, node.transposes
     lines = (k if turned_a else m, n if turned_b else k, m)
     read, wide = node.halves or node.dtype, node.stored or node.dtype
-    places, held = [], []
-    memory, rng = device_memory(device), np.random.default_rng(0)
-    for rows, step, dtype in zip(lines, node.strides, (read, read, wide), strict=True):
-        pattern = rng.standard_normal(min(rows * step, _PATTERN)).astype(as_dtype(dtype))
-        count = -(-rows * step // len(pattern))
-        held.append(MemoryManager(count * len(pattern), dtype, Kind.DEVICE, device))
-        places.append(held[-1].device_pointer(write=True))
-        memory.fill(places[-1], pattern.tobytes(), count)
-    a, b, c = places
-    scales = node.scales
+    sizes = (rows * step for rows, step in zip(lines, node.strides, strict=True))
+    held = [_noise(device, n, d) for n, d in zip(sizes, (read, read, wide), strict=True)]
+    a, b, c = (block.device_pointer(write=True) for block in held)
+    memory, scales = device_memory(device), node.scales
     if scales:
         held.append(MemoryManager(2, node.dtype, Kind.DEVICE, device))
         scales = held[-1].device_pointer(write=True)
@@ -140,10 +158,34 @@ def _on_noise(device: int, node: ProductNode) -> tuple[ProductNode, list[MemoryM
     return replace(node, a=a, b=b, c=c, scales=scales), held
 
 
+def _convolution_on_noise(
+    engine: Engine, device: int, node: ConvolutionNode, proposals: Sequence[bytes]
+) -> tuple[ConvolutionNode, list[MemoryManager]]:
+    """A convolution of random numbers, with a workspace for each of its algorithms."""
+    held = [
+        _noise(device, math.prod(shape), node.stored if k == node.result else node.dtype)
+        for k, shape in enumerate(node.shapes)
+    ]
+    room = max(engine.workspace(replace(node, algorithm=p)) for p in proposals)
+    held.append(MemoryManager(max(room, 1), np.uint8, Kind.DEVICE, device))
+    x, w, y, workspace = (block.device_pointer(write=True) for block in held)
+    return replace(node, x=x, w=w, y=y, workspace=workspace), held
+
+
+def _noise(device: int, count: int, dtype: str) -> MemoryManager:
+    """At least so many random numbers."""
+    pattern = np.random.default_rng(count).standard_normal(min(count, _PATTERN))
+    pattern = pattern.astype(as_dtype(dtype))
+    times = -(-count // len(pattern))
+    held = MemoryManager(times * len(pattern), dtype, Kind.DEVICE, device)
+    device_memory(device).fill(held.device_pointer(write=True), pattern.tobytes(), times)
+    return held
+
+
 class _Timed:
     """Runs of a product, one after the other, between two events."""
 
-    def __init__(self, engine: Engine, node: ProductNode) -> None:
+    def __init__(self, engine: Engine, node: Chosen) -> None:
         self._engine, self._events = engine, (engine.event(), engine.event())
         nodes: list[GraphNode] = [EventNode(self._events[0])]
         nodes += [replace(node, after=(k,)) for k in range(_AT_A_TIME)]

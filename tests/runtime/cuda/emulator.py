@@ -401,8 +401,10 @@ class Emulator:
         library = ctypes.CDLL(str(path))
         return [getattr(library, f"run_{name}") for name in names]
 
-    def algorithms(self, node: ProductNode, most: int = 1) -> list[bytes]:
+    def algorithms(self, node: ProductNode | ConvolutionNode, most: int = 1) -> list[bytes]:
         """All do the same; there is none for what cuBLASLt refuses."""
+        if isinstance(node, ConvolutionNode):
+            return list(self.proposals[:most])
         taken = node.halves is not None or node.stored is None
         return list(self.proposals[:most]) if taken else []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,13 +11,20 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.backends.cuda.engine import CONVOLUTIONS, PRODUCT_WORKSPACE, ConvolutionNode
+from magmadnn.backends.cuda.engine import (
+    CONVOLUTIONS,
+    PRODUCT_WORKSPACE,
+    ConvolutionNode,
+    EventNode,
+)
+from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda import algorithms
 from magmadnn.runtime.cuda.running.runner import Instance
 from magmadnn.runtime.cuda.schedule import small
 from tests.ops.test_convolutions import draw
@@ -229,6 +237,39 @@ def test_calls_that_want_more_share_a_workspace(monkeypatch: pytest.MonkeyPatch)
         (room,) = {n.workspace for n in calls}
         (span,) = [s for s in engine.memory.spans() if s[0] <= room < s[1]]
         assert span[1] - room >= wanted and len(calls) == 3
+
+
+@needs_compiler
+def test_the_fastest_algorithm_is_measured_once_and_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With what else the choice depends on in its words."""
+    monkeypatch.setattr(Emulator, "proposals", (b"cuDNN 9 0 engine 5", b"cuDNN 9 1 engine 7"))
+    monkeypatch.setattr(algorithms, "_frozen", {})
+    monkeypatch.setattr(algorithms, "_wanted", {})
+    monkeypatch.setenv("MAGMADNN_TUNE_SECONDS", "1")
+    monkeypatch.setattr(algorithms, "records_of", lambda n: RecordsOf(n, n, n, tmp_path))
+    times = {b"cuDNN 9 0 engine 5": 3e-6, b"cuDNN 9 1 engine 7": 2e-6}
+
+    def seconds(self: Any) -> float:
+        return times[self._graph.nodes[1].algorithm]
+
+    monkeypatch.setattr(algorithms._Timed, "seconds", seconds)
+    made, feeds = with_gradients(5, "float32")
+    for _ in range(2):
+        with emulated_device(functions=CONVOLUTIONS) as engine:
+            found = Executable(made, executor="native", device="cuda").run(feeds)
+            timed = [g for g in engine.graphs if any(isinstance(n, EventNode) for n in g.nodes)]
+            run = [g for g in engine.graphs if g not in timed]
+            calls = [n for g in run for n in g.nodes if isinstance(n, ConvolutionNode)]
+        assert {n.algorithm for n in calls} == {b"cuDNN 9 1 engine 7"}
+        chosen = algorithms.frozen()
+        assert len(chosen) == 3 and set(chosen.values()) == {b"cuDNN 9 1 engine 7".hex()}
+        assert all("emulated, cuDNN 9: library" in words for words in chosen)
+        for one, other in zip(found, expected_of(5, "float32"), strict=True):
+            assert np.array_equal(one, other)
+        monkeypatch.setattr(algorithms, "_frozen", {})  # as another process, which finds the file
+        times[b"cuDNN 9 0 engine 5"] = 1e-6
 
 
 def test_halves_are_rounded_once() -> None:

@@ -101,7 +101,7 @@ class Items:
         self._engine = engine
         rooms = Rooms(layout, engine, self._workspace)
         self._library = LibraryCalls(layout, rooms)
-        self._convolutions = Convolutions(layout, rooms, tensor_float)
+        self._convolutions = Convolutions(layout, engine, rooms, tensor_float)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
         self._boxes: dict[Node, tuple[int, int, int, int]] = {}

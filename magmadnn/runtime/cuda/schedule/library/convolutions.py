@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from magmadnn.backends.cuda.engine import CONVOLUTIONS, ConvolutionNode
+from magmadnn.backends.cuda.engine import CONVOLUTIONS, ConvolutionNode, Engine
 from magmadnn.compiler.cuda.library.zeros import zeros
 from magmadnn.compiler.kernels.library import WholeLibrary
 from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.launch import Item
 
@@ -28,12 +29,14 @@ class Convolutions:
 
     Args:
         layout: where values lie.
+        engine: the device.
         rooms: gives workspaces.
         tensor_float: whether float32 may be multiplied as TF32.
     """
 
-    def __init__(self, layout: Layout, rooms: Rooms, tensor_float: bool) -> None:
-        self._layout, self._rooms, self._tensor_float = layout, rooms, tensor_float
+    def __init__(self, layout: Layout, engine: Engine, rooms: Rooms, tensor_float: bool) -> None:
+        self._layout, self._engine, self._rooms = layout, engine, rooms
+        self._tensor_float = tensor_float
 
     def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
         """The launch of one step; none where the result has no elements, zeros where an operand has none."""
@@ -61,6 +64,7 @@ class Convolutions:
             kernel.function, kernel.dtype, kernel.dtype, self._tensor_float,
             (shapes[0], shapes[1], shapes[2]), **told, x=x, w=w, y=y, workspace=0,
         )  # fmt: skip
+        call = replace(call, algorithm=algorithm_of(self._engine, self._layout.device, call))
         room = self._rooms.of(call)
         reads = tuple(map(self._layout.span, operands))
         return [Item(replace(call, workspace=room[0]), reads, (result, room))]
