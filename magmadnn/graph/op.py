@@ -123,8 +123,8 @@ class Op:
             `rule(node)` gives the new node, or None where it does not apply.
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
             made of pointwise ones and reductions.
-        by_library: the same by functions of libraries, by their name: taken in place of `decompose` where the
-            target's library has one; gives None for operands that it does not take.
+        by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
+            place of `decompose` where the target has one; gives None for operands that it does not take.
         library: the function that computes it, for ops of kind `LIBRARY`.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`

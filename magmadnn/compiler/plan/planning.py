@@ -38,6 +38,7 @@ from .reuse import drafted
 from .sizes import planned
 
 Pass = Callable[[Draft], Draft]
+ON_CPUS = frozenset({"winograd"})  # algorithms that ops offer beside what they are made of by rule
 
 
 def on_program(run_pass: ProgramPass) -> Pass:
@@ -115,7 +116,7 @@ def native_plan(
     *,
     check: bool = False,
     rounding: bool = True,
-    libraries: frozenset[str] = frozenset(),
+    libraries: frozenset[str] = ON_CPUS,
 ) -> NativePlan:
     """The native plan of a program.
 
@@ -124,7 +125,8 @@ def native_plan(
         check: verify what each pass made, as the tests do, and memory whenever it is laid out.
         rounding: whether kernels round to bfloat16 and float16 as they read, as those of the CPU do; they all
             widen.
-        libraries: names of functions of whole arrays that the target's libraries have.
+        libraries: names of functions of whole arrays that the target's libraries have, and of algorithms
+            that suit it.
 
     Raises:
         GraphError: if a check fails.

@@ -20,8 +20,8 @@ def decompose(program: Program, libraries: Collection[str] = ()) -> Program:
 
     Args:
         program: any.
-        libraries: names of functions of whole arrays that the target's libraries have: ops that say so become
-            calls of these.
+        libraries: names of functions of whole arrays that the target's libraries have, and of algorithms that
+            suit it: ops that offer them are computed so.
     """
     new: dict[Node, Node] = {}
     for node in program.nodes():

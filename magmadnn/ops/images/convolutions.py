@@ -7,13 +7,14 @@ With x `[n, *places, c]`, w `[*size, c / groups, o]` and y `[n, *windows, o]`:
     _convolution_filters   the sum over n, p of x y, for each tap t, input i and output o
 
 Each is linear in both operands and the gradient of the others, so gradients of any order are these three.
-`_taps.py` computes them by NumPy, `_products.py` says which products of matrices they are when compiled, and
-`_calls.py` which calls of a library, where the target has one.
+`_taps.py` computes them by NumPy, `_products.py` says which products of matrices they are when compiled,
+`_winograd.py` which ones that take fewer multiplications, and `_calls.py` which calls of a library, where the
+target has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from magmadnn.errors import ArgumentError, ShapeError
@@ -25,9 +26,9 @@ from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import as_shape, shape_of, words_of
 from magmadnn.ops.slicing import slice_
 
-from . import _calls, _phases, _products, _taps
+from . import _calls, _phases, _products, _taps, _winograd
 from .interleaving import interleave
-from .windows import Counts, check_image, counts_of, counts_of_windows, pads_of, reach_of
+from .windows import Counts, check_image, counts_of, counts_of_windows, one_of, pads_of, reach_of
 
 # --- settings -------------------------------------------------------------------------------------
 
@@ -40,6 +41,7 @@ def _settings(
     padding: Any,
     dilation: Any,
     groups: Any,
+    algorithm: Any,
 ) -> dict[str, Any]:
     axes = len(places)
     steps = counts_of(words, "strides", strides, axes)
@@ -52,6 +54,7 @@ def _settings(
         "padding": pads_of(words, padding, places, reach, steps),
         "dilation": apart,
         "groups": int(groups),
+        "algorithm": one_of(words, "algorithm", algorithm, ALGORITHMS),
     }
 
 
@@ -83,19 +86,52 @@ def _check_channels(words: OpWords, c: Any, w: Shape, groups: int, x: Shape) -> 
         raise ShapeError(f"{words.name}: {w[-1]} filters do not divide into {groups} groups")
 
 
-def _canonical(
-    words: OpWords, specs: Sequence[Spec], strides: Any, padding: Any, dilation: Any, groups: Any
-) -> dict[str, Any]:
+def _canonical(words: OpWords, specs: Sequence[Spec], **settings: Any) -> dict[str, Any]:
     x, w = specs
     _check_filters(words, x, w, "x")
-    settled = _settings(words, x.shape[1:-1], w.shape[:-2], strides, padding, dilation, groups)
+    settled = _settings(words, x.shape[1:-1], w.shape[:-2], **settings)
     _check_channels(words, x.shape[-1], w.shape, settled["groups"], x.shape)
+    if settled["algorithm"] == "winograd":
+        _winograd.check(words, x, w.shape, without_algorithm(settled))
     return settled
 
 
 def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
     x, w = (spec.shape for spec in specs)
     return (x[0], *counts_of_windows(x[1:-1], w[:-2], attributes), w[-1])
+
+
+# --- algorithms -----------------------------------------------------------------------------------
+
+ALGORITHMS = ("auto", "direct", "winograd")
+
+
+def without_algorithm(settled: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that say what is computed."""
+    return {name: value for name, value in settled.items() if name != "algorithm"}
+
+
+def _any_algorithm(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that has no need to know the algorithm."""
+
+    def called(*operands: Any, **settled: Any) -> Any:
+        return function(*operands, **without_algorithm(settled))
+
+    return called
+
+
+def _by_winograd(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
+    """The convolution by fewer products; None where they do not pay, or are not wanted."""
+    if algorithm == "direct" or not _winograd.pays(x, w.shape, algorithm == "winograd", settled):
+        return None
+    return _winograd.convolution(x, w, settled["padding"])
+
+
+def _filters_by_winograd(x: Any, g: Any, size: Shape, algorithm: str, **settled: Any) -> Any:
+    w_shape = (*size, x.shape[-1] // settled["groups"], g.shape[-1])
+    if algorithm == "direct" or not _winograd.pays(x, w_shape, algorithm == "winograd", settled):
+        return None
+    return _winograd.filters(x, g, settled["padding"])
 
 
 # --- the ops --------------------------------------------------------------------------------------
@@ -106,20 +142,21 @@ def _reference(x: Array, w: Array, **attributes: Any) -> Array:
     settings = {**convolution.attributes, **attributes}
     settled = _canonical(convolution.words, specs, **settings)
     counts = counts_of_windows(x.shape[1:-1], w.shape[:-2], settled)
-    return _taps.reference(x, w, counts, **settled)
+    return _taps.reference(x, w, counts, **without_algorithm(settled))
 
 
-def _inputs_nodes(g: Any, w: Any, **settled: Any) -> Any:
+def _inputs_nodes(g: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     """One convolution without strides, or one for each phase of the inputs."""
     known = all(isinstance(n, int) for n in settled["places"])
     strided = known and max(settled["strides"]) > 1
     parts = {p.phase: p for p in _phases.phases_of(w.shape[:-2], **settled)} if strided else {}
     if not parts:
-        return _turned_convolution(g, w, **settled)
+        return _turned_convolution(g, w, algorithm, **settled)
     made = [
         _turned_convolution(
             g,
             slice_(w, index=part.taps),
+            "direct",
             places=part.places,
             strides=(1,) * len(part.places),
             padding=part.padding,
@@ -132,9 +169,19 @@ def _inputs_nodes(g: Any, w: Any, **settled: Any) -> Any:
     return interleave(made, phases=tuple(parts), **geometry)
 
 
-def _turned_convolution(g: Any, w: Any, dilation: Counts, groups: int, **geometry: Any) -> Any:
+def _turned_convolution(
+    g: Any, w: Any, algorithm: str, dilation: Counts, groups: int, **geometry: Any
+) -> Any:
     spread, turned = _products.spread_and_turned(g, w, dilation=dilation, groups=groups, **geometry)
-    return convolution(spread, turned, strides=1, padding=0, dilation=dilation, groups=groups)
+    return convolution(
+        spread,
+        turned,
+        strides=1,
+        padding=0,
+        dilation=dilation,
+        groups=groups,
+        algorithm=algorithm,
+    )
 
 
 def _vjp(g: Any, y: Any, x: Any, w: Any, **settled: Any) -> tuple[Any, Any]:
@@ -181,18 +228,21 @@ convolution: Op = Op(
     kind=OpKind.CONTRACTION,
     shapes=_shapes,
     dtypes=promote,
-    numpy=_taps.convolution,
+    numpy=_any_algorithm(_taps.convolution),
     vjp=_vjp,
     reference=_reference,
     samples=_samples,
-    attributes={"strides": 1, "padding": "valid", "dilation": 1, "groups": 1},
+    attributes={"strides": 1, "padding": "valid", "dilation": 1, "groups": 1, "algorithm": "auto"},
     canonical=_canonical,
     contracts="add",
-    decompose=_products.convolution,
-    by_library={"fprop": _calls.convolution},
+    decompose=_any_algorithm(_products.convolution),
+    by_library={"fprop": _any_algorithm(_calls.convolution), "winograd": _by_winograd},
     notes='Channels last, filters not turned round. `padding` is "valid", "same" (as TensorFlow defines it), '
     "or places before and after each axis: a number, one for each axis, or pairs. Filter k of the o takes "
-    "the channels of its group: of `groups` equal parts.",
+    "the channels of its group: of `groups` equal parts. `algorithm` is for processors: "
+    '"direct" sums the products of each window, "winograd" (3 x 3 filters in float32, without strides, '
+    'dilation or groups) takes a quarter of them, and "auto" chooses that where there are many channels; '
+    "on a GPU the library chooses.",
 )
 
 convolution_inputs: Op = Op(
@@ -206,18 +256,21 @@ convolution_inputs: Op = Op(
         specs[1].shape[-2] * attributes["groups"],
     ),
     dtypes=promote,
-    numpy=_taps.inputs,
+    numpy=_any_algorithm(_taps.inputs),
     vjp=_inputs_vjp,
-    reference=_taps.inputs_reference,
+    reference=_any_algorithm(_taps.inputs_reference),
     samples=lambda draw: [
         Sample((draw(2, 3, 4), draw(3, 3, 4)), {"places": (6,), **_1D}),
         Sample((draw(2, 4, 4, 6), draw(2, 3, 2, 6)), {"places": (4, 7), **_2D}),
         Sample((draw(2, 2, 5, 3), draw(3, 3, 1, 3)), {"places": (5, 5), **_DEPTHWISE}),
     ],
-    attributes=dict.fromkeys(("places", "strides", "padding", "dilation", "groups"), REQUIRED),
+    attributes={
+        **dict.fromkeys(("places", "strides", "padding", "dilation", "groups"), REQUIRED),
+        "algorithm": "auto",
+    },
     contracts="add",
     decompose=_inputs_nodes,
-    by_library={"dgrad": _calls.inputs},
+    by_library={"dgrad": _any_algorithm(_calls.inputs)},
 )
 
 convolution_filters: Op = Op(
@@ -231,18 +284,21 @@ convolution_filters: Op = Op(
         specs[1].shape[-1],
     ),
     dtypes=promote,
-    numpy=_taps.filters,
+    numpy=_any_algorithm(_taps.filters),
     vjp=_filters_vjp,
-    reference=_taps.filters_reference,
+    reference=_any_algorithm(_taps.filters_reference),
     samples=lambda draw: [
         Sample((draw(2, 6, 3), draw(2, 3, 4)), {"size": (3,), **_1D}),
         Sample((draw(2, 4, 7, 4), draw(2, 4, 4, 6)), {"size": (2, 3), **_2D}),
         Sample((draw(2, 5, 5, 3), draw(2, 2, 5, 3)), {"size": (3, 3), **_DEPTHWISE}),
     ],
-    attributes=dict.fromkeys(("size", "strides", "padding", "dilation", "groups"), REQUIRED),
+    attributes={
+        **dict.fromkeys(("size", "strides", "padding", "dilation", "groups"), REQUIRED),
+        "algorithm": "auto",
+    },
     contracts="add",
-    decompose=_products.filters,
-    by_library={"wgrad": _calls.filters},
+    decompose=_any_algorithm(_products.filters),
+    by_library={"wgrad": _any_algorithm(_calls.filters), "winograd": _filters_by_winograd},
 )
 
 

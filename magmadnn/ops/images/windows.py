@@ -62,6 +62,18 @@ def counts_of(words: OpWords, what: str, value: Any, axes: int) -> Counts:
     return tuple(int(n) for n in each)
 
 
+def one_of(words: OpWords, what: str, value: Any, known: Sequence[str]) -> str:
+    """A word of a list.
+
+    Raises:
+        ArgumentError: for anything else.
+    """
+    if not isinstance(value, str) or value not in known:
+        names = ", ".join(f'"{name}"' for name in known)
+        raise ArgumentError(f"{words.name}: {what} must be one of {names}, got {quoted(value)}")
+    return value
+
+
 def reach_of(size: Sequence[int], dilation: Sequence[int]) -> Counts:
     """Over how many places a window reaches, for each axis."""
     return tuple((k - 1) * d + 1 for k, d in zip(size, dilation, strict=True))
