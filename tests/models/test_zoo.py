@@ -53,6 +53,27 @@ def test_numbers_of_parameters(name):
     assert f"{expected:,}" in getattr(models, name).__doc__ or name == "cnn_2d"
 
 
+def test_larger_images_need_no_more_parameters():
+    """As torchvision: what weights for 224 x 224 are made for serves larger images."""
+    for name, shape in (("alexnet", (260, 320, 3)), ("vgg16", (256, 224, 3))):
+        assert count(getattr(models, name)(shape, 1000)) == COUNTS[name][2]
+    assert count(models.vgg16((64, 96, 3), 10)) < COUNTS["vgg16"][2] - 90_000_000
+
+
+def test_alexnet_has_the_papers_normalisation_where_it_is_asked_for():
+    def places(**options):
+        made = [type(layer).__name__ for layer in models.alexnet((64, 64, 3), 5, **options).layers]
+        return [k for k, name in enumerate(made) if name == "LocalResponseNormalization"], made
+
+    assert places()[0] == []
+    found, made = places(normalization="local_response")
+    assert [made[k - 1 : k + 2] for k in found] == 2 * [
+        ["Conv2D", "LocalResponseNormalization", "MaxPooling2D"]
+    ]
+    with pytest.raises(UnknownNameError, match="normalization"):
+        models.alexnet((64, 64, 3), 5, normalization="batch")
+
+
 def test_residual_networks_for_cifar_have_the_papers_layers():
     # Stages of n blocks with two convolutions of 9 w w weights, the first of the second and third of half as
     # many; batch normalisation has 2 w; shortcuts w w / 2 + 2 w.
