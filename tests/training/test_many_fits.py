@@ -132,6 +132,25 @@ def test_models_of_different_structure() -> None:
     assert_same_as_alone(build, X, Y)
 
 
+def test_settings_of_layers_and_losses_of_each_model() -> None:
+    """Constants of the graph: what is compiled and copied for one must not serve another."""
+
+    def build(k: int) -> md.Model:
+        weights = {0: 1.0 + k, 1: 0.5, 2: 2.0 / (k + 1)}
+        net = [
+            layers.Input((7,)),
+            layers.Dense(9, kernel_regularizer=layers.L2(0.01 * k + 0.001)),
+            layers.Activation("leaky_relu"),
+            layers.Dropout(0.1 + 0.15 * k),
+            layers.Dense(3),
+        ]
+        loss = md.losses.CrossEntropy(label_smoothing=0.05 * k, class_weight=weights)
+        return md.Model(net, loss=loss, optimizer=optim.AdamW(0.01, weight_decay=0.01 * k), seed=1)
+
+    models = assert_same_as_alone(build, X, Y, count=4)
+    assert len(set(digests(models))) == 4
+
+
 def test_rows_of_each_model() -> None:
     draw = np.random.default_rng(3)
     bootstrap = draw.integers(0, 53, 53)

@@ -1,0 +1,39 @@
+"""Many models of which some run on a device: each as by its own fit, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import magmadnn as md
+from magmadnn import optim
+from magmadnn.storage.checkpoint import parameters_sha256
+from tests.runtime.cuda.devices import network, samples
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
+
+
+def models() -> list[md.Model]:
+    rates = zip((0.3, 0.1, 0.3, 0.02), ("cuda", "cpu", "cuda", "cpu"), strict=True)
+    return [network((13, 17, 5), optim.SGD(rate), device=device) for rate, device in rates]
+
+
+@needs_compiler
+def test_models_on_a_device_beside_others() -> None:
+    x, y = samples(30, 13, 5)
+    with emulated_device():
+        together, alone = models(), models()
+        histories = md.fit_many(together, x, y, batch_size=8, epochs=3, verbose=False)
+        for model, history in zip(alone, histories, strict=True):
+            own = model.fit(x, y, batch_size=8, epochs=3, verbose=0)
+            assert own["loss"] == history["loss"]
+        found = [[parameters_sha256(m.values().items()) for m in s] for s in (together, alone)]
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 1
+
+
+@needs_compiler
+def test_an_ensemble_on_a_device() -> None:
+    x, _ = samples(30, 13, 5)
+    with emulated_device():
+        members = [m for m in models() if m.device != "cpu"]
+        mean = (members[0].predict(x).astype(np.float64) + members[1].predict(x)) / 2
+        np.testing.assert_allclose(md.Ensemble(members).predict(x), mean, rtol=1e-6)
