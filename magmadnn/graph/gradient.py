@@ -161,9 +161,10 @@ def _parts_for(node: Node, g: Any, needed: set[Node]) -> list[tuple[Node, Node]]
             "give one for each, None where there is none"
         )
     return [
-        (operand, _fit(part, operand))
+        (operand, _fit(one, operand))
         for operand, part, want in zip(node.inputs, sent, wanted, strict=True)
         if want and part is not None
+        for one in (part if isinstance(part, list) else [part])
     ]
 
 

@@ -97,7 +97,8 @@ class Op:
         dtypes: rule that gives the result's dtype, or raises `DTypeError`.
         numpy: forward on ndarrays: `numpy(*operands, **attributes)`.
         vjp: gradient written in ops: `vjp(g, y, *operands, **attributes)` gives one gradient for each
-            operand (None where there is none), in the operand's shape or one that broadcasts from it.
+            operand (None where there is none), in the operand's shape or one that broadcasts from it; or a
+            list of several, which are added up.
         reference: the same in float64, written differently on purpose; for tests.
         samples: operands to try it on.
         attributes: names and default values of the attributes; `REQUIRED` for no default.

@@ -9,6 +9,7 @@ from .activations import ActivationLike as ActivationLike
 from .activations import GaussianRBF as GaussianRBF
 from .activations import PReLU as PReLU
 from .activations import as_activation as as_activation
+from .composition import Checkpointed as Checkpointed
 from .composition import Output as Output
 from .composition import Residual as Residual
 from .composition import Sequential as Sequential
@@ -75,6 +76,7 @@ __all__ = [
     "AveragePooling2D",
     "AveragePooling3D",
     "BatchNorm",
+    "Checkpointed",
     "Concatenate",
     "Conv1D",
     "Conv1DTranspose",

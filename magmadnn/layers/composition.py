@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import is_floating
+from magmadnn.ops.repeated.checkpoints import recomputed
 from magmadnn.tensor import Operation
 
 from .activations import ActivationLike, as_activation, settled
@@ -103,6 +105,36 @@ class Residual(Layer):
                 f"expected {shape_text(y.shape)} as parts give"
             )
         return around
+
+
+class Checkpointed(Layer):
+    """Layers in a row that keep nothing for their gradient but their inputs: it computes them once more.
+
+    A training step then needs memory for what one such block computes, and for the inputs of the others, and
+    takes up to a third more time. Of n equal layers in sqrt(n) blocks, 2 sqrt(n) values lie in memory in
+    place of n. On the CPU no bit of a result changes: dropout draws the same numbers again, and running
+    statistics are updated once. Only where a layer is used several times, in nested blocks, gradients may be
+    added up in another order. Predictions are as without.
+
+    Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", arXiv:1604.06174 (2016),
+    section 4.
+
+    Attributes:
+        parts: the layers, at least one; the first may take several inputs.
+    """
+
+    parts: Sequence[Layer] | Layer
+
+    def __post_init__(self) -> None:
+        self.parts = _as_parts(self, self.parts)
+        self.number_parts()
+
+    def forward(self, *inputs: Operation) -> Operation:
+        """The formula."""
+        first, *rest = _as_parts(self, self.parts)
+        y = _applied(rest, first(*inputs))
+        floats = [p for p in dict.fromkeys(self.parameters()) if is_floating(p.dtype)]
+        return Operation(recomputed(y, inputs, floats))
 
 
 class Output(Layer):

@@ -23,7 +23,7 @@ from magmadnn.graph.node import (
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.signature import is_integer, shape_text
 from magmadnn.graph.spec import Spec
-from magmadnn.ops.loops import check_step, loop, result
+from magmadnn.ops.repeated.loops import check_step, loop, result
 
 from .operation import Operation
 

@@ -47,6 +47,8 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((6, B),), {"shape": (2, 3, BATCH)}),
     ],
     "_copy": [Sizes(((B, 3),)), Sizes(((3, B),))],
+    "_after": [Sizes(((B, 3), ())), Sizes(((3, B), ()))],
+    "_checkpoint": [Sizes(((B, 3), (B, 2), (5,)), {"inputs": 1})],
     "transpose": [Sizes(((B, 3, 2),)), Sizes(((B, 3, 2),), {"axes": (1, 0, 2)})],
     "broadcast_to": [
         Sizes(((3,),), {"shape": (BATCH, 3)}),
@@ -271,6 +273,8 @@ NO_EXTREME = "axis {} of x {} is empty, so there is nothing to choose from"
 EMPTY: dict[str, list[Sizes]] = {
     "reshape": [Sizes(((0, 6),), {"shape": (3, 0)}), Sizes(((0, 6),), {"shape": (-1, 2)})],
     "_copy": [Sizes(((0, 3),)), Sizes(((),)), Sizes(((1,),))],
+    "_after": [Sizes(((0, 3), ())), Sizes(((), ())), Sizes(((1,), ()))],
+    "_checkpoint": [Sizes(((0, 3), (0, 3)), {"inputs": 1}), Sizes(((), ()), {"inputs": 1})],
     "transpose": [Sizes(((0, 3),)), Sizes(((),)), Sizes(((1, 1),))],
     "broadcast_to": [Sizes(((1, 3),), {"shape": (0, 3)}), Sizes(((),), {"shape": (0,)})],
     "concat": [Sizes(((0, 3), (2, 3))), Sizes(((0, 3),)), Sizes(((1, 1), (1, 1)))],

@@ -115,6 +115,7 @@ OURS: dict[str, tuple[Any, tuple[float, ...]]] = {
     "where": (lambda x: ops.where(x == x, x, 7), (7, INF, -INF, 0.0, -0.0)),
     "stop_gradient": (ops.stop_gradient, AT),
     "cast": (lambda x: ops.cast(x, "float64"), AT),
+    "_after": (lambda x: BUILT_IN["_after"](x, x[0]), AT),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import magmadnn as md
 from magmadnn import Operation, ops
 from magmadnn.graph.body import is_loop
-from magmadnn.ops import _saved
+from magmadnn.ops.repeated import _saved
 from magmadnn.runtime import Executable
 
 Rng = np.random.Generator

@@ -14,7 +14,7 @@ import magmadnn as md
 from magmadnn import Operation
 from magmadnn.errors import DataError
 from magmadnn.graph.body import is_loop
-from magmadnn.ops import _saved
+from magmadnn.ops.repeated import _saved
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.loops import Loop
 from magmadnn.runtime.threads import thread_count

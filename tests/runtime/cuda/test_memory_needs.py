@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 
+import magmadnn as md
 from magmadnn.errors import OutOfMemoryError
 from magmadnn.memory import Kind
 from magmadnn.memory.pool import POOLS, size_class
@@ -50,3 +52,22 @@ def test_a_batch_without_room_is_refused(device: str, monkeypatch: pytest.Monkey
         ):
             model.fit(X, Y, batch_size=96, verbose=False)
         assert model.fit(X, Y, batch_size=16, verbose=False).rows
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_blocks_that_are_computed_again(device: str) -> None:
+    """On a device as on the processor, but for rounding: one step of SGD, 2 e-6 of parameters of size 1."""
+    layers, found = md.layers, []
+    with on(device):
+        for where in ("cpu", "cuda"):
+            block = layers.Checkpointed(
+                [layers.Dense(9), layers.BatchNorm(), layers.Dropout(0.2), layers.Dense(8, "tanh")]
+            )
+            model = md.Model(
+                [layers.Input((23,)), block, layers.Dense(10)],
+                loss="cross_entropy", optimizer=md.optim.SGD(0.5), seed=3, device=where,
+            )  # fmt: skip
+            model.fit(X, Y, batch_size=48, verbose=False)
+            found.append(model.values())
+    for name, value in found[0].items():
+        assert np.abs(found[1][name] - value).max() <= 2e-6, name

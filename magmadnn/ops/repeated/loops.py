@@ -22,11 +22,11 @@ from magmadnn.graph.op import Array, NoGradient, Op, OpKind
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.graph.stable import stabilised
+from magmadnn.ops.arithmetic import add
+from magmadnn.ops.indexing import getitem
+from magmadnn.ops.movement import stack
 
 from ._saved import worth_saving
-from .arithmetic import add
-from .indexing import getitem
-from .movement import stack
 
 
 def _no_arrays(*operands: Any, **attributes: Any) -> Array:

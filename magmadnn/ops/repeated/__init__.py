@@ -1,0 +1,1 @@
+"""Ops that compute graphs several times."""
