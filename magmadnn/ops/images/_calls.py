@@ -1,8 +1,9 @@
 """Convolutions by functions of a library, such as cuDNN: for targets that have one.
 
 The functions have cuDNN's names: fprop, dgrad (of inputs) and wgrad (of filters). Filters lie there as
-[o, *size, c / groups]. Where both operands have the digits of half precision the
-library gets halves; it sums in float32 and gives halves, as frameworks do in mixed precision.
+[o, *size, c / groups]. Where both operands have the digits of half precision the library gets halves; it sums
+in float32 and gives halves, as frameworks do in mixed precision. Images of few channels that are read with
+strides are gathered first: see `_gathering.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.library_call import LibraryCall
-from magmadnn.graph.node import Node, with_inputs
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
@@ -22,6 +23,7 @@ from magmadnn.ops.arithmetic import cast
 from magmadnn.ops.movement import transpose
 
 from . import _taps
+from ._gathering import gathering
 from .windows import Counts, counts_of_windows
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -36,6 +38,11 @@ _WHY = "calls of libraries are made after gradients are"
 
 def convolution(x: Any, w: Any, **settled: Any) -> Any:
     """A convolution; None where the library does not take the operands."""
+    found = gathering(x.shape, w.shape[:-2], **settled)
+    if found is not None:
+        made = _called(convolution_whole, (found.of_image(x), found.of_filters(w)), **found.settled)
+        if made is not None:
+            return made
     return _called(convolution_whole, (x, w), **settled)
 
 
@@ -46,6 +53,13 @@ def inputs(g: Any, w: Any, **settled: Any) -> Any:
 
 def filters(x: Any, g: Any, **settled: Any) -> Any:
     """What its gradient for filters is, likewise."""
+    size = settled["size"]
+    found = gathering(x.shape, **settled)
+    if found is not None:
+        settings = {**found.settled, "size": found.size}
+        made = _called(convolution_filters_whole, (found.of_image(x), g), **settings)
+        if made is not None:
+            return found.filters_of(made, size)
     return _called(convolution_filters_whole, (x, g), **settled)
 
 
@@ -73,7 +87,7 @@ def _narrow(x: Node) -> Any:
         return None
     if x.op.kind is OpKind.MOVEMENT:
         inner = _narrow(x.inputs[0])
-        return None if inner is None else with_inputs(x, (inner,))
+        return None if inner is None else x.op(inner, **x.attributes)
     is_cast = x.op is cast and x.dtype == np.float32
     return x.inputs[0] if is_cast and x.inputs[0].dtype.name in _HALVES else None
 

@@ -127,6 +127,66 @@ def test_results_are_near_those_of_float64_and_the_same_in_every_run(
         assert np.linalg.norm(one - other) <= tolerance * np.linalg.norm(other)
 
 
+# places, size, strides, padding, channels; whether channels are gathered
+FEW_CHANNELS: list[tuple[Any, Any, Any, Any, int, bool]] = [
+    ((13, 12), (5, 4), (2, 3), ((1, 2), (0, 3)), 3, True),
+    ((11, 10), (4, 4), (4, 2), "same", 3, True),
+    ((9,), (3,), (2,), "valid", 1, True),
+    ((15, 15), (7, 7), (2, 2), 3, 3, True),
+    ((7, 8, 9), (3, 2, 3), (2, 2, 3), 1, 2, True),
+    ((12, 12), (2, 2), (2, 2), 0, 7, True),
+    ((9, 8), (3, 3), (2, 2), 1, 8, False),  # enough channels
+    ((9, 8), (1, 3), (2, 2), 0, 3, False),  # places that are not read
+    ((9, 8), (3, 3), (1, 1), 1, 3, False),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["float32", "mixed_bf16"])
+def test_images_of_few_channels_are_gathered(device: str, precision: str) -> None:
+    batch, digits = Dim.symbol("batch"), "bfloat16" if precision == "mixed_bf16" else "float32"
+    cases = FEW_CHANNELS if device == "gpu" or precision == "float32" else FEW_CHANNELS[::3]
+    with on(device, CONVOLUTIONS):
+        for places, size, strides, padding, c, gathers in cases:
+            x = RNG.integers(-4, 5, (2, *places, c)).astype(np.float32)
+            w = RNG.integers(-4, 5, (*size, c, 5)).astype(np.float32)
+            y = np.asarray(md.ops.convolution(x, w, strides=strides, padding=padding))
+            g = RNG.integers(-3, 4, y.shape).astype(np.float32)
+            image, filters = of((batch, *places, c), "float32", "x"), of(w.shape, "float32", "w")
+            outer = of((batch, *y.shape[1:]), "float32", "g")
+            made = md.ops.convolution(image, filters, strides=strides, padding=padding)
+            made = [made, *gradient(md.ops.sum(made * outer), [image, filters])]
+            feeds = {image: x, filters: w, outer: g}
+            run = Executable(
+                made, executor="native", device="cuda", precision=precision, check=True
+            )
+            found = run.run(feeds)
+            expected = Executable(made, executor="reference").run(feeds)
+            for one, other in zip(found, expected, strict=True):
+                assert np.array_equal(one, other.astype(as_dtype(digits)).astype(np.float32))
+            line = next(s for s in run.text({"batch": 2}).splitlines() if "library wgrad [" in s)
+            many = int(np.prod(strides)) * c if gathers else c
+            assert f", {many}] _convolution_filters_whole" in line
+
+
+@needs_compiler
+def test_halves_are_seen_through_movements() -> None:
+    """A value that is rounded before it is moved: the library gets halves."""
+    x = RNG.integers(-4, 5, (2, 6, 5, 3)).astype(np.float32)
+    w = RNG.integers(-4, 5, (2, 2, 3, 4)).astype(np.float32)
+    image, filters = of(x.shape, "float32", "x"), of(w.shape, "float32", "w")
+    inner = md.ops.relu(image)
+    first = md.ops.convolution(inner, filters)
+    made = [first, md.ops.convolution(md.ops.transpose(inner, (0, 2, 1, 3)), filters)]
+    with emulated_device(functions=CONVOLUTIONS):
+        run = Executable(made, executor="native", device="cuda", precision="mixed_bf16", check=True)
+        found = run.run({image: x, filters: w})
+        assert run.text({}).count("in bfloat16") == 2
+    expected = Executable(made, executor="reference").run({image: x, filters: w})
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
 @needs_compiler
 def test_a_device_without_the_library_computes_products() -> None:
     made, feeds = with_gradients(3, "float32")
