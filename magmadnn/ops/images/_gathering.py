@@ -2,7 +2,7 @@
 
 With strides s the places of an image are gathered in blocks of s: `[n, h, w, c]` becomes
 `[n, h / s, w / s, s s c]`, and filters likewise, with zeros where the last block is not full. The sums are
-the same. Kernels multiply 8 or 16 channels at a time, and the images that AlexNet and ResNet begin with have 3.
+the same. Kernels multiply 8 or 16 channels at a time; the images that AlexNet and ResNet begin with have 3.
 """
 
 from __future__ import annotations

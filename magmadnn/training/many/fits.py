@@ -59,8 +59,8 @@ def fit_many(
     whose loss becomes NaN or infinite is left out, with the parameters before that step and the reason in
     `history.stopped`; the others go on.
 
-    On the CPU each thread trains whole models. Models on a GPU take turns, an epoch at a time, and so do those
-    with callbacks that look at batches.
+    On the CPU each thread trains whole models. Models on a GPU take turns, an epoch at a time, and so do
+    those with callbacks that look at batches.
 
     Args:
         models: built each by itself.
