@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Callable
 from functools import cache
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
-from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.moves import AXES, AddPicked, Move, Pick
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
@@ -21,6 +22,7 @@ from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
 from magmadnn.memory import as_dtype
+from magmadnn.ops.movement import copy
 from magmadnn.ops.slicing import slice_
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
@@ -305,3 +307,34 @@ def test_an_op_that_tells_no_boxes_is_looked_at_element_by_element() -> None:
     assert boxes == 8
     (native,) = Executable([root + 1], executor="native").run({root.inputs[0]: x})
     assert np.array_equal(native, np.roll(x, 1, 1) + 1)
+
+
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda t: str(t.vector_bytes))
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "int64"])
+@pytest.mark.parametrize("shape", [(3, 37, 41), (1, 16, 16), (2, 5, 100), (2, 64, 3)])
+def test_matrices_are_turned_at_any_width_and_cut(shape: Any, dtype: str, target: Any) -> None:
+    """Whole blocks of vectors, what is left of rows and of columns, and parts that begin anywhere."""
+    x = RNG.integers(-100, 100, shape).astype(dtype)
+    root = copy(ops.transpose(seen(x), (0, 2, 1)))
+    wanted = x.transpose(0, 2, 1)
+    table, _ = boxes_of(root, np.empty(root.shape, x.dtype), [wanted], {})
+    item, rows = x.dtype.itemsize, rows_of(table)
+    for cuts in ((0, rows), (0, 1, rows // 2 + 1, rows), (0, 19 % rows, rows)):
+        result = np.zeros(root.shape, x.dtype)
+        for row0, row1 in itertools.pairwise(cuts):
+            call(
+                Move(item, 2), target, row0=row0, row1=row1, boxes=len(table), table=table,
+                result=result, x0=x.ctypes.data, x1=0,
+            )  # fmt: skip
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_turned_planes_stand_last() -> None:
+    """The axis of neighbours in the source is beside that of neighbours in the result: blocks are turned."""
+    x = np.zeros((4, 5, 6, 7), np.float32)
+    for order in ((3, 0, 1, 2), (1, 3, 0, 2), (0, 3, 2, 1)):
+        root = copy(ops.transpose(seen(x), order))
+        table, _ = boxes_of(root, np.empty(root.shape, x.dtype), [x.transpose(order)], {})
+        (words,) = table
+        (_, _, step), (_, to_step, apart) = words[AXES:].reshape(-1, 3)[-2:]
+        assert (step, to_step) == (1, 1) and apart > 1

@@ -88,7 +88,7 @@ def table_of(boxes: Sequence[Box]) -> NDArray[np.int64]:
     words, first = list[tuple[int, ...]](), 0
     for source, place, to, axes in (part for box in boxes for part in _cut(box)):
         outer = [(1, 1, 1)] * (OUTER_AXES + 1 - len(axes))
-        numbers = itertools.chain.from_iterable([*outer, *axes])
+        numbers = itertools.chain.from_iterable([*outer, *_by_planes(axes)])
         words.append((source, place, to, first, *numbers))
         first += int(np.prod([length for length, _, _ in axes[:-1]], dtype=np.int64))
     return np.array(words, np.int64).reshape(len(words), BOX_WORDS)
@@ -113,6 +113,18 @@ def _cut(box: Box) -> Iterator[Box]:
         yield from _cut((source, place + done * step, to + done * to_step, [*outer, last]))
     else:
         yield source, place, to, axes
+
+
+def _by_planes(axes: list[Axis]) -> list[Axis]:
+    """The same, with the axis of neighbours in the source beside that of neighbours in the result.
+
+    Where these are not one: kernels turn square blocks of the two.
+    """
+    beside = [axis for axis in axes[:-1] if axis[2] == 1]
+    if not beside or axes[-1][1:] == (1, 1):
+        return axes
+    others = [axis for axis in axes[:-1] if axis is not beside[-1]]
+    return [*others, beside[-1], axes[-1]]
 
 
 def rows_of(table: NDArray[np.int64]) -> int:

@@ -22,19 +22,38 @@ from magmadnn.compiler.llvm.expressions.formulas import cast, memory_item
 from magmadnn.compiler.llvm.ir.builder import I64, Array, Code, Value, item_bytes
 from magmadnn.compiler.llvm.ir.frame import Frame
 from magmadnn.compiler.llvm.ir.target import Target
+from magmadnn.compiler.llvm.ir.transposing import transposed
+
+_TURNED_BYTES = (4, 8)  # of elements that are turned in vectors
 
 
 def write_move(kernel: Move, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of the kernel."""
     item = ir.IntType(8 * kernel.item_bytes)
     table, result = frame.array("table", I64), frame.array("result", item)
+    lanes = target.lanes(kernel.item_bytes) if kernel.item_bytes in _TURNED_BYTES else 0
     with code.loop(0, frame.integer("boxes")) as number:
         box = _Box(code, table.at(number * BOX_WORDS))
         source = frame.array_after("x0", box.word(SOURCE), item)
         first = code.larger(frame.integer("row0"), box.word(FIRST_ROW)) - box.word(FIRST_ROW)
         last = code.smaller(frame.integer("row1") - box.word(FIRST_ROW), box.rows)
-        for to, place in box.walked(first, last):
-            _copied_row(code, target, box, source.at(place), result.at(to))
+        if lanes:
+            with code.choose(box.is_turned) as (turned, other):
+                with turned:
+                    for to, place, begin, end in box.planes(first, last):
+                        _turned(code, lanes, box, source.at(place), result.at(to), begin, end)
+                with other:
+                    _copied_rows(code, target, box, source, result, first, last)
+        else:
+            _copied_rows(code, target, box, source, result, first, last)
+
+
+def _copied_rows(
+    code: Code, target: Target, box: _Box, source: Array, result: Array, first: Value, last: Value
+) -> None:
+    """Rows of a box, one after the other."""
+    for to, place in box.walked(first, last):
+        _copied_row(code, target, box, source.at(place), result.at(to))
 
 
 class _Box:
@@ -52,12 +71,25 @@ class _Box:
         """A word of the box."""
         return self._table[number]
 
+    @property
+    def is_turned(self) -> Value:
+        """Whether neighbours in the source are in different rows, as where a matrix is transposed."""
+        (_, _, step), (_, to_step, apart) = self.axes[-2:]
+        return step.equals(1) & to_step.equals(1) & apart.differs(1)
+
     def walked(self, first: Value, last: Value) -> Iterator[tuple[Value, Value]]:
         """Write a loop over rows: where each begins in the result and in the source.
 
         Rows that differ in the last outer axis only follow each other without a division.
         """
-        code, (inner, to_step, step) = self._code, self.axes[-2]
+        _, to_step, step = self.axes[-2]
+        for to, place, begin, end in self.planes(first, last):
+            with self._code.loop(begin, end) as row:
+                yield to + row * to_step, place + row * step
+
+    def planes(self, first: Value, last: Value) -> Iterator[tuple[Value, Value, Value, Value]]:
+        """Write a loop over planes, which the last two axes make: where they begin, which rows are wanted."""
+        code, inner = self._code, self.axes[-2][0]
         with (
             code.when(first < last),
             code.loop(first // inner, (last - 1) // inner + 1) as plane,
@@ -68,8 +100,7 @@ class _Box:
                 rest = rest // length
                 to, place = to + index * to_outer, place + index * outer
             begin = code.larger(first - plane * inner, code.integer(0))
-            with code.loop(begin, code.smaller(last - plane * inner, inner)) as row:
-                yield to + row * to_step, place + row * step
+            yield to, place, begin, code.smaller(last - plane * inner, inner)
 
 
 def _copied_row(code: Code, target: Target, box: _Box, origin: Array, goal: Array) -> None:
@@ -92,6 +123,24 @@ def _copied_row(code: Code, target: Target, box: _Box, origin: Array, goal: Arra
                 _in_vectors(code, target.lanes(item_bytes(goal.item)), zero, length, do)
             with apart, code.loop(0, length) as element:
                 goal[element * to_step] = origin[element * step]
+
+
+def _turned(
+    code: Code, lanes: int, box: _Box, origin: Array, goal: Array, begin: Value, end: Value
+) -> None:
+    """Rows of a plane whose columns lie side by side in the source: square blocks of vectors are turned."""
+    (_, to_step, _), (length, _, step) = box.axes[-2:]
+    whole, columns = end - (end - begin) % lanes, length - length % lanes
+    with code.loop(begin, whole, lanes) as row:
+        with code.loop(0, columns, lanes) as column:
+            read = [origin.vector(row + (column + k) * step, lanes) for k in range(lanes)]
+            for k, turned in enumerate(transposed(code, read)):
+                goal.put((row + k) * to_step + column, turned)
+        with code.loop(columns, length) as column:
+            for k in range(lanes):
+                goal[(row + k) * to_step + column] = origin[row + k + column * step]
+    with code.loop(whole, end) as row, code.loop(0, length) as column:
+        goal[row * to_step + column] = origin[row + column * step]
 
 
 def write_pick(kernel: Pick, code: Code, frame: Frame, target: Target) -> None:
