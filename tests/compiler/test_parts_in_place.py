@@ -47,6 +47,15 @@ def dense_block(x: Operation) -> list[Operation]:
     return [ops.sum(x * 3.0, (0, 1))]
 
 
+def plain_products(x: Operation) -> list[Operation]:
+    """What is stored are matrices, of which the parts are views."""
+    rows = ops.reshape(x, (-1, COLUMNS))
+    y, z = (ops.reshape(weights(rows, n, n), (-1, 3, n)) for n in (7, 33))
+    w = ops.reshape(weights(rows, 12, 4), (-1, 6, 6))  # another matrix than the one that is stored
+    parts = [y, x * 2.0, z, ops.reshape(w, (-1, 3, 12))]
+    return [ops.sum(ops.concat(parts, -1) * 3.0, (0, 1)), ops.sum(w, 1)]
+
+
 def read_elsewhere(x: Operation) -> list[Operation]:
     y = relu(weights(x, 34, 1))
     whole = ops.concat([y, x * 3.0], -1)
@@ -95,13 +104,14 @@ def along_the_middle(x: Operation) -> list[Operation]:
 CASES: dict[Values, int] = {  # how many values are placed
     inception: 3,
     dense_block: 5,  # two concatenations, within the next ones; x is fed
+    plain_products: 3,  # not the one that is seen as another matrix too
     read_elsewhere: 2,
     flattened_elsewhere: 1,
     an_output: 1,
     the_output: 0,
     twice: 1,
     in_two: 2,
-    narrow: 1,
+    narrow: 2,
     numbers_of_rows: 1,
     along_the_middle: 0,
 }

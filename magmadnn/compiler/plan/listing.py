@@ -99,7 +99,7 @@ def _listed(
         view = "" if base is node or (digits and plan.layouts.is_whole(node)) else "view of "
         rounded = f" as {digits}" if digits not in ("", base.dtype.name) else ""
         where = f" in {plan.in_place[node].label}" if node in plan.in_place else ""
-        where += f" inside {names[plan.inside[node]]}" if node in plan.inside else ""
+        where += f" inside {names[plan.inside[base]]}" if base in plan.inside else ""
         shape = _shape_text(node.shape, sizes)
         texts.append(f"{view}{names.get(base, name)} {base.dtype.name}{shape}{rounded}{where}")
     return ", ".join(texts) or "nothing"
@@ -214,12 +214,13 @@ def _nbytes(node: Node) -> Size:
 def _read_bytes(plan: NativePlan, work: Work) -> Size:
     """What a step reads: of a view that widens, the halves; nothing of what lies in its result already."""
     bases, result = plan.layouts.bases, work.region.nodes[0]
-    read = (n for n in reads_of(plan, work) if plan.inside.get(n) is not result)
+    read = (n for n in reads_of(plan, work) if plan.inside.get(bases[n]) is not result)
     return sum((product(n.shape) * bases[n].dtype.itemsize for n in read), start=0)
 
 
 def _written_bytes(plan: NativePlan, work: Work) -> Size:
     """What a step writes, without what lies in its result already."""
     result = work.region.nodes[0]
-    there = (n for n in dict.fromkeys(result.inputs) if plan.inside.get(n) is result)
+    bases = dict.fromkeys(plan.layouts.bases[i] for i in result.inputs)
+    there = (n for n in bases if plan.inside.get(n) is result)
     return sum((_nbytes(n) for n in work.needed), start=0) - sum(map(_nbytes, there), start=0)

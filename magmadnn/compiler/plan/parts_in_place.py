@@ -87,10 +87,21 @@ class _Places:
     def _place_parts(self, node: Node) -> None:
         result = self._arrays.get(node, self._layouts.arrays[node])
         shapes = [self._layouts.arrays[i].shape for i in node.inputs]
+        bases = [self._layouts.bases[i] for i in node.inputs]
         for number, goal in places_of(node, result, shapes, self._layouts.sizes).items():
-            part = node.inputs[number]
-            if node.inputs.count(part) == 1 and self._may_lie(part, goal):
-                self.found[part], self._arrays[part] = node, goal
+            part, whole = bases[number], self._as_stored(node.inputs[number], goal)
+            if whole is not None and bases.count(part) == 1 and self._may_lie(part, whole):
+                self.found[part], self._arrays[part] = node, whole
+
+    def _as_stored(self, operand: Node, goal: Array) -> Array | None:
+        """The place of an operand in the shape in which it is stored; None where that is another matrix."""
+        base = self._layouts.bases[operand]
+        if operand is base:
+            return goal
+        shape = self._layouts.arrays[base].shape
+        if not self._layouts.is_whole(operand) or spread_of(goal) != FULL:
+            return None
+        return goal.reshape(shape) if shape[-1:] == goal.shape[-1:] else None
 
     def _may_lie(self, part: Node, goal: Array) -> bool:
         """Whether a value may be computed at such a place."""

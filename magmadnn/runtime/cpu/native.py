@@ -132,7 +132,8 @@ class Instance:
             (self._take_place if whole in places else self._take_part)(whole, places, arena)
         shapes = [bind_shape(i.shape, self.sizes) for i in whole.inputs]
         parts = places_of(whole, self.arrays[whole], shapes, self.sizes)
-        self.arrays[node] = parts[whole.inputs.index(node)]
+        number = [self.plan.layouts.bases[i] for i in whole.inputs].index(node)
+        self.arrays[node] = parts[number].reshape(bind_shape(node.shape, self.sizes))
 
     def _leaf(self, node: Node) -> Array:
         if node in self._held:
