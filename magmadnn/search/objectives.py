@@ -109,6 +109,11 @@ def objectives_of(given: Any) -> tuple[Objective, ...]:
     return tuple(made)
 
 
+def reads_time(objectives: Sequence[Objective]) -> bool:
+    """Whether one may depend on the time that training takes: a function may read all metrics."""
+    return any(one.function is not None or one.name.endswith("seconds") for one in objectives)
+
+
 @dataclass(frozen=True)
 class Reaches:
     """Ends a search at the first trial whose metric is at least as good as a value; see `reaches`."""

@@ -17,7 +17,7 @@ from magmadnn.training.callbacks import Callback
 
 from .judging import Judge
 from .methods.choosing import method_of
-from .objectives import Reaches, objectives_of
+from .objectives import Reaches, objectives_of, reads_time
 from .progress import SearchProgress
 from .spaces.building import Builder, check_fit_parameters
 from .spaces.dimensions import is_number
@@ -26,12 +26,13 @@ from .study import Study
 from .study_folder import StudyFolder
 from .study_plan import Ends, Plan
 from .trials.records import FAILED, Job, Outcome, trials_of
-from .trials.rows import check_same_rows, data_sha256, folds_of, rows_of
+from .trials.rows import check_same_rows, data_sha256, folds_of, is_small, rows_of
 from .trials.schedule import Schedule
 from .trials.training import Task
 from .workers.places import Here, Place
 from .workers.pool import Pool
 
+_TOGETHER = 16  # trials that are trained in one call
 _HOPELESS = 10  # first trials that must not all fail
 
 
@@ -176,20 +177,23 @@ def run(
     )
     ends = Ends(trials, total_epochs, until)
     judge = Judge(objectives, until)
+    alone = trial_seconds is not None or total_seconds is not None or until is not None
+    alone = alone or reads_time(objectives) or not task.can_group or not is_small(train)
+    planned = _planned(method, trials, searched)
+    most = chosen.cohort if planned is None else min(chosen.cohort, planned)
+    group = 1 if alone else min(_TOGETHER, -(-most // (workers or 1)))
     folder = None if out is None else StudyFolder(out, plan.plain(), ends.plain(), resume)
     try:
         if folder is not None:
             judge.learn(outcome for _, outcome in folder.logged.results.values())
         schedule = plan.schedule(judge, ends, None if folder is None else folder.logged)
-        progress = (
-            SearchProgress(judge.names, _planned(method, trials, searched)) if verbose else None
-        )
+        progress = SearchProgress(judge.names, planned) if verbose else None
         if progress is not None and folder is not None:
             for job, outcome in folder.logged.results.values():
                 progress.known(job, outcome, judge.scores(outcome))
         with closing(_place(task, workers, trial_seconds, folder)) as place:
             try:
-                _Search(judge, folder, progress).go(schedule, place, total_seconds)
+                _Search(judge, folder, progress, group).go(schedule, place, total_seconds)
             finally:
                 if progress is not None:
                     progress.ended()
@@ -217,6 +221,7 @@ class _Search:
     judge: Judge
     folder: StudyFolder | None
     progress: SearchProgress | None
+    group: int
 
     def __post_init__(self) -> None:
         self._failed: set[int] = set()
@@ -228,9 +233,9 @@ class _Search:
             rest = None if end is None else end - time.monotonic()
             if rest is not None and rest <= 0:
                 return
-            while place.has_room and (job := schedule.next_job()) is not None:
+            while place.has_room and (jobs := schedule.next_group(self.group)):
                 self._note_points(schedule)
-                place.start(job)
+                place.start(jobs)
             if not place.is_busy:
                 return
             arrived = [(job, self.judge.valued(o)) for job, o in place.wait(rest)]

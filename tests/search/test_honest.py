@@ -82,7 +82,7 @@ def test_selection_optimism_is_that_of_the_formula() -> None:
 def test_folds_that_fail_are_failed_trials() -> None:
     study = S.run(build, {"lr": S.choice([0.1, 3e38])}, X, Y, folds=3, method="grid", epochs=4)
     assert [t.state for t in study.trials] == ["done", "failed"]
-    assert study.trials[1].reason.startswith("fold ")
+    assert "lower the learning rate" in study.trials[1].reason
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.search.study_folder import StudyFolder, read_study
+from magmadnn.search.trials.training import Task
 from magmadnn.storage.holding import Holding
 from tests.mistakes import error_of
 from tests.search.problems import GRID, SPACE, S, build, table, untimed
@@ -294,7 +295,7 @@ def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
         return build(learning_rate, units, seed)
 
     with pytest.raises(KeyboardInterrupt):
-        run(build=counting, trials=9, out=tmp_path / "study")
+        run(build=counting, trials=9, out=tmp_path / "study", total_seconds=1e6)
     assert len(calls) == 5
     study = run(build=counting, trials=9, out=tmp_path / "study", resume=True)
     assert untimed(study) == untimed(whole)
@@ -391,7 +392,7 @@ def test_a_full_disk_leaves_the_log_whole(tmp_path: Path, monkeypatch: Any) -> N
         return plain(descriptor, data)
 
     monkeypatch.setattr(type(calls), "write", lambda self, descriptor, data: full(descriptor, data))
-    kind, text = error_of(lambda: run(trials=6, out=out))
+    kind, text = error_of(lambda: run(trials=6, out=out, total_seconds=1e6))
     assert kind is FileError and "the disk is full" in text
     monkeypatch.undo()
     study = run(trials=6, out=out, resume=True)
@@ -507,3 +508,46 @@ def test_the_best_are_timed_again_alone() -> None:
         assert row["spread_seconds"] >= 0
     assert error_of(lambda: study.measure_seconds(0))[0] is ArgumentError
     assert "there is no trial 99" in error_of(lambda: study.model(99))[1]
+
+
+def test_trials_that_are_trained_together_have_the_bits_of_single_ones(
+    monkeypatch: Any, capfd: Any
+) -> None:
+    space = {
+        "lr": S.choice([0.01, 0.1, 3e38]),  # one fails
+        "units": S.choice([2, 3, 5]),
+        "batch_size": S.choice([16, 97]),
+        "epochs": S.choice([1, 3]),
+    }
+    groups: list[int] = []
+    outcomes = Task.outcomes
+
+    def counting(self: Task, jobs: Any) -> Any:
+        groups.append(len(jobs))
+        return outcomes(self, jobs)
+
+    def fragile(learning_rate: float, units: int, seed: int) -> Any:
+        if units == 2 and learning_rate == 0.1:
+            raise RuntimeError("no such network")
+        return build(learning_rate, units, seed)
+
+    monkeypatch.setattr(Task, "outcomes", counting)
+    together = run(space, build=fragile, method="grid", trials=None)
+    assert groups == [16, 16, 4]
+    groups.clear()
+    single = run(space, build=fragile, method="grid", trials=None, total_seconds=1e6)
+    assert groups == [1] * 36
+    assert untimed(single) == untimed(together)
+    states = [t.state for t in single.trials]
+    assert (states.count("failed"), states.count("done")) == (16, 20)
+    assert [t.parameters_sha256 for t in single.trials] == [
+        t.parameters_sha256 for t in together.trials
+    ]
+    assert "left out" not in capfd.readouterr().err
+    groups.clear()
+    halving = run(method="halving", trials=9, epochs=9)
+    assert max(groups) == 9
+    alone = run(method="halving", trials=9, epochs=9, objective=lambda m: -m["loss"])
+    assert [t.parameters_sha256 for t in halving.trials] == [
+        t.parameters_sha256 for t in alone.trials
+    ]

@@ -18,6 +18,7 @@ from magmadnn.training.arguments import at_least
 from magmadnn.training.many.folds import fold_rows
 
 _WHOLE = 1 << 28  # bytes that are all looked at
+_SMALL = 1 << 24  # bytes of data of trials that are trained together
 _ROWS = 1 << 16  # of larger arrays
 
 
@@ -37,6 +38,11 @@ def rows_of(data: Any, rows: NDArray[np.int64]) -> Any:
             return data.iloc[rows]
         return data.take(rows) if hasattr(data, "combine_chunks") else data[rows]
     return rebuild(data, partial(take_rows, rows=rows))
+
+
+def is_small(data: Any) -> bool:
+    """Whether several trainings may have the data once more each, as those that prepare it do."""
+    return sum(array.nbytes for part in data for _, array in _arrays(part)) <= _SMALL
 
 
 def check_same_rows(x: Any, y: Any) -> int:

@@ -73,6 +73,7 @@ class Schedule:
         self._complete: list[int] = []  # for each rung, how many leading cohorts are complete there
         self._ready: list[Key] = []
         self._jobs: dict[Key, Job] = {}
+        self._place: dict[Key, int] = {}  # in its stage
         self._results: dict[Key, Outcome] = {}
         self._cohorts, self._told, self._exhausted = 0, 0, False
         self._end: Key | None = None  # the last that counts
@@ -94,6 +95,29 @@ class Schedule:
             if known is None:
                 return job
             self.arrive(job, known[1])
+
+    def next_group(self, most: int) -> list[Job]:
+        """The next training with those of its stage that it is trained together with.
+
+        A stage is cut into groups of `most` in the order of numbers, so that who is with whom does not
+        depend on which worker is free.
+        """
+        first = self.next_job()
+        found = [] if first is None else [first]
+        while found and self._ready:
+            key = self._ready[0]
+            if key[:2] != found[0].key[:2] or self._is_beyond(key):
+                break
+            if self._place[key] // most != self._place[found[0].key] // most:
+                break
+            heapq.heappop(self._ready)
+            job = self._jobs[key]
+            known = self._known.pop((job.trial, job.rung), None)
+            if known is None:
+                found.append(job)
+            else:
+                self.arrive(job, known[1])
+        return found
 
     def arrive(self, job: Job, outcome: Outcome) -> None:
         """A training has ended."""
@@ -181,10 +205,10 @@ class Schedule:
         if rung == len(self._complete):
             self._complete.append(0)
         self._stages[cohort, rung] = _Stage(trials, len(trials))
-        for trial in trials:
+        for place, trial in enumerate(trials):
             point = self._points[trial]
             job = Job(trial, cohort, rung, point, self._rungs(point)[: rung + 1])
-            self._jobs[job.key] = job
+            self._jobs[job.key], self._place[job.key] = job, place
             self._planned += job.new_epochs
             heapq.heappush(self._ready, job.key)
         if not trials:

@@ -23,6 +23,7 @@ from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
 
 Rows = NDArray[np.int64]
 _KEPT = 64  # models of trials that may go on
+_OF_MANY = frozenset({"shuffle", "class_weight", "augment"})
 _LEFT_OUT = ("epoch", "samples_per_second", "learning_rate", "seconds")
 
 
@@ -35,6 +36,7 @@ class _Begun:
     seconds: float = 0.0
     rows: Sequence[Mapping[str, float]] = ()
     rises: Mapping[str, bool | None] = field(default_factory=dict)
+    failure: str = ""
 
 
 @dataclass
@@ -69,6 +71,22 @@ class Task:
         """The seed that `build` gets for a trial, which depends on the search's seed and its number only."""
         return int(philox.random_bits(self.seed, philox.stream_of("search: seed", trial), 1)[0])
 
+    @property
+    def can_group(self) -> bool:
+        """Whether several trials may be trained in one call."""
+        return self.options.keys() <= _OF_MANY
+
+    def outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Train jobs of one stage in one call, each to the bits that it has by itself."""
+        if len(jobs) > 1:
+            try:
+                return self._together(jobs)
+            except (
+                Exception
+            ):  # one of them disturbs the others, or they need too much memory together
+                self._begun.clear()
+        return [self.outcome(job) for job in jobs]
+
     def outcome(self, job: Job) -> Outcome:
         """Train; what went wrong is an outcome too.
 
@@ -76,7 +94,9 @@ class Task:
         which gives the same bits.
         """
         try:
-            return self._trained(job)
+            begun = self._begin(job)
+            self._train([(job, begun)])
+            return self._result(job, begun)
         except MemoryError as error:
             self._begun.clear()
             return Outcome(NO_MEMORY, reason=_words(error))
@@ -87,17 +107,52 @@ class Task:
 
     def model(self, job: Job) -> Model:
         """The trained model of a job; where there are folds, trained on all rows."""
-        return replace(self, folds=())._train(job, None).models[0]
+        return replace(self, folds=())._anew(job).models[0]
 
     def seconds(self, job: Job) -> float:
         """How long the epochs of a job take, all of them from its beginning."""
-        return self._train(job, None).seconds
+        return self._anew(job).seconds
 
-    def _trained(self, job: Job) -> Outcome:
+    def _anew(self, job: Job) -> _Begun:
+        """A trial that is trained from its beginning.
+
+        Raises:
+            NumericError: its loss is not finite.
+        """
+        self._begun.pop(job.trial, None)
+        begun = self._begin(job)
+        self._train([(job, begun)])
+        return begun
+
+    def _begin(self, job: Job) -> _Begun:
+        """A trial as it is at the end of its last rung, or at its beginning."""
         begun = self._begun.pop(job.trial, None)
-        if begun is not None and begun.rungs > job.rung:
-            begun = None
-        begun = self._train(job, begun)
+        if begun is not None and begun.rungs <= job.rung:
+            return begun
+        seed, count = self.seed_of(job.trial), max(1, len(self.folds))
+        return _Begun([self.builder.model(job.point, seed) for _ in range(count)])
+
+    def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """The outcomes of jobs that are trained in one call; some may not be built."""
+        members: dict[int, tuple[Job, _Begun]] = {}
+        failed: dict[int, Outcome] = {}
+        for job in jobs:
+            try:
+                members[job.trial] = (job, self._begin(job))
+            except (MagmaDNNError, ValueError, TypeError) as error:
+                failed[job.trial] = self.outcome(job)  # which words the error
+                if failed[job.trial].state == DONE:
+                    raise error
+        self._train(list(members.values()))
+        return [
+            failed[job.trial] if job.trial in failed else self._result(*members[job.trial])
+            for job in jobs
+        ]
+
+    def _result(self, job: Job, begun: _Begun) -> Outcome:
+        """The outcome of a job that was trained."""
+        if begun.failure:
+            return Outcome(FAILED, reason=begun.failure)
         self._begun[job.trial] = begun
         while len(self._begun) > _KEPT:
             self._begun.popitem(last=False)
@@ -111,54 +166,70 @@ class Task:
             folds=tuple(map(_validated, begun.rows)) if self.folds else (),
         )
 
-    def _train(self, job: Job, begun: _Begun | None) -> _Begun:
-        if begun is None:
-            seed, count = self.seed_of(job.trial), max(1, len(self.folds))
-            begun = _Begun([self.builder.model(job.point, seed) for _ in range(count)])
-        size = fit_arguments(job.point, self.default)["batch_size"]
-        for rung in range(begun.rungs, job.rung + 1):
-            before = job.epochs[rung - 1] if rung else 0
-            looks = [_Directions() for _ in begun.models]
-            given = {"batch_size": size, "epochs": job.epochs[rung] - before, **self.options}
-            if self.folds:
-                histories = self._fit_folds(begun.models, looks, given)
-            else:
-                callbacks = [*self.callbacks(), *looks]
-                history = begun.models[0].fit(
-                    *self.data,
-                    validation_data=self.validation,
-                    callbacks=callbacks,
-                    verbose=False,
-                    **given,
-                )
-                histories = [history]
-            begun.rungs, begun.rises = rung + 1, looks[0].rises
-            begun.rows = [history.rows[-1] for history in histories]
-            for history in histories:
+    def _train(self, members: Sequence[tuple[Job, _Begun]]) -> None:
+        """Train jobs of one stage up to its rung; those that begin anew go through the rungs before."""
+        for rung in range(max((job.rung for job, _ in members), default=-1) + 1):
+            due = [(job, b) for job, b in members if b.rungs == rung and not b.failure]
+            if due:
+                self._train_rung(due, rung)
+
+    def _train_rung(self, due: Sequence[tuple[Job, _Begun]], rung: int) -> None:
+        looks = [[_Directions() for _ in begun.models] for _, begun in due]
+        epochs = [job.epochs[rung] - (job.epochs[rung - 1] if rung else 0) for job, _ in due]
+        sizes = [fit_arguments(job.point, self.default)["batch_size"] for job, _ in due]
+        if len(due) > 1 or self.folds:
+            histories = self._fit_many([begun for _, begun in due], looks, epochs, sizes)
+        else:
+            histories = [[self._fit(due[0][1].models[0], looks[0][0], epochs[0], sizes[0])]]
+        for (_, begun), own, seen in zip(due, histories, looks, strict=True):
+            begun.failure = next((one.failure for one in seen if one.failure), "")
+            if begun.failure:
+                continue
+            begun.rungs, begun.rises = rung + 1, seen[0].rises
+            begun.rows = [history.rows[-1] for history in own]
+            for history in own:
                 begun.seconds += len(history) * statistics.median_low(history["seconds"])
-        return begun
 
-    def _fit_folds(
-        self, models: list[Model], looks: Sequence[_Directions], given: Mapping[str, Any]
-    ) -> list[History]:
-        """Train a model for each fold.
-
-        Raises:
-            NumericError: the loss of one is not finite.
-        """
-        histories = fit_many(
-            models,
+    def _fit(self, model: Model, looks: Callback, epochs: int, size: int) -> History:
+        """Train one model by itself."""
+        return model.fit(
             *self.data,
-            rows=[train for train, _ in self.folds],
-            validation_rows=[held for _, held in self.folds],
-            callbacks=lambda number: [*self.callbacks(), looks[number]],
+            batch_size=size,
+            epochs=epochs,
+            validation_data=self.validation,
+            callbacks=[*self.callbacks(), looks],
             verbose=False,
-            **given,
+            **self.options,
         )
-        for number, history in enumerate(histories):
-            if history.failed:
-                raise NumericError(f"fold {number}: {history.stopped}")
-        return histories
+
+    def _fit_many(
+        self,
+        members: Sequence[_Begun],
+        looks: Sequence[Sequence[_Directions]],
+        epochs: Sequence[int],
+        sizes: Sequence[int],
+    ) -> list[list[History]]:
+        """Train all models of several trials in one call; the histories of each trial."""
+        count = max(1, len(self.folds))
+        flat = [one for own in looks for one in own]
+        rows: dict[str, Any] = {"validation_data": self.validation}
+        if self.folds:
+            rows = {
+                "rows": [train for train, _ in self.folds] * len(members),
+                "validation_rows": [held for _, held in self.folds] * len(members),
+            }
+        histories = fit_many(
+            [model for begun in members for model in begun.models],
+            self.data[0],
+            self.data[1],
+            batch_size=[size for size in sizes for _ in range(count)],
+            epochs=[number for number in epochs for _ in range(count)],
+            callbacks=lambda number: [*self.callbacks(), flat[number]],
+            verbose=False,
+            **rows,
+            **self.options,
+        )
+        return [histories[k : k + count] for k in range(0, len(histories), count)]
 
 
 def models_sha256(models: Sequence[Model]) -> str:
@@ -171,12 +242,18 @@ def models_sha256(models: Sequence[Model]) -> str:
 
 
 class _Directions(Callback):
-    """Keeps what metrics say of themselves: whether higher is better."""
+    """Keeps what metrics say of themselves, whether higher is better; and why a training has failed."""
 
     stands_aside = True
 
     def __init__(self) -> None:
         self.rises: dict[str, bool | None] = {}
+        self.failure = ""
+
+    def forgives(self, fit: Fit, error: NumericError) -> bool:
+        """A number that is not finite is an outcome, and disturbs no other trial."""
+        self.failure = _words(error)
+        return True
 
     def on_train_begin(self, fit: Fit) -> None:
         """Ask them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from magmadnn.search.trials.records import Job, Outcome
@@ -21,8 +22,8 @@ class Place(Protocol):
         """Whether there is a job whose outcome has not been given."""
         ...
 
-    def start(self, job: Job) -> None:
-        """Begin a job."""
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Begin jobs that are trained together."""
         ...
 
     def wait(self, seconds: float | None = None) -> list[tuple[Job, Outcome]]:
@@ -35,7 +36,7 @@ class Place(Protocol):
 
 
 class Here:
-    """This process, one job at a time."""
+    """This process, one group of jobs at a time."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -51,14 +52,14 @@ class Here:
         """Whether it has one."""
         return bool(self._jobs)
 
-    def start(self, job: Job) -> None:
-        """Keep it for `wait`."""
-        self._jobs.append(job)
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Keep them for `wait`."""
+        self._jobs += jobs
 
     def wait(self, seconds: float | None = None) -> list[tuple[Job, Outcome]]:
         """Train."""
         jobs, self._jobs = self._jobs, []
-        return [(job, self._task.outcome(job)) for job in jobs]
+        return list(zip(jobs, self._task.outcomes(jobs), strict=True))
 
     def close(self) -> None:
         """Nothing runs."""

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -29,7 +30,7 @@ class _Worker:
     number: int
     process: int
     connection: Connection
-    job: Job | None = None
+    jobs: tuple[Job, ...] = ()
     begun: float = 0.0
     trials: set[int] = field(default_factory=set)
 
@@ -58,6 +59,7 @@ class Pool:
         self._shares = shares(count)
         self._deaths: Counter[tuple[int, int]] = Counter()
         self._crashes: Counter[tuple[int, int]] = Counter()
+        self._alone: list[Job] = []  # of a group whose process has died
         self._workers: list[_Worker] = []
         for number in range(count):
             self._workers.append(self._forked(number))
@@ -65,29 +67,31 @@ class Pool:
     @property
     def has_room(self) -> bool:
         """Whether a worker has nothing to do."""
-        return any(worker.job is None for worker in self._workers)
+        return not self._alone and any(not worker.jobs for worker in self._workers)
 
     @property
     def is_busy(self) -> bool:
         """Whether a worker has a job."""
-        return any(worker.job is not None for worker in self._workers)
+        return bool(self._alone) or any(worker.jobs for worker in self._workers)
 
-    def start(self, job: Job) -> None:
-        """Give a job to a worker that has none; to the one that has trained the trial, if it is free."""
-        free = [worker for worker in self._workers if worker.job is None]
-        self._hand(next((w for w in free if job.trial in w.trials), free[0]), job)
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Give jobs to a worker that has none; to the one that has trained the first trial, if it is free."""
+        free = [worker for worker in self._workers if not worker.jobs]
+        self._hand(next((w for w in free if jobs[0].trial in w.trials), free[0]), tuple(jobs))
 
     def wait(self, seconds: float | None = None) -> list[tuple[Job, Outcome]]:
         """The outcomes that have arrived, at least one unless `seconds` pass."""
         end = None if seconds is None else time.monotonic() + seconds
         while True:
-            busy = [worker for worker in self._workers if worker.job is not None]
+            for worker in self._workers:
+                if self._alone and not worker.jobs:
+                    self._hand(worker, (self._alone.pop(0),))
+            busy = [worker for worker in self._workers if worker.jobs]
             ready = wait([worker.connection for worker in busy], self._patience(busy, end))
-            found = [self._received(w) for w in busy if w.connection in ready]
-            found += [self._overdue(w) for w in busy if w.connection not in ready]
-            arrived = [result for result in found if result is not None]
-            if arrived or (end is not None and time.monotonic() >= end):
-                return arrived
+            found = [result for w in busy if w.connection in ready for result in self._received(w)]
+            found += [r for w in busy if w.connection not in ready for r in self._overdue(w)]
+            if found or (end is not None and time.monotonic() >= end):
+                return found
 
     def close(self) -> None:
         """End all of them now."""
@@ -102,49 +106,55 @@ class Pool:
 
     # --- one worker --------------------------------------------------------------------------------
 
-    def _hand(self, worker: _Worker, job: Job) -> None:
-        worker.job, worker.begun = job, time.monotonic()
-        worker.trials.add(job.trial)
+    def _hand(self, worker: _Worker, jobs: tuple[Job, ...]) -> None:
+        worker.jobs, worker.begun = jobs, time.monotonic()
+        worker.trials.update(job.trial for job in jobs)
         try:
-            worker.connection.send(job)
+            worker.connection.send(jobs)
         except OSError:  # it has died; `wait` finds that out
             return
 
-    def _received(self, worker: _Worker) -> tuple[Job, Outcome] | None:
-        """What a worker has sent; None where it has died, and another one has its job now."""
-        job = worker.job
-        assert job is not None
+    def _received(self, worker: _Worker) -> list[tuple[Job, Outcome]]:
+        """What a worker has sent; of one that has died, what is not to be tried again."""
+        jobs = worker.jobs
         try:
-            outcome: Outcome = worker.connection.recv()
+            outcomes: list[Outcome] = worker.connection.recv()
         except (EOFError, OSError):
-            return self._bury(worker, job)
-        worker.job = None
-        return job, outcome
+            return self._bury(worker, jobs)
+        worker.jobs = ()
+        return list(zip(jobs, outcomes, strict=True))
 
-    def _bury(self, worker: _Worker, job: Job) -> tuple[Job, Outcome] | None:
-        """Replace a worker that has died; the outcome of its job if it is not to be tried again."""
+    def _bury(self, worker: _Worker, jobs: tuple[Job, ...]) -> list[tuple[Job, Outcome]]:
+        """Replace a worker that has died; its jobs are done again, each by itself."""
         code = self._end(worker)
         self._replace(worker)
-        key = (job.trial, job.rung)
+        if len(jobs) > 1:
+            self._alone += jobs
+            return []
+        key = (jobs[0].trial, jobs[0].rung)
         if -code in _KILLED:
             self._deaths[key] += 1
             if self._deaths[key] > _KILLS:
-                return job, Outcome(NO_MEMORY, reason=f"its process was killed {_KILLS + 1} times")
+                reason = f"its process was killed {_KILLS + 1} times"
+                return [(jobs[0], Outcome(NO_MEMORY, reason=reason))]
         else:
             self._crashes[key] += 1
             if self._crashes[key] > _CRASHES:
-                return job, Outcome(FAILED, reason=f"its process ended {_words(code)}")
-        self._hand(worker, job)
-        return None
+                return [(jobs[0], Outcome(FAILED, reason=f"its process ended {_words(code)}"))]
+        self._hand(worker, jobs)
+        return []
 
-    def _overdue(self, worker: _Worker) -> tuple[Job, Outcome] | None:
-        """The outcome of a job that takes too long; None where it does not."""
-        job = worker.job
-        if job is None or self._limit is None or time.monotonic() < worker.begun + self._limit:
-            return None
+    def _overdue(self, worker: _Worker) -> list[tuple[Job, Outcome]]:
+        """The outcome of a job that takes too long; with a limit no jobs are trained together."""
+        if not worker.jobs or self._limit is None:
+            return []
+        if time.monotonic() < worker.begun + self._limit:
+            return []
+        jobs = worker.jobs
         self._end(worker)
         self._replace(worker)
-        return job, Outcome(TIMED_OUT, reason=f"took longer than {self._limit:g} seconds")
+        outcome = Outcome(TIMED_OUT, reason=f"took longer than {self._limit:g} seconds")
+        return [(job, outcome) for job in jobs]
 
     def _patience(self, busy: list[_Worker], end: float | None) -> float | None:
         """Seconds until something has to be looked at, whatever arrives."""
@@ -157,7 +167,7 @@ class Pool:
         """A new process in the place of one that has ended."""
         made = self._forked(worker.number)
         worker.process, worker.connection = made.process, made.connection
-        worker.job, worker.trials = None, set()
+        worker.jobs, worker.trials = (), set()
 
     def _forked(self, number: int) -> _Worker:
         ours, theirs = Pipe()

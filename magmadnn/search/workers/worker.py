@@ -64,11 +64,10 @@ def serve(
             mark_alive(folder)
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
             while True:
-                job = connection.recv()
-                outcome = task.outcome(job)
+                outcomes = task.outcomes(connection.recv())
                 sys.stdout.flush()
                 sys.stderr.flush()
-                connection.send(outcome)
+                connection.send(outcomes)
         code = 0
     finally:
         os._exit(code)
