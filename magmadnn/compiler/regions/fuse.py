@@ -19,6 +19,7 @@ from magmadnn.compiler.kernels.columns import DEVIATIONS
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, STRIDED, STRIDED_COLUMN
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.program.late import late_nodes
 from magmadnn.compiler.regions.stages import combined_by, is_reduction
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
@@ -62,6 +63,7 @@ class Fusion:
         self.position = {node: k for k, node in enumerate(program.nodes())}
         self.growth = Growth(self.layouts)
         self.of: Mapping[Node, Region] = self.growth.of
+        self._late = late_nodes(program)
         self._strided: set[Node] = set()  # operands that only kernels over rows can read
         self._private = Producers(
             program, self.layouts, compilable, lambda n: self._reduced_as(n) is RegionKind.COLUMNS
@@ -120,7 +122,7 @@ class Fusion:
     # --- pointwise --------------------------------------------------------------------------------
 
     def _take_pointwise(self, node: Node) -> None:
-        candidates = self._producers(node)
+        candidates = [] if node in self._late else self._producers(node)
         joined: Region | None = None
         for region in candidates:
             if joined is None:
