@@ -12,6 +12,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds
 
+from .accumulation import Accumulation
 from .inputs import with_settings
 from .parts import Transform, checked_parts
 from .records import COUNT, Record, Setting, named, refuse_class, restore
@@ -54,6 +55,7 @@ class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
         device: str = "cpu",
         kept: Sequence[Operation] = (),
         more: Sequence[Transform] = (),
+        accumulation: Accumulation | None = None,
     ) -> Step:
         """The training step that lowers `loss`.
 
@@ -67,12 +69,14 @@ class Optimizer(Record, ExplainsAttributes, ABC, family="optimiser"):
             device: where kernels run: "cpu", "cuda", "cuda:1" or "auto"; see `Model`.
             kept: variables that stay as they are although layers would update them (running statistics).
             more: parts that come after the optimiser's own.
+            accumulation: of gradients of several batches for one update.
 
         Raises:
             GraphError, ShapeError, DTypeError, ArgumentError: if the loss is no scalar or does not depend
                 on any parameter, or if parameters are not floating-point variables, each given once.
         """
-        return Step(self, loss, parameters, outputs, executor, precision, device, kept, more)
+        how = (executor, precision, device, kept, more, accumulation)
+        return Step(self, loss, parameters, outputs, *how)
 
     def minimize(
         self,

@@ -53,7 +53,8 @@ class StepSlices:
         ring_bytes: int | None = None,
     ) -> StepSlices | None:
         """Slices over these arrays; None where a part of the step has to run in Python."""
-        rows, values = as_feeds(data), settings.nodes
+        rows, values = as_feeds(data), list(settings.nodes)
+        values += [] if step.accumulation is None else step.accumulation.nodes
         sizes = sizes_in_batches(step, executable, settings, rows, batch_size)
         if executable.device is not None:
             from magmadnn.runtime.cuda.running.slices import slices_of as slices_on_device
@@ -94,7 +95,8 @@ class StepSlices:
         `finish` then gives what `run` would. None where settings are not fixed, since they depend on the
         count of steps, where there is no room, and on the processor.
         """
-        if isinstance(self._slices, BoundSlices) or not self._settings.fixed:
+        fixed = self._settings.fixed and self._step.accumulation is None
+        if isinstance(self._slices, BoundSlices) or not fixed:
             return None
         try:
             return self._slices.launch(order, self._values(count))
@@ -113,11 +115,14 @@ class StepSlices:
 
     def _values(self, count: int) -> dict[Node, Array]:
         """The settings of the next `count` batches."""
+        groups = self._step.accumulation
+        flags = {} if groups is None else groups.feeds(count)
         if self._settings.fixed:
-            return {n: np.full(count, v) for n, v in self._settings.feeds(0).items()}
+            return {n: np.full(count, v) for n, v in self._settings.feeds(0).items()} | flags
         first = self._step.count
-        each = [self._settings.feeds(first + k) for k in range(count)]
-        return {node: np.array([one[node] for one in each]) for node in each[0]}
+        before = range(count) if groups is None else groups.updates_before(count).tolist()
+        each = [self._settings.feeds(first + k) for k in before]
+        return {node: np.array([one[node] for one in each]) for node in each[0]} | flags
 
 
 def sizes_in_batches(
@@ -132,8 +137,7 @@ def sizes_in_batches(
     sizes = step.sizes.get(key)
     if sizes is None:
         sample = {node: array[:batch_size] for node, array in rows.items()}
-        feeds = settings.feeds(0 if settings.fixed else step.count)
-        sizes = executable.sizes({**sample, **feeds})
+        sizes = executable.sizes({**sample, **step.scalars()})
         if all(array.dtype == node.dtype for node, array in rows.items()):
             step.sizes[key] = sizes  # else values were looked at too
     return sizes

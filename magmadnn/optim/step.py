@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.compiler import Plan
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.graph.drawing.diagram import Diagram
+from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.runtime import Executable
@@ -17,6 +18,7 @@ from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
+from .accumulation import Accumulation
 from .courses import Looked, StepCourse
 from .inputs import Settings
 from .loss_scaling import LossScale
@@ -51,6 +53,10 @@ class Step:
         executor, precision, device: as for `md.Model`.
         kept: variables whose updates in the graph are left out, such as statistics of frozen layers.
         more: parts that come after the optimiser's own.
+        accumulation: of gradients of several batches for one update.
+
+    Attributes:
+        accumulation: as given; whoever runs batches tells it which is next.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Step:
         device: str = "cpu",
         kept: Sequence[Any] = (),
         more: Sequence[Transform] = (),
+        accumulation: Accumulation | None = None,
     ) -> None:
         name, parts = type(optimizer).__name__, (*optimizer.parts(), *more)
         where = f"{name}.step"
@@ -73,12 +80,16 @@ class Step:
         self._settings = Settings(optimizer, parts)
         held = {variable.node for variable in kept}
         self._scaling = LossScale() if precision == "mixed_fp16" else None
-        update = Update(name, parts, self._settings.scalars, roots, nodes, self._scaling, held)
+        self.accumulation = accumulation
+        around = (self._scaling, held, accumulation)
+        update = Update(name, parts, self._settings.scalars, roots, nodes, *around)
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = dict(update.slots)
         if self._scaling is not None:
             self._slots |= self._scaling.slots
+        if accumulation is not None:
+            self._slots |= accumulation.slots
         self._count = update.count
         self.batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
         self.sizes: dict[Any, dict[str, int]] = {}  # of dimensions, by what data looks like
@@ -113,9 +124,16 @@ class Step:
             guard: raise NumericError, and update nothing, where NaN or infinity appears.
         """
         fed = as_feeds(feeds)
-        for node, value in self._settings.feeds(self.count).items():
+        for node, value in self.scalars().items():
             fed[node] = np.array(value)  # as arrays they need no look at a second time
         return self._executable.run(fed, watch=watch, guard=guard)
+
+    def scalars(self) -> dict[Node, Any]:
+        """What is fed to the next step beside data: settings, and where in a group it is."""
+        fed: dict[Node, Any] = dict(self._settings.feeds(0 if self._settings.fixed else self.count))
+        if self.accumulation is not None:
+            fed |= {node: flags[0] for node, flags in self.accumulation.feeds(1).items()}
+        return fed
 
     def slices(
         self,
@@ -177,7 +195,7 @@ class Step:
         Raises:
             OutOfMemoryError: if not; says which batch has.
         """
-        fed = as_feeds(feeds) | self._settings.feeds(0 if self._settings.fixed else self.count)
+        fed = as_feeds(feeds) | self.scalars()
         refuse_too_large(self._executable, what, self._executable.sizes(fed), batch_size)
 
     @property
@@ -250,7 +268,7 @@ class Step:
     def profile(self, feeds: Feeds | None = None) -> Profile:
         """Measured times of all kernels of a step; see `Model.profile`. Nothing is trained by it."""
         fed = as_feeds(feeds)
-        fed.update(self._settings.feeds(self.count))
+        fed.update(self.scalars())
         return self._executable.profile(fed)
 
     def state(self) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
 from magmadnn.tensor import Operation, Tensor, Variable
 
+from .accumulation import Accumulation
 from .inputs import distinct
 from .loss_scaling import LossScale, seed_of
 from .parts import Transform
@@ -113,9 +114,10 @@ class Update:
         parameters: Sequence[Node],
         scaling: LossScale | None = None,
         kept: Collection[Node] = (),
+        accumulation: Accumulation | None = None,
     ) -> None:
         where = f"{name}.step"
-        self.scaling = scaling
+        self.scaling, self._accumulation = scaling, accumulation
         self.outputs, own = resolve_phase(roots, training=True)
         reached = {n for n in topological(self.outputs[:1]) if n.op is VARIABLE}
         keys = dict(zip(parameters, _keys(parameters), strict=True))
@@ -152,6 +154,8 @@ class Update:
         count = Scalar(ops.cast(self._counted(), _FLOAT64).node)
         if self.scaling is not None:
             steps = self.scaling.unscaled(steps)
+        if self._accumulation is not None:
+            steps = self._accumulation.averaged(steps, self._prefixes)
         for part, settings in zip(parts, scalars, strict=True):
             slots = [self._slots(part, k, w) for k, w in zip(self._prefixes, weights, strict=True)]
             before = [dict(s) for s in slots]
@@ -162,7 +166,12 @@ class Update:
             self.updates.append((parameter, new.node))
         if self.scaling is not None:
             self.updates = [*self.scaling.kept(self.updates), *self.scaling.updates()]
-        self.updates.insert(0, (self.count.node, (self.count + 1).node))
+        counted = [(self.count.node, (self.count + 1).node)]
+        if self._accumulation is not None:
+            self.updates = self._accumulation.kept([*counted, *self.updates])
+            self.updates += self._accumulation.updates()
+        else:
+            self.updates = [*counted, *self.updates]
 
     def _counted(self) -> Operation:
         """The number of this step among those that changed parameters, from 1."""

@@ -228,10 +228,16 @@ class Fit:
             self.step.check_memory("fit", feeds_for(self.model, self.objective, one), size)
             self._fitting.add(size)
 
+    def _tell_place(self) -> None:
+        """Tell a step that averages gradients of several batches which one is next."""
+        if (groups := self.step.accumulation) is not None:
+            groups.batch, groups.batches = self.batch, self.batches or 0
+
     def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
         """Run batches one by one, until something asks to stop."""
         self.source.look()
         for batch in batches:
+            self._tell_place()
             with numbered(self.batch, self.epoch):
                 feeds = feeds_for(self.model, self.objective, batch)
                 loss, *sums = self.step.run(feeds, guard=True)
@@ -256,6 +262,7 @@ class Fit:
             if now is None:
                 return
             self._next = self._behind(now, slices, take)
+            self._tell_place()
             piece, found = now.piece, now.found(follows)
             follows = found is not None and self._is_left_alone
             if found is None:  # where it is NaN or infinity, one by one they tell what is wrong

@@ -78,6 +78,7 @@ def new_fit(
     augment: Any,
     loader_workers: int,
     verbose: Any,
+    accumulate: int = 1,
     prepared: bool = True,
     rows: NDArray[np.int64] | None = None,
 ) -> Fit:
@@ -92,6 +93,7 @@ def new_fit(
     refuse_while_training(model, "fit")
     if not callable(batch_size):
         at_least("fit: batch_size", batch_size, 1)
+    at_least("fit: accumulate", accumulate, 1)
     callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
     check_share("fit: validation_split", validation_split)
     check_order(shuffle)
@@ -128,7 +130,12 @@ def new_fit(
         else:
             source = ArraySource(inputs, targets, weights, chosen=kept, look=look, **on)
     more = tuple(part for callback in callbacks for part in callback.parts())
-    objective, step = training_step(model, source.sample, more)
+    if accumulate > 1 and source.count(1 if callable(batch_size) else batch_size) is None:
+        raise ArgumentError(
+            f"fit: accumulate={accumulate} must know how many batches an epoch has: give arrays, or a list "
+            "of batches"
+        )
+    objective, step = training_step(model, source.sample, more, int(accumulate))
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
     validate: Validation | None = None
     if validation_data is not None:
@@ -146,6 +153,7 @@ def new_fit(
         "batch_size": batch_size, "shuffle": shuffle, "initial_epoch": initial_epoch,
         "validation_split": validation_split, "class_weight": class_weight,
         "parts of callbacks": more or None, "augment": transforms or None, "rows": rows,
+        "accumulate": accumulate if accumulate > 1 else None,
     }  # fmt: skip
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=first, epochs=last,

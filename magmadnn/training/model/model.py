@@ -255,6 +255,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         callbacks: Sequence[Callback] = (),
         augment: Any = None,
         loader_workers: int = 1,
+        accumulate: int = 1,
         initial_epoch: int | None = None,
         verbose: Any = "auto",
         prepared: bool = False,
@@ -278,6 +279,10 @@ class Model(Pictured, ModelParts, TakesRawData):
             augment: changes of images at random, a list of `md.data.augment`; or "standard": moved by up to
                 an eighth of their size, and colour images mirrored. Validation data stays as it is.
             loader_workers: threads that augment; results do not depend on it.
+            accumulate: batches whose gradients are averaged for one update, in the memory of one batch: the
+                update of a batch that many times as large, but for rounding, and for layers that look at
+                batches (BatchNorm, dropout). The last group of an epoch may be smaller. Schedules count
+                updates.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
@@ -293,7 +298,8 @@ class Model(Pictured, ModelParts, TakesRawData):
             x, y, batch_size=batch_size, epochs=epochs, initial_epoch=initial_epoch,
             validation_data=validation_data, validation_split=validation_split, shuffle=shuffle,
             sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
-            augment=augment, loader_workers=loader_workers, verbose=verbose, prepared=prepared,
+            augment=augment, loader_workers=loader_workers, accumulate=accumulate, verbose=verbose,
+            prepared=prepared,
         ).run()  # fmt: skip
 
     @takes_raw

@@ -11,6 +11,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import Optimizer, Step, Transform
+from magmadnn.optim.accumulation import Accumulation
 from magmadnn.optim.records import Setting
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.objective.heads import key_of
@@ -71,18 +72,25 @@ def optimizer_in_force(model: Model) -> Optimizer | None:
 
 
 def training_step(
-    model: Model, sample: Batch, more: tuple[Transform, ...] = ()
+    model: Model, sample: Batch, more: tuple[Transform, ...] = (), accumulate: int = 1
 ) -> tuple[Objective, Step]:
     """The step for targets like these; where it has to be made, it goes on from that before.
 
     The state stays as long as the optimiser and what it trains are the same, the settings always. `more` are
-    parts that come after the optimiser's own.
+    parts that come after the optimiser's own, `accumulate` batches of which gradients are averaged.
     """
     variables = model.variables()
     trained = tuple(p.node for p in trained_of(variables))
     way = {"executor": model.executor, "precision": model.precision, "device": model.device}
     kept = kept_states(variables)
-    key = (trained, tuple(s.node for s in kept), objective_key(model, sample), *way.values(), more)
+    key = (
+        trained,
+        tuple(s.node for s in kept),
+        objective_key(model, sample),
+        *way.values(),
+        more,
+        accumulate,
+    )
     if model._step is None or model._step[0] != key:
         if model._given is None:
             raise ArgumentError(
@@ -90,8 +98,9 @@ def training_step(
             )
         objective = Objective(model, sample.targets, sample.weights)
         step = model._given.step(
-            objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more, **way
-        )
+            objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more,
+            accumulation=_accumulation(model, objective, accumulate), **way,
+        )  # fmt: skip
         if (carried := carried_from(model)) is not None:
             known = step.settings.keys()
             step.set(**{k: v for k, v in carried.settings.items() if k in known})
@@ -99,6 +108,28 @@ def training_step(
                 _take_over(step, carried.state)
         model._step, model._carried = (key, objective, step), None
     return model._step[1:]
+
+
+def _accumulation(model: Model, objective: Objective, every: int) -> Accumulation | None:
+    """How gradients of several batches are averaged; None where each batch has an update.
+
+    Raises:
+        ArgumentError: if batches cannot be weighed against each other, or the loss is scaled.
+    """
+    if every == 1:
+        return None
+    if model.precision == "mixed_fp16":
+        raise ArgumentError(
+            f"fit: accumulate={every} with mixed_fp16, whose scaled gradients may be left out: use "
+            "mixed_bf16, or accumulate=1"
+        )
+    mass = objective.mass
+    if mass is None:
+        raise ArgumentError(
+            f"fit: accumulate={every} with several outputs whose losses divide by weights of their own: "
+            "give one weight for each sample, or accumulate=1"
+        )
+    return Accumulation(every, mass)
 
 
 def _take_over(step: Step, state: dict[str, Array]) -> None:

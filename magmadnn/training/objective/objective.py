@@ -81,6 +81,21 @@ class Objective:
                 self._losses.append((None, 1.0))
                 pairs.append(self._pair(penalty, None if self._has_own_weights else self.weights))
         self.sums: list[Operation] = [*pairs, *sums]
+        apart = any(divisor is not None for divisor in divisors) or self._has_own_weights
+        self._divisor, self._are_apart = divisors[0], len(heads) > 1 and apart
+
+    @property
+    def mass(self) -> Operation | None:
+        """What the loss of a batch was divided by, in float64; None where outputs' losses differ in that."""
+        if self._are_apart:
+            return None
+        return self._mass(self.weights, self._divisor)
+
+    def _mass(self, weights: Operation | None, divisor: Any) -> Operation:
+        """The sum of what each sample adds to the number that its loss is divided by."""
+        shares = [ops.cast(x, "float64") for x in (weights, divisor) if x is not None]
+        total: Operation = ops.sum(shares[0] if shares else ones(self.targets[0].shape[:1]))
+        return ops.sum(shares[0] * shares[1]) if len(shares) == 2 else total
 
     @property
     def _has_own_weights(self) -> bool:
@@ -96,10 +111,7 @@ class Objective:
 
     def _pair(self, loss: Operation, weights: Operation | None, divisor: Any = None) -> Operation:
         """The loss of a batch times what it was divided by, and that, in float64."""
-        shares = [ops.cast(x, "float64") for x in (weights, divisor) if x is not None]
-        total = ops.sum(shares[0] if shares else ones(self.targets[0].shape[:1]))
-        if len(shares) == 2:
-            total = ops.sum(shares[0] * shares[1])
+        total = self._mass(weights, divisor)
         pair: Operation = ops.stack([ops.cast(loss, "float64") * total, total])
         return pair
 

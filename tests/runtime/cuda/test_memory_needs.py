@@ -13,7 +13,7 @@ from magmadnn.memory import Kind
 from magmadnn.memory.pool import POOLS, size_class
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.evaluate import Executable
-from tests.runtime.cuda.devices import DEVICES, network, on, samples
+from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 
 X, Y = samples(96, 23, 10)
 SIZES = (23, 61, 67, 10)
@@ -71,3 +71,16 @@ def test_blocks_that_are_computed_again(device: str) -> None:
             found.append(model.values())
     for name, value in found[0].items():
         assert np.abs(found[1][name] - value).max() <= 2e-6, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_several_batches(device: str) -> None:
+    """As on the processor but for rounding: 3 updates of 2 batches, rates of 0.5."""
+    found = []
+    with on(device):
+        for where in ("cpu", "cuda"):
+            model = network(SIZES, md.optim.SGD(md.optim.cosine(0.5, 9)), device=where)
+            model.fit(X, Y, batch_size=20, accumulate=2, verbose=False)
+            assert model._step[2].count == 3
+            found.append(model)
+    assert distance(*found) <= 2e-6
