@@ -135,6 +135,8 @@ UNKNOWN: dict[str, list[Sizes]] = {
     "average_pooling": [
         Sizes(((B, 5, 4, 2),), {"size": (2, 3), "strides": (2, 1), "padding": 1}),
         Sizes(((2, B, 2),), {"size": 2, "strides": 2, "padding": 1, "count_padding": True}),
+        Sizes(((2, B, 2),), {"size": 3, "strides": 2, "padding": 1}),
+        Sizes(((2, B, B, 2),), {"size": (2, 3), "strides": 1, "padding": "same"}),
     ],
     "_average_pooling_inputs": [
         Sizes(((B, 2, 3),), {"places": (5,), **POOLING, "count_padding": False}),

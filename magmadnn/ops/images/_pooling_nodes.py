@@ -102,7 +102,10 @@ def _divided(total: Any, places: Shape, count_padding: bool, geometry: Any) -> A
     """By the number of places of each window."""
     if count_padding:
         return divide(total, float(math.prod(geometry["size"])))
-    return divide(total, counts_of_places(places, **geometry).astype(total.dtype))
+    if _known(places):
+        return divide(total, counts_of_places(places, **geometry).astype(total.dtype))
+    ones = broadcast_to(constant(np.ones((), total.dtype)), (1, *places, 1))
+    return divide(total, functools.reduce(add, _parts(ones, 0, **geometry)))
 
 
 # --- from windows to places -----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, ShapeError
-from magmadnn.graph.dim import Dim, Shape
+from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Draw, NoGradient, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import Attributes, OpWords, shape_text
 from magmadnn.graph.spec import Spec
@@ -65,12 +65,6 @@ def _average_settled(
     if not isinstance(count_padding, bool):
         raise ArgumentError(f"{words.name}: count_padding must be a bool, got {count_padding!r}")
     counted = count_padding or not any(map(any, settled["padding"]))
-    for axis, n in enumerate(specs[0].shape[1:-1], 1):
-        if not counted and isinstance(n, Dim):
-            raise ShapeError(
-                f"{words.name}: how many places a window has beside the padding depends on the size of axis "
-                f"{axis}, which is not known ({n}); declare it in Input, or pass count_padding=True"
-            )
     return {**settled, "count_padding": counted}
 
 
