@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from magmadnn.cli.report_page.contents import confused_pairs, confusions, worst_mistakes
-from magmadnn.cli.report_page.png_files import as_filter, as_pixels, png
+import magmadnn as md
+from magmadnn.cli.report_page.contents import (
+    confused_pairs,
+    confusions,
+    feature_maps,
+    worst_mistakes,
+)
+from magmadnn.cli.report_page.png_files import as_filter, as_map, as_pixels, png
 from magmadnn.ops import philox
 from tests.cli.test_images import write
 
@@ -147,3 +153,38 @@ def test_mistakes_of_the_user(tmp_path, command):
     done = command("evaluate", "table", "--data", "t.csv", "--report", "new")
     assert "--report: shows classes" in done.err
     assert not Path("new").exists()
+
+
+def test_feature_maps_are_what_layers_give():
+    """Of the last layer of each size; the channels of a picture each in its own range."""
+    model = md.models.lenet5((28, 28, 1), 10)
+    x = philox.random_bits(3, 1, 784).astype(np.float32).reshape(1, 28, 28, 1) / np.float32(2**32)
+    found = feature_maps(model, x)
+    assert [(one.maps[0].shape, one.channels) for one in found] == [
+        ((28, 28), 6), ((14, 14), 6), ((10, 10), 16), ((5, 5), 16)
+    ]  # fmt: skip
+    pooled = model.layers[[layer.label for layer in model.layers].index(found[1].layer)]
+    before = md.Tensor.wrap(np.stack(found[0].maps, axis=-1)[None])
+    again = np.asarray(pooled(md.variable("maps", before)).eval())[0]
+    np.testing.assert_allclose(np.stack(found[1].maps, axis=-1), again, rtol=1e-6, atol=1e-6)
+    pixels = as_map(found[2].maps[3])
+    assert pixels.shape == (10, 10, 1) and (pixels.min(), pixels.max()) == (0, 255)
+    assert (as_map(np.full((2, 3), 0.7)) == 0).all()
+    assert feature_maps(md.models.mlp((28, 28, 1), 10), x) == []
+
+
+def test_a_report_of_a_convolutional_network_shows_them(tmp_path, command):
+    write(tmp_path / "images")
+    run = (
+        "train cifar_cnn --data images --epochs 1 --batch-size 4 --quiet --out run --image-size 12"
+    )
+    done = command(*run.split())
+    assert done.code == 0, done.err
+    done = command("evaluate", "run", "--data", "images", "--report", "page")
+    assert done.code == 0, done.err
+    page = Page(tmp_path / "page" / "index.html")
+    assert page.open == []
+    maps = page.text.split("Feature maps</h2>")[1]
+    assert maps.count("<h3>") >= 2
+    assert maps.count("<img") >= 1 + 2 * 16
+    assert "the first 16 of 32 channels" in maps

@@ -9,14 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.data import Preparation
+from magmadnn.graph.node import Node, topological
 from magmadnn.layers import Dense
+from magmadnn.layers.layer import LayerCall
+from magmadnn.tensor import Operation
 from magmadnn.training import Model
+from magmadnn.training.model.architecture import layer_calls
 
 Array = NDArray[Any]
 
 MOST_MISTAKES = 60
 MOST_FILTERS = 64
 MOST_PAIRS = 20
+MOST_MAPS = 16
+_MOST_LAYERS = 6
 
 
 @dataclass(frozen=True)
@@ -103,3 +109,49 @@ def first_filters(model: Model, input_shape: tuple[int, ...]) -> tuple[str, list
             break
         return layer.label, [values[..., k] for k in range(min(values.shape[-1], MOST_FILTERS))]
     return "", []
+
+
+@dataclass(frozen=True)
+class FeatureMaps:
+    """What a layer makes of one image.
+
+    Attributes:
+        layer: its name.
+        maps: the first channels, [height, width] each.
+        channels: how many there are.
+    """
+
+    layer: str
+    maps: list[Array]
+    channels: int
+
+
+def feature_maps(model: Model, row: Array) -> list[FeatureMaps]:
+    """The outputs for one image, [1, ...], of the last layer of each size on the way, at most six.
+
+    None for networks without layers over the places of images.
+    """
+    if len(model.inputs) != 1:
+        return []
+    last: dict[tuple[int, ...], Node] = {}
+    for node in topological([output.node for output in model.outputs], layer_calls):
+        size = node.shape[1:3]
+        known = all(isinstance(n, int) and n > 1 for n in size)
+        if isinstance(node.origin, LayerCall) and node.ndim == 4 and known:
+            last[size] = node
+    nodes = list(last.values())
+    if len(nodes) > _MOST_LAYERS:
+        places = np.linspace(0, len(nodes) - 1, _MOST_LAYERS).round().astype(int)
+        nodes = [nodes[k] for k in places.tolist()]
+    if not nodes:
+        return []
+    step = model._executable([Operation(node) for node in nodes])
+    values = step.run({model.inputs[0].node: row})
+    return [
+        FeatureMaps(
+            node.origin.layer.label,
+            [found[0, :, :, k] for k in range(min(found.shape[-1], MOST_MAPS))],
+            found.shape[-1],
+        )
+        for node, found in zip(nodes, values, strict=True)
+    ]

@@ -18,15 +18,17 @@ from magmadnn.training import Model
 
 from .contents import (
     MOST_FILTERS,
+    FeatureMaps,
     Mistake,
     confused_pairs,
     confusions,
+    feature_maps,
     first_filters,
     is_picture,
     raw_images,
     worst_mistakes,
 )
-from .png_files import as_filter, as_pixels, data_uri
+from .png_files import as_filter, as_map, as_pixels, data_uri
 
 Array = NDArray[Any]
 Matrix = NDArray[np.int64]
@@ -37,6 +39,7 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
   color: #1c1c1c; background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+h3 { font-size: 1rem; font-weight: 600; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .5rem; text-align: right; border: 1px solid #ddd; }
 th { font-weight: 600; } .name { text-align: left; } .scroll { overflow-x: auto; }
@@ -102,6 +105,11 @@ def write_report(
     ]
     if filters:
         parts += [f"<h2>Filters of {_text(layer)}</h2>", _filters(filters)]
+    row = mistakes[0].row if mistakes else 0
+    maps = feature_maps(model, x[row : row + 1])
+    if maps:
+        picture = _picture(preparation, x, row)
+        parts += ["<h2>Feature maps</h2>", _maps(maps, picture, _name(files, row))]
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta http-equiv="Content-Security-Policy" '
@@ -172,11 +180,7 @@ def _mistakes(
         return "<p>Every row is classified correctly.</p>"
     figures = []
     for one in mistakes:
-        picture = ""
-        if is_picture(preparation.input_shape):
-            image = raw_images(preparation, x[one.row])
-            picture = f'<img alt="row {one.row}" src="{data_uri(as_pixels(image))}">'
-        name = Path(files[one.row]).name if files is not None else f"row {one.row}"
+        picture, name = _picture(preparation, x, one.row), _name(files, one.row)
         true, predicted = (_text(preparation.classes[k]) for k in (one.true, one.predicted))
         figures.append(
             f"<figure>{picture}<figcaption>{_text(name)}<br>{true} ({one.of_true:.1%}), taken for "
@@ -186,6 +190,34 @@ def _mistakes(
         "<p>The rows whose own class got the least probability, the worst first.</p>"
         f'<div class="sheet">{"".join(figures)}</div>'
     )
+
+
+def _picture(preparation: Preparation, x: Array, row: int) -> str:
+    """The image of a row; nothing where rows are no pictures."""
+    if not is_picture(preparation.input_shape):
+        return ""
+    image = raw_images(preparation, x[row])
+    return f'<img alt="row {row}" src="{data_uri(as_pixels(image))}">'
+
+
+def _name(files: Sequence[str] | None, row: int) -> str:
+    return Path(files[row]).name if files is not None else f"row {row}"
+
+
+def _maps(layers: Sequence[FeatureMaps], picture: str, name: str) -> str:
+    """What layers make of the image that costs the loss most, or of the first."""
+    words = f"What layers make of {_text(name)}. The least value of a picture is black, the largest white."
+    parts = [f'<p>{words}</p><div class="sheet"><figure>{picture}</figure></div>']
+    for one in layers:
+        height, width = one.maps[0].shape
+        shown_of = f"the first {len(one.maps)} of " if one.channels > len(one.maps) else ""
+        words = f"{_text(one.layer)}: {height} x {width}, {shown_of}{one.channels} channels"
+        figures = "".join(
+            f'<figure><img alt="channel {k}" src="{data_uri(as_map(values))}"></figure>'
+            for k, values in enumerate(one.maps)
+        )
+        parts.append(f'<h3>{words}</h3><div class="sheet filters">{figures}</div>')
+    return "".join(parts)
 
 
 def _filters(filters: Sequence[Array]) -> str:

@@ -50,3 +50,10 @@ def as_filter(kernel: Floats) -> Pixels:
     most = max(float(np.abs(kernel).max()), 1e-12)
     found: Pixels = np.rint(127.5 + 127.5 * kernel / most).astype(np.uint8)
     return found
+
+
+def as_map(values: Floats) -> Pixels:
+    """Bytes of one channel [height, width]: its least value is black, its largest white."""
+    low, high = float(values.min()), float(values.max())
+    found: Pixels = np.rint(255 * (values - low) / max(high - low, 1e-30)).astype(np.uint8)
+    return found[..., None]
