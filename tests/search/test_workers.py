@@ -84,9 +84,9 @@ def test_jobs_run_in_other_processes_at_the_same_time() -> None:
 
 
 def kill_workers(stop: threading.Event, killed: list[int], seed: int, pause: float) -> None:
-    """Kill a random child of this process now and then."""
+    """Kill a random child of this process now and then, eight times."""
     drawn = random.Random(seed)
-    while not stop.wait(pause * drawn.random()):
+    while len(killed) < 8 and not stop.wait(pause * drawn.random()):
         children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
         if children:
             victim = int(drawn.choice(children))
@@ -94,7 +94,7 @@ def kill_workers(stop: threading.Event, killed: list[int], seed: int, pause: flo
             killed.append(victim)
 
 
-def killing(seed: int, call: Callable[[], Any], pause: float = 0.3) -> tuple[Any, int]:
+def killing(seed: int, call: Callable[[], Any], pause: float = 0.6) -> tuple[Any, int]:
     """What a call gives while its workers are killed, and how many were."""
     stop, killed = threading.Event(), list[int]()
     thread = threading.Thread(target=kill_workers, args=(stop, killed, seed, pause))

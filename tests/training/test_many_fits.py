@@ -399,3 +399,11 @@ def test_an_error_of_a_callback_names_the_model_and_ends_the_others() -> None:
     assert 1 in ended
     assert len(set(ended)) == len(ended)  # those that had begun, each once
     models[2].fit(X, Y, verbose=0)  # it is not taken for one that is being trained
+
+
+def test_a_schedule_that_ends_with_the_training_is_not_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    models = [network(k, optim.Adam(optim.cosine(0.02, 4 * 7))) for k in range(3)]
+    md.fit_many(models, X, Y, batch_size=BATCH, epochs=4, verbose=False)
+    assert "so nothing is learnt" not in capfd.readouterr().err

@@ -106,7 +106,10 @@ def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int
         )
         return build_model(replace(Settings.of(options, shape, rows), seed=seed), data)
 
-    options: dict[str, Any] = {"prepared": True}
+    # Tables are prepared by each training, so that several can be trained in one call; images once, since
+    # they are large.
+    raw = len(shape) < 2
+    options: dict[str, Any] = {} if raw else {"prepared": True}
     if settings.augment != "none":
         options["augment"] = settings.augment
     say(f"\n{settings.model}, {own['method']}: {_space_words(made)}")
@@ -115,7 +118,7 @@ def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int
         study = search.run(
             build,
             dict(made.space.dimensions),
-            *data.train(),
+            *((data.x_train, data.y_train) if raw else data.train()),
             method=own["method"],
             objective=_objective(own["objective"], data),
             trials=own["trials"],

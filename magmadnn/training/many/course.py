@@ -232,7 +232,7 @@ class FitCourse:
             fit.finish_epoch(results, piece.steps + (epoch + 1) * steps if piece.epochs else None)
             self._is_begun = False
             if epoch + 1 < epochs:
-                fit.begin_epoch()
+                fit.call("on_epoch_begin")  # the step's count is that of the piece's end by now
 
     def _add(self, piece: _Next, trained: Sequence[Sequence[Array]], epoch: int) -> None:
         """Add what an epoch's batches gave."""
