@@ -71,7 +71,9 @@ class Settings:
     def __init__(self, optimizer: Record, parts: Sequence[Transform]) -> None:
         self._optimizer = optimizer
         self._inputs: dict[str, Input] = {}
-        self.overrides: dict[str, Setting] = {}
+        self.overrides: dict[str, Setting] = {}  # replaced, never changed
+        # The values, where all are numbers, and the overrides that they are of.
+        self._numbers: tuple[dict[str, Setting] | None, dict[str, float] | None] = (None, None)
         self.touched: set[str] = set()
         self.scalars: list[dict[str, Scalar]] = [{} for _ in parts]
         for name, (number, field) in numbers_of(parts).items():
@@ -86,17 +88,24 @@ class Settings:
         Raises:
             ArgumentError: if a schedule gives a value that its setting cannot be.
         """
+        known, kept = self._numbers
+        if kept is not None and known is self.overrides:
+            return dict(kept)
         where, values = type(self._optimizer).__name__, {}
         for name, entry in self._inputs.items():
             source = self.overrides.get(name, entry.own)
             value = value_at(source, step)
             why = f" from {source!r} at step {step}" if callable(source) else ""
             values[name] = entry.allowed.check(where, name, value, why)
+        if self.fixed:
+            self._numbers = (self.overrides, dict(values))
         return values
 
     @property
     def fixed(self) -> bool:
         """Whether all settings are numbers, the same for every step."""
+        if self._numbers[0] is self.overrides:
+            return True
         sources = [self.overrides.get(k, entry.own) for k, entry in self._inputs.items()]
         return not any(map(callable, sources))
 
