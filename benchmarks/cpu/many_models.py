@@ -6,8 +6,9 @@ python -m benchmarks.cpu.many_models [--models 64] [--threads 2] [--rows 1024] [
 Models are 13-64-64-64-2 with SGD, batches of 16, each with a seed of its own. Single fits run one after the
 other on one thread. "from the start" is everything from the first `fit` of models that were just built, for
 structures that were compiled before; "again" is a further call with the same models, which compiles nothing.
-The two ways take turns; shown are the minimum and the median of the clock in ms, the ratio of both, and the least
-processor time of all threads: where other programs share the cores, the clock tells more of them than of us.
+The two ways take turns; shown are the minimum and the median of the clock in ms, the ratio of both, and the
+least processor time of all threads: where other programs share the cores, the clock tells more of them than
+of us.
 
 Cross validation is of 10 folds of a table of 300 rows and 13 columns, 200 epochs of Adam, batches of 16, one
 hidden layer of 64; scikit-learn's early stopping is off, and its fits end after as many epochs.
