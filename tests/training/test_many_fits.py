@@ -191,6 +191,10 @@ def test_validation_on_rows_of_each_model() -> None:
     assert digests(together) == digests(alone)
 
 
+def test_gradients_of_several_batches() -> None:
+    assert_same_as_alone(network, X, Y, accumulate=3)
+
+
 def test_a_share_of_its_rows_that_each_model_keeps_back() -> None:
     assert_same_as_alone(network, X, Y, validation_split=0.25)
 

@@ -95,6 +95,7 @@ class FitCourse:
             and isinstance(fit.batch_size, int)
             and fit.model.executor == "native"
             and fit.model.device == "cpu"
+            and fit.step.accumulation is None
             and agreement().is_alone
             and all(callback.batches(fit) is None for callback in fit.callbacks)
         ):

@@ -49,6 +49,7 @@ def fit_many(
     class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
     callbacks: Callbacks = (),
     augment: Any = None,
+    accumulate: int = 1,
     initial_epoch: int | None = None,
     verbose: Any = "auto",
 ) -> list[History]:
@@ -60,7 +61,7 @@ def fit_many(
     `history.stopped`; the others go on.
 
     On the CPU each thread trains whole models. Models on a GPU take turns, an epoch at a time, and so do
-    those with callbacks that look at batches.
+    those with callbacks that look at batches, augmented images or accumulated gradients.
 
     Args:
         models: built each by itself.
@@ -79,6 +80,7 @@ def fit_many(
         callbacks: a list, of which each model gets a copy; or a function of the model's number that gives a
             list, for those that write files.
         augment: as in `Model.fit`.
+        accumulate: as in `Model.fit`.
         initial_epoch: as in `Model.fit`.
         verbose: whether to print how models are alike and how far they are.
 
@@ -103,7 +105,7 @@ def fit_many(
     available, told = rows_in(_WHAT, x), Told(verbose)
     options = {
         "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
-        "augment": augment, "initial_epoch": initial_epoch, "loader_workers": 1, "verbose": False,
+        "augment": augment, "accumulate": accumulate, "initial_epoch": initial_epoch, "loader_workers": 1, "verbose": False,
         "prepared": False,
     }  # fmt: skip
     data = _Data(x, y, sample_weight, validation_data)
