@@ -105,8 +105,8 @@ def fit_many(
     available, told = rows_in(_WHAT, x), Told(verbose)
     options = {
         "validation_split": validation_split, "shuffle": shuffle, "class_weight": class_weight,
-        "augment": augment, "accumulate": accumulate, "initial_epoch": initial_epoch, "loader_workers": 1, "verbose": False,
-        "prepared": False,
+        "augment": augment, "accumulate": accumulate, "initial_epoch": initial_epoch,
+        "loader_workers": 1, "verbose": False, "prepared": False,
     }  # fmt: skip
     data = _Data(x, y, sample_weight, validation_data)
     sizes = numbers(f"{_WHAT}: batch_size", batch_size, count, 1)
