@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from .dim import Size
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,11 @@ class LibraryCall:
             table's entries.
         dtypes: what it computes in; operands and result are all of one.
         whole: whether it takes whole arrays; `settings` are then those of its attributes that it is told.
+        operations: how many operations on numbers that takes, by the shapes of the result and the operands.
     """
 
     function: str
     settings: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     whole: bool = False
+    operations: Callable[..., Size] = lambda result, *operands: 0

@@ -202,6 +202,8 @@ def _flops(node: Node) -> Size:
         return 0
     if op.kind is OpKind.CONTRACTION and not node.attributes:
         return product((*node.shape, node.inputs[0].shape[-1], 2))
+    if op.library is not None:
+        return op.library.operations(node.shape, *(i.shape for i in node.inputs))
     if op.kind is OpKind.REDUCTION:
         return product(node.inputs[0].shape)
     return product(node.shape) * operations(node) if op.kind is OpKind.POINTWISE else 0

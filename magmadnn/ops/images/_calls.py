@@ -8,12 +8,12 @@ strides are gathered first: see `_gathering.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.dim import Shape
+from magmadnn.graph.dim import Shape, Size, product
 from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
@@ -158,7 +158,19 @@ def _filters_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(2, 5, 5, 3), draw(2, 2, 5, 3)), {"size": (3, 3), **_DEPTHWISE})
 
 
-def _op(function: str, args: tuple[str, str], formula: str, more: str = "", **parts: Any) -> Op:
+def _operations(outputs: Shape, filters: Shape) -> Size:
+    """A product and a sum for each output and element of a filter."""
+    return product((2, *outputs, *filters[1:]))
+
+
+def _op(
+    function: str,
+    args: tuple[str, str],
+    formula: str,
+    operations: Callable[..., Size],
+    more: str = "",
+    **parts: Any,
+) -> Op:
     """One of the three, by the name of the function; `more` is an attribute that it has besides."""
     attributes = (more, *_SETTINGS) if more else _SETTINGS
     return Op(
@@ -169,7 +181,9 @@ def _op(function: str, args: tuple[str, str], formula: str, more: str = "", **pa
         vjp=NoGradient(why=_WHY),
         attributes=dict.fromkeys(attributes, REQUIRED),
         contracts="add",
-        library=LibraryCall(function, settings=_SETTINGS, dtypes=_DTYPES, whole=True),
+        library=LibraryCall(
+            function, settings=_SETTINGS, dtypes=_DTYPES, whole=True, operations=operations
+        ),
         **parts,
     )
 
@@ -178,6 +192,7 @@ convolution_whole = _op(
     "fprop",
     ("x", "w"),
     "the convolution of x [n, *places, c] with w [o, *size, c / groups]",
+    lambda y, x, w: _operations(y, w),
     name="_convolution_whole",
     shapes=_shapes,
     numpy=_numpy,
@@ -189,6 +204,7 @@ convolution_inputs_whole = _op(
     "dgrad",
     ("g", "w"),
     "the transpose of the convolution with w [o, *size, c / groups], of outputs g",
+    lambda x, g, w: _operations(g, w),
     "places",
     name="_convolution_inputs_whole",
     shapes=lambda words, specs, attributes: (
@@ -205,6 +221,7 @@ convolution_filters_whole = _op(
     "wgrad",
     ("x", "g"),
     "for each filter, tap and input the sum over windows of x times g: [o, *size, c / groups]",
+    lambda w, x, g: _operations(g, w),
     "size",
     name="_convolution_filters_whole",
     shapes=lambda words, specs, attributes: (
