@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from magmadnn.calls import checked_call
+from magmadnn.errors import CheckpointError, shown
 from magmadnn.storage.disk import as_path
 
 from .judging import Judge
@@ -29,14 +30,19 @@ def load(folder: str | Path) -> Study:
     path = as_path("search: the folder", folder)
     identity, logged = read_study(path)
     plan = Plan.of_plain(identity, str(path / STUDY))
-    ends = Ends.of_plain(logged.ends)
-    judge = Judge(plan.objectives, ends.until)
-    judge.learn(outcome for _, outcome in logged.results.values())
-    schedule = plan.schedule(judge, ends, logged)
-    while schedule.knows_more and schedule.next_job() is not None:
-        pass  # of one that has not ended
-    results = list(schedule.results())
-    trials = trials_of(results, plan.rungs)
+    try:
+        ends = Ends.of_plain(logged.ends)
+        judge = Judge(plan.objectives, ends.until)
+        judge.learn(outcome for _, outcome in logged.results.values())
+        schedule = plan.schedule(judge, ends, logged)
+        while schedule.knows_more and schedule.next_job() is not None:
+            pass  # of one that has not ended
+        results = list(schedule.results())
+        trials = trials_of(results, plan.rungs)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise CheckpointError(
+            f"{shown(path)}: plan and log of the study do not fit each other: {error!r:.80}"
+        ) from error
     return Study(
         plan.space,
         judge.names,

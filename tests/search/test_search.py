@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,8 @@ from magmadnn.errors import (
     NumericError,
     UnknownNameError,
 )
-from magmadnn.search.study_folder import StudyFolder, read_study
+from magmadnn.search.study_folder import StudyFolder, log_begin, read_study
+from magmadnn.search.study_log import StudyLog, read_log
 from magmadnn.search.trials.training import Task
 from magmadnn.storage.holding import Holding
 from tests.mistakes import error_of
@@ -551,3 +554,34 @@ def test_trials_that_are_trained_together_have_the_bits_of_single_ones(
     assert [t.parameters_sha256 for t in halving.trials] == [
         t.parameters_sha256 for t in alone.trials
     ]
+
+
+JUNK: list[Any] = [None, -1, 3, 1.5, "x", [], {}, [1], {"a": 1}, True, 1e300]
+
+
+def test_a_log_that_somebody_made_up_is_an_error_of_ours(tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    run(trials=4, epochs=3, method="halving", out=out)
+    document = (out / "study.json").read_bytes()
+    begin = log_begin(document)
+    records = read_log(out / "trials.log", begin)
+    drawn = random.Random(4)
+    wrong = 0
+    for number in range(150):
+        changed = copy.deepcopy(records)
+        record = drawn.choice(changed)
+        name = drawn.choice(list(record))
+        if drawn.random() < 0.2:
+            del record[name]
+        else:
+            record[name] = drawn.choice(JUNK)
+        (out / "trials.log").unlink()
+        log = StudyLog(out / "trials.log", begin)
+        log.add(changed)
+        log.close()
+        try:
+            str(S.load(out).table())
+        except MagmaDNNError as error:
+            wrong += 1
+            assert "\n" not in str(error), number
+    assert wrong > 75

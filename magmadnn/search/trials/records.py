@@ -19,6 +19,8 @@ DONE, STOPPED, FAILED, TIMED_OUT, NO_MEMORY = (
 )
 STATES = (DONE, STOPPED, FAILED, TIMED_OUT, NO_MEMORY)
 
+_MOST = 10**9  # of numbers in a log
+
 Key = tuple[int, int, int]  # cohort, rung, trial: the logical order of trainings
 
 
@@ -169,6 +171,16 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
     """
     point = {name: as_tuples(value) for name, value in record["point"].items()}
     job = Job(record["trial"], record["cohort"], record["rung"], point, tuple(record["epochs"]))
+    numbers = (*job.key, *job.epochs, len(job.epochs) - job.rung)
+    if (
+        not all(type(n) is int and 0 <= n < _MOST for n in numbers)
+        or len(job.epochs) != job.rung + 1
+    ):
+        raise ValueError("numbers of a job")
+    if record["state"] not in STATES or not all(type(v) in (int, float) for v in record["values"]):
+        raise ValueError("state and values")
+    if type(record["reason"]) is not str or type(record["rises"]) is not dict:
+        raise ValueError("reason and rises")
     outcome = Outcome(
         record["state"],
         {name: float(value) for name, value in record["metrics"].items()},
