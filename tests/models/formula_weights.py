@@ -35,3 +35,14 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
 def image(size: int) -> NDArray[Any]:
     """Two images, [2, size, size, 3]."""
     return _numbers("image", 6 * size * size).reshape(2, size, size, 3)
+
+
+def images(count: int, size: int, channels: int) -> NDArray[Any]:
+    """Images in -1..1, [count, size, size, channels]."""
+    shape = (count, size, size, channels)
+    return _numbers("images", math.prod(shape)).reshape(shape)
+
+
+def classes(count: int, most: int) -> NDArray[Any]:
+    """Class numbers below `most`."""
+    return ((_numbers("classes", count) + 1) / 2 * most).astype(np.int64) % most

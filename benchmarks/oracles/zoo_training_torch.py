@@ -1,0 +1,117 @@
+"""Loss curves of 100 steps of convolutional networks in PyTorch, for tests/models/test_zoo_training.py.
+
+Run it in an environment with PyTorch (2.13.0, CPU build, was used):
+
+    python benchmarks/oracles/zoo_training_torch.py
+
+Weights, images and classes are formulas of name and place, so that a test makes the same. Each network is
+trained in float64 and in float32: how far the second curve is from the first says how much rounding in
+float32 means at each step.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.oracles.torchvision_networks import Block, conv  # noqa: E402
+from tests.models.formula_weights import classes, images, weight  # noqa: E402
+
+GOAL = ROOT / "tests" / "models" / "data" / "zoo_training.npz"
+ROWS, BATCH, STEPS = 40, 8, 100
+
+
+class LeNet5(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv(1, 6, 5, p=2, bias=True), conv(6, 16, 5, bias=True)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = torch.max_pool2d(torch.relu(self.conv2(x)), 2).flatten(1)
+        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
+
+
+class CifarCNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = conv(3, 32, 3, p=1, bias=True), conv(32, 32, 3, p=1, bias=True)
+        self.conv3, self.conv4 = conv(32, 64, 3, p=1, bias=True), conv(64, 64, 3, p=1, bias=True)
+        self.fc1, self.fc2 = nn.Linear(16 * 64, 256), nn.Linear(256, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.max_pool2d(torch.relu(self.conv2(torch.relu(self.conv1(x)))), 2)
+        x = torch.max_pool2d(torch.relu(self.conv4(torch.relu(self.conv3(x)))), 2).flatten(1)
+        return self.fc2(torch.relu(self.fc1(x)))
+
+
+class ResNet20(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(3, 16, 3, 1, 1), nn.BatchNorm2d(16)
+        i = 16
+        for stage, width in enumerate((16, 32, 64), 1):
+            made = []
+            for k in range(3):
+                made.append(Block(i, width, 2 if stage > 1 and k == 0 else 1, False))
+                i = width
+            setattr(self, f"layer{stage}", nn.Sequential(*made))
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.bn1(self.conv1(x)))
+        return self.fc(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+
+
+CASES = {
+    "lenet5": (LeNet5, 28, 1, 0.02),
+    "cifar_cnn": (CifarCNN, 16, 3, 0.01),
+    "resnet20": (ResNet20, 8, 3, 0.02),
+}
+
+
+def curve(name: str, dtype: torch.dtype) -> np.ndarray:
+    """The loss before each step of SGD with momentum 0.9."""
+    make, size, channels, rate = CASES[name]
+    model = make()
+    with torch.no_grad():
+        for key, tensor in model.state_dict().items():
+            if not key.endswith("num_batches_tracked"):
+                tensor.copy_(torch.from_numpy(weight(key, tuple(tensor.shape))))
+    model = model.to(dtype).train()
+    x = torch.from_numpy(images(ROWS, size, channels).transpose(0, 3, 1, 2).copy()).to(dtype)
+    y = torch.from_numpy(classes(ROWS, 10))
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        rows = slice(step * BATCH % ROWS, step * BATCH % ROWS + BATCH)
+        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return np.array(losses)
+
+
+def main() -> None:
+    kept = {}
+    for name in CASES:
+        exact, rounded = curve(name, torch.float64), curve(name, torch.float32)
+        kept |= {f"{name}/float64": exact, f"{name}/float32": rounded}
+        print(name, exact[[0, 9, 49, 99]], "off by", np.abs(exact - rounded)[[0, 9, 49, 99]])
+    np.savez_compressed(GOAL, torch_version=torch.__version__, **kept)
+    print(f"wrote {GOAL} ({GOAL.stat().st_size} bytes)")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()
