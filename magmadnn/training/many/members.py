@@ -140,6 +140,7 @@ class Member:
         finally:
             if not self._keeps:
                 let_go(self.fit.model)
+            self._fit = self._ends = None  # which hold what is compiled
         if isinstance(error, NumericError) and not forgiven:
             self.history.stopped, self.history.failed = str(error), True
             note(f"fit_many: models[{self.number}] is left out, the others go on: {error}")
