@@ -116,8 +116,7 @@ class Findings(ExplainsAttributes):
         negative.
 
         Source: R. J. Tibshirani, R. Tibshirani, "A bias correction for the minimum error rate in
-            cross-validation",
-        Ann. Appl. Stat. 3 (2009), section 2.
+        cross-validation", Ann. Appl. Stat. 3 (2009), section 2.
 
         Raises:
             ArgumentError: trials were not cross validated, or the objective is no metric of the folds.

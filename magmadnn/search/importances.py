@@ -26,8 +26,7 @@ def importance_of(space: Space, trials: Sequence[Trial], objective: int = 0) -> 
     in none of them.
 
     Source: Kelley, "An unbiased correlation ratio measure", PNAS 21 (1935), equation for epsilon squared;
-        ranks
-    as in the test of Kruskal and Wallis, JASA 47 (1952).
+    ranks as in the test of Kruskal and Wallis, JASA 47 (1952).
 
     Args:
         space: what was searched.

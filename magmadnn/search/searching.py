@@ -82,10 +82,9 @@ def run(
         method: "grid": all points; "random"; "cem": random with a distribution that learns; "tpe": by Optuna;
             "halving", "asha" and "median", which end poor trials early.
         objective: a metric of the validation rows, `"accuracy"`, which says itself whether high or low is
-            better; `"max name"` or `"min name"`; a function of all metrics, which is maximised; or several
-            in a list or dict.
-            None: the loss. Metrics of training rows are called `train_...`; `seconds` is the time of
-                training.
+            better; `"max name"` or `"min name"`; a function of all metrics, which is maximised; or several in
+            a list or dict. None: the loss. Metrics of training rows are called `train_...`; `seconds` is the
+            time of training.
         trials: most trials; None: all points of a grid.
         epochs: passes of a trial over the data, unless searched.
         batch_size: rows of a step, unless searched.

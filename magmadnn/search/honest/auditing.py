@@ -88,8 +88,8 @@ def audit(
         folds: that rows are cut into.
         stratified: as for `run`.
         original: (x, y) before rows were left out; inputs of the same columns.
-        prepare: what was done before rows were held out: a function of all of x and y that gives the rows
-            as they are trained on, or the numbers of the rows that are kept.
+        prepare: what was done before rows were held out: a function of all of x and y that gives the rows as
+            they are trained on, or the numbers of the rows that are kept.
         study: the search that chose the network.
         score: the figure that is reported; None: the study's best.
         nested: of the same search, for how much the figure owes to the choice.

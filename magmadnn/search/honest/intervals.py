@@ -20,8 +20,7 @@ def interval(
     too small.
 
     Source: Nadeau and Bengio, "Inference for the generalization error", Machine Learning 52 (2003), the
-        corrected
-    resampled t-test; for repeated cross validation Bouckaert and Frank, PAKDD 2004, section 3.
+    corrected resampled t-test; for repeated cross validation Bouckaert and Frank, PAKDD 2004, section 3.
 
     Args:
         values: of each fold of each repeat, at least two.

@@ -197,7 +197,7 @@ def permuted(
     the commonest class's share p for an accuracy, with a deviation of about sqrt(p (1 - p) / n) for n rows.
 
     Source: Ojala and Garriga, "Permutation tests for studying classifier performance", JMLR 11 (2010), test
-        1.
+    1.
     """
     own = float(procedure(x.copy(), y.copy()))
     scores = []

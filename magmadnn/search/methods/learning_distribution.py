@@ -42,8 +42,7 @@ class CrossEntropy(RandomSearch):
     (1 - smoothing) times those before; a parameter without order has shares of its values in their place.
 
     Source: de Boer, Kroese, Mannor, Rubinstein, "A tutorial on the cross-entropy method", Annals of
-        Operations
-    Research 134 (2005), section 3 with smoothed updates.
+    Operations Research 134 (2005), section 3 with smoothed updates.
 
     Args:
         space: what is searched.
