@@ -176,6 +176,10 @@ class Leg:
             self._settings[node][: len(values)] = values
         self._read = (order, data)
 
+    def release(self) -> None:
+        """Let go of the data; before the next batches `point` says what they are made of."""
+        self._read = ()
+
     def found(self, count: int) -> list[Array]:
         """The outputs of the first batches, copied."""
         return [kept[:count].copy() for kept in self.outputs]

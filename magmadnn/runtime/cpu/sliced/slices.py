@@ -91,7 +91,10 @@ class Slices:
         if save:
             self._saved.save()
         self._leg.point(data, order, settings)
-        self._driver.run(0, count)
+        try:
+            self._driver.run(0, count)
+        finally:
+            self._leg.release()
         found = self._leg.found(count)
         well = self._leg.went_well() and all(map(is_finite, found)) and self._saved.are_finite()
         if not agreement().all(well, "steps are finite"):
