@@ -162,6 +162,7 @@ def run(
         callbacks,
         seed,
         parts,
+        len(chosen.rungs(epochs)) > 1,
     )
     plan = Plan(
         searched,
@@ -194,6 +195,7 @@ def run(
             try:
                 _Search(judge, folder, progress, group).go(schedule, place, total_seconds)
             finally:
+                task.forget()
                 if progress is not None:
                     progress.ended()
     finally:

@@ -585,3 +585,19 @@ def test_a_log_that_somebody_made_up_is_an_error_of_ours(tmp_path: Path) -> None
             wrong += 1
             assert "\n" not in str(error), number
     assert wrong > 75
+
+
+def test_models_are_kept_only_where_trials_may_go_on(monkeypatch: Any) -> None:
+    from magmadnn.search.trials import training
+
+    study = run(trials=9, epochs=9, method="halving")
+    assert not study._task._begun
+    monkeypatch.setattr(Task, "forget", lambda self: None)
+    for method, kept in [("random", 0), ("halving", 9)]:
+        study = run(trials=9, epochs=9, method=method)
+        assert len(study._task._begun) == kept
+    whole = run(trials=9, epochs=9, method="halving")
+    monkeypatch.setattr(training, "_KEPT_BYTES", 200)  # of one network at most
+    study = run(trials=9, epochs=9, method="halving")
+    assert len(study._task._begun) <= 1
+    assert untimed(study) == untimed(whole)

@@ -22,6 +22,7 @@ from magmadnn.training.loop.fit import Fit
 from .records import DONE, FAILED, NO_MEMORY, Job, Outcome
 
 Rows = NDArray[np.int64]
+_KEPT_BYTES = 1 << 28  # of parameters; optimisers and compiled steps take some times more
 _KEPT = 64  # models of trials that may go on
 _OF_MANY = frozenset({"shuffle", "class_weight", "augment"})
 _LEFT_OUT = ("epoch", "samples_per_second", "learning_rate", "seconds")
@@ -53,6 +54,7 @@ class Task:
         seed: of the search.
         folds: rows that are trained on and rows that metrics are of, for each fold; without them `data` and
             `validation` are these. Metrics are then means over the folds.
+        goes_on: whether trials may be trained further, so that their models are kept.
     """
 
     builder: Builder
@@ -63,6 +65,7 @@ class Task:
     callbacks: Callable[[], Sequence[Callback]] = tuple
     seed: int = 0
     folds: Sequence[tuple[Rows, Rows]] = ()
+    goes_on: bool = False
 
     def __post_init__(self) -> None:
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
@@ -153,9 +156,7 @@ class Task:
         """The outcome of a job that was trained."""
         if begun.failure:
             return Outcome(FAILED, reason=begun.failure)
-        self._begun[job.trial] = begun
-        while len(self._begun) > _KEPT:
-            self._begun.popitem(last=False)
+        self._keep(job.trial, begun)
         each = [_metrics(row, begun.seconds) for row in begun.rows]
         mean = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
         return Outcome(
@@ -165,6 +166,18 @@ class Task:
             rises=begun.rises,
             folds=tuple(map(_validated, begun.rows)) if self.folds else (),
         )
+
+    def forget(self) -> None:
+        """Let go of the models of trials that might have gone on."""
+        self._begun.clear()
+
+    def _keep(self, trial: int, begun: _Begun) -> None:
+        """Keep the models of a trial that may go on, and of others as many as there is room for."""
+        if not self.goes_on:
+            return
+        self._begun[trial] = begun
+        while len(self._begun) > _KEPT or sum(map(_nbytes, self._begun.values())) > _KEPT_BYTES:
+            self._begun.popitem(last=False)
 
     def _train(self, members: Sequence[tuple[Job, _Begun]]) -> None:
         """Train jobs of one stage up to its rung; those that begin anew go through the rungs before."""
@@ -239,6 +252,11 @@ def models_sha256(models: Sequence[Model]) -> str:
         for k, model in enumerate(models)
         for name, value in model.values().items()
     )
+
+
+def _nbytes(begun: _Begun) -> int:
+    """Bytes of the parameters of a trial's models."""
+    return sum(value.nbytes for model in begun.models for value in model.values().values())
 
 
 class _Directions(Callback):
