@@ -19,7 +19,7 @@ from .judging import Judge
 from .methods.choosing import method_of
 from .objectives import Reaches, objectives_of, reads_time
 from .progress import SearchProgress
-from .spaces.building import Builder, check_fit_parameters
+from .spaces.building import Builder, as_named, check_fit_parameters
 from .spaces.dimensions import is_number
 from .spaces.space import Point, Space, key_of
 from .study import Study
@@ -327,7 +327,7 @@ def _first_points(first: Any, space: Space) -> list[Point]:
             if len(found) == 10:
                 break
         return found
-    points = [space.checked(point, f"search: first[{k}]") for k, point in enumerate(first)]
+    points = [space.checked(as_named(p, space), f"search: first[{k}]") for k, p in enumerate(first)]
     keys = [key_of(point) for point in points]
     for k, key in enumerate(keys):
         if key in keys[:k]:

@@ -132,6 +132,14 @@ class Builder:
                 )
 
 
+def as_named(point: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """A point that a user wrote, with `lr` and `learning_rate` called as the space calls them."""
+    return {
+        _ALIASES[n] if n in _ALIASES and n not in space.dimensions else n: v
+        for n, v in point.items()
+    }
+
+
 def fit_arguments(point: Point, default: Mapping[str, int]) -> dict[str, int]:
     """`batch_size` and `epochs` of a point, over those that hold for all.
 
