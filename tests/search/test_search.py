@@ -267,11 +267,11 @@ def test_wrong_searches_are_refused(options: Any, kind: type, words: str) -> Non
 
 
 def test_known_points_come_first_and_once() -> None:
-    first = [{"lr": 0.1, "units": 5}]
-    kind, text = error_of(lambda: run(GRID, first=first, method="grid"))
-    assert (kind is UnknownNameError and "did you mean" in text) or "lr" in text
+    kind, text = error_of(lambda: run(GRID, first=[{"lr": 0.1, "unit": 5}], method="grid"))
+    assert kind is UnknownNameError and "did you mean 'units'?" in text
     point = {"learning_rate": 0.1, "units": 5, "batch_size": 16}
-    study = run(GRID, first=[point], method="grid", trials=None)
+    written = {"lr": 0.1, "units": 5, "batch_size": 16}  # lr means learning_rate
+    study = run(GRID, first=[written], method="grid", trials=None)
     assert study.trials[0].point == point
     assert len(study.trials) == 12
     assert sum(t.point == point for t in study.trials) == 1
