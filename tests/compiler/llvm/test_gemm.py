@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from magmadnn.compiler.llvm.gemm.place import Place
 
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import COLUMN, SCALAR, Operand, Result
 from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.gemm.blocking import Blocking, Cut
+from magmadnn.compiler.llvm.gemm.epilogue import Place
 from magmadnn.compiler.llvm.gemm.gemm import blocking_for, gemm_scratch_bytes, layout, tile_for
 from magmadnn.compiler.llvm.ir.builder import I64, Code, Value
 from magmadnn.compiler.llvm.ir.frame import Slots

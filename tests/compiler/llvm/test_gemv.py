@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from magmadnn.compiler.llvm.gemm.place import Place
 
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
+from magmadnn.compiler.llvm.gemm.epilogue import Place
 from magmadnn.compiler.llvm.ir.builder import I64, Code, Value
 from magmadnn.compiler.llvm.ir.frame import Frame
 from magmadnn.compiler.llvm.ir.target import host
