@@ -254,13 +254,13 @@ COMMAND: dict[str, CommandCase] = {
         ("trian",),
         (
             "command 'trian' is not known: did you mean 'train'? known are doctor, "
-            "evaluate, export, predict, summary, train, tune"
+            "evaluate, export, predict, search, summary, train, tune"
         ),
     ),
     "name: no command": (
         (),
         (
-            "a command is missing: give one of train, evaluate, predict, export, summary, doctor, "
+            "a command is missing: give one of train, search, evaluate, predict, export, summary, doctor, "
             "tune, or --help"
         ),
     ),

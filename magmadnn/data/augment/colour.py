@@ -13,6 +13,15 @@ from magmadnn.errors import ShapeError
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # of R, G and B: ITU-R BT.601, section 2.5.1
 
 
+def _brightness(x: Images) -> Images:
+    """Of values [..., 3].
+
+    By sums, not a product of matrices: a library's bits depend on how many rows there are.
+    """
+    made: Images = x[..., 0] * _LUMA[0] + x[..., 1] * _LUMA[1] + x[..., 2] * _LUMA[2]
+    return made
+
+
 def _factors(strength: float, draws: Draws, use: str) -> Images:
     """A factor for each image, uniform within 1 +- strength: [n, 1, 1, 1]."""
     drawn = 1 + strength * (2 * draws.uniform(use, 1) - 1)
@@ -56,7 +65,7 @@ class RandomContrast(Augmentation):
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
         """See `Augmentation`."""
         of_channels = images.mean(axis=(1, 2))  # [n, channels]
-        mean = of_channels @ _LUMA if images.shape[-1] == 3 else of_channels.mean(axis=1)
+        mean = _brightness(of_channels) if images.shape[-1] == 3 else of_channels.mean(axis=1)
         mean = mean.astype(np.float32).reshape(-1, 1, 1, 1)
         return _between(mean, images, _factors(self.strength, draws, use))
 
@@ -85,7 +94,7 @@ class RandomSaturation(Augmentation):
 
     def apply(self, images: Images, draws: Draws, use: str) -> Images:
         """See `Augmentation`."""
-        grey = (images @ _LUMA)[..., None]
+        grey = _brightness(images)[..., None]
         return _between(grey, images, _factors(self.strength, draws, use))
 
 
