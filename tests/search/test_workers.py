@@ -83,13 +83,21 @@ def test_jobs_run_in_other_processes_at_the_same_time() -> None:
     assert time.monotonic() - begun < 2.5  # one after the other it would be 3 s and more
 
 
-def kill_workers(stop: threading.Event, killed: list[int], seed: int, pause: float) -> None:
-    """Kill a random child of this process now and then, eight times."""
+def children() -> list[int]:
+    """The processes that this one began."""
+    path = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return [int(number) for number in path.read_text().split()]
+
+
+def kill_workers(
+    stop: threading.Event, killed: list[int], seed: int, pause: float, spared: set[int]
+) -> None:
+    """Kill a random child of this process now and then, eight times; `spared` are others' children."""
     drawn = random.Random(seed)
     while len(killed) < 8 and not stop.wait(pause * drawn.random()):
-        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        if children:
-            victim = int(drawn.choice(children))
+        workers = [number for number in children() if number not in spared]
+        if workers:
+            victim = drawn.choice(workers)
             os.kill(victim, signal.SIGKILL)
             killed.append(victim)
 
@@ -97,7 +105,8 @@ def kill_workers(stop: threading.Event, killed: list[int], seed: int, pause: flo
 def killing(seed: int, call: Callable[[], Any], pause: float = 0.6) -> tuple[Any, int]:
     """What a call gives while its workers are killed, and how many were."""
     stop, killed = threading.Event(), list[int]()
-    thread = threading.Thread(target=kill_workers, args=(stop, killed, seed, pause))
+    spared = set(children())  # such as what multiprocessing began in another test
+    thread = threading.Thread(target=kill_workers, args=(stop, killed, seed, pause, spared))
     thread.start()
     try:
         return call(), len(killed)
