@@ -30,15 +30,20 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items(
 # Top to bottom; names on one line are neighbours, which do not import each other either.
 LAYERS = """
     cli sklearn
+    workflow
     search
     models
     training
+    parallel
+    dmath
+    workers
     layers
     optim
     metrics
     losses
     data
-    linalg
+    analytics
+    linalg fft
     tensor
     runtime
     compiler
