@@ -88,6 +88,8 @@ def special_cases(op: Op, dtype: str) -> Iterator[Case]:
             yield Case(op, [np.arange(x.size)[:, None] % 3 > 0, *pair], {})
         elif op.name in ("prelu", "gaussian_rbf"):
             yield Case(op, [x, np.full_like(x, 0.25)], {})
+        elif op.name == "_after":
+            yield Case(op, [x, np.full((), 2, kind)], {})
         elif op.name == "_clip":
             yield Case(op, [x, np.full_like(x, -3), np.full_like(x, 3)], {})
         else:

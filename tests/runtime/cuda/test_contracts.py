@@ -77,6 +77,8 @@ def test_result_equals_the_reference(op: Op, device: str) -> None:
 @pytest.mark.parametrize(("op", "device"), EACH)
 def test_gradients_equal_the_reference_executors(op: Op, device: str) -> None:
     """Gradients of the sum of squares of each sample's result, in float64."""
+    if isinstance(op.vjp, NoGradient):
+        return
     nodes: list[Node] = []
     fed: dict[Node, Any] = {}
     for number, case in enumerate(cases(op, "float64")):
@@ -84,10 +86,7 @@ def test_gradients_equal_the_reference_executors(op: Op, device: str) -> None:
         if not is_floating(node.dtype):
             continue
         real = [x for x in feeds if is_floating(x.dtype)]
-        try:
-            nodes += gradient(_sum_of_squares(node), real)
-        except NoGradient:
-            continue
+        nodes += gradient(_sum_of_squares(node), real)
         fed |= feeds
     if not nodes:
         return
