@@ -1,11 +1,12 @@
-"""What every communicator can do: the protocol that training, matrices and workflows are written against.
+"""What every communicator can do: training, matrices and workflows are written against this protocol.
 
-A communicator is a group of `size` workers, numbered 0 to `size - 1`; this process or thread is number `rank`. All
-methods but `send`, `recv` and `exchange` of single pairs are collective: every rank of the group calls them, in the same order, with
-arguments that fit. Arrays are C-contiguous: NumPy's on communicators of the host, CuPy's on those of a GPU.
+A communicator is a group of `size` workers, numbered 0 to `size - 1`; this process or thread is number
+`rank`. All methods but `send` and `recv` are collective: every rank of the group calls them, in the same
+order, with arguments that fit. Arrays are C-contiguous: NumPy's on communicators of the host, CuPy's on
+those of a GPU.
 
-Sums are in a fixed order for a given number of ranks: two runs give the same bits. Sums whose bits do not depend on the number of
-ranks are made on top, by `magmadnn.parallel`.
+Sums are in a fixed order for a given number of ranks: two runs give the same bits. Sums whose bits do not
+depend on the number of ranks are made on top, by `magmadnn.parallel`.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Request(Protocol):
 class Communicator(Protocol):
     """A group of workers that exchange arrays.
 
-    Every collective takes `wire`, the dtype in which floating-point elements travel (None: as they are), and has a twin that
-    returns at once, named `start_...`, whose arguments may not be changed before its `Request` has been waited for.
+    Collectives of floating-point arrays take `wire`, the dtype in which elements travel (None: as they are).
+    What `start_...` is given may not be changed before its `Request` has been waited for.
     """
 
     @property
@@ -60,7 +61,10 @@ class Communicator(Protocol):
         op: Reduction = "sum",
         wire: Wire | None = None,
     ) -> Array:
-        """Reduce over ranks, element by element: out = sum of source over all ranks, on every rank. `out` may be `source`."""
+        """Reduce over ranks: out = sum of source over all ranks, element by element, on every rank.
+
+        `out` may be `source`.
+        """
         ...
 
     def reduce_scatter(
@@ -72,7 +76,7 @@ class Communicator(Protocol):
         op: Reduction = "sum",
         wire: Wire | None = None,
     ) -> Array:
-        """Reduce over ranks; rank r keeps its rows: `counts[r]` of the first axis, an equal share without `counts`."""
+        """Reduce over ranks; rank r keeps its rows: `counts[r]` of the first axis (None: an equal share)."""
         ...
 
     def all_gather(
@@ -83,7 +87,10 @@ class Communicator(Protocol):
         counts: Sequence[int] | None = None,
         wire: Wire | None = None,
     ) -> Array:
-        """Rows of all ranks, one after the other along the first axis; rank r gives `counts[r]` rows, all as many without `counts`."""
+        """Rows of all ranks, one after the other along the first axis.
+
+        Rank r gives `counts[r]` rows; without `counts`, all give as many.
+        """
         ...
 
     def broadcast(self, array: Array, *, root: int = 0, wire: Wire | None = None) -> Array:
@@ -97,7 +104,7 @@ class Communicator(Protocol):
         *,
         wire: Wire | None = None,
     ) -> list[Array]:
-        """Send `parts[r]` to each rank r; what came from each rank. Parts of one pair may be empty or of any size.
+        """Send `parts[r]` to each rank r; what came from each rank. Parts may be empty or of any size.
 
         Without `out`, parts arrive in the shape and dtype in which they were sent.
         """
@@ -151,7 +158,10 @@ class Communicator(Protocol):
         ...
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """New groups of the ranks of equal `color`, numbered by `key`, then by rank; None for ranks with None."""
+        """New groups of the ranks of equal `color`, numbered by `key`, then by rank.
+
+        Ranks whose `color` is None are in no group and get None.
+        """
         ...
 
     def close(self) -> None:
