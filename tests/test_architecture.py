@@ -108,6 +108,7 @@ ROOMS = {
         agreement watch threads variables step_memory
     """,
     "runtime.cuda": """
+        many
         running
         data
         schedule

@@ -1,4 +1,4 @@
-"""Epochs of training steps as a program for one thread."""
+"""Epochs of training steps as a program for one thread, or for a block of a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from .inputs import Settings
 from .slices import sizes_in_batches
 
 if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.many.course import GridCourse
+
     from .step import Step
+
+# what computes it, an array of rows for each placeholder, settings, sizes of dimensions, rows of a batch
+_Leg = tuple[Executable, Mapping[Node, Array], Sequence[Node], Mapping[str, int], int]
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class StepCourse:
         self,
         step: Step,
         settings: Settings,
-        course: Course,
+        course: Course | GridCourse,
         training: int,
         data: Sequence[Sequence[Array]],
     ) -> None:
@@ -69,27 +74,39 @@ class StepCourse:
     ) -> StepCourse | None:
         """A course over these arrays; None where a part of it has to run in Python."""
         rows = as_feeds(data)
-        wanted = [
-            Wanted(
-                executable.native, rows, settings.nodes,
-                sizes_in_batches(step, executable, settings, rows, size), size,
+        legs: list[_Leg] = [
+            (
+                executable,
+                rows,
+                settings.nodes,
+                sizes_in_batches(step, executable, settings, rows, size),
+                size,
             )
             for size in batch_sizes
-        ]  # fmt: skip
+        ]
         if looked is not None:
             read = as_feeds(looked.data)
             for size in looked.batch_sizes:
                 sizes = looked.executable.sizes({node: a[:size] for node, a in read.items()})
-                wanted.append(Wanted(looked.executable.native, read, (), sizes, size))
-        course = course_of(wanted, len(batch_sizes))
+                legs.append((looked.executable, read, (), sizes, size))
+        course: Course | GridCourse | None
+        if executable.device is None:
+            course = course_of([Wanted(leg[0].native, *leg[1:]) for leg in legs], len(batch_sizes))
+        else:
+            from magmadnn.runtime.cuda.many import course as on_device
+            from magmadnn.runtime.cuda.many.leg import Wanted as Seated
+
+            course = on_device.grid_course(
+                [Seated(leg[0].cuda, *leg[1:]) for leg in legs], len(batch_sizes)
+            )
         if course is None:
             return None
-        arrays = [list(w.data.values()) for w in wanted]
+        arrays = [list(read.values()) for _, read, *_ in legs]
         return cls(step, settings, course, len(batch_sizes), arrays)
 
     @property
-    def program(self) -> Nested:
-        """What `point` said, for one thread."""
+    def program(self) -> Nested | GridCourse:
+        """What `point` said: for one thread, or for a device."""
         return self._course.program
 
     @property

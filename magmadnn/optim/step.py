@@ -161,14 +161,17 @@ class Step:
     def course(
         self, data: Mapping[Any, Array], batch_sizes: Sequence[int], looked: Looked | None = None
     ) -> StepCourse | None:
-        """This step for epochs of batches, as a program for one thread; None where a part runs in Python.
+        """This step for epochs of batches, as a program for a thread, or a block of a device; or None.
 
         Args:
             data: an array of rows for each placeholder.
             batch_sizes: of the batches in an epoch: all but the last one, and the last one if it is smaller.
             looked: what is evaluated after each epoch.
+
+        Returns:
+            None where a part runs in Python, and where it is too large for a block.
         """
-        if self._executable.executor != "native" or self._executable.device is not None:
+        if self._executable.executor != "native":
             return None
         how = (batch_sizes, looked)
         return StepCourse.made(self, self._executable, self._settings, data, *how)

@@ -16,7 +16,7 @@ from magmadnn.compiler.regions.draft import Work as Work
 from magmadnn.compiler.regions.nonempty import Choice
 from magmadnn.graph.body import Body
 from magmadnn.graph.dim import Size
-from magmadnn.graph.node import Node
+from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.program import Program
 
 from .arena import Arena
@@ -58,6 +58,12 @@ class NativePlan:
     def kernels(self) -> int:
         """How many steps are compiled kernels, or calls of a library."""
         return sum(work.lowered is not None for work in self.work)
+
+    @cached_property
+    def variables(self) -> list[Node]:
+        """Variables that it reads or writes, in an order that is the same for plans that are alike."""
+        read = [node for node in self.program.nodes() if node.op is VARIABLE]
+        return list(dict.fromkeys([*read, *(target for target, _ in self.program.updates)]))
 
     @cached_property
     def _stored(self) -> frozenset[Node]:

@@ -1,17 +1,18 @@
-"""A training as a program for one thread: epochs or pieces of one, and what they leave in the history."""
+"""A training as a program for a thread or a block: pieces of it, and what they leave in the history."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from magmadnn.compiler.llvm.driver.clock import ticks_per_second
 from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.graph.op import Array
+from magmadnn.memory.foreign import OnDevice
 from magmadnn.optim.courses import Looked, StepCourse
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import agreement
@@ -19,8 +20,12 @@ from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.sources import ArraySource
 from magmadnn.training.loop.totals import Totals, data_for
+from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.fitting import Validation, evaluation_of
 from magmadnn.training.objective.objective import Objective
+
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.many.course import GridCourse
 
 _RATE = (
     1e9  # operations in a second, before a batch has been timed: a core does some ten times as many
@@ -94,7 +99,6 @@ class FitCourse:
             and source.in_memory
             and isinstance(fit.batch_size, int)
             and fit.model.executor == "native"
-            and fit.model.device == "cpu"
             and fit.step.accumulation is None
             and agreement().is_alone
             and all(callback.batches(fit) is None for callback in fit.callbacks)
@@ -107,8 +111,15 @@ class FitCourse:
             data = data_for(fit.model, seen.objective, seen.source.arrays)
             sizes = _leg_sizes(seen.source.rows or 0, seen.batch_size)
             looked = Looked(seen.executable, data, sizes)
+        source.look()
         data = data_for(fit.model, fit.objective, source.arrays)
-        course = fit.step.course(data, _leg_sizes(source.rows or 0, fit.current_batch_size), looked)
+        device = gpu_of(fit.model)
+        if device is not None and fit.objective.weights is not None:
+            data[fit.objective.weights] = _sent(data[fit.objective.weights], device)
+        sizes = _leg_sizes(source.rows or 0, fit.current_batch_size)
+        course = fit.step.course(data, sizes, looked)
+        if course is None and device is not None and looked is not None:
+            course, seen = fit.step.course(data, sizes), None  # what is evaluated may be too large
         return None if course is None else cls(fit, course, seen)
 
     @property
@@ -123,7 +134,7 @@ class FitCourse:
 
     # --- what comes next --------------------------------------------------------------------------
 
-    def program(self, seconds: float) -> Nested | None:
+    def program(self, seconds: float) -> Nested | GridCourse | None:
         """What runs next, for so long; None where callbacks have asked to stop."""
         fit = self.fit
         if not self._is_begun:
@@ -263,6 +274,13 @@ class FitCourse:
             taken = weights[0][rows] if weights else None
             totals.add_all(len(rows) // count, losses[at], [s[at] for s in sums], taken)
         return totals.results()
+
+
+def _sent(array: Any, device: int) -> Any:
+    """An array as a copy on a device."""
+    from magmadnn.runtime.cuda.data.arrays import copied
+
+    return array if isinstance(array, OnDevice) else copied(array, device)
 
 
 def _leg_sizes(rows: int, batch_size: int) -> list[int]:

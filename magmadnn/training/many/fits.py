@@ -10,6 +10,7 @@ from magmadnn.calls import checked_call
 from magmadnn.errors import ArgumentError
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
+from magmadnn.training.model.checks import gpu_of
 from magmadnn.training.model.model import Model
 
 from .given import (
@@ -21,6 +22,7 @@ from .given import (
     numbers,
     rows_for,
     rows_in,
+    sent,
     taken,
 )
 from .members import Member
@@ -60,8 +62,10 @@ def fit_many(
     whose loss becomes NaN or infinite is left out, with the parameters before that step and the reason in
     `history.stopped`; the others go on.
 
-    On the CPU each thread trains whole models. Models on a GPU take turns, an epoch at a time, and so do
-    those with callbacks that look at batches, augmented images or accumulated gradients.
+    On the CPU each thread trains whole models. On a GPU models whose values fit into the shared memory of a
+    multiprocessor are trained in one launch, a block for each, those that are built alike together. Larger
+    models there take turns, an epoch at a time, and so do all with callbacks that look at batches, augmented
+    images or accumulated gradients.
 
     Args:
         models: built each by itself.
@@ -125,7 +129,7 @@ def fit_many(
             "batch_size": size, "epochs": own_epochs, "callbacks": own_callbacks,
         }  # fmt: skip
         make = partial(data.training, found[number], own, held, own_options)
-        members.append(Member(number, make, own_callbacks, count <= _KEPT))
+        members.append(Member(number, make, own_callbacks, count <= _KEPT, gpu_of(found[number])))
     check_memory(_WHAT, found)
     told.begin(found, members, sizes, sum(lengths))
     run_all(members, told.look)
@@ -139,22 +143,30 @@ class _Data:
     def __init__(self, x: Any, y: Any, sample_weight: Any, validation_data: Any) -> None:
         self.x, self.y, self.sample_weight = x, y, sample_weight
         self.validation_data = validation_data
+        self._there: dict[int | None, tuple[Any, Any, Any]] = {}  # by device
 
     def training(
         self, model: Model, rows: Rows | None, held: Rows | None, options: dict[str, Any]
     ) -> Fit:
         """The training of a model on its rows."""
-        x, y, weights = self.x, self.y, self.sample_weight
-        validation = self.validation_data
+        weights, device = self.sample_weight, gpu_of(model)
+        x, y, validation = self._on(device) if held is None else (self.x, self.y, None)
         if held is not None:
             validation = tuple(taken(part, held) for part in (x, y, weights) if part is not None)
         shared = rows is not None and self._can_share(model, options)
         if rows is not None and not shared:
-            x, y, weights = (taken(part, rows) for part in (x, y, weights))
+            x, y, weights = (taken(part, rows) for part in (self.x, self.y, weights))
         return model._training(
             x, y, sample_weight=weights, validation_data=validation,
             rows=rows if shared else None, **options,
         )  # fmt: skip
+
+    def _on(self, device: int | None) -> tuple[Any, Any, Any]:
+        """x, y and what is validated: arrays as copies on a device, which all models there read."""
+        if device not in self._there:
+            given = (self.x, self.y, self.validation_data)
+            self._there[device] = given if device is None else sent(given, device)
+        return self._there[device]
 
     def _can_share(self, model: Model, options: Mapping[str, Any]) -> bool:
         """Whether its rows can be taken out of the arrays of all models: nothing else depends on them."""

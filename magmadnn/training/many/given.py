@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.compiler.kernels.formula import KEPT
 from magmadnn.data._structure import is_mapped, leaves, rebuild, row_count, take_rows
 from magmadnn.data.tables.plain import is_foreign_data
-from magmadnn.errors import ArgumentError, DataError, IndexOutOfRangeError, quoted
+from magmadnn.errors import (
+    ArgumentError,
+    DataError,
+    IndexOutOfRangeError,
+    OutOfMemoryError,
+    quoted,
+)
+from magmadnn.memory.room import Room
 from magmadnn.training.arguments import at_least, listed
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import refuse_while_training
@@ -184,6 +192,26 @@ def taken(value: Any, rows: Rows) -> Any:
     if isinstance(value, (list, tuple)) and any(map(is_foreign_data, value)):
         return type(value)(taken(one, rows) for one in value)
     return rebuild(value, lambda array: take_rows(array, rows))
+
+
+def sent(values: tuple[Any, ...], device: int) -> tuple[Any, ...]:
+    """The values, arrays as copies on a device; as they are where one is none, or there is no room."""
+    from magmadnn.runtime.cuda.data.arrays import copied
+
+    found = [
+        a for v in values if v is not None and not is_foreign_data(v) for _, a in leaves(v, "x")
+    ]
+    can = all(isinstance(a, np.ndarray) and a.dtype.name in KEPT and a.size for a in found)
+    if not can or not is_plain(*values) or sum(a.nbytes for a in found) > Room(device).nbytes:
+        return values
+
+    def copy_of(array: Any) -> Any:
+        return copied(array, device)
+
+    try:
+        return tuple(None if v is None else rebuild(v, copy_of) for v in values)
+    except OutOfMemoryError:  # somebody else took what was free
+        return values
 
 
 def is_plain(*values: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.errors import NumericError
@@ -15,6 +16,9 @@ from magmadnn.training.model.training_step import let_go
 
 from .course import FitCourse
 
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.many.course import GridCourse
+
 
 class Member:
     """A model of the set.
@@ -24,6 +28,7 @@ class Member:
         make: gives its training.
         callbacks: of it.
         keeps: whether what is compiled stays for a further training.
+        device: number of the GPU that it is trained on; None for the processor.
 
     Attributes:
         history: what was measured; of a model that was left out, up to there.
@@ -37,7 +42,9 @@ class Member:
         make: Callable[[], Fit],
         callbacks: Sequence[Callback] = (),
         keeps: bool = True,
+        device: int | None = None,
     ) -> None:
+        self.device = device
         self.number, self._make, self._keeps = number, make, keeps
         self.callbacks = callbacks
         self.history = History()
@@ -67,7 +74,7 @@ class Member:
         if self._fit.goes_further:
             self._course = FitCourse.made(self._fit)
 
-    def prepare(self, seconds: float) -> Nested | None:
+    def prepare(self, seconds: float) -> Nested | GridCourse | None:
         """Take what the last piece has left, and give the next one; None where there is none yet.
 
         What Python takes part in runs here, an epoch at a time. Where a number is NaN or infinite, this model
@@ -86,7 +93,7 @@ class Member:
             self.end(error)
             raise
 
-    def _prepared(self, seconds: float) -> Nested | None:
+    def _prepared(self, seconds: float) -> Nested | GridCourse | None:
         if self._fit is None:
             self._begin()
         elif self.ticks is not None and self._course is not None:

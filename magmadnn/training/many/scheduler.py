@@ -13,6 +13,7 @@ from magmadnn.compiler.llvm.driver.rounds import Nested, Round
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.runtime.threads import thread_count
 
+from .grids import run_on_devices
 from .members import Member
 from .room import MOST, Room
 from .signals import Signals
@@ -32,7 +33,8 @@ def run_all(members: Sequence[Member], look: Callable[[], None]) -> None:
     """
     with Signals(members) as signals:
         try:
-            _Rounds(members, signals, look).run()
+            _Rounds([m for m in members if m.device is None], signals, look).run()
+            run_on_devices([m for m in members if m.device is not None], signals, look)
         except BaseException as error:
             for member in members:
                 member.end(error)
@@ -76,7 +78,7 @@ class _Rounds:
                 continue
             program = member.prepare(_SECONDS)
             self._room.note(member.nbytes)
-            if program is not None:
+            if isinstance(program, Nested):
                 self._ready.append((member, program))
             elif not member.is_done:
                 self._waiting.append(member)

@@ -56,6 +56,12 @@ _END = """  }
 """
 
 
+LANES = (
+    f"  const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / {WARP}, 0), "
+    f"lane = threadIdx.x % {WARP};\n"
+)
+
+
 @dataclass(frozen=True)
 class Piece:
     """What would be a launch.
@@ -178,21 +184,29 @@ class WholeVariant:
 
     def text(self, name: str) -> str:
         """The kernel, and the functions that it is made of."""
-        pieces = [piece for level in self.levels for piece in level]
-        names = {p: f"{name}_{k}" for k, p in enumerate(dict.fromkeys(p.part for p in pieces))}
-        parts = "".join(part.function(symbol).part() for part, symbol in names.items())
+        parts, names = self.functions(name)
         parameters = [f"char *p{k}" for k in range(self.outside)]
         parameters += ["i64 *first", "i64 most"] if self.repeats else []
         head = f"__launch_bounds__({self.threads}, 1) {name}({', '.join(parameters)})"
         return f"""{parts}extern "C" __global__ void {head} {{
   SHARED_MEMORY({self.shared_bytes})
-{BEGIN}  const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x / {WARP}, 0), lane = threadIdx.x % {WARP};
-{_COUNTED if self.repeats else ""}{self._copied(back=False)}{self._fed("declared")}  whole::wait_for_copies();
-  __syncthreads();
-{_LOOP if self.repeats else ""}{self._steps(names)}{_END if self.repeats else ""}{self._copied(back=True)}}}
+{BEGIN}{LANES}{_COUNTED if self.repeats else ""}{self.run(names)}{self.copied(back=True)}}}
 """
 
-    def _copied(self, back: bool) -> str:
+    def functions(self, name: str) -> tuple[str, dict[Part, str]]:
+        """The functions that the kernel is made of: their text, and their names."""
+        pieces = [piece for level in self.levels for piece in level]
+        names = {p: f"{name}_{k}" for k, p in enumerate(dict.fromkeys(p.part for p in pieces))}
+        return "".join(part.function(symbol).part() for part, symbol in names.items()), names
+
+    def run(self, names: dict[Part, str]) -> str:
+        """All steps, from values that lie outside to new ones in shared memory."""
+        loop, end = (_LOOP, _END) if self.repeats else ("", "")
+        fetched = f"{self.copied(back=False)}{self._fed('declared')}  whole::wait_for_copies();\n"
+        return f"{fetched}  __syncthreads();\n{loop}{self._steps(names)}{end}"
+
+    def copied(self, back: bool) -> str:
+        """Loops that copy what comes, or goes."""
         wanted = [c for c in self.copies if (c.goes if back else c.comes)]
         return "".join(copy.text(back, self.threads) for copy in wanted)
 

@@ -20,7 +20,7 @@ from magmadnn.graph.op import Array
 from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 
 from .images import Image, image_of
-from .legs import ORDER, SOURCE, Leg, variables_of
+from .legs import ORDER, SOURCE, Leg
 from .saved import Saved
 
 LONGEST = 4096  # batches of a leg in one go
@@ -117,7 +117,7 @@ class CourseLeg:
             for piece, (shape, dtype) in zip(last[count:-1], kinds, strict=True)
         ]
         self._faults = last[-1].view(np.int64)
-        variables = [variable_memory(node) for node in variables_of(plan)]
+        variables = [variable_memory(node) for node in plan.variables]
         self.program, self._words = template.image.over([*first, *variables, *last])
         self._read: tuple[object, ...] = ()  # what words are addresses of
 
@@ -141,7 +141,7 @@ class CourseLeg:
         if image is None:
             return None
         behind = len(wanted.settings) + len(leg.outputs) + 1
-        count = len(variables_of(plan))
+        count = len(plan.variables)
         sizes = [piece.nbytes for piece in memory]
         own = sizes[: len(sizes) - behind - count], sizes[len(sizes) - behind :]
         outputs = [(a.shape, a.dtype) for a in leg.outputs]

@@ -17,7 +17,7 @@ from magmadnn.runtime.variables import is_finite
 from .copies import LONGEST as LONGEST
 from .copies import CourseLeg, saving_programs
 from .copies import Wanted as Wanted
-from .legs import can_slice, variables_of
+from .legs import can_slice
 from .saved import Saved
 
 
@@ -43,7 +43,7 @@ class Course:
         self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
         self.legs = [CourseLeg(w) for w in wanted]
         self._training = training
-        self._touched = list(dict.fromkeys(v for plan in plans for v in variables_of(plan)))
+        self._touched = list(dict.fromkeys(v for plan in plans for v in plan.variables))
         self._saved = Saved(changed, 1)
         cache = kernel_cache()
         self._epoch = Nested([leg.program.task for leg in self.legs], cache)

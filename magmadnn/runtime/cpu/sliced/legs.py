@@ -132,7 +132,7 @@ class Leg:
         placeholders = [
             arrays[n] for n in plan.program.nodes() if n.op is PLACEHOLDER if n in arrays
         ]
-        variables = [variable_memory(node) for node in variables_of(plan)]
+        variables = [variable_memory(node) for node in plan.variables]
         rest = [*self._settings.values(), *self.outputs, self.tasks.faults]
         return [self._instance.arena, *placeholders, *variables, *rest]
 
@@ -190,12 +190,6 @@ class Leg:
             return self.tasks.went_well()
         except Exception:  # the batches are run one by one then, and the one that fails says why
             return False
-
-
-def variables_of(plan: NativePlan) -> list[Node]:
-    """All variables that a plan reads or writes."""
-    read = [node for node in plan.program.nodes() if node.op is VARIABLE]
-    return list(dict.fromkeys([*read, *(target for target, _ in plan.program.updates)]))
 
 
 def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:

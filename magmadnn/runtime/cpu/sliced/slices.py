@@ -20,7 +20,7 @@ from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
-from .legs import Leg, can_slice, variables_of
+from .legs import Leg, can_slice
 from .saved import Saved, saving_kernels
 
 _KEPT_SECONDS = 1.0  # that a copy of variables serves: so long it takes to run slices again
@@ -51,7 +51,7 @@ class Slices:
         batch_size: int,
         threads: int,
     ) -> None:
-        self.sizes, self._touched = dict(sizes), variables_of(plan)
+        self.sizes, self._touched = dict(sizes), plan.variables
         changed = [variable_memory(target) for target, _ in plan.program.updates]
         beside = saving_kernels(changed)
         self._leg = Leg(plan, data, settings, sizes, batch_size, threads, LONGEST, beside)

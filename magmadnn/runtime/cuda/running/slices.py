@@ -40,6 +40,7 @@ from magmadnn.runtime.cuda.schedule.megakernel import whole
 from magmadnn.runtime.variables import tensor_of
 
 from .graphs import graphs_of
+from .pattern import Meaning, Pattern
 from .runner import CudaRunner, workspaces_of
 from .sliced_plans import can_slice, fetched_rounded
 
@@ -221,6 +222,27 @@ class CudaSlices:
         layout = self._layouts[0]
         values = [(v.dtype.name, layout.variable_span(v)) for v in self._targets]
         return finite_items((layout.faults, layout.faults + 8), values)
+
+    # --- as a pattern for others --------------------------------------------------------------------
+
+    def pattern(self) -> Pattern | None:
+        """A step as one block does it, for other models of the plan; None where it is several launches."""
+        if not self._small:
+            return None
+        layout, named = self._layouts[0], dict[int, Meaning]()
+        for number, address in enumerate(range(self._places.address, self._places.span[1], 8)):
+            named[address] = Meaning("entry", number)
+        for number, node in enumerate(self._dtypes):
+            named[self.data.entry(node)] = Meaning("data", number)
+        for number, (_, _, block) in enumerate(self._outputs):
+            named[block.address] = Meaning("output", number)
+        named[layout.faults] = Meaning("fault", 0)
+        for number, node in enumerate(self.plan.variables):
+            named[layout.variable(node)] = Meaning("variable", number)
+        launch = whole(self._step(0), self._first.address, 1)
+        meanings = [named.get(a, Meaning("fixed", a)) for a in launch.arguments[:-2]]
+        outputs = [(node.dtype, frame.shape) for node, frame, _ in self._outputs]
+        return Pattern(launch, meanings, list(self._dtypes), list(self._settings), outputs)
 
     def is_there(self) -> bool:
         """Whether kernels can still work on the variables' own memory."""

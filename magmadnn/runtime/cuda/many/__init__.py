@@ -1,0 +1,1 @@
+"""Many models in one launch: a block for each."""

@@ -1,0 +1,154 @@
+"""One of many models on a device: what it is to do next, and what that gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.compiler.regions.draft import Alike
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.memory.foreign import OnDevice
+from magmadnn.runtime.cuda.layout import is_on_device
+from magmadnn.runtime.cuda.running.sliced_plans import can_slice
+from magmadnn.runtime.variables import tensor_of
+
+from .group import Group, Piece
+from .leg import Seat, Wanted, is_small
+
+# with what legs are alike beside the first, whose numbers no others get as long as it is held
+_groups: WeakKeyDictionary[Alike, dict[Any, tuple[Group | None, list[Alike]]]] = WeakKeyDictionary()
+_lock = ProcessLock()
+_ALIGNMENT = 16
+
+
+class GridCourse:
+    """Legs that follow each other in each epoch of one model.
+
+    Args:
+        wanted: those that train come first.
+        group: models that are built alike.
+
+    Attributes:
+        group: as given.
+        nbytes: memory of the device, beside that of all models.
+        scratch_bytes: 0: threads of the host need none.
+    """
+
+    scratch_bytes = 0
+
+    def __init__(self, wanted: Sequence[Wanted], group: Group) -> None:
+        self.group, self._wanted = group, wanted
+        self._plans = [w.runner.plan for w in wanted]
+        targets = (target for plan in self._plans for target, _ in plan.program.updates)
+        self._targets = list(dict.fromkeys(targets))
+        self.nbytes = sum(tensor_of(target).nbytes for target in self._targets)
+        self._piece: Piece | None = None
+        self._found: list[list[Array]] | None = None
+
+    @property
+    def program(self) -> GridCourse:
+        """What `point` said."""
+        return self
+
+    def point(
+        self,
+        epochs: int,
+        counts: Sequence[int],
+        data: Sequence[Sequence[Array | OnDevice]],
+        orders: Sequence[Array],
+        settings: Sequence[Mapping[Node, Array]],
+    ) -> None:
+        """Say what is to be done next; as `runtime.cpu.sliced.courses.Course.point`."""
+        seats = [
+            Seat(
+                _addresses(plan.variables),
+                [array.address for array in arrays if isinstance(array, OnDevice)],
+                order,
+                list(values.values()),
+            )
+            for plan, arrays, order, values in zip(self._plans, data, orders, settings, strict=True)
+        ]
+        self._piece = Piece(epochs, counts, seats)
+
+    @property
+    def piece(self) -> Piece:
+        """What `point` said."""
+        assert self._piece is not None
+        return self._piece
+
+    def take(self, found: list[list[Array]] | None) -> None:
+        """The outputs of its legs; None where it went wrong, and all is as before."""
+        self._found = found
+        for target in self._targets:
+            tensor_of(target).memory.device_pointer(write=True)
+
+    def found(self, counts: Sequence[int]) -> list[list[Array]] | None:
+        """The outputs of each leg's first batches; None where one is wrong, and nothing was changed."""
+        found, self._found = self._found, None
+        if found is None:
+            return None
+        return [[a[:count] for a in arrays] for arrays, count in zip(found, counts, strict=True)]
+
+
+def _addresses(variables: Sequence[Node]) -> list[int]:
+    """Where variables are on the device, brought up to date."""
+    found = []
+    for node in variables:
+        tensor = tensor_of(node)
+        found.append(tensor.memory.device_pointer() + int(tensor.offset) * tensor.dtype.itemsize)
+    return found
+
+
+def grid_course(wanted: Sequence[Wanted], training: int) -> GridCourse | None:
+    """The course of these legs; None where a block of the device cannot run them all."""
+    kinds = [w.runner.plan.alike for w in wanted]
+    alike, others = kinds[0], [kind for kind in kinds if kind is not None and kind is not kinds[0]]
+    if alike is None or None in kinds:
+        return None
+    if not all(_can_be_seated(w) for w in wanted):
+        return None
+    key = (
+        training,
+        wanted[0].runner.engine,
+        *((id(kind), w.looks) for kind, w in zip(kinds, wanted, strict=True)),
+    )
+    with _lock:
+        held = _groups.setdefault(alike, {})
+        if key not in held:
+            small = all(map(is_small, wanted))
+            held[key] = (Group(wanted, training) if small else None, others)
+        group, _ = held[key]
+    return None if group is None else GridCourse(wanted, group)
+
+
+def _can_be_seated(wanted: Wanted) -> bool:
+    """Whether a plan can run on its own, over arrays and variables that lie where kernels expect them."""
+    device, data = wanted.runner.device, wanted.data
+    if not all(isinstance(array, OnDevice) for array in data.values()):
+        return False
+    if not can_slice(wanted.runner, data, wanted.settings):
+        return False
+    tensors = [tensor_of(node) for node in wanted.runner.plan.variables]
+    return all(
+        is_on_device(t, device) and not int(t.offset) * t.dtype.itemsize % _ALIGNMENT
+        for t in tensors
+    )
+
+
+def run_together(courses: Sequence[GridCourse]) -> list[float]:
+    """Run what all have been told, group by group; the seconds of each: its share of its group's time."""
+    groups: dict[Group, list[GridCourse]] = {}
+    for course in courses:
+        groups.setdefault(course.group, []).append(course)
+    seconds: dict[GridCourse, float] = {}
+    for group, members in groups.items():
+        group.start([course.piece for course in members])
+        found, spent = group.finish()
+        steps = [max(c.piece.epochs * sum(c.piece.counts), 1) for c in members]
+        for course, one, own in zip(members, found, steps, strict=True):
+            course.take(one)
+            seconds[course] = spent * own / sum(steps)
+    return [seconds[course] for course in courses]
