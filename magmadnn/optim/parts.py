@@ -4,6 +4,7 @@ A chain hands the gradients through its parts; what comes out of the last one is
 parameters. A part is a frozen record whose numbers (or schedules) are inputs of the step, and its formula
 is written in ops, once for all parameters or, as most are, for one parameter at a time.
 
+Fading means (velocity, m, v) hold 0 in place of what is below the smallest normal number: see `faded`.
 In the formulas g is the gradient as the part gets it, w the parameter, t the number of the step from 1.
 """
 
@@ -89,6 +90,16 @@ def zeros(parameter: Spec, *names: str) -> dict[str, Array]:
     """Slots that begin at 0."""
     shape = bind_shape(parameter.shape, {})
     return {name: np.zeros(shape, parameter.dtype) for name in names}
+
+
+def faded(mean: Any) -> Any:
+    """A fading mean, with 0 in place of elements that are below the smallest normal number; NaN stays.
+
+    Where gradients stay 0, as those of dead units, a mean would come to rest at 4 or 5 times the smallest
+    number there is (0.9 of which is rounded to itself), and CPUs take some 150 cycles for each such number.
+    """
+    tiny = float(np.finfo(mean.dtype).tiny)
+    return ops.where(ops.abs(mean) < tiny, 0.0, mean)
 
 
 # --- clipping and decay ------------------------------------------------------------------------
@@ -177,7 +188,7 @@ class Momentum(Part):
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
-        velocity = settings["momentum"] * slots["velocity"] + g
+        velocity = faded(settings["momentum"] * slots["velocity"] + g)
         step = g + settings["momentum"] * velocity if self.nesterov else velocity
         return step, {"velocity": velocity}
 
@@ -222,7 +233,7 @@ class RootMeanSquare(Part):
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
         decay = settings["decay"]
-        mean = decay * slots["mean_square"] + (1 - decay) * (g * g)
+        mean = faded(decay * slots["mean_square"] + (1 - decay) * (g * g))
         return g / (ops.sqrt(mean) + settings["eps"]), {"mean_square": mean}
 
 
@@ -249,8 +260,8 @@ class AdamMoments(Part):
     ) -> tuple[Any, dict[str, Any]]:
         """See `Part`."""
         beta1, beta2 = settings["beta1"], settings["beta2"]
-        m = beta1 * slots["m"] + (1 - beta1) * g
-        v = beta2 * slots["v"] + (1 - beta2) * (g * g)
+        m = faded(beta1 * slots["m"] + (1 - beta1) * g)
+        v = faded(beta2 * slots["v"] + (1 - beta2) * (g * g))
         m_hat = m / (1 - beta1**count)
         v_hat = v / (1 - beta2**count)
         return m_hat / (ops.sqrt(v_hat) + settings["eps"]), {"m": m, "v": v}
