@@ -143,6 +143,24 @@ def is_sum(node: Node) -> bool:
     return _raw(node) == ("add", ("argument", 0), ("argument", 1))
 
 
+def combines(node: Node) -> str | None:
+    """Which of add, subtract and multiply a pointwise node does with its two operands, in their order."""
+    if not is_pointwise(node) or len(node.inputs) != 2:
+        return None
+    name, *args = _raw(node)
+    plain = args == [("argument", 0), ("argument", 1)]
+    return name if plain and name in ("add", "subtract", "multiply") else None
+
+
+def cuts_at_zero(node: Node) -> bool:
+    """Whether a node gives its operand where that is positive, and 0 elsewhere."""
+    if not is_pointwise(node) or len(node.inputs) != 1:
+        return False
+    name, *args = _raw(node)
+    is_zero = len(args) == 2 and args[1][0] == "constant" and args[1][1] == 0
+    return name == "maximum" and args[0] == ("argument", 0) and is_zero
+
+
 def is_rounding(node: Node) -> bool:
     """Whether a node rounds float32 to half precision."""
     return node.dtype.name in HALVES and converts_half(node)

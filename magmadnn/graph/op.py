@@ -127,6 +127,8 @@ class Op:
         by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
             place of `decompose` where the target has one; gives None for operands that it does not take.
         library: the function that computes it, for ops of kind `LIBRARY`.
+        absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
+            the node with an `Epilogue` (`library_call.py`), None where the function does not take it.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.
@@ -158,6 +160,7 @@ class Op:
     decompose: Callable[..., Any] | None = None
     by_library: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     library: LibraryCall | None = None
+    absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
     notes: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph.node import CONSTANT, Node
+from magmadnn.graph.spec import is_floating
 
 Rewrite = Callable[[Node], Node | None]
 
@@ -23,6 +24,15 @@ def same(node: Node, operand: Node) -> Node | None:
 def drop_unchanged(node: Node) -> Node | None:
     """The operand, where its Spec says that the op changed nothing (a cast to the same dtype)."""
     return same(node, node.inputs[0])
+
+
+def drop_round_trip(node: Node) -> Node | None:
+    """What a value was before it was widened, where it is rounded again to halves."""
+    (inner,) = node.inputs
+    halves = node.dtype.itemsize == 2 and is_floating(node.dtype)
+    if not halves or inner.op is not node.op or not is_floating(inner.dtype):
+        return None
+    return same(node, inner.inputs[0])
 
 
 def drop_pair(node: Node) -> Node | None:

@@ -19,7 +19,7 @@ from magmadnn.graph.spec import is_floating
 
 from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
-from ._rewrites import drop_neutral, drop_pair, drop_unchanged
+from ._rewrites import drop_neutral, drop_pair, drop_round_trip, drop_unchanged
 from ._stable import difference_of, share_of
 from .elementary import log
 
@@ -248,7 +248,7 @@ cast: Op = pointwise(
     ],
     attributes={"dtype": "float32"},
     canonical=lambda words, specs, dtype: {"dtype": dtype_attribute(words, dtype)},
-    rewrites=(drop_unchanged,),
+    rewrites=(drop_unchanged, drop_round_trip),
     notes=(
         "Floats lose their fraction on the way to integers. What is out of range, and NaN, become what NumPy "
         "makes of them on x86: the least integer of int32 and int64; in uint8 the low byte of that in int32. "

@@ -22,7 +22,7 @@ from .accumulation import Accumulation
 from .courses import Looked, StepCourse
 from .inputs import Settings
 from .loss_scaling import LossScale
-from .memory_check import refuse_too_large
+from .memory_check import BATCH, refuse_too_large
 from .parts import Transform
 from .records import Setting
 from .slices import StepSlices
@@ -198,8 +198,18 @@ class Step:
         Raises:
             OutOfMemoryError: if not; says which batch has.
         """
-        fed = as_feeds(feeds) | self.scalars()
-        refuse_too_large(self._executable, what, self._executable.sizes(fed), batch_size)
+        sizes = self._executable.sizes(as_feeds(feeds) | self.scalars())
+        refuse_too_large(self._executable, what, sizes, batch_size)
+
+    def prepare(self, feeds: Feeds, batch_size: int) -> None:
+        """On a device: do now what the first step of a batch of so many rows would do before it is run.
+
+        Args:
+            feeds: arrays of one row for the placeholders.
+            batch_size: rows of a batch.
+        """
+        sizes = self._executable.sizes(as_feeds(feeds) | self.scalars())
+        self._executable.prepare({**sizes, BATCH: batch_size})
 
     @property
     def count(self) -> int:

@@ -199,6 +199,11 @@ class Executable:
         there = self.device is None or all(tensor_of(n).memory.device_valid for n in variables)
         return found.total - (found.parameters if there else 0)
 
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """On a device: compile, and choose the libraries' algorithms, for these sizes before they are run."""
+        if self.executor == "native" and self.device is not None:
+            self.cuda.instance(sizes).prepare()
+
     def _has_run(self, sizes: Mapping[str, int]) -> bool:
         if self.device is None or self._runner.has_run(sizes):
             return self._runner.has_run(sizes)

@@ -20,8 +20,8 @@ TENSOR_CORE, DOWN_CONVERT, REDUCED, FFT, NONDETERMINISTIC, WINOGRAD = range(6)
 # cudnn_graph.h: attributes that are arrays of 64-bit integers, addresses, C integers, real numbers
 INTEGERS = {102, 103, 104, 105, 106, 900, 902, 903, 906, 1000, 402}
 WORDS: dict[int, Any] = {
-    0: ctypes.c_void_p, 3: ctypes.c_int64, 4: ctypes.c_float, 5: ctypes.c_double, 6: ctypes.c_void_p,
-    15: ctypes.c_void_p,
+    0: ctypes.c_void_p, 2: ctypes.c_bool, 3: ctypes.c_int64, 4: ctypes.c_float, 5: ctypes.c_double,
+    6: ctypes.c_void_p, 15: ctypes.c_void_p,
 }  # fmt: skip
 KINDS = {10: "fprop", 11: "wgrad", 12: "dgrad"}
 OPERANDS = {10: (704, 703, 705), 11: (716, 715, 717), 12: (710, 709, 711)}  # x, w, y
@@ -120,16 +120,20 @@ class Library:
     def cudnnBackendExecute(self, handle: Any, plan: Any, pointers: Any) -> int:
         assert handle.value == HANDLE
         configuration = self.made[self.made[plan.value].told[401][0]]
-        (operation,) = self.made[configuration.told["graph"]].told[801]
+        operation, *rest = self.made[configuration.told["graph"]].told[801]
         given = self.made[pointers.value]
         assert given.ended
         places = dict(zip(given.told[1000], given.told[1001], strict=True))
         self.bytes_of_last = configuration.told["bytes"]
-        self.executed.append((self._node(self.made[operation], places), given.told[1003][0]))
+        node = self._node(self.made[operation], places, [self.made[one] for one in rest])
+        self.executed.append((node, given.told[1003][0]))
+        assert set(places.values()) == {at for at in node.addresses if at}
         return self.fails.get("execute", 0)
 
-    def _node(self, one: Described, places: dict[int, int]) -> ConvolutionNode:
-        """What an operation says, in our words."""
+    def _node(
+        self, one: Described, places: dict[int, int], rest: list[Described]
+    ) -> ConvolutionNode:
+        """What operations say, in our words."""
         (how,) = (self.made[v[0]] for k, v in one.told.items() if k in (702, 708, 714))
         tensors = [self.made[one.told[name][0]] for name in OPERANDS[one.kind]]
         shapes = []
@@ -146,13 +150,51 @@ class Library:
             v for k, v in sorted(one.told.items()) if k in (700, 701, 706, 707, 712, 713)
         )
         assert (alpha, beta) == (1, 0)
+        ends: dict[str, Any] = {}
+        if rest:
+            ends, last = self._ends(
+                tensors[2], rest, places, "float64" if how.told[100] == [1] else "float32"
+            )
+            tensors[2] = last
+            dtypes[2] = TYPES[last.told[901][0]]
+        assert not any(t.told.get(907) for t in tensors)
         x, w, y = (places[t.told[906][0]] for t in tensors)
         groups = shapes[0][-1] // shapes[1][-1]
         return ConvolutionNode(
             KINDS[one.kind], dtypes[(result + 1) % 3], dtypes[result], False,
             (shapes[0], shapes[1], shapes[2]), tuple(how.told[103]),
             tuple(zip(how.told[105], how.told[104], strict=True)), tuple(how.told[102]), groups, x, w, y, 0,
+            **ends,
         )  # fmt: skip
+
+    def _ends(
+        self, at: Described, rest: list[Described], places: dict[int, int], wide: str
+    ) -> tuple[dict[str, Any], Described]:
+        """What follows a convolution, in the one order that the library has engines for; the last result."""
+        found: list[tuple[str, int]] = []
+        for one in rest:
+            assert at.told[907] == [True] and TYPES[at.told[901][0]] == wide
+            assert one.kind == 13 and self.made[one.told[751][0]] is at and one.told[754] == [1]
+            mode = self.made[one.told[750][0]]
+            assert mode.kind == 0 and TYPES[mode.told[1][0]] == wide
+            after = self.made[one.told[753][0]]
+            assert after.told[902] == at.told[902] and after.told[903] == at.told[903]
+            assert after is not at and after.told[906] != at.told[906]
+            if mode.told[0] == [100]:
+                found.append(("positive", True))
+                assert 752 not in one.told
+            else:
+                other = self.made[one.told[752][0]]
+                assert mode.told[0] == [0] and one.told[755] == [1]
+                is_vector = other.told[902][0] == 1 and set(other.told[902][2:]) == {1}
+                assert is_vector or other.told[902] == at.told[902]
+                assert other.told[902][1] == at.told[902][1]
+                found.append(("bias" if is_vector else "added", places[other.told[906][0]]))
+            at = after
+        assert [name for name, _ in found] == [
+            name for name in ("added", "bias", "positive") if name in dict(found)
+        ]
+        return dict(found), at
 
 
 def node(function: str = "fprop", dtype: str = "float32") -> ConvolutionNode:
@@ -176,6 +218,22 @@ def test_what_is_executed_is_what_was_asked_for(function: str, dtype: str) -> No
         (replace(one, x=201, workspace=0), 99),
     ]
     assert library.plans == 1  # addresses make no other plan
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_what_follows_is_part_of_the_call(dtype: str) -> None:
+    library, one = Library(), node("fprop", dtype)
+    calls = Convolutions(library, STREAM)
+    ways: list[dict[str, Any]] = [
+        {"bias": 104}, {"bias": 104, "positive": True}, {"bias": 104, "added": 105},
+        {"bias": 104, "added": 105, "positive": True}, {},
+    ]  # fmt: skip
+    for way in ways:
+        calls.call(replace(one, **way))
+        assert library.executed[-1] == (replace(one, **way, workspace=0), 99)
+    assert library.plans == len(ways)  # each has plans of its own
+    calls.call(replace(one, bias=204))
+    assert library.plans == len(ways) and library.executed[-1][0].bias == 204
 
 
 @pytest.mark.parametrize("notes", [REDUCED, FFT, NONDETERMINISTIC, WINOGRAD])

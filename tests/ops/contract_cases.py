@@ -206,6 +206,7 @@ SUMS = {
     "convolution", "_convolution_inputs", "_convolution_filters",
     "_max_pooling_inputs",
     "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
+    "_convolution_biased", "_convolution_added",
 }  # fmt: skip
 
 

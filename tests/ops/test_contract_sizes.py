@@ -113,6 +113,10 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((3, 2, B),), {"places": (4,), "strides": (2,), "phases": ((0,),)}),
     ],
     "_convolution_whole": [Sizes(((B, 6, 4), (2, 3, 4)), CONVOLUTION)],
+    "_convolution_biased": [Sizes(((B, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
+    "_convolution_added": [
+        Sizes(((B, 6, 4), (2, 3, 4), (2,), (B, 3, 2)), {**CONVOLUTION, "positive": False})
+    ],
     "_convolution_inputs_whole": [Sizes(((B, 3, 2), (2, 3, 4)), {"places": (6,), **CONVOLUTION})],
     "_convolution_filters_whole": [Sizes(((B, 6, 4), (B, 3, 2)), {"size": (3,), **CONVOLUTION})],
     "_windows": [
@@ -317,6 +321,10 @@ EMPTY: dict[str, list[Sizes]] = {
         Sizes(((1, 1, 1),), {"places": (1,), "strides": (2,), "phases": ((0,),)}),
     ],
     "_convolution_whole": [Sizes(((0, 6, 4), (2, 3, 4)), CONVOLUTION)],
+    "_convolution_biased": [Sizes(((0, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
+    "_convolution_added": [
+        Sizes(((0, 6, 4), (2, 3, 4), (2,), (0, 3, 2)), {**CONVOLUTION, "positive": False})
+    ],
     "_convolution_inputs_whole": [
         Sizes(((0, 3, 2), (2, 3, 4)), {"places": (6,), **CONVOLUTION}),
         Sizes(((2, 3, 0), (0, 3, 4)), {"places": (6,), **CONVOLUTION}),

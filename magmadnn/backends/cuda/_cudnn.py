@@ -1,5 +1,8 @@
 """cuDNN through ctypes: convolutions on a stream of our own, by its graph interface.
 
+A step forward may have another result and a bias added to it, and what is negative made 0: the library's
+engines do that in this order, with the bias in the dtype of the operands.
+
 The library numbers axes as N, C, places; strides say that channels are last. Every element is one sum of
 products: engines that transform (Winograd, Fourier), that sum in half precision, or whose results may
 differ from run to run are left out. Of the others the library's heuristics name some, best first; an
@@ -11,7 +14,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_void_p
-from dataclasses import replace
 from typing import Any
 
 from magmadnn.errors import DeviceError
@@ -23,6 +25,12 @@ from .engine import ConvolutionNode
 _DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}  # cudnnDataType_t
 _CROSS_CORRELATION = 1
 _X, _FILTERS, _Y = 0, 1, 2  # names of tensors, as `ConvolutionNode.shapes` orders them
+_BIAS, _ADDED, _BETWEEN = (
+    3,
+    4,
+    5,
+)  # and of others; those between operations are numbered from the last on
+_ADD, _CUT = 0, 100  # CUDNN_POINTWISE_ADD, CUDNN_POINTWISE_RELU_FWD
 _ALIGNED = 16  # bytes
 _MOST_PROPOSALS = 32
 _MODES = (3, 2)  # CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK
@@ -81,8 +89,9 @@ class Convolutions:
     def call(self, node: ConvolutionNode) -> None:
         """Give the stream a convolution."""
         plan, pointers = self._plan(node), Descriptor(self._library, cudnn.POINTERS)
-        pointers.set(1000, cudnn.INTEGER, _X, _FILTERS, _Y)
-        pointers.set(1001, cudnn.ADDRESS, node.x, node.w, node.y)
+        names = [_X, _FILTERS, _Y] + [_BIAS] * bool(node.bias) + [_ADDED] * bool(node.added)
+        pointers.set(1000, cudnn.INTEGER, *names)
+        pointers.set(1001, cudnn.ADDRESS, *(at for at in node.addresses if at))
         pointers.set(1003, cudnn.ADDRESS, node.workspace)
         pointers.end()
         self._call(
@@ -103,7 +112,7 @@ class Convolutions:
 
     def _known(self, node: ConvolutionNode, most: int) -> dict[bytes, _Plan]:
         """At least so many plans, if there are that many, by their names."""
-        bare = replace(node, x=0, w=0, y=0, workspace=0, after=(), algorithm=b"")
+        bare = node.bare
         known = self._plans.setdefault(bare, {})
         if len(known) < most:
             for place, (number, plan) in enumerate(itertools.islice(self.numbered(bare), most)):
@@ -159,29 +168,78 @@ class Convolutions:
     # --- what is computed -------------------------------------------------------------------------
 
     def _graph(self, node: ConvolutionNode) -> Descriptor:
-        kind, convolution, filters, x, y, alpha, beta = _OPERATIONS[node.function]
-        is_wide = node.dtype == "float64"
-        operation = self._new(kind)
-        operation.set(convolution, cudnn.DESCRIPTOR, self._convolution(node))
-        named = zip((x, filters, y), (_X, _FILTERS, _Y), node.shapes, strict=True)
-        for attribute, name, shape in named:
-            is_result = name == node.result
-            dtype = node.stored if is_result else node.dtype
-            operation.set(attribute, cudnn.DESCRIPTOR, self._tensor(name, shape, dtype))
-        scale = cudnn.DOUBLE if is_wide else cudnn.REAL
-        operation.set(alpha, scale, 1.0)
-        operation.set(beta, scale, 0.0)
-        operation.end()
+        result = self._tensor(node.result, node.shapes[node.result], node.stored)
+        follows = self._follows(node)
+        first = self._between(node, 0) if follows else result
+        operations = [self._operation(node, first)]
+        for number, (mode, other) in enumerate(follows, 1):
+            then = self._between(node, number) if number < len(follows) else result
+            operations.append(self._elementwise(node, mode, first, other, then))
+            first = then
         graph = self._new(cudnn.GRAPH)
-        graph.set(801, cudnn.DESCRIPTOR, operation)
+        graph.set(801, cudnn.DESCRIPTOR, *operations)
         if self._device is None:
             graph.set(800, cudnn.HANDLE, self._handle)
         graph.end()
         return graph
 
+    def _operation(self, node: ConvolutionNode, result: Descriptor) -> Descriptor:
+        """The convolution, or one of the products that its gradients are."""
+        kind, convolution, filters, x, y, alpha, beta = _OPERATIONS[node.function]
+        made = self._new(kind)
+        made.set(convolution, cudnn.DESCRIPTOR, self._convolution(node))
+        for attribute, name in ((x, _X), (filters, _FILTERS), (y, _Y)):
+            is_result = name == node.result
+            tensor = result if is_result else self._tensor(name, node.shapes[name], node.dtype)
+            made.set(attribute, cudnn.DESCRIPTOR, tensor)
+        made.set(alpha, _number(node), 1.0)
+        made.set(beta, _number(node), 0.0)
+        made.end()
+        return made
+
+    def _follows(self, node: ConvolutionNode) -> list[tuple[int, Descriptor | None]]:
+        """What is done to a result, in the order that the library's engines have: modes and operands."""
+        shape = node.shapes[node.result]
+        found: list[tuple[int, Descriptor | None]] = []
+        if node.added:
+            found.append((_ADD, self._tensor(_ADDED, shape, node.stored)))
+        if node.bias:
+            vector = (*[1] * (len(shape) - 1), shape[-1])
+            found.append((_ADD, self._tensor(_BIAS, vector, node.dtype)))
+        return [*found, (_CUT, None)] if node.positive else found
+
+    def _elementwise(
+        self,
+        node: ConvolutionNode,
+        mode: int,
+        x: Descriptor,
+        other: Descriptor | None,
+        y: Descriptor,
+    ) -> Descriptor:
+        """An operation for each element."""
+        how = self._new(cudnn.POINTWISE)
+        how.set(0, cudnn.POINTWISE_MODE, mode)
+        how.set(1, cudnn.DATA_TYPE, _DTYPES[_summed_in(node)])
+        how.end()
+        made = self._new(cudnn.ELEMENTWISE)
+        made.set(750, cudnn.DESCRIPTOR, how)
+        made.set(751, cudnn.DESCRIPTOR, x)
+        made.set(754, _number(node), 1.0)
+        if other is not None:
+            made.set(752, cudnn.DESCRIPTOR, other)
+            made.set(755, _number(node), 1.0)
+        made.set(753, cudnn.DESCRIPTOR, y)
+        made.end()
+        return made
+
+    def _between(self, node: ConvolutionNode, number: int) -> Descriptor:
+        """A tensor between two operations, which is nowhere in memory."""
+        shape = node.shapes[node.result]
+        return self._tensor(_BETWEEN + number, shape, _summed_in(node), virtual=True)
+
     def _convolution(self, node: ConvolutionNode) -> Descriptor:
         made = self._new(cudnn.CONVOLUTION)
-        made.set(100, cudnn.DATA_TYPE, _DTYPES["float64" if node.dtype == "float64" else "float32"])
+        made.set(100, cudnn.DATA_TYPE, _DTYPES[_summed_in(node)])
         made.set(101, cudnn.CONVOLUTION_MODE, _CROSS_CORRELATION)
         made.set(106, cudnn.INTEGER, len(node.strides))
         before, after = zip(*node.padding, strict=True)
@@ -192,7 +250,9 @@ class Convolutions:
         made.end()
         return made
 
-    def _tensor(self, name: int, shape: tuple[int, ...], dtype: str) -> Descriptor:
+    def _tensor(
+        self, name: int, shape: tuple[int, ...], dtype: str, virtual: bool = False
+    ) -> Descriptor:
         """A tensor [n, *places, c] that is packed."""
         count, *places, channels = shape
         steps: list[int] = []
@@ -206,6 +266,8 @@ class Convolutions:
         made.set(903, cudnn.INTEGER, step, 1, *steps)
         made.set(906, cudnn.INTEGER, name)
         made.set(900, cudnn.INTEGER, _ALIGNED)
+        if virtual:
+            made.set(907, cudnn.BOOLEAN, True)
         made.end()
         return made
 
@@ -214,3 +276,12 @@ class Convolutions:
 
     def _call(self, name: str, *arguments: Any) -> None:
         cudnn.check(self._library, name, getattr(self._library, name)(*arguments))
+
+
+def _summed_in(node: ConvolutionNode) -> str:
+    return "float64" if node.dtype == "float64" else "float32"
+
+
+def _number(node: ConvolutionNode) -> int:
+    """How factors are given."""
+    return cudnn.DOUBLE if node.dtype == "float64" else cudnn.REAL

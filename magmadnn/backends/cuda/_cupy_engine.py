@@ -25,7 +25,7 @@ from ._cudnn_library import find_cudnn
 from ._cupy import CudaEvent
 from ._cusolver import MatrixFunctions
 from .engine import (
-    CONVOLUTIONS,
+    FUSED_CONVOLUTIONS,
     ConvolutionNode,
     EventNode,
     GraphNode,
@@ -330,7 +330,7 @@ class CudaEngine(CudaLane):
 
     @property
     def functions(self) -> frozenset[str]:
-        return frozenset() if self._convolutions is None else CONVOLUTIONS
+        return frozenset() if self._convolutions is None else FUSED_CONVOLUTIONS
 
     def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
         with self.here():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -149,7 +149,7 @@ class ConvolutionNode:
     """A convolution, or one of the products that its gradients are, by the device's library.
 
     With x [n, *places, c], w [o, *size, c / groups] and y [n, *windows, o], all packed: "fprop" makes
-    y, "dgrad" x and "wgrad" w.
+    y, "dgrad" x and "wgrad" w. To what "fprop" makes, another result and a bias may be added.
 
     Attributes:
         function: which.
@@ -160,6 +160,9 @@ class ConvolutionNode:
         strides, padding, dilation: of each axis of places; the padding before and after it.
         groups: how many.
         x, w, y: addresses.
+        bias: address of [o] that is added, in the dtype that is read; 0 for none.
+        added: address of what is added besides, of the shape and dtype of y; 0 for none; with a bias only.
+        positive: whether y is then at least 0; with a bias only.
         workspace: as for `MatrixNode`.
         after: as for `KernelNode`.
         algorithm: as for `ProductNode`.
@@ -180,6 +183,9 @@ class ConvolutionNode:
     workspace: int
     after: tuple[int, ...] = ()
     algorithm: bytes = b""
+    bias: int = 0
+    added: int = 0
+    positive: bool = False
 
     @property
     def result(self) -> int:
@@ -194,12 +200,23 @@ class ConvolutionNode:
         given = [("x", x), ("w", w), ("y", y)]
         made = given.pop(self.result)
         read = " and ".join(f"{name} {shape}" for name, shape in given)
-        return f"library {self.function} of {read} to {made[0]} {made[1]} in {kind}"
+        ends = ["sum"] * bool(self.added) + ["bias"] * bool(self.bias)
+        ends += ["cut at 0"] * self.positive
+        call = f"library {self.function} of {read} to {made[0]} {made[1]} in {kind}"
+        return f"{call} with {', '.join(ends)}" if ends else call
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """All memory that it is given."""
-        return (self.x, self.w, self.y)
+        """All memory that it is given; 0 for none."""
+        return (self.x, self.w, self.y, self.bias, self.added)
+
+    @property
+    def bare(self) -> ConvolutionNode:
+        """The same without addresses but for 1 where there are some that may be none."""
+        return replace(
+            self, x=0, w=0, y=0, bias=int(bool(self.bias)), added=int(bool(self.added)), workspace=0,
+            after=(), algorithm=b"",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -217,6 +234,8 @@ class EventNode:
 
 # What a device's library for convolutions computes: `ConvolutionNode.function`.
 CONVOLUTIONS = frozenset({"fprop", "dgrad", "wgrad"})
+# and, of a step forward, what follows it as well
+FUSED_CONVOLUTIONS = CONVOLUTIONS | {"fprop_fused"}
 # Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
 LibraryNode = ProductNode | MatrixNode | ConvolutionNode
 GraphNode = KernelNode | LibraryNode | EventNode

@@ -12,6 +12,7 @@ from dataclasses import replace
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.formulas import compilable
 from magmadnn.compiler.lower.select import select
+from magmadnn.compiler.program.absorb import absorb
 from magmadnn.compiler.program.decompose import decompose
 from magmadnn.compiler.program.pipeline import BEFORE_FUSION
 from magmadnn.compiler.program.pipeline import Pass as ProgramPass
@@ -67,7 +68,8 @@ def _fuse_without_rounding(draft: Draft) -> Draft:
 # The passes in running order. Two more follow for each set of sizes that a plan is run with: `plan_memory`
 # (plan/memory.py) and the emission of machine code (llvm/, cuda/).
 _ON_PROGRAMS: tuple[Pass, ...] = tuple(map(on_program, (*BEFORE_FUSION, widen, recompute)))
-_DECOMPOSE = _ON_PROGRAMS[BEFORE_FUSION.index(decompose)]
+# those that depend on the target's libraries
+_BY_LIBRARIES = {_ON_PROGRAMS[BEFORE_FUSION.index(one)]: one for one in (decompose, absorb)}
 _ON_REGIONS: tuple[Pass, ...] = (fuse, fold, order, select)
 PASSES: tuple[Pass, ...] = (*_ON_PROGRAMS, *_ON_REGIONS)
 
@@ -76,7 +78,10 @@ def _passed(
     program: Program, check: bool, rounding: bool, libraries: frozenset[str], dump: Dump
 ) -> Draft:
     """What all passes make of a program; those over regions run once for programs that differ in sizes."""
-    ways = {_DECOMPOSE: on_program(functools.partial(decompose, libraries=libraries))}
+    ways = {
+        one: on_program(functools.partial(by, libraries=libraries))
+        for one, by in _BY_LIBRARIES.items()
+    }
     if not rounding:
         ways[fuse] = _fuse_without_rounding
     run = functools.partial(_run, check=check, ways=ways, dump=dump)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from magmadnn.compiler.dump import Dump
 from magmadnn.graph.program import Program
 
+from .absorb import absorb
 from .call_plan import Plan, plan_of
 from .decompose import decompose
 from .simplify import simplify
@@ -22,7 +23,7 @@ Pass = Callable[[Program], Program]
 # What stabilise and decompose make may repeat what is there, so simplify runs once more. What the reference
 # executor runs is not taken apart, so that errors and NaN are found at the op that was written.
 PASSES: tuple[Pass, ...] = (simplify, stabilise, simplify)
-BEFORE_FUSION: tuple[Pass, ...] = (simplify, stabilise, decompose, simplify)
+BEFORE_FUSION: tuple[Pass, ...] = (simplify, stabilise, decompose, simplify, absorb)
 
 
 def compile_program(program: Program, *, check: bool = False) -> Plan:

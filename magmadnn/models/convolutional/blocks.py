@@ -22,8 +22,10 @@ SMALL = 32  # pixels: up to here images go through the stem for small ones
 WeightsFile = str | os.PathLike[str] | None
 
 
-def image_input(network: str, input_shape: Sequence[int], least: int) -> Placeholder:
-    """The input for images.
+def image_input(
+    network: str, input_shape: Sequence[int], least: int, options: Mapping[str, Any]
+) -> Placeholder:
+    """The input for images, in the dtype that a model with these options computes in.
 
     Raises:
         ShapeError: if the shape is none of images, or these are too small for the network.
@@ -38,7 +40,9 @@ def image_input(network: str, input_shape: Sequence[int], least: int) -> Placeho
             f"{network}: needs images of at least {least} x {least}, got {shape[0]} x {shape[1]}: scale "
             "them up, or choose a smaller network"
         )
-    made: Placeholder = Input(shape)
+    made: Placeholder = Input(
+        shape, "float64" if options.get("precision") == "float64" else "float32"
+    )
     return made
 
 

@@ -76,7 +76,7 @@ def googlenet(
     """
     check_outputs("googlenet", outputs, dropout)
     small = is_small(input_shape)
-    inputs = image_input("googlenet", input_shape, 80 if aux else 8)
+    inputs = image_input("googlenet", input_shape, 80 if aux else 8, options)
     x: Operation = inputs
     x = _unit(x, 64, 3 if small else 7, "conv1", 1 if small else 2)
     x = x if small else _halved(x)
@@ -150,7 +150,7 @@ def densenet121(
         options: of `md.Model`.
     """
     check_outputs("densenet121", outputs)
-    inputs = image_input("densenet121", input_shape, 8)
+    inputs = image_input("densenet121", input_shape, 8, options)
     x: Operation = inputs
     names = ("features.conv0", "features.norm0")
     if is_small(input_shape):

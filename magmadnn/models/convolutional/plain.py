@@ -83,7 +83,7 @@ def alexnet(
     if normalization not in ways:
         raise UnknownNameError.of("alexnet: normalization", normalization, ways)
     small = is_small(input_shape)
-    inputs = image_input("alexnet", input_shape, 15 if small else 63)
+    inputs = image_input("alexnet", input_shape, 15 if small else 63, options)
     x: Operation = inputs
     first = (64, 5, 1, 2, 0.0) if small else (64, 11, 4, 2, 0.0)
     rest = ((192, 5, 1, 2, 1.0), (384, 3, 1, 1, 0.0), (256, 3, 1, 1, 1.0), (256, 3, 1, 1, 1.0))
@@ -129,7 +129,7 @@ def vgg16(
         options: of `md.Model`.
     """
     check_outputs("vgg16", outputs, dropout)
-    inputs = image_input("vgg16", input_shape, 32)
+    inputs = image_input("vgg16", input_shape, 32, options)
     x: Operation = inputs
     place = 0  # of torchvision's list, in which each ReLU and pooling counts
     for filters in _VGG16:

@@ -122,7 +122,7 @@ def _resnet(
     options: dict[str, Any],
 ) -> Model:
     check_outputs(network, outputs)
-    inputs = image_input(network, input_shape, 8)
+    inputs = image_input(network, input_shape, 8, options)
     x: Operation = inputs
     if is_small(input_shape):
         x = conv_norm(x, 64, 3, ("conv1", "bn1"), padding=1)
@@ -143,7 +143,7 @@ def _cifar(
     options: dict[str, Any],
 ) -> Model:
     check_outputs(network, outputs)
-    inputs = image_input(network, input_shape, 4)
+    inputs = image_input(network, input_shape, 4, options)
     x: Operation = inputs
     x = conv_norm(x, 16, 3, ("conv1", "bn1"), padding=1)
     x = _stages(x, (16, 32, 64), (n, n, n), False)

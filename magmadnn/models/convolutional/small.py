@@ -46,7 +46,7 @@ def lenet5(
         options: of `md.Model`: loss, optimizer, metrics, seed, ...
     """
     check_outputs("lenet5", outputs)
-    inputs = image_input("lenet5", input_shape, 12)
+    inputs = image_input("lenet5", input_shape, 12, options)
     x: Operation = inputs
     kernel = init.lecun_uniform()
     pool = {"average": AveragePooling2D, "max": MaxPooling2D}
@@ -83,7 +83,7 @@ def cnn_2d(
         options: of `md.Model`.
     """
     check_outputs("cnn_2d", outputs)
-    inputs = image_input("cnn_2d", input_shape, 16)
+    inputs = image_input("cnn_2d", input_shape, 16, options)
     x: Operation = inputs
     for name in ("conv1", "conv2"):
         x = Conv2D(32, 5, activation="relu", kernel_init=init.he_normal(), name=name)(x)
@@ -114,7 +114,7 @@ def cifar_cnn(
         options: of `md.Model`.
     """
     check_outputs("cifar_cnn", outputs, dropout)
-    inputs = image_input("cifar_cnn", input_shape, 4)
+    inputs = image_input("cifar_cnn", input_shape, 4, options)
     x: Operation = inputs
     kernel = init.he_normal()
     for number, filters in enumerate((32, 32, 64, 64), 1):

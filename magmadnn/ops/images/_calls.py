@@ -3,34 +3,40 @@
 The functions have cuDNN's names: fprop, dgrad (of inputs) and wgrad (of filters). Filters lie there as
 [o, *size, c / groups]. Where both operands have the digits of half precision the library gets halves; it sums
 in float32 and gives halves, as frameworks do in mixed precision. Images of few channels that are read with
-strides are gathered first: see `_gathering.py`.
+strides are gathered first: see `_gathering.py`. What follows a convolution may become part of its call: see
+`_epilogues.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.dim import Shape, Size, product
+from magmadnn.graph.dim import Size
 from magmadnn.graph.library_call import LibraryCall
-from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
-from magmadnn.graph.signature import Attributes, OpWords
-from magmadnn.graph.spec import Spec
 from magmadnn.ops.arithmetic import cast
 from magmadnn.ops.movement import transpose
 
 from . import _taps
+from ._epilogues import absorbed
 from ._gathering import gathering
-from .windows import Counts, counts_of_windows
+from ._library import (
+    DTYPES,
+    SETTINGS,
+    WHY,
+    by_numpy,
+    by_reference,
+    last,
+    narrow,
+    operations_of,
+    outputs_of,
+)
+from .windows import Counts
 
-_DTYPES = ("float32", "float64", "float16", "bfloat16")
-_HALVES = ("float16", "bfloat16")
-_SETTINGS = ("strides", "padding", "dilation", "groups")
 _MOST_AXES = 3  # of places
-_WHY = "calls of libraries are made after gradients are"
 
 
 # --- what other ops become ------------------------------------------------------------------------
@@ -65,11 +71,11 @@ def filters(x: Any, g: Any, **settled: Any) -> Any:
 
 def _called(op: Op, operands: tuple[Any, Any], **settled: Any) -> Any:
     dtype = np.result_type(*(x.dtype for x in operands))
-    if dtype.name not in _DTYPES or len(settled["strides"]) > _MOST_AXES:
+    if dtype.name not in DTYPES or len(settled["strides"]) > _MOST_AXES:
         return None
-    narrow = [_narrow(x) for x in operands]
-    if None not in narrow and narrow[0].dtype == narrow[1].dtype:
-        one, other = narrow
+    halves = [narrow(x) for x in operands]
+    if None not in halves and halves[0].dtype == halves[1].dtype:
+        one, other = halves
     else:
         one, other = (cast(x, dtype.name) if x.dtype != dtype else x for x in operands)
     if op is convolution_filters_whole:
@@ -77,19 +83,6 @@ def _called(op: Op, operands: tuple[Any, Any], **settled: Any) -> Any:
     else:
         made = op(one, _moved(other, first=True), **settled)
     return cast(made, dtype.name) if made.dtype != dtype else made
-
-
-def _narrow(x: Node) -> Any:
-    """Halves that a value was made of without a change; None where it was not."""
-    if x.dtype.name in _HALVES:
-        return x
-    if not isinstance(x.op, Op) or len(x.inputs) != 1:
-        return None
-    if x.op.kind is OpKind.MOVEMENT:
-        inner = _narrow(x.inputs[0])
-        return None if inner is None else x.op(inner, **x.attributes)
-    is_cast = x.op is cast and x.dtype == np.float32
-    return x.inputs[0] if is_cast and x.inputs[0].dtype.name in _HALVES else None
 
 
 def _moved(w: Any, *, first: bool) -> Any:
@@ -101,34 +94,16 @@ def _moved(w: Any, *, first: bool) -> Any:
 # --- the ops --------------------------------------------------------------------------------------
 
 
-def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
-    x, w = (spec.shape for spec in specs)
-    return (x[0], *counts_of_windows(x[1:-1], w[1:-1], attributes), w[0])
-
-
-def _last(w: Array) -> Array:
-    return np.moveaxis(w, 0, -1)
-
-
-def _numpy(x: Array, w: Array, **settled: Any) -> Array:
-    return _taps.convolution(x, _last(w), **settled)
-
-
 def _inputs_numpy(g: Array, w: Array, **settled: Any) -> Array:
-    return _taps.inputs(g, _last(w), **settled)
+    return _taps.inputs(g, last(w), **settled)
 
 
 def _filters_numpy(x: Array, g: Array, **settled: Any) -> Array:
     return np.moveaxis(_taps.filters(x, g, **settled), -1, 0)
 
 
-def _reference(x: Array, w: Array, **settled: Any) -> Array:
-    counts = counts_of_windows(x.shape[1:-1], w.shape[1:-1], settled)
-    return _taps.reference(x, _last(w), counts, **settled)
-
-
 def _inputs_reference(g: Array, w: Array, places: Counts, **settled: Any) -> Array:
-    return _taps.inputs_reference(g, _last(w), places, **settled)
+    return _taps.inputs_reference(g, last(w), places, **settled)
 
 
 def _filters_reference(x: Array, g: Array, size: Counts, **settled: Any) -> Array:
@@ -158,11 +133,6 @@ def _filters_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(2, 5, 5, 3), draw(2, 2, 5, 3)), {"size": (3, 3), **_DEPTHWISE})
 
 
-def _operations(outputs: Shape, filters: Shape) -> Size:
-    """A product and a sum for each output and element of a filter."""
-    return product((2, *outputs, *filters[1:]))
-
-
 def _op(
     function: str,
     args: tuple[str, str],
@@ -172,17 +142,17 @@ def _op(
     **parts: Any,
 ) -> Op:
     """One of the three, by the name of the function; `more` is an attribute that it has besides."""
-    attributes = (more, *_SETTINGS) if more else _SETTINGS
+    attributes = (more, *SETTINGS) if more else SETTINGS
     return Op(
         args=args,
         formula=formula,
         kind=OpKind.LIBRARY,
         dtypes=promote,
-        vjp=NoGradient(why=_WHY),
+        vjp=NoGradient(why=WHY),
         attributes=dict.fromkeys(attributes, REQUIRED),
         contracts="add",
         library=LibraryCall(
-            function, settings=_SETTINGS, dtypes=_DTYPES, whole=True, operations=operations
+            function, settings=SETTINGS, dtypes=DTYPES, whole=True, operations=operations
         ),
         **parts,
     )
@@ -192,19 +162,20 @@ convolution_whole = _op(
     "fprop",
     ("x", "w"),
     "the convolution of x [n, *places, c] with w [o, *size, c / groups]",
-    lambda y, x, w: _operations(y, w),
+    lambda y, x, w: operations_of(y, w),
     name="_convolution_whole",
-    shapes=_shapes,
-    numpy=_numpy,
-    reference=_reference,
+    shapes=outputs_of,
+    numpy=by_numpy,
+    reference=by_reference,
     samples=_samples,
+    absorbs={"fprop_fused": absorbed},
 )
 
 convolution_inputs_whole = _op(
     "dgrad",
     ("g", "w"),
     "the transpose of the convolution with w [o, *size, c / groups], of outputs g",
-    lambda x, g, w: _operations(g, w),
+    lambda x, g, w: operations_of(g, w),
     "places",
     name="_convolution_inputs_whole",
     shapes=lambda words, specs, attributes: (
@@ -221,7 +192,7 @@ convolution_filters_whole = _op(
     "wgrad",
     ("x", "g"),
     "for each filter, tap and input the sum over windows of x times g: [o, *size, c / groups]",
-    lambda w, x, g: _operations(g, w),
+    lambda w, x, g: operations_of(g, w),
     "size",
     name="_convolution_filters_whole",
     shapes=lambda words, specs, attributes: (

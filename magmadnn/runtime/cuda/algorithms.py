@@ -168,8 +168,13 @@ def _convolution_on_noise(
     ]
     room = max(engine.workspace(replace(node, algorithm=p)) for p in proposals)
     held.append(MemoryManager(max(room, 1), np.uint8, Kind.DEVICE, device))
-    x, w, y, workspace = (block.device_pointer(write=True) for block in held)
-    return replace(node, x=x, w=w, y=y, workspace=workspace), held
+    if node.bias:
+        held.append(_noise(device, node.shapes[node.result][-1], node.dtype))
+    if node.added:
+        held.append(_noise(device, math.prod(node.shapes[node.result]), node.stored))
+    x, w, y, workspace, *others = (block.device_pointer(write=True) for block in held)
+    bias, added = (*others, 0, 0)[:2]
+    return replace(node, x=x, w=w, y=y, workspace=workspace, bias=bias, added=added), held
 
 
 def _noise(device: int, count: int, dtype: str) -> MemoryManager:

@@ -217,6 +217,8 @@ class Fit:
     def look_at_memory(self) -> None:
         """Refuse batches of a size that is new, if a step with them has no room.
 
+        A last batch that is smaller is planned here too, so that no step of the epoch waits for that.
+
         Raises:
             OutOfMemoryError: naming the largest size that has.
         """
@@ -225,7 +227,10 @@ class Fit:
         if size not in self._fitting:
             weights = None if sample.weights is None else sample.weights[:1]
             one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
-            self.step.check_memory("fit", feeds_for(self.model, self.objective, one), size)
+            feeds = feeds_for(self.model, self.objective, one)
+            self.step.check_memory("fit", feeds, size)
+            if rows is not None and rows % size:
+                self.step.prepare(feeds, rows % size)
             self._fitting.add(size)
 
     def _tell_place(self) -> None:

@@ -286,7 +286,7 @@ def convolve(node: ConvolutionNode) -> None:
     ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
     arrays = [
         _packed(at, shape, node.dtype)
-        for at, shape in zip(node.addresses, node.shapes, strict=True)
+        for at, shape in zip(node.addresses[:3], node.shapes, strict=True)
     ]
     goal = arrays[node.result] = _packed(
         node.addresses[node.result], node.shapes[node.result], node.stored
@@ -321,6 +321,14 @@ def convolve(node: ConvolutionNode) -> None:
         slice(a, a + n) for n, (a, _) in zip(node.shapes[0][1:-1], node.padding, strict=True)
     )
     made = (whole[(slice(None), *inside)], filters, outs)[node.result]
+    made = made.reshape(goal.shape)
+    if node.added:
+        made = made + _packed(node.added, goal.shape, node.stored).astype(wide)
+    if node.bias:
+        made = made + _packed(node.bias, goal.shape[-1:], node.dtype).astype(wide)
+    if node.positive:
+        assert node.bias
+        made = np.maximum(made, 0)
     assert axes == len(node.padding) == len(node.dilation)
     goal[...] = made.reshape(goal.shape)
 

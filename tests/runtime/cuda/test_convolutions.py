@@ -299,6 +299,29 @@ def test_training_takes_the_reference_s_steps(device: str, precision: str, data:
 
 
 @needs_compiler
+def test_a_smaller_last_batch_is_planned_before_the_first_step(data: Any) -> None:
+    """With its graph and the library's algorithms: none of them is asked for once steps run."""
+    seen: list[bool] = []
+
+    class Looks(md.callbacks.Callback):
+        def on_batch_end(self, fit: Any) -> None:
+            runner = fit.step._executable.cuda
+            seen.append(runner.has_run({"batch": 6}))
+            if len(seen) == 1:
+                asked.clear()
+
+    asked: list[Any] = []
+    known = Emulator.algorithms
+    with pytest.MonkeyPatch.context() as patch, emulated_device(functions=CONVOLUTIONS):
+        patch.setattr(
+            Emulator, "algorithms",
+            lambda self, node, most=1: asked.append(node) or known(self, node, most),
+        )  # fmt: skip
+        network(device="cuda").fit(*data, batch_size=8, epochs=1, verbose=0, callbacks=[Looks()])
+    assert seen and all(seen) and not [n for n in asked if isinstance(n, ConvolutionNode)]
+
+
+@needs_compiler
 def test_calls_that_want_more_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = PRODUCT_WORKSPACE + 8
     monkeypatch.setattr(Emulator, "workspace", lambda self, node: wanted)

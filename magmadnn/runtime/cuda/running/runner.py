@@ -56,6 +56,10 @@ class Instance:
         self._limits: tuple[tuple[int, ...], Limits, Graph] | None = None
         self._fresh = [(t, v) for t, v in plan.program.updates if v not in plan.in_place]
 
+    def prepare(self) -> None:
+        """Compile, choose algorithms and make graphs now, in place of at the first run."""
+        self._prepare(self.layout.begin())
+
     def _prepare(self, addresses: tuple[int, ...]) -> None:
         """Graphs and calls in order; anew where a variable has moved."""
         if addresses == self._addresses:
