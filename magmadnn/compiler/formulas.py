@@ -22,6 +22,7 @@ from .promotion import Part, promoted
 
 _SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
 _COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}  # of primitives
 _COMPUTED = frozenset(map(as_dtype, DTYPES))
 _CONVERSIONS = {
     (as_dtype(source), as_dtype(goal))
@@ -144,12 +145,11 @@ def is_sum(node: Node) -> bool:
 
 
 def combines(node: Node) -> str | None:
-    """Which of add, subtract and multiply a pointwise node does with its two operands, in their order."""
+    """How a pointwise node combines its two operands, in their order: "+", "-" or "*"; None for otherwise."""
     if not is_pointwise(node) or len(node.inputs) != 2:
         return None
     name, *args = _raw(node)
-    plain = args == [("argument", 0), ("argument", 1)]
-    return name if plain and name in ("add", "subtract", "multiply") else None
+    return _SIGNS.get(name) if args == [("argument", 0), ("argument", 1)] else None
 
 
 def cuts_at_zero(node: Node) -> bool:

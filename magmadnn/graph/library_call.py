@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .dim import Size
-
-if TYPE_CHECKING:
-    from .node import Node
 
 
 @dataclass(frozen=True)
@@ -42,19 +38,3 @@ class LibraryCall:
     dtypes: tuple[str, ...] = ("float32", "float64")
     whole: bool = False
     operations: Callable[..., Size] = lambda result, *operands: 0
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What is done to each element of a result y [..., k]: `max(y * scale + added + shift, 0)`.
-
-    Attributes:
-        scale, shift: vectors [k]; None for none.
-        added: of the shape of the result; None for none.
-        positive: whether what is negative becomes 0.
-    """
-
-    scale: Node | None = None
-    shift: Node | None = None
-    added: Node | None = None
-    positive: bool = False

@@ -128,7 +128,7 @@ class Op:
             place of `decompose` where the target has one; gives None for operands that it does not take.
         library: the function that computes it, for ops of kind `LIBRARY`.
         absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
-            the node with an `Epilogue` (`library_call.py`), None where the function does not take it.
+            the node with an `Epilogue` (`epilogue.py`), None where the function does not take it.
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.

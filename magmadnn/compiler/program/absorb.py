@@ -13,17 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import takewhile
 from typing import Any
 
 from magmadnn.compiler.formulas import combines, cuts_at_zero, is_pointwise, widens
+from magmadnn.graph.epilogue import Epilogue
 from magmadnn.graph.gradient import parts
-from magmadnn.graph.library_call import Epilogue
 from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 
 from .simplify import simplify
+
+
+class _Does(Enum):
+    """What a step does to a result."""
+
+    WIDENS = "halves become float32"
+    RAISES = "a vector is added"
+    LOWERS = "a vector is subtracted"
+    SCALES = "it is multiplied by a vector"
+    JOINS = "another result is added"
+    CUTS = "what is negative becomes 0"
+
+
+_WITH_VECTORS = {"+": _Does.RAISES, "-": _Does.LOWERS, "*": _Does.SCALES}
 
 
 @dataclass(frozen=True)
@@ -32,12 +47,12 @@ class _Step:
 
     Attributes:
         node: which.
-        does: "widen", "add", "subtract" or "multiply" a vector, "sum" with another result, "cut" at 0.
+        does: what.
         other: the vector or the other result.
     """
 
     node: Node
-    does: str
+    does: _Does
     other: Node | None = None
 
 
@@ -91,7 +106,7 @@ def _before(claimed: set[Node], steps: list[_Step]) -> list[_Step]:
 
 def _with_vectors(first: Node, steps: list[_Step], make: Any) -> tuple[Node, Node]:
     """The last value that is made of a call by vectors only, and what computes it in one call."""
-    some = list(takewhile(lambda step: step.does not in ("sum", "cut"), steps))
+    some = list(takewhile(lambda step: step.does not in (_Does.JOINS, _Does.CUTS), steps))
     made = make(first, _epilogue(some)) if some else None
     return (some[-1].node, made) if made is not None else (first, first)
 
@@ -117,15 +132,15 @@ def _accepted(
 
 def _steps(first: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) -> Iterator[_Step]:
     """What is done to a result, one after the other."""
-    at, done = first, ""
-    while at not in roots and len(readers.get(at, ())) == 1 and done != "cut":
+    at, done = first, _Does.WIDENS
+    while at not in roots and len(readers.get(at, ())) == 1 and done != _Does.CUTS:
         (reader,) = readers[at]
         step = _step(reader, at)
         if step is None:
             return
-        if (step.does == "widen") != (at is first and widens(reader)):
+        if (step.does == _Does.WIDENS) != (at is first and widens(reader)):
             return
-        if done == "sum" and step.does != "cut":
+        if done == _Does.JOINS and step.does != _Does.CUTS:
             return
         yield step
         at, done = reader, step.does
@@ -133,31 +148,31 @@ def _steps(first: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) ->
 
 def _step(node: Node, at: Node) -> _Step | None:
     if widens(node):
-        return _Step(node, "widen")
+        return _Step(node, _Does.WIDENS)
     if node.shape != at.shape or node.dtype != at.dtype:
         return None
     if cuts_at_zero(node):
-        return _Step(node, "cut")
+        return _Step(node, _Does.CUTS)
     does = combines(node)
     if does is None or node.inputs[0] is node.inputs[1]:
         return None
     other = node.inputs[node.inputs[0] is at]
-    if does == "subtract" and other is not node.inputs[1]:
+    if does == "-" and other is not node.inputs[1]:
         return None
     *ones, last = other.shape or (0,)
     if last == at.shape[-1] and all(n == 1 for n in ones):
-        return _Step(node, does, other) if other.dtype == at.dtype else None
-    if does == "add" and other.spec == at.spec:
-        return _Step(node, "sum", other)
+        return _Step(node, _WITH_VECTORS[does], other) if other.dtype == at.dtype else None
+    if does == "+" and other.spec == at.spec:
+        return _Step(node, _Does.JOINS, other)
     return None
 
 
 def _pays(steps: list[_Step], readers: Mapping[Node, list[Node]], claimed: set[Node]) -> bool:
     """Whether a pass over memory is saved."""
-    if any(step.does in ("sum", "cut") for step in steps):
+    if any(step.does in (_Does.JOINS, _Does.CUTS) for step in steps):
         return True
     behind = readers.get(steps[-1].node, [])
-    vectors = [step for step in steps if step.does != "widen"]
+    vectors = [step for step in steps if step.does != _Does.WIDENS]
     return bool(vectors) and all(n in claimed or not is_pointwise(n) for n in behind)
 
 
@@ -170,19 +185,19 @@ def _epilogue(steps: list[_Step], new: Mapping[Node, Node] | None = None) -> Epi
     return done
 
 
-def _with(done: Epilogue, does: str, other: Node | None) -> Epilogue:
-    if does == "cut":
+def _with(done: Epilogue, does: _Does, other: Node | None) -> Epilogue:
+    if does == _Does.CUTS:
         return replace(done, positive=True)
-    if does == "sum":
+    if does == _Does.JOINS:
         return replace(done, added=other)
-    if does == "widen" or other is None:
+    if does == _Does.WIDENS or other is None:
         return done
     vector = parts().reshape(other, other.shape[-1:])
-    if does == "multiply":
+    if does == _Does.SCALES:
         shift = None if done.shift is None else done.shift * vector
         return replace(
             done, scale=vector if done.scale is None else done.scale * vector, shift=shift
         )
     if done.shift is None:
-        return replace(done, shift=-vector if does == "subtract" else vector)
-    return replace(done, shift=done.shift - vector if does == "subtract" else done.shift + vector)
+        return replace(done, shift=-vector if does == _Does.LOWERS else vector)
+    return replace(done, shift=done.shift - vector if does == _Does.LOWERS else done.shift + vector)

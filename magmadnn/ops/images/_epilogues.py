@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.library_call import Epilogue, LibraryCall
+from magmadnn.graph.epilogue import Epilogue
+from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.node import Node, constant
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
 from magmadnn.graph.spec import is_floating
@@ -74,7 +75,7 @@ def _unrounded(w: Node, wide: str) -> Any:
 
 
 def _ended(x: Array, w: Array, positive: bool, others: tuple[Array, ...], settled: Any) -> Array:
-    """The convolution of halves in float32, as the library sums; of integers wide enough; and what follows."""
+    """The convolution of halves in float32, as the library sums, of integers wide enough; what follows."""
     if x.dtype.itemsize < 4:
         wide = np.float32 if is_floating(x.dtype) else np.int64
         x, w = x.astype(wide), w.astype(wide)
