@@ -1,19 +1,19 @@
 """The engines of cuDNN for layers of networks: time of each, and whether its results are right.
 
-python -m benchmarks.gpu.convolution_engines times|check [FILE.txt]
+python -m benchmarks.gpu.convolution_engines times|check|fused [FILE.txt]
 
 `times` runs every fit engine on layers of LeNet-5, AlexNet and ResNet-50 at their full batch: the first one
 and the fastest. `check` runs all engines that give the same bits in every run on smaller batches, as they
-are and as a graph, with equal and unequal padding, and prints those that are far from PyTorch's result in
-float64. A file gets all numbers. Data are random; memory that is written, and workspaces, hold other
-numbers before.
+are and as a graph, with equal and unequal padding, steps forward also with a sum, a bias and ReLU behind
+them, and prints those that are far from PyTorch's result in float64; `fused` runs these steps forward alone.
+A file gets all numbers. Data are random; memory that is written, and workspaces, hold other numbers before.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ LAYERS = [
 CHECKED = (0, 1, 2, 3, 5, 7, 9, 11, 13)
 MOST = 10  # engines of a layer
 TOLERANCE = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
+ALL = (*sorted(CONVOLUTIONS), "fprop with what follows")
 TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 STREAM = cupy.cuda.Stream(non_blocking=True)
@@ -75,22 +76,26 @@ def node_of(
 
 
 def tensors(node: ConvolutionNode) -> list[torch.Tensor]:
-    """Random x, w and y."""
+    """Random x, w and y, and bias and what is added where there are some."""
     torch.manual_seed(1)
+    shapes = [*node.shapes]
+    if node.bias:
+        shapes += [node.shapes[2][-1:], node.shapes[2]]
     dtype = TORCH[node.dtype]
-    return [torch.randn(s, device="cuda", dtype=torch.float32).to(dtype) for s in node.shapes]
+    return [torch.randn(s, device="cuda", dtype=torch.float32).to(dtype) for s in shapes]
 
 
 def reference(node: ConvolutionNode, given: list[torch.Tensor]) -> torch.Tensor:
     """The result by PyTorch in float64."""
-    x, w, y = (t.double().permute(0, 3, 1, 2) for t in given)
+    x, w, y = (t.double().permute(0, 3, 1, 2) for t in given[:3])
     (top, bottom), (left, right) = node.padding
     x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
     padded = torch.nn.functional.pad(x, (left, right, top, bottom))
     made = torch.nn.functional.conv2d(padded, w, stride=node.strides)
     if node.function != "fprop":
         made = torch.autograd.grad(made, x if node.function == "dgrad" else w, y)[0]
-    return made.detach().permute(0, 2, 3, 1)
+    made = made.detach().permute(0, 2, 3, 1)
+    return torch.relu(made + given[4].double() + given[3].double()) if node.bias else made
 
 
 def ways(calls: _cudnn.Convolutions, node: ConvolutionNode) -> Iterator[tuple[int, Any]]:
@@ -107,9 +112,10 @@ def run(
     calls: _cudnn.Convolutions, node: ConvolutionNode, plan: Any, given: Any, room: Any
 ) -> None:
     """Give the stream one convolution by a plan."""
-    calls._plans[node] = {b"": plan}
-    x, w, y = (t.data_ptr() for t in given)
-    calls.call(replace(node, x=x, w=w, y=y, workspace=room.data_ptr()))
+    calls._plans[node.bare] = {b"": plan}
+    x, w, y, *more = (t.data_ptr() for t in given)
+    bias, added = (*more, 0, 0)[:2]
+    calls.call(replace(node, x=x, w=w, y=y, workspace=room.data_ptr(), bias=bias, added=added))
 
 
 def times() -> None:
@@ -145,7 +151,12 @@ def times() -> None:
         print(line, flush=True)
 
 
-def check() -> None:
+def fused() -> None:
+    """Errors of engines of steps forward with what follows them."""
+    check(("fprop",), fused=True)
+
+
+def check(functions: Sequence[str] = ALL, fused: bool = False) -> None:
     """Errors of engines."""
     calls, wrong = opened(), {}
     _cudnn._WRONG = {}
@@ -154,12 +165,16 @@ def check() -> None:
         small = (*layer[:6], max(layer[6] // 16, 16), layer[7])
         for more in (0, 1):
             for dtype, tensor_float in kinds:
-                for function in sorted(CONVOLUTIONS):
-                    node = node_of(function, small, dtype, tensor_float, more)
+                for function in functions:
+                    node = node_of(function.partition(" ")[0], small, dtype, tensor_float, more)
+                    if fused or " " in function:
+                        node = replace(node, bias=1, added=1, positive=True)
                     given = tensors(node)
                     exact = reference(node, given)
                     limit = TOLERANCE["tf32" if dtype == "float32" and tensor_float else dtype]
-                    for number, plan in ways(calls, node):
+                    plans = list(ways(calls, node))
+                    LINES.append(f"{len(plans)} engines of {node.title}")
+                    for number, plan in plans:
                         for error, how in errors(calls, node, plan, given, exact):
                             LINES.append(
                                 f"{error:.2e} {how} engine {number} {node.title} {node.padding}"
@@ -167,7 +182,8 @@ def check() -> None:
                             if not error < limit:
                                 key = (function, number, dtype, tensor_float, more, how)
                                 wrong[key] = max(wrong.get(key, 0), error)
-    print(len(LINES), "runs; wrong:", wrong or "none", flush=True)
+    none = sum(line.startswith("0 engines") for line in LINES)
+    print(len(LINES), f"lines, {none} without an engine; wrong:", wrong or "none", flush=True)
 
 
 def errors(
@@ -195,6 +211,6 @@ def errors(
 
 if __name__ == "__main__":
     what, *files = sys.argv[1:]
-    {"times": times, "check": check}[what]()
+    {"times": times, "check": check, "fused": fused}[what]()
     for file in files:
         Path(file).write_text("\n".join(LINES) + "\n")

@@ -4,8 +4,8 @@ python -m benchmarks.gpu.convolutional fit lenet5 28 1 128 tf32 [products] [PROF
 python -m benchmarks.gpu.convolutional torch resnet50 224 3 256 bf16 [compiled]
 
 `fit` prints microseconds of a step with data on the device, `products` without cuDNN, and writes a profile;
-`torch` the same of torchvision's network, channels last, in autocast. Data are random, times the least of
-three.
+`torch` the same of the network as torchvision builds it, channels last, in autocast (bf16) or TF32. Data are
+random, times the least of three.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def fit(name: str, size: int, channels: int, batch: int, precision: str, *more: 
 def torch_fit(name: str, size: int, channels: int, batch: int, precision: str, *more: str) -> None:
     """Time the same steps in PyTorch."""
     import torch
-    import torchvision
 
     torch.backends.cudnn.benchmark = True
-    made = getattr(torchvision.models, name)().cuda().to(memory_format=torch.channels_last)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    made = _torch_network(name).cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(made.parameters(), 0.01, momentum=0.9)
     x = torch.rand(batch, channels, size, size, device="cuda")
     x = x.to(memory_format=torch.channels_last)
-    y = torch.randint(0, 1000, (batch,), device="cuda")
+    y = torch.randint(0, 1000 if size > 100 else 10, (batch,), device="cuda")
 
     def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             loss = torch.nn.functional.cross_entropy(made(x), y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -98,6 +98,27 @@ def torch_fit(name: str, size: int, channels: int, batch: int, precision: str, *
     title = " ".join(["torch", name, str(batch), precision, *more])
     print(f"{title}: {1e6 * each:.1f} us a step, {batch / each:.0f} images/s", end="; ")
     print(f"first steps {first:.1f} s, peak {peak:.1f} GiB", flush=True)
+
+
+def _torch_network(name: str) -> Any:
+    """The network for 1000 classes; LeNet-5 for 10. torchvision need not be there."""
+    from torch import nn
+
+    from benchmarks.oracles import torchvision_networks as networks
+    from benchmarks.oracles.zoo_training_torch import LeNet5
+
+    if name == "lenet5":
+        return LeNet5()
+    if name == "alexnet":
+        made = networks.alexnet(1000)
+        made.classifier[1] = nn.Linear(256 * 36, 4096)
+        return made
+    makers = {
+        "resnet18": lambda: networks.ResNet([2, 2, 2, 2], False, 1000),
+        "resnet50": lambda: networks.ResNet([3, 4, 6, 3], True, 1000),
+        "googlenet": lambda: networks.GoogLeNet(1000),
+    }
+    return makers[name]()
 
 
 if __name__ == "__main__":
