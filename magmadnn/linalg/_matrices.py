@@ -7,13 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, NumericError, ShapeError
 from magmadnn.graph.dim import Size
 from magmadnn.graph.node import Node, places
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
-from magmadnn.ops import broadcast_to, cast, expand_dims, greater, greater_equal, less_equal, where
+from magmadnn.ops import (
+    broadcast_to,
+    cast,
+    equal,
+    expand_dims,
+    greater,
+    greater_equal,
+    less_equal,
+    swapaxes,
+    where,
+)
+from magmadnn.ops import sum as sum_
 
 _COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -55,6 +66,54 @@ def truth_values(words: OpWords, specs: Sequence[Spec], **attributes: Any) -> At
 def matrix_name(operand: str, index: tuple[Any, ...]) -> str:
     """A matrix of a stack, as Python writes it: `a[2, 0]`; `a` where there is no stack."""
     return f"{operand}[{', '.join(str(int(i)) for i in index)}]" if index else operand
+
+
+def refuse_unless_finite(name: str, operand: str, matrices: Array) -> None:
+    """Refuse NaN and infinity, which libraries loop over or hide.
+
+    Raises:
+        NumericError: naming the first matrix that holds one.
+    """
+    bad = ~np.isfinite(matrices)
+    if bad.any():
+        *index, row, column = np.argwhere(bad)[0]
+        raise NumericError(
+            f"{name}: {matrix_name(operand, tuple(index))} holds {matrices[(*index, row, column)]} at "
+            f"[{row}, {column}]; give finite numbers"
+        )
+
+
+def diagonal(x: Any) -> Any:
+    """The diagonals of the node's matrices, [..., k]."""
+    rows, columns = x.shape[-2:]
+    k = smaller(rows, columns)
+    square = x[..., :k, :k]
+    kept = equal(*_places(square))
+    return sum_(where(kept, square, 0), axis=-1)
+
+
+def with_diagonal(x: Any) -> Any:
+    """Matrices [..., k, k] with the node's numbers on their diagonals, zeros elsewhere."""
+    wide = expand_dims(x, -1)
+    k = x.shape[-1]
+    rows, columns = expand_dims(places(k), 1), expand_dims(places(k), 0)
+    return where(equal(rows, columns), wide, 0)
+
+
+def transposed(x: Any) -> Any:
+    """The matrices turned."""
+    return swapaxes(x, -1, -2)
+
+
+def smaller(one: Size, other: Size) -> Any:
+    """The smaller of two sizes, which must be known unless they are equal."""
+    if one == other:
+        return one
+    if isinstance(one, int) and isinstance(other, int):
+        return min(one, other)
+    raise ShapeError(
+        f"linalg: which of the sizes {one} and {other} is smaller must be known before; give numbers"
+    )
 
 
 def triangle(x: Any, lower: bool = True) -> Any:

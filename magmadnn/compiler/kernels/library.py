@@ -8,6 +8,7 @@ from typing import Any
 from .moves import FAULTS
 
 FUNCTION = "function"  # the slot of the function's address
+WORKSPACE = "workspace"  # the slot of memory that the call works in
 Setting = tuple[str, Any]  # the name of an attribute, and its value
 
 
@@ -17,8 +18,9 @@ class Library:
 
     Slots: `row0, row1`, the part of the stack; `rows, columns`, sizes of a matrix of the result; `x0`, `x1`
     and so on: operands, packed, with `x0_step`, ...: elements from one matrix to the next, 0 for one that
-    serves all; `result`, packed; `function`, an address, for targets that call one; `faults`, a word that is
-    set where the function finds something wrong.
+    serves all; `height, width`, sizes of a matrix of the first operand; `result`, packed; `function` and
+    `workspace`, addresses, for targets that need them; `faults`, a word that is set where the function finds
+    something wrong.
 
     Attributes:
         function: name in the tables of targets (`graph/library_call.py`).
@@ -36,7 +38,8 @@ class Library:
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
         operands = (name for k in range(self.operands) for name in (f"x{k}", f"x{k}_step"))
-        return ("row0", "row1", "rows", "columns", *operands, "result", FUNCTION, FAULTS)
+        sizes = ("row0", "row1", "rows", "columns", "height", "width")
+        return (*sizes, *operands, "result", FUNCTION, WORKSPACE, FAULTS)
 
 
 @dataclass(frozen=True)

@@ -332,7 +332,14 @@ def _lower_library(node: Node) -> Lowered:
         (f"{slot}_step", 0 if all(n == 1 for n in x.shape[:-2]) else product(x.shape[-2:]))
         for slot, x in operands
     )
-    numbers = (("rows", node.shape[-2]), ("columns", node.shape[-1]), *steps)
+    height, width = node.inputs[0].shape[-2:]
+    sizes = (
+        ("rows", node.shape[-2]),
+        ("columns", node.shape[-1]),
+        ("height", height),
+        ("width", width),
+    )
+    numbers = (*sizes, *steps)
     return Lowered(kernel, reads, (("result", node, FULL),), numbers)
 
 

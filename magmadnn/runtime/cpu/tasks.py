@@ -20,7 +20,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.kernels.library import FUNCTION, Library
+from magmadnn.compiler.kernels.library import FUNCTION, WORKSPACE, Library
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.llvm.driver.driver import Task
@@ -28,6 +28,7 @@ from magmadnn.compiler.llvm.gemm.cuts import for_joined_rows
 from magmadnn.compiler.llvm.gemm.gemm import gemm_used_bytes, tile_for
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
+from magmadnn.compiler.llvm.library.calls import workspace_bytes
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower.nontemporal import streaming
@@ -285,7 +286,7 @@ class Tasks:
         values = self._values[work]
         values[FAULTS] = self.faults.ctypes.data
         if isinstance(lowered.kernel, Library):
-            values[FUNCTION] = function_of(lowered.kernel) or 0
+            return self._calls_of(work, lowered.kernel, loaded)
         holds: tuple[Array, ...] = (self.faults,)
         if work.region.kind is RegionKind.MOVE:
             holds = self._boxes(work.region.nodes[0], values)
@@ -308,6 +309,19 @@ class Tasks:
             found = untried(product, lowered, self.arrays, [task for _, task in made])
             self._untried += [found] if tuner().wants(found) else []
         self.work_of |= {id(task): work for _, task in made}
+        return made
+
+    def _calls_of(self, work: Work, kernel: Library, loaded: Loaded) -> list[tuple[float, Task]]:
+        """The tasks of a step that calls a library, each with a workspace where the function wants one."""
+        values = {**self._values[work], FUNCTION: function_of(kernel) or 0}
+        nbytes, made = workspace_bytes(kernel, values), []
+        for cost, part in self._parts(work):
+            room = scratch(nbytes) if nbytes else self.faults
+            values[WORKSPACE] = room.ctypes.data
+            holds = (self.faults, room)
+            task = self._task(loaded, self._lowered[work], {**values, **part}, holds)
+            self.work_of[id(task)] = work
+            made.append((cost, task))
         return made
 
     def _join(self, work: Work, blocks: RowBlocks) -> None:

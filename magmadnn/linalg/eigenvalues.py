@@ -1,0 +1,169 @@
+"""Eigenvalues and eigenvectors of symmetric matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, NumericError
+from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.signature import Attributes, OpWords, by_signature
+from magmadnn.graph.stacking import last_axes
+from magmadnn.ops import abs as abs_
+from magmadnn.ops import expand_dims, less_equal, matmul, reciprocal, where
+from magmadnn.ops import max as max_
+
+from ._matrices import (
+    as_stacks,
+    computed,
+    half_lower,
+    refuse_unless_finite,
+    transposed,
+    truth_values,
+    with_diagonal,
+)  # fmt: skip
+from ._operands import EighResult, operand
+
+
+def _shapes(words: OpWords, specs: Any, attributes: Attributes) -> Any:
+    """[..., n + 1, n]: eigenvalues, and below them eigenvectors as rows; or eigenvalues alone."""
+    *leading, n, _ = by_signature("... n n -> ... n n")(words, specs, attributes)
+    return (*leading, n + 1 if attributes["vectors"] else 1, n)
+
+
+def _numpy(a: Array, lower: bool, vectors: bool) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("eigh", "a", np.tril(a) if lower else np.triu(a))
+    try:
+        if not vectors:
+            return np.asarray(np.linalg.eigvalsh(a, "L" if lower else "U"))[..., None, :]
+        values, columns = np.linalg.eigh(a, "L" if lower else "U")
+    except np.linalg.LinAlgError:
+        raise NumericError(
+            "eigh: the eigenvalues of a did not converge; scale it, or look for numbers near the largest"
+        ) from None
+    return np.concatenate([values[..., None, :], np.swapaxes(columns, -1, -2)], -2)
+
+
+def _vjp(g: Any, y: Any, a: Any, lower: bool, vectors: bool) -> Any:
+    """V (diag(dw) + F o V^T dV) V^T, with F_ij = 1 / (w_j - w_i), and 0 for equal eigenvalues.
+
+    As in Giles, An extended collection of matrix derivative results, 2008, section 3.1; of the triangle that
+    is read. Eigenvectors of equal eigenvalues are any basis of a space: what depends on that space, and on
+    these alike, gets its gradient; anything else has none there, and gets what a 0 makes of it.
+    """
+    if not vectors:
+        whole = symmetric_eigen(a, lower=lower, vectors=True)
+        columns = transposed(whole[..., 1:, :])
+        inner = with_diagonal(g[..., 0, :])
+    else:
+        values, columns = y[..., 0, :], transposed(y[..., 1:, :])
+        turned = matmul(transposed(columns), transposed(g[..., 1:, :]))
+        inner = with_diagonal(g[..., 0, :]) + inverse_gaps(values) * turned
+    dense = matmul(matmul(columns, inner), transposed(columns))
+    both = half_lower(dense + transposed(dense))
+    return both if lower else transposed(both)
+
+
+def inverse_gaps(values: Any) -> Any:
+    """1 / (v_j - v_i), 0 where the two are equal to rounding: n eps times the largest."""
+    n = values.shape[-1]
+    gaps = expand_dims(values, -2) - expand_dims(values, -1)
+    least = 4 * np.finfo(values.dtype).eps * n
+    largest = expand_dims(expand_dims(max_(abs_(values), axis=-1), -1), -1)
+    equal = less_equal(abs_(gaps), largest * least)
+    return where(equal, 0, reciprocal(where(equal, 1, gaps)))
+
+
+def _reference(a: Array, lower: bool, vectors: bool) -> Array:
+    """By Jacobi's rotations, one element after the other."""
+    kept = np.tril(a) if lower else np.triu(a)
+    full = kept + np.swapaxes(kept, -1, -2) - kept * np.eye(a.shape[-1])
+    found = [
+        np.concatenate([w[None], v.T]) for w, v in map(_rotated, full.reshape(-1, *a.shape[-2:]))
+    ]
+    made = np.asarray(found).reshape(*a.shape[:-2], a.shape[-1] + 1, a.shape[-1])
+    return made if vectors else made[..., :1, :]
+
+
+def _rotated(a: Array) -> tuple[Array, Array]:
+    n, a = len(a), a.copy()
+    basis = np.eye(n)
+    for _ in range(30):
+        for i in range(n):
+            for j in range(i):
+                angle = 0.5 * np.arctan2(2 * a[i, j], a[j, j] - a[i, i])
+                turn = np.eye(n)
+                turn[i, i] = turn[j, j] = np.cos(angle)
+                turn[j, i], turn[i, j] = np.sin(angle), -np.sin(angle)
+                a, basis = turn.T @ a @ turn, basis @ turn
+    order = np.argsort(np.diag(a))
+    return np.diag(a)[order], basis[:, order]
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    for shape, lower, vectors in (((5,), True, False), ((2, 3), False, False)):
+        apart = 3.0 * np.diag(np.arange(shape[-1]))
+        matrices = draw(*shape, shape[-1], low=-0.8, high=0.8) + apart
+        yield Sample((matrices,), {"lower": lower, "vectors": vectors})
+
+
+symmetric_eigen: Op = Op(
+    name="_eigh",
+    args=("a",),
+    formula="eigenvalues of a symmetric a in a row, and below them eigenvectors, each a row",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("syevd", settings=("lower", "vectors")),
+    rewrites=(as_stacks,),
+    stacked=last_axes,
+    shapes=_shapes,
+    dtypes=promote_floating,
+    numpy=_numpy,
+    vjp=_vjp,
+    reference=_reference,
+    samples=_samples,
+    attributes={"lower": REQUIRED, "vectors": REQUIRED},
+    canonical=truth_values,
+)
+
+
+def _is_lower(name: str, which: Any) -> bool:
+    if which not in ("L", "U", "l", "u"):
+        raise ArgumentError(
+            f'{name}: UPLO must be "L" or "U", the triangle that is read, got {which!r}'
+        )
+    return which in ("L", "l")
+
+
+def eigh(a: Any, UPLO: str = "L") -> EighResult:
+    """Eigenvalues and eigenvectors of symmetric A [..., n, n], by LAPACK's syevd or cuSOLVER.
+
+    Of A the triangle UPLO alone is read, "L" or "U", and the gradient is that triangle's. The sign of an
+    eigenvector is the library's. Vectors of equal eigenvalues are any basis of their space; what depends on
+    that space and on these eigenvalues alike has the right gradient, and of the rest no part is infinite:
+    in place of 1 / 0 there is a 0.
+
+    Returns:
+        `eigenvalues` [..., n], ascending, and `eigenvectors` [..., n, n], each a column.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity, or its eigenvalues do not converge.
+        ShapeError: if it is not square.
+    """
+    a = operand("eigh", "a", a, 2)
+    both = symmetric_eigen(a, lower=_is_lower("eigh", UPLO), vectors=True)
+    return EighResult(both[..., 0, :], transposed(both[..., 1:, :]))
+
+
+def eigvalsh(a: Any, UPLO: str = "L") -> Any:
+    """The eigenvalues of symmetric A [..., n, n], ascending: [..., n]; see `eigh`.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity, or its eigenvalues do not converge.
+        ShapeError: if it is not square.
+    """
+    a = operand("eigvalsh", "a", a, 2)
+    return symmetric_eigen(a, lower=_is_lower("eigvalsh", UPLO), vectors=False)[..., 0, :]

@@ -1,0 +1,215 @@
+"""Factors L and U of matrices whose rows are exchanged, and solutions by them: parts of other ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import NumericError
+from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.op import (
+    REQUIRED,
+    Array,
+    Draw,
+    NoGradient,
+    Op,
+    OpKind,
+    Sample,
+    promote_floating,
+)
+from magmadnn.graph.signature import Attributes, OpWords, by_signature
+from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import elementwise, last_axes
+
+from ._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
+
+_WHY = "what is made of factors has gradients of its own"
+
+
+def _shapes(words: OpWords, specs: Any, attributes: Attributes) -> Any:
+    """[..., n + 1, n]."""
+    *leading, rows, columns = by_signature("... n n -> ... n n")(words, specs, attributes)
+    return (*leading, rows + 1, columns)
+
+
+def _numpy(a: Array) -> Array:
+    """By LAPACK where SciPy is installed, else column by column."""
+    (a,) = computed(a)
+    refuse_unless_finite("lu_factor", "a", a)
+    return _packed(*_by_lapack(a)) if a.size and _scipy() else _packed(*eliminated(a))
+
+
+def _scipy() -> Any:
+    try:
+        lapack = import_module("scipy.linalg.lapack")
+    except ImportError:
+        return None
+    return lapack
+
+
+def _by_lapack(a: Array) -> tuple[Array, Array]:
+    function = _scipy().get_lapack_funcs(("getrf",), (a,))[0]
+    factors, pivots = np.empty(a.shape, a.dtype), np.empty(a.shape[:-1], np.int64)
+    for index in np.ndindex(a.shape[:-2]):
+        factors[index], pivots[index], _ = function(a[index])
+    return factors, pivots
+
+
+def eliminated(a: Array) -> tuple[Array, Array]:
+    """Factors in one matrix, and with which row each was exchanged; of all matrices side by side."""
+    a = a.copy()
+    n = a.shape[-1]
+    pivots = np.zeros(a.shape[:-1], np.int64)
+    for k in range(n):
+        pivots[..., k] = k + np.abs(a[..., k:, k]).argmax(-1)
+        chosen = pivots[..., k, None, None]
+        rows = np.take_along_axis(a, chosen, -2)
+        first = a[..., k : k + 1, :].copy()
+        np.put_along_axis(a, np.broadcast_to(chosen, first.shape), first, -2)
+        a[..., k : k + 1, :] = rows
+        pivot = a[..., k, k]
+        a[..., k + 1 :, k] /= np.where(pivot == 0, 1, pivot)[..., None]
+        a[..., k + 1 :, k + 1 :] -= a[..., k + 1 :, k, None] * a[..., k, None, k + 1 :]
+    return a, pivots
+
+
+def _packed(factors: Array, pivots: Array) -> Array:
+    turned = np.swapaxes(factors, -1, -2)
+    return np.concatenate([pivots[..., None, :].astype(factors.dtype), turned], -2)
+
+
+def _reference(a: Array) -> Array:
+    return _packed(*eliminated(a))
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    for shape in ((5,), (1,), (2, 3), (2, 1, 3)):
+        yield Sample((exchanging(draw, *shape),))
+
+
+def exchanging(draw: Draw, *shape: int) -> Array:
+    """Matrices with large elements beside the diagonal, so that rows are exchanged."""
+    *leading, n = shape
+    large = np.roll(2.5 * np.eye(n), 1, 0)
+    return np.asarray(draw(*leading, n, n, low=-0.6, high=0.6) + large)
+
+
+lu_factored: Op = Op(
+    name="_lu_factored",
+    args=("a",),
+    formula="exchanges of rows as numbers in a row, below them L and U of a, turned",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("getrf"),
+    rewrites=(as_stacks,),
+    stacked=last_axes,
+    shapes=_shapes,
+    dtypes=promote_floating,
+    numpy=_numpy,
+    vjp=NoGradient(why=_WHY),
+    reference=_reference,
+    samples=_samples,
+)
+
+
+# --- solutions ------------------------------------------------------------------------------------
+
+
+def _solved_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
+    *leading, _, n = specs[0].shape
+    square = Spec((*leading, n, n), specs[0].dtype)
+    return by_signature("... n n, ... k n -> ... k n")(words, [square, specs[1]], attributes)
+
+
+def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
+    """Substitution, of which NumPy has no function, by inverses of the triangles' own size.
+
+    Raises:
+        NumericError: for a 0 in U, or a right side that is not finite.
+    """
+    factors, b = computed(factors, b)
+    refuse_unless_finite(of, "b", np.swapaxes(b, -1, -2))
+    exchanges, both = factors[..., 0, :].astype(np.int64), np.swapaxes(factors[..., 1:, :], -1, -2)
+    refuse_singular(of, both)
+    leading = np.broadcast_shapes(both.shape[:-2], b.shape[:-2])
+    x = np.array(np.broadcast_to(np.swapaxes(b, -1, -2), (*leading, b.shape[-1], b.shape[-2])))
+    lower = np.tril(both, -1) + np.eye(both.shape[-1], dtype=both.dtype)
+    upper = np.triu(both)
+    if not x.size:
+        return np.swapaxes(x, -1, -2)
+    places = _order_of(np.broadcast_to(exchanges, (*leading, exchanges.shape[-1])))[..., None]
+    if transpose:
+        turned = (np.swapaxes(upper, -1, -2), np.swapaxes(lower, -1, -2))
+        x = np.linalg.solve(turned[1], np.linalg.solve(turned[0], x))
+        out = np.empty_like(x)
+        np.put_along_axis(out, np.broadcast_to(places, x.shape), x, -2)
+        return np.swapaxes(out, -1, -2)
+    x = np.take_along_axis(x, np.broadcast_to(places, x.shape), -2)
+    return np.swapaxes(np.linalg.solve(upper, np.linalg.solve(lower, x)), -1, -2)
+
+
+def refuse_singular(name: str, factors: Array) -> None:
+    """Refuse factors with a 0 in U.
+
+    Raises:
+        NumericError: naming the first matrix and pivot.
+    """
+    zeros = np.argwhere(np.diagonal(factors, axis1=-2, axis2=-1) == 0)
+    if len(zeros):
+        *index, row = zeros[0]
+        raise NumericError(
+            f"{name}: {matrix_name('a', tuple(index))} is singular: pivot {row + 1} of "
+            f"{factors.shape[-1]} is 0; md.linalg.lstsq or pinv take such matrices"
+        )
+
+
+def _order_of(exchanges: Array) -> Array:
+    """Which row comes where, after exchanges one after the other."""
+    order = np.broadcast_to(np.arange(exchanges.shape[-1]), exchanges.shape).copy()
+    for k in range(exchanges.shape[-1]):
+        chosen = exchanges[..., k, None]
+        other = np.take_along_axis(order, chosen, -1)
+        np.put_along_axis(order, chosen, order[..., k, None].copy(), -1)
+        order[..., k, None] = other
+    return order
+
+
+def _solved_reference(factors: Array, b: Array, transpose: bool, of: str) -> Array:
+    exchanges, both = factors[..., 0, :].astype(np.int64), np.swapaxes(factors[..., 1:, :], -1, -2)
+    n = both.shape[-1]
+    product = (np.tril(both, -1) + np.eye(n)) @ np.triu(both)
+    a = np.empty_like(product)
+    order = _order_of(exchanges)[..., None]
+    np.put_along_axis(a, np.broadcast_to(order, product.shape), product, -2)
+    inverse = np.linalg.inv(np.swapaxes(a, -1, -2) if transpose else a)
+    return np.asarray(np.matmul(b, np.swapaxes(inverse, -1, -2)))
+
+
+def _solved_samples(draw: Draw) -> Iterable[Sample]:
+    for shape, right, transpose in (
+        ((5,), (3, 5), False),
+        ((3,), (2, 7, 3), True),
+        ((2, 1, 3), (5, 1, 3), False),
+    ):
+        factors = _packed(*eliminated(exchanging(draw, *shape)))
+        yield Sample((factors, draw(*right)), {"transpose": transpose, "of": "solve"})
+
+
+lu_solved: Op = Op(
+    name="_lu_solved",
+    args=("factors", "b"),
+    formula="rows x with a x = b, or a.T x = b, of rows b and factors of a",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("getrs", settings=("transpose",)),
+    rewrites=(as_stacks,),
+    stacked=elementwise,
+    shapes=_solved_shapes,
+    dtypes=promote_floating,
+    numpy=_solved_numpy,
+    vjp=NoGradient(why=_WHY),
+    reference=_solved_reference,
+    samples=_solved_samples,
+    attributes={"transpose": REQUIRED, "of": REQUIRED},
+)

@@ -1,0 +1,247 @@
+"""Equations with square matrices, inverses and determinants: all by the same factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import NumericError
+from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.signature import by_signature
+from magmadnn.graph.stacking import elementwise, last_axes
+from magmadnn.ops import abs as abs_
+from magmadnn.ops import (
+    expand_dims,
+    log,
+    matmul,
+    not_equal,
+    prod,
+    sign,
+    squeeze,
+    stack,
+    where,
+)
+from magmadnn.ops import sum as sum_
+
+from ._matrices import computed, diagonal, refuse_unless_finite, transposed
+from ._operands import SlogdetResult, operand, operands
+from .elimination import eliminated, exchanging, lu_factored, lu_solved, refuse_singular
+
+# --- solve ----------------------------------------------------------------------------------------
+
+
+def _numpy(a: Array, b: Array, transpose: bool, of: str) -> Array:
+    a, b = computed(a, b)
+    refuse_unless_finite(of, "a", a)
+    refuse_unless_finite(of, "b", b)
+    try:
+        return np.linalg.solve(np.swapaxes(a, -1, -2) if transpose else a, b)
+    except np.linalg.LinAlgError:
+        refuse_singular(of, eliminated(a)[0])
+        raise NumericError(
+            f"{of}: a is singular; md.linalg.lstsq or pinv take such matrices"
+        ) from None
+
+
+def _decomposed(a: Any, b: Any, transpose: bool, of: str) -> Any:
+    factors = lu_factored(a)
+    return transposed(lu_solved(factors, transposed(b), transpose=transpose, of=of))
+
+
+def _vjp(g: Any, x: Any, a: Any, b: Any, transpose: bool, of: str) -> tuple[Any, Any]:
+    """With op(A) X = B: dB = op(A)^-T dX, d op(A) = -dB X^T."""
+    db = solved(a, g, transpose=not transpose, of=of)
+    left, right = (x, db) if transpose else (db, x)
+    return -matmul(left, transposed(right)), db
+
+
+def _reference(a: Array, b: Array, transpose: bool, of: str) -> Array:
+    inverse = np.linalg.inv(np.swapaxes(a, -1, -2) if transpose else a)
+    return np.asarray(np.matmul(inverse, b))
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    for shape, right, transpose in (
+        ((5,), (5, 3), False),
+        ((3,), (2, 3, 7), True),
+        ((2, 1, 3), (5, 3, 1), False),
+    ):
+        yield Sample((exchanging(draw, *shape), draw(*right)), {"transpose": transpose})
+
+
+solved: Op = Op(
+    name="_solve",
+    args=("a", "b"),
+    formula="x with a x = b, or a.T x = b",
+    kind=OpKind.OTHER,
+    decompose=_decomposed,
+    stacked=elementwise,
+    shapes=by_signature("... n n, ... n k -> ... n k"),
+    dtypes=promote_floating,
+    numpy=_numpy,
+    vjp=_vjp,
+    reference=_reference,
+    samples=_samples,
+    attributes={"transpose": False, "of": "solve"},
+)
+
+
+def solve(a: Any, b: Any) -> Any:
+    """X with A X = B, by LU with exchanges of rows (LAPACK's getrf and getrs; cuSOLVER's on a GPU).
+
+    Args:
+        a: [..., n, n]; NaN and infinity are refused.
+        b: [n], one right side for all; or [..., n, k]. Leading axes broadcast.
+
+    Returns:
+        [..., n] or [..., n, k], of the operands' common dtype, float64 for integers. Gradients of both
+        operands use the same factors once more.
+
+    Raises:
+        NumericError: if a matrix is singular, naming it and the pivot, or one holds NaN or infinity.
+        ShapeError: if the sizes do not fit.
+    """
+    a, b = operands("solve", ("a", a, 2), ("b", b, 1))
+    if b.ndim == 1:
+        return squeeze(solved(a, expand_dims(b, -1)), axis=-1)
+    return solved(a, b)
+
+
+def inv(a: Any) -> Any:
+    """The inverse of A [..., n, n]: X with A X = I.
+
+    To solve equations `solve` is faster and more exact.
+
+    Raises:
+        NumericError: if a matrix is singular, naming it and the pivot, or it holds NaN or infinity.
+        ShapeError: if it is not square.
+    """
+    a = operand("inv", "a", a, 2)
+    return inverse(a, of="inv")
+
+
+def inverse(a: Any, of: str) -> Any:
+    """The same, under the name of the function that wants it."""
+    dtype = a.dtype if a.dtype.kind not in "iub" else np.dtype(np.float64)
+    return solved(a, np.eye(a.shape[-1], dtype=dtype), of=of)
+
+
+# --- determinants ---------------------------------------------------------------------------------
+
+
+def _signs_and_sizes(a: Any) -> tuple[Any, Any]:
+    """The sign of the exchanges [...], and the diagonal of U [..., n]."""
+    factors = lu_factored(a)
+    n = a.shape[-1]
+    exchanged = not_equal(factors[..., 0, :], np.arange(n, dtype=factors.dtype))
+    signs = prod(where(exchanged, -1, np.ones((), factors.dtype)), axis=-1)
+    return signs, diagonal(factors[..., 1:, :])
+
+
+def _det_numpy(a: Array) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("det", "a", a)
+    return np.asarray(np.linalg.det(a))
+
+
+def _det(a: Any) -> Any:
+    signs, pivots = _signs_and_sizes(a)
+    return signs * prod(pivots, axis=-1)
+
+
+def _det_vjp(g: Any, y: Any, a: Any) -> Any:
+    scale = expand_dims(expand_dims(g * y, -1), -1)
+    return scale * transposed(inverse(a, of="det"))
+
+
+def _minors(a: Array) -> Array:
+    """By the first row, as in textbooks."""
+    if a.shape[-1] == 0:
+        return np.ones(a.shape[:-2])
+    total = np.zeros(a.shape[:-2])
+    for k in range(a.shape[-1]):
+        total += (-1) ** k * a[..., 0, k] * _minors(np.delete(a[..., 1:, :], k, -1))
+    return total
+
+
+def _square_samples(draw: Draw) -> Iterable[Sample]:
+    for shape in ((5,), (1,), (2, 3), (2, 1, 3)):
+        yield Sample((exchanging(draw, *shape),))
+
+
+determinant: Op = Op(
+    name="_det",
+    args=("a",),
+    formula="the determinant of a",
+    kind=OpKind.OTHER,
+    decompose=_det,
+    stacked=last_axes,
+    shapes=by_signature("... n n -> ..."),
+    dtypes=promote_floating,
+    numpy=_det_numpy,
+    vjp=_det_vjp,
+    reference=_minors,
+    samples=_square_samples,
+)
+
+
+def _slogdet_numpy(a: Array) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("slogdet", "a", a)
+    return np.stack(np.linalg.slogdet(a), -1)
+
+
+def _slogdet(a: Any) -> Any:
+    signs, pivots = _signs_and_sizes(a)
+    return stack([signs * prod(sign(pivots), axis=-1), sum_(log(abs_(pivots)), axis=-1)], axis=-1)
+
+
+def _slogdet_vjp(g: Any, y: Any, a: Any) -> Any:
+    scale = expand_dims(expand_dims(g[..., 1], -1), -1)
+    return scale * transposed(inverse(a, of="slogdet"))
+
+
+def _slogdet_reference(a: Array) -> Array:
+    value = _minors(a)
+    return np.stack([np.sign(value), np.log(np.abs(value))], -1)
+
+
+log_determinant: Op = Op(
+    name="_slogdet",
+    args=("a",),
+    formula="the sign of the determinant of a, and the logarithm of its size",
+    kind=OpKind.OTHER,
+    decompose=_slogdet,
+    stacked=last_axes,
+    shapes=by_signature("... n n -> ... 2"),
+    dtypes=promote_floating,
+    numpy=_slogdet_numpy,
+    vjp=_slogdet_vjp,
+    reference=_slogdet_reference,
+    samples=_square_samples,
+)
+
+
+def det(a: Any) -> Any:
+    """Determinants [...] of matrices A [..., n, n]. The gradient is that times A^-T.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity; for the gradient, if one is singular.
+        ShapeError: if it is not square.
+    """
+    return determinant(operand("det", "a", a, 2))
+
+
+def slogdet(a: Any) -> SlogdetResult:
+    """The determinant of A [..., n, n] as its sign and the logarithm of its size, which do not overflow.
+
+    A singular matrix gives 0 and -inf. The gradient of the logarithm is A^-T, that of the sign 0.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity; for the gradient, if one is singular.
+        ShapeError: if it is not square.
+    """
+    both = log_determinant(operand("slogdet", "a", a, 2))
+    return SlogdetResult(both[..., 0], both[..., 1])

@@ -1,0 +1,192 @@
+"""Singular values and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import GraphError, NumericError
+from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import last_axes
+from magmadnn.ops import expand_dims, less_equal, matmul, reciprocal, reshape, where
+from magmadnn.ops import max as max_
+
+from ._matrices import (
+    as_stacks,
+    computed,
+    refuse_unless_finite,
+    smaller,
+    transposed,
+    truth_values,
+    with_diagonal,
+)
+from ._operands import SVDResult, operand, truth
+
+
+def _sizes(shape: Any, full: bool) -> tuple[Any, Any, Any, Any]:
+    """Rows of U, columns of U, singular values, rows of V^T."""
+    m, n = shape[-2:]
+    k = smaller(m, n)
+    return m, m if full else k, k, n if full else k
+
+
+def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
+    """[..., 1, so many]: singular values, and behind them U and V^T."""
+    *leading, m, n = specs[0].shape
+    _, left, k, right = _sizes((m, n), attributes["full"])
+    return (*leading, 1, k + m * left + right * n if attributes["vectors"] else k)
+
+
+def _numpy(a: Array, vectors: bool, full: bool) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("svd", "a", a)
+    try:
+        if not vectors:
+            return np.linalg.svd(a, compute_uv=False)[..., None, :]
+        u, s, v = np.linalg.svd(a, full_matrices=full)
+    except np.linalg.LinAlgError:
+        raise NumericError(
+            "svd: the singular values of a did not converge; scale it, or look for numbers near the largest"
+        ) from None
+    flat = [x.reshape(*a.shape[:-2], 1, int(np.prod(x.shape[a.ndim - 2 :]))) for x in (s, u, v)]
+    return np.concatenate(flat, -1)
+
+
+def parts_of(packed: Any, shape: Any, full: bool = False) -> tuple[Any, Any, Any]:
+    """U, S and V^T."""
+    m, left, k, right = _sizes(shape, full)
+    leading, n = packed.shape[:-2], shape[-1]
+    u = reshape(packed[..., 0, k : k + m * left], (*leading, m, left))
+    v = reshape(packed[..., 0, k + m * left :], (*leading, right, n))
+    return u, packed[..., 0, :k], v
+
+
+def _vjp(g: Any, y: Any, a: Any, vectors: bool, full: bool) -> Any:
+    """The gradient of U, S and V, with F_ij = 1 / (s_j^2 - s_i^2), and 0 for equal singular values.
+
+    As in Townsend, Differentiating the singular value decomposition, 2016. Vectors of equal singular values
+    are any basis of a space: what depends on that space, and on the values alike, gets its gradient; anything
+    else has none there, and gets what a 0 makes of it. The same holds for 1 / s where s is 0.
+
+    Raises:
+        GraphError: for vectors beside those of singular values, which are any that complete a basis.
+    """
+    if not vectors:
+        u, _, v = parts_of(singular(a, vectors=True, full=False), a.shape)
+        return matmul(u * expand_dims(g[..., 0, :], -2), v)
+    if full and a.shape[-1] != a.shape[-2]:
+        raise GraphError(
+            "grad: svd with full_matrices=True has no gradient for a matrix that is not square; "
+            "give full_matrices=False"
+        )
+    (u, s, v), (gu, gs, gv) = parts_of(y, a.shape), parts_of(g, a.shape)
+    gv, ut, vt = transposed(gv), transposed(u), transposed(v)
+    left, right = matmul(ut, gu), matmul(v, gv)
+    gaps = _inverse_gaps(s)
+    rows, columns = expand_dims(s, -2), expand_dims(s, -1)
+    inner = (
+        gaps * (left - transposed(left)) * rows
+        + columns * gaps * (right - transposed(right))
+        + with_diagonal(gs)
+    )
+    found = matmul(matmul(u, inner), v)
+    m, n = a.shape[-2:]
+    inverse = expand_dims(_inverse(s), -2)
+    if m != smaller(m, n):
+        found = found + matmul((gu - matmul(u, left)) * inverse, v)
+    if n != smaller(m, n):
+        found = found + matmul(u * inverse, transposed(gv - matmul(vt, right)))
+    return found
+
+
+def _inverse(s: Any) -> Any:
+    """1 / s, 0 where s is 0 to rounding."""
+    largest = max_(s, axis=-1, keepdims=True)
+    zero = less_equal(s, largest * (4 * np.finfo(s.dtype).eps * s.shape[-1]))
+    return where(zero, 0, reciprocal(where(zero, 1, s)))
+
+
+def _inverse_gaps(s: Any) -> Any:
+    """1 / (s_j^2 - s_i^2), 0 where the two are equal to rounding."""
+    rows, columns = expand_dims(s, -2), expand_dims(s, -1)
+    largest = expand_dims(expand_dims(max_(s, axis=-1), -1), -1)
+    gaps, sums = rows - columns, rows + columns
+    least = largest * (4 * np.finfo(s.dtype).eps * s.shape[-1])
+    equal = less_equal(gaps * gaps, least * least)
+    return where(equal, 0, reciprocal(where(equal, 1, gaps * sums)))
+
+
+def _reference(a: Array, vectors: bool, full: bool) -> Array:
+    """Roots of the eigenvalues of a^T a, or a a^T."""
+    k = min(a.shape[-2:])
+    turned = np.swapaxes(a, -1, -2)
+    square = turned @ a if a.shape[-1] == k else a @ turned
+    values = np.sqrt(np.maximum(np.linalg.eigvalsh(square), 0))[..., ::-1]
+    assert not vectors
+    return values[..., None, :]
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    for shape in ((5, 3), (3, 4), (2, 3, 3), (1, 1)):
+        apart = np.eye(*shape[-2:]) * (2.0 + 2.0 * np.arange(shape[-2]))[:, None]
+        matrices = draw(*shape, low=-0.8, high=0.8) + apart
+        yield Sample((matrices,), {"vectors": False, "full": False})
+
+
+singular: Op = Op(
+    name="_svd",
+    args=("a",),
+    formula="singular values of a, and behind them U and V^T, in one row",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("gesdd", settings=("vectors", "full")),
+    rewrites=(as_stacks,),
+    stacked=last_axes,
+    shapes=_shapes,
+    dtypes=promote_floating,
+    numpy=_numpy,
+    vjp=_vjp,
+    reference=_reference,
+    samples=_samples,
+    attributes={"vectors": REQUIRED, "full": REQUIRED},
+    canonical=truth_values,
+)
+
+
+def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
+    """The singular value decomposition A = U diag(S) Vh of A [..., m, n], by LAPACK's gesdd or cuSOLVER.
+
+    With k the smaller of m and n: U [..., m, m] and Vh [..., n, n], or [..., m, k] and [..., k, n] without
+    `full_matrices`, which gradients need where m and n differ. Signs of vectors are the library's. Vectors of
+    equal singular values are any basis of their space; what depends on that space and on these values alike
+    has the right gradient, and of the rest no part is infinite: in place of 1 / 0 there is a 0.
+
+    Args:
+        a: the matrices.
+        full_matrices: whether U and Vh are square.
+        compute_uv: whether vectors are wanted.
+
+    Returns:
+        `U`, `S` [..., k], descending, and `Vh`; S alone without compute_uv.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity, or its singular values do not converge.
+    """
+    a = operand("svd", "a", a, 2)
+    full = truth("svd", "full_matrices", full_matrices)
+    if not truth("svd", "compute_uv", compute_uv):
+        return svdvals(a)
+    return SVDResult(*parts_of(singular(a, vectors=True, full=full), a.shape, full))
+
+
+def svdvals(a: Any) -> Any:
+    """The singular values of A [..., m, n], descending: [..., min(m, n)]; see `svd`.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity, or they do not converge.
+    """
+    return singular(operand("svdvals", "a", a, 2), vectors=False, full=False)[..., 0, :]
