@@ -11,6 +11,7 @@ from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import agreement
 
 BATCH = "batch"  # the symbol of the rows of a batch
+ALWAYS_THERE = 1 << 20  # bytes: to ask the system what is left takes longer than a small step
 
 
 def refuse_too_large(
@@ -28,7 +29,7 @@ def refuse_too_large(
         OutOfMemoryError: if it has not, here or where another worker trains the same model.
     """
     needed, free = _needed(executable, sizes, batch_size), 0
-    fits = not needed or needed <= executable.free_bytes()
+    fits = needed <= ALWAYS_THERE or needed <= executable.free_bytes()
     if not fits:
         gc.collect()  # models that nobody uses may hang in reference cycles
         free = executable.free_bytes()

@@ -31,9 +31,10 @@ def look_of(program: Program) -> Hashable:
         numbers[node] = len(numbers)
         if id(node.path) not in paths:
             paths[id(node.path)] = tuple(map(str, node.path))
-        inputs = tuple(numbers[i] for i in node.inputs)
+        inputs = tuple([numbers[i] for i in node.inputs])
         value = look_of_constant(node.value) if node.op is CONSTANT else None
-        attributes = tuple((k, plain(v)) for k, v in node.attributes.items())
+        held = node.attributes
+        attributes = tuple([(k, plain(v)) for k, v in held.items()]) if held else ()
         names = (str(node.name), paths[id(node.path)])
         entries.append((id(node.op), inputs, node.shape, node.dtype, attributes, value, names))
     outputs = tuple(numbers[n] for n in program.outputs)

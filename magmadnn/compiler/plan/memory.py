@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 
 from magmadnn.compiler.lower.row_blocks import partial_bytes
+from magmadnn.compiler.regions.draft import Places, Sizes
 from magmadnn.compiler.regions.nonempty import check_choices
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import Node
@@ -31,7 +32,10 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
     if key in kept:
         return kept[key]
     check_choices(plan.choices, sizes)
-    found = _laid_out(plan, sizes)
+    found = _of_alike(plan, key)
+    if found is None:
+        found = _laid_out(plan, sizes)
+        _note_for_alike(plan, key, found)
     if plan.verified:
         owners = {node: plan.owner(node) for node in plan.layouts.bases}
         verify_memory(found.lives, plan.work, owners, name="plan_memory", rooms=found.rooms)
@@ -39,6 +43,31 @@ def arena_of(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:
         kept.pop(next(iter(kept)), None)
     kept[key] = found
     return found
+
+
+def _of_alike(plan: NativePlan, key: Sizes) -> Arena | None:
+    """The places that the values of a plan that is alike have; None where nobody noted them."""
+    note = None if plan.alike is None else plan.alike.places.get(key)
+    if note is None:
+        return None
+    nodes = plan.program.nodes()
+    lives = [Life(nodes[number], *place) for number, *place in note.places]
+    return Arena(tuple(lives[: note.lives]), note.nbytes, note.apart, tuple(lives[note.lives :]))
+
+
+def _note_for_alike(plan: NativePlan, key: Sizes, arena: Arena) -> None:
+    """Note the places by numbers of nodes, so that no value of this plan is kept alive."""
+    if plan.alike is None or not plan.alike.has_others:
+        return
+    order = {node: number for number, node in enumerate(plan.program.nodes())}
+    places = tuple(
+        (order[life.node], life.start, life.nbytes, life.first, life.last)
+        for life in (*arena.lives, *arena.rooms)
+    )
+    kept = plan.alike.places
+    while len(kept) >= _KEPT:
+        kept.pop(next(iter(kept)), None)
+    kept[key] = Places(places, len(arena.lives), arena.nbytes, arena.apart)
 
 
 def _laid_out(plan: NativePlan, sizes: Mapping[str, int]) -> Arena:

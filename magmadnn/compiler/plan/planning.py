@@ -142,8 +142,12 @@ def native_plan(
     draft = drafted(program, run, (rounding, libraries))
     if check:
         verify_draft(draft, name="drafted")
-    early = draft.dependencies.early(draft.program.outputs)
-    checked = max((draft.phases[r] for r in early), default=-1) + 1
+    checked = None if draft.alike is None else draft.alike.checked
+    if checked is None:
+        early = draft.dependencies.early(draft.program.outputs)
+        checked = max((draft.phases[r] for r in early), default=-1) + 1
+        if draft.alike is not None:
+            draft.alike.checked = checked
     # products of libraries on a device write rows that follow each other
     inside = parts_placed(draft) if rounding else {}
     plan = NativePlan(

@@ -64,6 +64,7 @@ def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) ->
         if found is not None:
             _templates.move_to_end(key)
     if found is not None:
+        found.alike.has_others = True
         made = over_leaves(found.draft, dict(zip(found.leaves, leaves, strict=True)))
         return replace(made, alike=found.alike)
     draft = replace(run(program), alike=Alike())

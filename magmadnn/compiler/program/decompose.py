@@ -39,13 +39,17 @@ def _take_apart(node: Node, new: dict[Node, Node], libraries: Collection[str]) -
     if node in new:
         return
     for i in node.inputs:
-        _take_apart(i, new, libraries)
+        if i not in new:
+            _take_apart(i, new, libraries)
     inputs = tuple(new[i] for i in node.inputs)
     fresh = with_inputs(node, inputs)
     made: Node | None = None
-    if isinstance(node.op, Op) and 0 not in node.shape:
+    op = node.op
+    has_parts = isinstance(op, Op) and (op.decompose is not None or op.by_library)
+    if has_parts and 0 not in node.shape:
+        assert isinstance(op, Op)
         with scoped(node.path):
-            made = _made(node.op, inputs, node.attributes, libraries)
+            made = _made(op, inputs, node.attributes, libraries)
     if made is None:
         new[node] = fresh
     else:

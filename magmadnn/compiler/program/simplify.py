@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
+
 from magmadnn.errors import MagmaDNNError
 from magmadnn.graph.dim import dims_of
 from magmadnn.graph.node import CONSTANT, Node, constant, scoped, with_inputs
@@ -27,8 +29,12 @@ def simplify(program: Program) -> Program:
         inputs = tuple(new[i] for i in node.inputs)
         fresh = with_inputs(node, inputs)
         if isinstance(node.op, Op):
-            with scoped(node.path):
-                fresh = _folded(_rewritten(fresh))
+            if node.op.rewrites:
+                with scoped(node.path):
+                    fresh = _rewritten(fresh)
+            if all(i.op is CONSTANT for i in fresh.inputs):
+                with scoped(node.path):
+                    fresh = _folded(fresh)
         new[node] = known.setdefault(_key(fresh), fresh)
     return program.with_roots([new[root] for root in program.roots])
 
@@ -85,4 +91,9 @@ def _exact(attributes: Mapping[str, Any]) -> Hashable:
     """Attributes with the types of their values: 0.0, -0.0, 0 and False are equal, but not the same."""
     if not attributes:
         return ()
-    return tuple((key, repr(value), value) for key, value in attributes.items())
+    return tuple([(key, _typed(value), value) for key, value in attributes.items()])
+
+
+def _typed(value: Any) -> Hashable:
+    """What tells a value from one of another type that is equal; NumPy takes long to name its dtypes."""
+    return np.dtype if isinstance(value, np.dtype) else repr(value)

@@ -58,8 +58,38 @@ class Work:
         return self.needed if self.room is None else (self.room, *self.needed)
 
 
+Sizes = tuple[tuple[str, int], ...]  # of symbolic dimensions, by name
+
+
+@dataclass(frozen=True)
+class Places:
+    """An arena of any of the drafts that are alike.
+
+    Attributes:
+        places: number of a node of the program, first byte, bytes, first and last phase.
+        lives: how many of them are values; partial results follow.
+        nbytes, apart: as of `Arena`.
+    """
+
+    places: tuple[tuple[int, int, int, int, int], ...]
+    lives: int
+    nbytes: int
+    apart: int
+
+
 class Alike:
-    """Stands for all drafts that differ in their leaves only: nodes stand in the same order in them."""
+    """Stands for all drafts that differ in their leaves only: nodes stand in the same order in them.
+
+    Attributes:
+        places: where values lie in memory, for sizes that were asked for lately.
+        checked: the phase before which all outputs are computed; None where nobody has found out yet.
+        has_others: whether more than one program has come, or will: what they could copy is worth making.
+    """
+
+    def __init__(self) -> None:
+        self.has_others = False
+        self.checked: int | None = None
+        self.places: dict[Sizes, Places] = {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.llvm.driver.driver import Driver
+from magmadnn.compiler.llvm.driver.driver import Driver, Task
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.plan.arena import Life
@@ -38,6 +38,7 @@ from magmadnn.runtime.step_memory import StepMemory, step_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, tensor_of
 
+from .copied_tasks import CopiedTasks, copied_tasks, keep_tasks
 from .lapack import is_native
 from .loops import Loop, carried_memory, loop_kernels, moving_outputs
 from .tasks import Patch, Tasks
@@ -79,7 +80,7 @@ class Instance:
         self._mirrors: dict[Node, Array] = {}  # of variables that kernels cannot work on
         self._patches: dict[Node, list[Patch]] = {}
         self._before: dict[Node, Array] = {}  # old values of variables, in guarded runs
-        self._tasks: Tasks | None = None
+        self._tasks: Tasks | CopiedTasks | None = None
         self._tune: Action | None = None  # between runs
         self._lay_out()
         self._in_place = {
@@ -163,15 +164,35 @@ class Instance:
 
     def _prepare(self, threads: int) -> None:
         """Drivers for what comes before outputs are known, and for what follows."""
+        key = ("run", threads, *sorted(self.sizes.items()))
+        is_plain = not (self._timed or self._held or self._mirrors)
+        tasks = copied_tasks(self.plan, key, self.arena, self.arrays) if is_plain else None
+        if tasks is None:
+            drivers = self._make(threads, key if is_plain else None)
+        else:
+            needs = tasks.useful_threads, tasks.scratch_bytes, False
+            cache = kernel_cache()
+            drivers = [None if t is None else Driver(t, *needs, cache=cache) for t in tasks.tables]
+            self._tasks = tasks
+        self._early, self._late = drivers
+        assert self._tasks is not None
+        for patch in self._tasks.patches:
+            if patch.node in self._in_place:
+                self._patches.setdefault(patch.node, []).append(patch)
+
+    def _make(self, threads: int, key: Any) -> list[Driver | None]:
+        """Drivers of tasks that are made; plans that are alike copy them under the key, if there is one."""
         tasks = self._tasks = self.tasks(threads)
         if not self._timed:
             self._tune = tasks.tune
         checked, end = self.plan.checked, self.plan.phase_count
-        self._early = self._driver(tasks, range(checked))
-        self._late = self._driver(tasks, range(checked, end))
-        for patch in tasks.patches:
-            if patch.node in self._in_place:
-                self._patches.setdefault(patch.node, []).append(patch)
+        groups = [
+            [phase for number in numbers for phase in tasks.phase(number)]
+            for numbers in (range(checked), range(checked, end))
+        ]
+        if key is not None:
+            keep_tasks(self.plan, key, self.arena, self.arrays, tasks, groups)
+        return [self._driver(tasks, phases) for phases in groups]
 
     def tasks(
         self, threads: int, beside: Iterable[Kernel] = (), moving: Collection[Node] = ()
@@ -180,9 +201,8 @@ class Instance:
         function, rooms = self._function, self._rooms
         return Tasks(self.plan, self.arrays, self.sizes, threads, function, beside, rooms, moving)
 
-    def _driver(self, tasks: Tasks, numbers: Iterable[int]) -> Driver | None:
-        """What runs the phases of these numbers."""
-        phases = [phase for number in numbers for phase in tasks.phase(number)]
+    def _driver(self, tasks: Tasks, phases: Sequence[Sequence[Task]]) -> Driver | None:
+        """What runs these phases."""
         if not any(phases):
             return None
         driver = Driver(

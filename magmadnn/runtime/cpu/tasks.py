@@ -198,9 +198,12 @@ class Tasks:
         return found
 
     @property
-    def has_untried(self) -> bool:
-        """Whether there is a product that nobody has measured, and that is worth it."""
-        return bool(self._untried)
+    def can_be_copied(self) -> bool:
+        """Whether models that are built alike have equal tasks, over no memory but that of values.
+
+        Copies of factors lie in memory of the tasks, and a product that is to be measured changes its tile.
+        """
+        return not (self._untried or self._shared or self._calls)
 
     def tune(self) -> None:
         """Between two runs: time a run of a product that nobody has measured, if it is time for it.

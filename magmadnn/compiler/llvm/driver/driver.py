@@ -48,11 +48,24 @@ class Task:
     holds: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True)
+class Table:
+    """The table of tasks that native code walks.
+
+    Attributes:
+        lines: a task each, [tasks, TASK_WORDS].
+        held: what they have addresses of.
+    """
+
+    lines: NDArray[np.int64]
+    held: tuple[Any, ...]
+
+
 class Driver:
     """A program loaded for running; a context manager that lets go of its threads.
 
     Args:
-        phases: tasks by phase.
+        program: tasks by phase, or the table of some.
         threads: how many threads run it, the caller's included.
         scratch_bytes: scratch memory of each thread: the most that any of the kernels needs.
         timed: whether to count the CPU's ticks and the calls of each task.
@@ -65,7 +78,7 @@ class Driver:
 
     def __init__(
         self,
-        phases: Sequence[Sequence[Task]],
+        program: Sequence[Sequence[Task]] | Table,
         threads: int = 1,
         scratch_bytes: int = 0,
         timed: bool = False,
@@ -75,9 +88,9 @@ class Driver:
         if threads < 1:
             raise ArgumentError(f"driver: threads must be at least 1, got {threads}")
         futex = can_use_futex(host()) if futex is None else futex
-        self._kept = [task for phase in phases for task in phase]
-        self._tasks = table_of(phases)
-        self._program = np.array([0, 0, self._tasks.ctypes.data, len(self._kept)], np.int64).data
+        table = program if isinstance(program, Table) else table_of(program)
+        self._tasks, self._held = table.lines, table.held
+        self._program = np.array([0, 0, self._tasks.ctypes.data, len(self._tasks)], np.int64).data
         self._scratch_bytes = scratch_bytes
         self._lock = ProcessLock()
         self._teams: Teams | None = teams(threads, timed, futex, cache)
@@ -91,7 +104,7 @@ class Driver:
         """
         if self._teams is None:
             raise ArgumentError("driver: it is closed; make another one")
-        if batches <= 0 or not self._kept:
+        if batches <= 0 or not len(self._tasks):
             return
         with self._lock:
             self._program[0], self._program[1] = first_batch, batches
@@ -125,8 +138,8 @@ class Driver:
         self.close()
 
 
-def table_of(phases: Sequence[Sequence[Task]]) -> NDArray[np.int64]:
-    """The table of tasks that native code walks."""
+def table_of(phases: Sequence[Sequence[Task]]) -> Table:
+    """The table of these tasks."""
     lines = shared_words(sum(map(len, phases)) * TASK_WORDS).reshape(-1, TASK_WORDS)
     at = 0
     for phase in phases:
@@ -134,4 +147,4 @@ def table_of(phases: Sequence[Sequence[Task]]) -> NDArray[np.int64]:
         for task in phase:
             lines[at, :2] = task.kernel.address, task.arguments.ctypes.data
             at += 1
-    return lines
+    return Table(lines, tuple(task for phase in phases for task in phase))

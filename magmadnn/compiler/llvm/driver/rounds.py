@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.object.cache import Cache
 
 from .code import TASK_WORDS, Control, can_use_futex
-from .driver import Task, table_of
+from .driver import Table, Task, table_of
 from .team import Team, nested_address, shared_words, teams
 
 _TICKS = 2  # place in a line of the table
@@ -34,31 +33,20 @@ class Nested:
     """A program as a task of another one.
 
     Args:
-        tasks: in their order; they run one after the other.
+        tasks: in their order, or the table of some; they run one after the other.
         cache: where object code is kept between processes.
 
     Attributes:
         task: all of it: batch n of the outer program runs `batches` batches, from n * `batches` on.
     """
 
-    def __init__(self, tasks: Sequence[Task], cache: Cache | None = None) -> None:
-        self._set(table_of([[task] for task in tasks]), (list(tasks),), cache)
-
-    @classmethod
-    def of_table(
-        cls, table: NDArray[np.int64], held: tuple[Any, ...], cache: Cache | None = None
-    ) -> Nested:
-        """A program of a table that is there already; `held` is what it has addresses of."""
-        made = cls.__new__(cls)
-        made._set(table, held, cache)
-        return made
-
-    def _set(self, table: NDArray[np.int64], held: tuple[Any, ...], cache: Cache | None) -> None:
+    def __init__(self, tasks: Sequence[Task] | Table, cache: Cache | None = None) -> None:
+        table = tasks if isinstance(tasks, Table) else table_of([tasks])
         self._control = shared_words(int(Control.WORDS))
-        self._control[Control.TASKS] = table.ctypes.data
-        self._control[Control.TASK_COUNT] = len(table)
+        self._control[Control.TASKS] = table.lines.ctypes.data
+        self._control[Control.TASK_COUNT] = len(table.lines)
         self.batches = 1
-        self.task = Task(_Entry(nested_address(cache)), self._control, (*held, table))
+        self.task = Task(_Entry(nested_address(cache)), self._control, (table,))
 
     @property
     def batches(self) -> int:
@@ -94,8 +82,7 @@ class Round:
         """
         self._kept = [program.task for program in programs]
         count = len(self._kept)
-        lines = table_of([self._kept])
-        self._table[:count] = lines
+        self._table[:count] = table_of([self._kept]).lines
         words = np.array([0, 1, self._table.ctypes.data, count], np.int64).data
         self._team = self._teams.take(scratch_bytes)
         self._team.start(words)

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 
-from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.llvm.driver.rounds import Nested
+from magmadnn.compiler.kernels.kernel import Kernel
+from magmadnn.compiler.llvm.driver.driver import Table, table_of
 from magmadnn.compiler.llvm.kernel import scratch
-from magmadnn.compiler.llvm.object.cache import kernel_cache
-from magmadnn.compiler.plan.native_plan import NativePlan
-from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.runtime.cpu.images import Image, image_of, keep_image, kept_image
 from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 
-from .images import Image, image_of
 from .legs import ORDER, SOURCE, Leg
-from .saved import Saved
 
-LONGEST = 4096  # batches of a leg in one go
-_KEPT = 16  # images of plans that are alike: of batch sizes, and of rows of data
-
-_images: WeakKeyDictionary[Alike, dict[Any, Any]] = WeakKeyDictionary()
-_lock = ProcessLock()
+LONGEST = 4096  # batches of a leg in one go, for which there is room to keep outputs and settings
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A leg that a course shall have.
+    """A leg that somebody shall have.
 
     Attributes:
         runner: of the plan.
@@ -40,6 +31,7 @@ class Wanted:
         settings: scalar placeholders whose value may change from batch to batch.
         sizes: of symbolic dimensions.
         batch_size: rows of a batch.
+        threads: how many run it.
     """
 
     runner: NativeRunner
@@ -47,12 +39,14 @@ class Wanted:
     settings: Sequence[Node]
     sizes: Mapping[str, int]
     batch_size: int
+    threads: int = 1
 
     @property
     def looks(self) -> tuple[Any, ...]:
         """Equal where plans that are alike have equal tasks."""
         rows = tuple((a.dtype, a.shape[1:]) for a in self.data.values())
-        return (self.batch_size, tuple(sorted(self.sizes.items())), rows, len(self.settings))
+        sizes = tuple(sorted(self.sizes.items()))
+        return (self.batch_size, sizes, rows, len(self.settings), self.threads)
 
 
 @dataclass(frozen=True)
@@ -66,6 +60,7 @@ class _Template:
         fetching: number of the data, and the places of the words that say where it lies and in which order.
         nbytes: of the values of a batch.
         scratch_bytes: that a thread needs.
+        useful_threads: how many have something to gain.
     """
 
     image: Image
@@ -74,41 +69,47 @@ class _Template:
     fetching: list[tuple[int, int, int]]
     nbytes: int
     scratch_bytes: int
+    useful_threads: int
 
 
-class CourseLeg:
-    """A leg for one thread: made, or copied from that of a model that is built alike.
+class CopiedLeg:
+    """A leg: made, or copied from that of a model that is built alike.
 
     Args:
         wanted: what it is to do.
+        beside: kernels that are needed too; compiled together they take less time.
 
     Attributes:
-        program: a batch of it.
+        table: the tasks of a batch.
         nbytes: memory of the values of a batch.
-        scratch_bytes: scratch memory that the thread needs.
-        is_copied: whether no tasks were made for it.
+        scratch_bytes: scratch memory that each thread needs.
+        useful_threads: how many have something to gain.
+        size: rows of a batch.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.program: Nested
+    def __init__(self, wanted: Wanted, beside: Sequence[Kernel] = ()) -> None:
+        self.table: Table
         self.nbytes: int
         self.scratch_bytes: int
+        self.useful_threads: int
+        self.size = wanted.batch_size
         self._nodes = list(wanted.data), list(wanted.settings)
         plan = wanted.runner.plan
         self._made: Leg | None = None
-        template = _kept(plan, wanted.looks)
-        self.is_copied = template is not None
+        template = kept_image(plan.alike, wanted.looks)
         if template is None:
-            template = self._make(wanted)
+            template = self._make(wanted, beside)
         if template is None:
             assert self._made is not None
             leg = self._made
-            self.program = Nested(leg.in_order, kernel_cache())
+            self.table = table_of(leg.phases)
             self.nbytes, self.scratch_bytes = leg.nbytes, leg.tasks.scratch_bytes
+            self.useful_threads = leg.tasks.useful_threads
             return
         self._made = None
         self._template = template
         self.nbytes, self.scratch_bytes = template.nbytes, template.scratch_bytes
+        self.useful_threads = template.useful_threads
         first, last = ([scratch(size) for size in sizes] for sizes in template.own)
         count, kinds = len(wanted.settings), template.outputs
         self._settings = [piece.view(np.float64) for piece in last[:count]]
@@ -118,17 +119,19 @@ class CourseLeg:
         ]
         self._faults = last[-1].view(np.int64)
         variables = [variable_memory(node) for node in plan.variables]
-        self.program, self._words = template.image.over([*first, *variables, *last])
+        self.table, self._words = template.image.over([*first, *variables, *last])
         self._read: tuple[object, ...] = ()  # what words are addresses of
 
-    def _make(self, wanted: Wanted) -> _Template | None:
+    def _make(self, wanted: Wanted, beside: Sequence[Kernel]) -> _Template | None:
         """Make the tasks; what copies are made from, where that can be."""
-        plan = wanted.runner.plan
-        self._made = leg = Leg(
-            plan, wanted.data, wanted.settings, wanted.sizes, wanted.batch_size, 1, LONGEST
-        )
-        if plan.alike is None or leg.tasks.has_untried:
+        plan, how = wanted.runner.plan, (wanted.batch_size, wanted.threads, LONGEST, beside)
+        self._made = leg = Leg(plan, wanted.data, wanted.settings, wanted.sizes, *how)
+        if not leg.tasks.can_be_copied:
             return None
+        return keep_image(plan.alike, wanted.looks, lambda: self._template_of(leg, wanted))
+
+    def _template_of(self, leg: Leg, wanted: Wanted) -> _Template | None:
+        """What copies of a leg are made from; None where a task cannot be copied."""
         tasks, memory = leg.in_order, leg.memory
         starts = np.cumsum([0, *(len(task.arguments) for task in tasks)])
         places = {id(task): int(start) for task, start in zip(tasks, starts, strict=False)}
@@ -137,18 +140,21 @@ class CourseLeg:
             for node, task in leg.fetching
         ]
         words = np.array([w for _, *pair in fetching for w in pair], np.int64)
-        image = image_of(tasks, memory, leg.shared, words)
+        image = image_of(leg.phases, memory, leg.shared, words)
         if image is None:
             return None
         behind = len(wanted.settings) + len(leg.outputs) + 1
-        count = len(plan.variables)
+        count = len(leg.plan.variables)
         sizes = [piece.nbytes for piece in memory]
         own = sizes[: len(sizes) - behind - count], sizes[len(sizes) - behind :]
         outputs = [(a.shape, a.dtype) for a in leg.outputs]
-        scratch_bytes = leg.tasks.scratch_bytes
-        made = _Template(image, own, outputs, fetching, leg.nbytes, scratch_bytes)
-        _keep(plan.alike, wanted.looks, made)
-        return made
+        needs = leg.nbytes, leg.tasks.scratch_bytes, leg.tasks.useful_threads
+        return _Template(image, own, outputs, fetching, *needs)
+
+    @property
+    def has_been_made(self) -> bool:
+        """Whether tasks were made for it, as they cannot be copied."""
+        return self._made is not None
 
     def point(self, data: Sequence[Array], order: Array, settings: Mapping[Node, Array]) -> None:
         """Say what the next batches, from number 0 on, are made of; see `Leg.point`."""
@@ -164,6 +170,13 @@ class CourseLeg:
             if node in settings:
                 held[: len(settings[node])] = settings[node]
         self._read = (order, data)
+
+    def release(self) -> None:
+        """Let go of the data; before the next batches `point` says what they are made of."""
+        if self._made is not None:
+            self._made.release()
+        else:
+            self._read = ()
 
     def found(self, count: int) -> list[Array]:
         """The outputs of the first batches, copied."""
@@ -182,32 +195,3 @@ class CourseLeg:
         """Between two runs: time a run of a product that nobody has measured, if it is time for it."""
         if self._made is not None:
             self._made.tasks.tune()
-
-
-def saving_programs(plan: NativePlan, saved: Saved) -> tuple[Nested, Nested]:
-    """What keeps variables, and what looks whether they are finite: made, or copied likewise."""
-    return _program_over(plan, saved, "saves"), _program_over(plan, saved, "looks")
-
-
-def _program_over(plan: NativePlan, saved: Saved, name: Literal["saves", "looks"]) -> Nested:
-    image: Image | None = _kept(plan, name)
-    if image is not None:
-        return image.over(saved.memory)[0]
-    tasks = saved.saves if name == "saves" else saved.looks
-    image = image_of(tasks, saved.memory, [], np.zeros(0, np.int64))
-    if image is not None and plan.alike is not None:
-        _keep(plan.alike, name, image)
-    return Nested(tasks, kernel_cache())
-
-
-def _kept(plan: NativePlan, key: Any) -> Any:
-    with _lock:
-        return None if plan.alike is None else _images.get(plan.alike, {}).get(key)
-
-
-def _keep(alike: Alike, key: Any, made: object) -> None:
-    with _lock:
-        held = _images.setdefault(alike, {})
-        while len(held) >= _KEPT:
-            held.pop(next(iter(held)))
-        held[key] = made

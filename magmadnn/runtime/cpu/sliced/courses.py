@@ -15,7 +15,7 @@ from magmadnn.runtime.cpu.native import variable_memory
 from magmadnn.runtime.variables import is_finite
 
 from .copies import LONGEST as LONGEST
-from .copies import CourseLeg, saving_programs
+from .copies import CopiedLeg
 from .copies import Wanted as Wanted
 from .legs import can_slice
 from .saved import Saved
@@ -41,13 +41,17 @@ class Course:
         changed = [variable_memory(target) for target, _ in plans[0].program.updates]
         self.sizes = dict(wanted[0].sizes)
         self._wanted = [w.runner for w in wanted]  # as long as they live, no other has their id
-        self.legs = [CourseLeg(w) for w in wanted]
+        for plan in plans:
+            if plan.alike is not None:
+                plan.alike.has_others = True  # a course is made where many models train
+        self.legs = [CopiedLeg(w) for w in wanted]
         self._training = training
         self._touched = list(dict.fromkeys(v for plan in plans for v in plan.variables))
-        self._saved = Saved(changed, 1)
+        self._saved = Saved(changed, 1, plans[0].alike)
         cache = kernel_cache()
-        self._epoch = Nested([leg.program.task for leg in self.legs], cache)
-        saves, looks = saving_programs(plans[0], self._saved)
+        self._programs = [Nested(leg.table, cache) for leg in self.legs]
+        self._epoch = Nested([program.task for program in self._programs], cache)
+        saves, looks = Nested(self._saved.saves, cache), Nested(self._saved.looks, cache)
         self.program = Nested([saves.task, self._epoch.task, looks.task], cache)
         self.nbytes = sum(leg.nbytes for leg in self.legs) + sum(m.nbytes for m in changed)
         self.scratch_bytes = max(leg.scratch_bytes for leg in self.legs)
@@ -72,9 +76,9 @@ class Course:
         for node in self._touched:
             variable_memory(node)  # what a device has written comes to the host
         self._epoch.batches = epochs
-        legs = zip(self.legs, counts, data, orders, settings, strict=True)
-        for leg, count, arrays, order, values in legs:
-            leg.program.batches = count
+        legs = zip(self.legs, self._programs, counts, data, orders, settings, strict=True)
+        for leg, program, count, arrays, order, values in legs:
+            program.batches = count
             leg.point(arrays, order, values)
 
     def found(self, counts: Sequence[int]) -> list[list[Array]] | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.llvm.driver.driver import Driver, Task
+from magmadnn.compiler.llvm.driver.driver import Driver, Table, Task, table_of
 from magmadnn.compiler.llvm.fused.saving import FindNotFinite, Save
 from magmadnn.compiler.llvm.ir.builder import FLOATS
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.op import Array
+from magmadnn.runtime.cpu.images import Image, image_of, keep_image, kept_image
 from magmadnn.runtime.cpu.tasks import task_of
 from magmadnn.runtime.variables import is_finite
 
@@ -27,9 +29,11 @@ class Saved:
     Args:
         memories: of the variables.
         threads: that save and look.
+        alike: of the plan that writes them: its tasks are copied where the plans of others had some.
     """
 
-    def __init__(self, memories: Sequence[Array], threads: int) -> None:
+    def __init__(self, memories: Sequence[Array], threads: int, alike: Alike | None = None) -> None:
+        self._alike = alike
         self._memories = memories
         self._copies = [scratch(m.nbytes).view(m.dtype).reshape(m.shape) for m in memories]
         self._found = np.zeros(1, np.int64)
@@ -41,8 +45,26 @@ class Saved:
         """All that the tasks touch."""
         return [*self._memories, *self._copies, self._found]
 
+    def _table(self, name: str, tasks: Callable[[], list[Task]]) -> Table:
+        """The tasks as a table: copied, or made."""
+        image: Image | None = kept_image(self._alike, name)
+        if image is not None:
+            return image.over(self.memory)[0]
+        made = [tasks()]
+        keep_image(self._alike, name, lambda: image_of(made, self.memory, []))
+        return table_of(made)
+
     @cached_property
-    def saves(self) -> list[Task]:
+    def saves(self) -> Table:
+        """What keeps the values."""
+        return self._table("saves", self._saves)
+
+    @cached_property
+    def looks(self) -> Table:
+        """What looks whether values are finite; `were_finite` tells."""
+        return self._table("looks", self._looks)
+
+    def _saves(self) -> list[Task]:
         """The tasks that keep the values."""
         return [
             task_of(Save(), start=start, end=end, source=memory, result=copy)
@@ -50,8 +72,7 @@ class Saved:
             for start, end in _parts(memory.nbytes, _PART_BYTES)
         ]
 
-    @cached_property
-    def looks(self) -> list[Task]:
+    def _looks(self) -> list[Task]:
         """The tasks that look whether values are finite; `were_finite` tells."""
         return [
             task_of(FindNotFinite(m.dtype.name), start=start, end=end, source=m, found=self._found)
@@ -63,7 +84,7 @@ class Saved:
     @cached_property
     def _drivers(self) -> tuple[Driver, Driver]:
         cache = kernel_cache()
-        save, look = (Driver([x], self._threads, cache=cache) for x in (self.saves, self.looks))
+        save, look = (Driver(x, self._threads, cache=cache) for x in (self.saves, self.looks))
         return save, look
 
     def prepare(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from magmadnn.compiler.llvm.driver.driver import Driver
 from magmadnn.compiler.llvm.object.cache import kernel_cache
-from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import agreement
@@ -20,46 +19,33 @@ from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
-from .legs import Leg, can_slice
+from .copies import LONGEST as LONGEST
+from .copies import CopiedLeg, Wanted
+from .legs import can_slice
 from .saved import Saved, saving_kernels
 
 _KEPT_SECONDS = 1.0  # that a copy of variables serves: so long it takes to run slices again
-LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 
 
 class Slices:
     """A plan that runs slices of batches of one size, over data that may change from slice to slice.
 
     Args:
-        plan: one that can run on its own (see `can_slice`).
-        data: for each placeholder of data, rows like those to take batches from.
-        settings: scalar placeholders whose value may change from batch to batch.
-        sizes: of symbolic dimensions, in a batch.
-        batch_size: rows of a batch.
-        threads: how many threads run it.
+        wanted: a plan that can run on its own (see `can_slice`), and what its batches are.
 
     Attributes:
-        sizes: as given.
+        sizes: of symbolic dimensions, in a batch.
     """
 
-    def __init__(
-        self,
-        plan: NativePlan,
-        data: Mapping[Node, Array],
-        settings: Sequence[Node],
-        sizes: Mapping[str, int],
-        batch_size: int,
-        threads: int,
-    ) -> None:
-        self.sizes, self._touched = dict(sizes), plan.variables
+    def __init__(self, wanted: Wanted) -> None:
+        plan = wanted.runner.plan
+        self.sizes, self._touched = dict(wanted.sizes), plan.variables
         changed = [variable_memory(target) for target, _ in plan.program.updates]
-        beside = saving_kernels(changed)
-        self._leg = Leg(plan, data, settings, sizes, batch_size, threads, LONGEST, beside)
-        tasks = self._leg.tasks
+        self._leg = leg = CopiedLeg(wanted, saving_kernels(changed))
         self._driver = Driver(
-            self._leg.phases, tasks.useful_threads, tasks.scratch_bytes, cache=kernel_cache()
+            leg.table, leg.useful_threads, leg.scratch_bytes, cache=kernel_cache()
         )
-        self._saved = Saved(changed, threads)
+        self._saved = Saved(changed, wanted.threads, plan.alike)
         self._saved.prepare()
 
     def restore(self) -> None:
@@ -90,7 +76,7 @@ class Slices:
             variable_memory(node)  # what a device has written comes to the host
         if save:
             self._saved.save()
-        self._leg.point(data, order, settings)
+        self._leg.point(list(data.values()), order, settings)
         try:
             self._driver.run(0, count)
         finally:
@@ -99,7 +85,7 @@ class Slices:
         well = self._leg.went_well() and all(map(is_finite, found)) and self._saved.are_finite()
         if not agreement().all(well, "steps are finite"):
             return None
-        self._leg.tasks.tune()
+        self._leg.tune()
         return found
 
 
@@ -164,7 +150,5 @@ def slices_of(
     looks = tuple((node, rows.dtype, rows.shape[1:]) for node, rows in data.items())
     key = ("slices", threads, batch_size, tuple(sorted(sizes.items())), looks, tuple(settings))
 
-    def made() -> Slices:
-        return Slices(runner.plan, data, settings, sizes, batch_size, threads)
-
-    return BoundSlices(runner.kept(key, made), data)
+    wanted = Wanted(runner, data, settings, sizes, batch_size, threads)
+    return BoundSlices(runner.kept(key, lambda: Slices(wanted)), data)

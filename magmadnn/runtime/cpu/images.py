@@ -7,17 +7,24 @@ points elsewhere are not copied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.compiler.llvm.driver.driver import Task, table_of
-from magmadnn.compiler.llvm.driver.rounds import Nested
+from magmadnn.backends.cpu.forks import ProcessLock
+from magmadnn.compiler.llvm.driver.driver import Table, Task, table_of
 from magmadnn.compiler.llvm.kernel import Loaded
-from magmadnn.compiler.llvm.object.cache import kernel_cache
+from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.op import Array
+
+Made = TypeVar("Made")
+
+_KEPT = 32  # of plans that are alike: for batch sizes, rows of data, numbers of threads
+_images: WeakKeyDictionary[Alike, dict[Any, Any]] = WeakKeyDictionary()
+_lock = ProcessLock()
 
 _LEAST_ADDRESS = 1 << 32  # sizes and strides are smaller
 _ARGUMENTS = 1  # place in a line of the table
@@ -30,7 +37,7 @@ class Image:
     """Tasks over memory that is given later.
 
     Args:
-        tasks: in their order.
+        phases: tasks by phase.
         words: of their argument blocks, one behind the other.
         own: which words are addresses in memory that each copy has its own of,
         regions: in which piece of it,
@@ -42,46 +49,51 @@ class Image:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], words: Words, own: Words, regions: Words, offsets: Words,
-        shared: Sequence[object],
+        self, phases: Sequence[Sequence[Task]], words: Words, own: Words, regions: Words,
+        offsets: Words, shared: Sequence[object],
     ) -> None:  # fmt: skip
-        self._lines = table_of([[task] for task in tasks]).copy()
+        tasks = [task for phase in phases for task in phase]
+        self._lines = table_of(phases).lines
         self._words, self._own, self._regions, self._offsets = words, own, regions, offsets
         self.starts = _starts(tasks)
         self._shared = [*shared, *(task.kernel for task in tasks)]
 
-    def over(self, memory: Sequence[Array]) -> tuple[Nested, Words]:
-        """The tasks as a program over such pieces of memory as the first had; and their words."""
+    def over(self, memory: Sequence[Array]) -> tuple[Table, Words]:
+        """The tasks as a table over such pieces of memory as the first had; and their words."""
         bases = np.array([array.ctypes.data for array in memory], np.int64)
         words = self._words.copy()
         words[self._own] = bases[self._regions] + self._offsets
         lines = self._lines.copy()
         lines[:, _ARGUMENTS] = words.ctypes.data + _WORD * self.starts
-        held: tuple[Any, ...] = (words, self._shared, list(memory))
-        return Nested.of_table(lines, held, kernel_cache()), words
+        return Table(lines, (words, self._shared, list(memory))), words
 
 
 def image_of(
-    tasks: Sequence[Task], memory: Sequence[Array], shared: Sequence[Array], open_words: Words
+    phases: Sequence[Sequence[Task]],
+    memory: Sequence[Array],
+    shared: Sequence[Array],
+    open_words: Words | None = None,
 ) -> Image | None:
     """The tasks, to be copied; None where one cannot be.
 
     Args:
-        tasks: in their order.
+        phases: tasks by phase.
         memory: what each copy has its own of, in pieces that do not overlap.
         shared: what all copies read.
         open_words: places of words that are set before each run.
     """
+    tasks = [task for phase in phases for task in phase]
     if not tasks or not all(isinstance(task.kernel, Loaded) for task in tasks):
         return None  # a function of Python knows its arrays
     words = np.concatenate([task.arguments for task in tasks])
-    words[open_words] = 0
+    if open_words is not None:
+        words[open_words] = 0
     piece, offset = _found_in(memory, words)
     elsewhere = (piece < 0) & (_found_in(shared, words)[0] < 0)
     if (elsewhere & (words >= _LEAST_ADDRESS)).any():
         return None
     own = np.flatnonzero(piece >= 0)
-    return Image(tasks, words, own, piece[own], offset[own], shared)
+    return Image(phases, words, own, piece[own], offset[own], shared)
 
 
 def _found_in(memory: Sequence[Array], words: Words) -> tuple[Words, Words]:
@@ -101,3 +113,27 @@ def _found_in(memory: Sequence[Array], words: Words) -> tuple[Words, Words]:
 def _starts(tasks: Sequence[Task]) -> Words:
     sizes = [len(task.arguments) for task in tasks]
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+
+
+def kept_image(alike: Alike | None, key: Any) -> Any:
+    """What was kept under this key for plans that are alike; None where nothing was."""
+    if alike is None:
+        return None
+    with _lock:
+        return _images.get(alike, {}).get(key)
+
+
+def keep_image(alike: Alike | None, key: Any, make: Callable[[], Made | None]) -> Made | None:
+    """Make and keep what plans that are alike can copy; None where there are none, or it cannot be copied.
+
+    The oldest goes where there are many.
+    """
+    made = make() if alike is not None and alike.has_others else None
+    if alike is None or made is None:
+        return None
+    with _lock:
+        held = _images.setdefault(alike, {})
+        while len(held) >= _KEPT:
+            held.pop(next(iter(held)))
+        held[key] = made
+    return made
