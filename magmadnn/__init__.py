@@ -33,7 +33,7 @@ from magmadnn.tensor import (
 from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
-    from magmadnn import data, layers, losses, metrics, models, optim, search, sklearn
+    from magmadnn import comm, data, layers, losses, metrics, models, optim, search, sklearn
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import (
         CrossValidation,
@@ -52,7 +52,7 @@ _LATER = {
     **{
         name: name
         for name in (
-            *("data", "layers", "losses", "metrics", "models", "optim"),
+            *("comm", "data", "layers", "losses", "metrics", "models", "optim"),
             *("search", "sklearn"),
         )
     },
@@ -98,6 +98,7 @@ __all__ = [
     "asarray",
     "by_phase",
     "callbacks",
+    "comm",
     "cross_validate",
     "data",
     "errors",

@@ -18,6 +18,7 @@ Every error is a `MagmaDNNError` and also the built-in exception that a Python u
     │   └── CheckpointError                   a saved model or checkpoint that is damaged or foreign
     ├── DeviceError           (RuntimeError)  a device or memory kind that is not there
     │   └── OutOfMemoryError                  it is there, and full
+    ├── CommunicationError    (RuntimeError)  workers' calls do not fit, or a worker is missing or has ended
     └── MissingExtraError     (ImportError)   an optional library that is not installed
 
 A message is one line that names what, where, expected and got, and the way out. It may be followed by
@@ -181,6 +182,10 @@ class DeviceError(MagmaDNNError, RuntimeError):
 
 class OutOfMemoryError(DeviceError, MemoryError):
     """There is not enough memory; the message says how much was asked for."""
+
+
+class CommunicationError(MagmaDNNError, RuntimeError):
+    """Workers make calls that do not fit, or one has ended; the message names ranks and lines."""
 
 
 class MissingExtraError(MagmaDNNError, ImportError):

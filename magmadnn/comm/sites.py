@@ -1,0 +1,54 @@
+"""Which line of the user's program makes a call."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_PACKAGE: Final = str(Path(__file__).resolve().parent.parent) + "/"
+_RUNNERS: Final = ("<frozen", "<string>", threading.__file__)
+_told = threading.local()
+
+
+def call_site() -> str:
+    """File and line of the innermost frame that is not of this package, such as train.py:31.
+
+    What `told_site` says comes first: a worker that carries out a client's call names the client's line.
+    """
+    told = getattr(_told, "site", None)
+    if told is not None:
+        return str(told)
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    name = frame.f_code.co_filename
+    if name.startswith(_RUNNERS):
+        return "magmadnn"
+    return f"{name.rpartition('/')[2]}:{frame.f_lineno}"
+
+
+def line_of(error: BaseException) -> str:
+    """File and line of the innermost frame of an error's traceback that is not of this package."""
+    site = "magmadnn"
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not name.startswith((_PACKAGE, *_RUNNERS)):
+            site = f"{name.rpartition('/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return site
+
+
+@contextmanager
+def told_site(site: str) -> Iterator[None]:
+    """Calls of this thread in the block are said to be made at `site`."""
+    before = getattr(_told, "site", None)
+    _told.site = site
+    try:
+        yield
+    finally:
+        _told.site = before
