@@ -8,18 +8,43 @@ from typing import TYPE_CHECKING
 
 from magmadnn.calls import explains_names
 
+from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
 from .eigenvalues import eigh, eigvalsh
 from .equations import det, inv, slogdet, solve
 from .factorisation import cholesky
+from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
+from .functions import cond, expm, kron, matrix_power, matrix_rank, norm
+from .least_squares import LstsqResult, lstsq, pinv
+from .orthogonal import qr
 from .singular_values import svd, svdvals
 from .triangular import solve_triangular
 
 __all__ = [
+    "EighResult",
+    "LUFactors",
+    "LUResult",
+    "LstsqResult",
+    "QRResult",
+    "SVDResult",
+    "SlogdetResult",
+    "cho_solve",
     "cholesky",
+    "cond",
     "det",
     "eigh",
     "eigvalsh",
+    "expm",
     "inv",
+    "kron",
+    "lstsq",
+    "lu",
+    "lu_factor",
+    "lu_solve",
+    "matrix_power",
+    "matrix_rank",
+    "norm",
+    "pinv",
+    "qr",
     "slogdet",
     "solve",
     "solve_triangular",

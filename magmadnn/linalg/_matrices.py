@@ -88,7 +88,7 @@ def diagonal(x: Any) -> Any:
     rows, columns = x.shape[-2:]
     k = smaller(rows, columns)
     square = x[..., :k, :k]
-    kept = equal(*_places(square))
+    kept = equal(*places_of(square))
     return sum_(where(kept, square, 0), axis=-1)
 
 
@@ -118,18 +118,18 @@ def smaller(one: Size, other: Size) -> Any:
 
 def triangle(x: Any, lower: bool = True) -> Any:
     """The node's matrices with zeros above their diagonal, or below it."""
-    rows, columns = _places(x)
+    rows, columns = places_of(x)
     kept = greater_equal(rows, columns) if lower else less_equal(rows, columns)
     return where(kept, x, 0)
 
 
 def half_lower(x: Any) -> Any:
     """The node's matrices with zeros above their diagonal, and half of that."""
-    rows, columns = _places(x)
+    rows, columns = places_of(x)
     return where(greater(rows, columns), x, where(greater(columns, rows), 0, x * 0.5))
 
 
-def _places(x: Any) -> tuple[Any, Any]:
+def places_of(x: Any) -> tuple[Any, Any]:
     """Numbers of the rows, as a column, and of the columns, as a row."""
     rows, columns = x.shape[-2:]
     return expand_dims(places(rows), 1), expand_dims(places(columns), 0)

@@ -39,10 +39,11 @@ def _numpy(a: Array) -> Array:
     """By LAPACK where SciPy is installed, else column by column."""
     (a,) = computed(a)
     refuse_unless_finite("lu_factor", "a", a)
-    return _packed(*_by_lapack(a)) if a.size and _scipy() else _packed(*eliminated(a))
+    return packed(*by_lapack(a)) if a.size and scipy_lapack() else packed(*eliminated(a))
 
 
-def _scipy() -> Any:
+def scipy_lapack() -> Any:
+    """SciPy's module of LAPACK; None where it is not installed."""
     try:
         lapack = import_module("scipy.linalg.lapack")
     except ImportError:
@@ -50,19 +51,20 @@ def _scipy() -> Any:
     return lapack
 
 
-def _by_lapack(a: Array) -> tuple[Array, Array]:
-    function = _scipy().get_lapack_funcs(("getrf",), (a,))[0]
+def by_lapack(a: Array) -> tuple[Array, Array]:
+    """What `eliminated` gives, matrix by matrix."""
+    function = scipy_lapack().get_lapack_funcs(("getrf",), (a,))[0]
     factors, pivots = np.empty(a.shape, a.dtype), np.empty(a.shape[:-1], np.int64)
     for index in np.ndindex(a.shape[:-2]):
         factors[index], pivots[index], _ = function(a[index])
     return factors, pivots
 
 
-def eliminated(a: Array) -> tuple[Array, Array]:
+def eliminated(a: Array, columns: int | None = None) -> tuple[Array, Array]:
     """Factors in one matrix, and with which row each was exchanged; of all matrices side by side."""
     a = a.copy()
-    n = a.shape[-1]
-    pivots = np.zeros(a.shape[:-1], np.int64)
+    n = a.shape[-1] if columns is None else columns
+    pivots = np.zeros((*a.shape[:-2], n), np.int64)
     for k in range(n):
         pivots[..., k] = k + np.abs(a[..., k:, k]).argmax(-1)
         chosen = pivots[..., k, None, None]
@@ -76,13 +78,14 @@ def eliminated(a: Array) -> tuple[Array, Array]:
     return a, pivots
 
 
-def _packed(factors: Array, pivots: Array) -> Array:
+def packed(factors: Array, pivots: Array) -> Array:
+    """What `lu_factored` gives."""
     turned = np.swapaxes(factors, -1, -2)
     return np.concatenate([pivots[..., None, :].astype(factors.dtype), turned], -2)
 
 
 def _reference(a: Array) -> Array:
-    return _packed(*eliminated(a))
+    return packed(*eliminated(a))
 
 
 def _samples(draw: Draw) -> Iterable[Sample]:
@@ -139,7 +142,7 @@ def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
     upper = np.triu(both)
     if not x.size:
         return np.swapaxes(x, -1, -2)
-    places = _order_of(np.broadcast_to(exchanges, (*leading, exchanges.shape[-1])))[..., None]
+    places = order_of(np.broadcast_to(exchanges, (*leading, exchanges.shape[-1])))[..., None]
     if transpose:
         turned = (np.swapaxes(upper, -1, -2), np.swapaxes(lower, -1, -2))
         x = np.linalg.solve(turned[1], np.linalg.solve(turned[0], x))
@@ -165,9 +168,10 @@ def refuse_singular(name: str, factors: Array) -> None:
         )
 
 
-def _order_of(exchanges: Array) -> Array:
+def order_of(exchanges: Array, rows: int | None = None) -> Array:
     """Which row comes where, after exchanges one after the other."""
-    order = np.broadcast_to(np.arange(exchanges.shape[-1]), exchanges.shape).copy()
+    shape = (*exchanges.shape[:-1], exchanges.shape[-1] if rows is None else rows)
+    order = np.broadcast_to(np.arange(shape[-1]), shape).copy()
     for k in range(exchanges.shape[-1]):
         chosen = exchanges[..., k, None]
         other = np.take_along_axis(order, chosen, -1)
@@ -181,7 +185,7 @@ def _solved_reference(factors: Array, b: Array, transpose: bool, of: str) -> Arr
     n = both.shape[-1]
     product = (np.tril(both, -1) + np.eye(n)) @ np.triu(both)
     a = np.empty_like(product)
-    order = _order_of(exchanges)[..., None]
+    order = order_of(exchanges)[..., None]
     np.put_along_axis(a, np.broadcast_to(order, product.shape), product, -2)
     inverse = np.linalg.inv(np.swapaxes(a, -1, -2) if transpose else a)
     return np.asarray(np.matmul(b, np.swapaxes(inverse, -1, -2)))
@@ -193,7 +197,7 @@ def _solved_samples(draw: Draw) -> Iterable[Sample]:
         ((3,), (2, 7, 3), True),
         ((2, 1, 3), (5, 1, 3), False),
     ):
-        factors = _packed(*eliminated(exchanging(draw, *shape)))
+        factors = packed(*eliminated(exchanging(draw, *shape)))
         yield Sample((factors, draw(*right)), {"transpose": transpose, "of": "solve"})
 
 

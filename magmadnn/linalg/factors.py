@@ -1,0 +1,136 @@
+"""Factors L and U as results of their own, and solutions by factors that are given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+from magmadnn.graph.op import Array
+from magmadnn.ops import expand_dims, squeeze
+from magmadnn.tensor import Tensor, asarray
+
+from ._matrices import refuse_unless_finite
+from ._operands import operand, operands
+from .elimination import by_lapack, eliminated, lu_solved, order_of, packed, scipy_lapack
+from .triangular import solve_triangular
+
+
+class LUFactors(NamedTuple):
+    """Factors in one matrix [..., n, n], L below the diagonal; which row each was exchanged with [..., n]."""
+
+    lu: Any
+    piv: Any
+
+
+class LUResult(NamedTuple):
+    """A = P L U: exchanges of rows, a unit lower and an upper triangle."""
+
+    P: Any
+    L: Any
+    U: Any
+
+
+def _values(name: str, a: Any) -> Array:
+    """The values of a Tensor or an array.
+
+    Raises:
+        ArgumentError: for an Operation, whose factors have no gradients.
+    """
+    a = operand(name, "a", a, 2)
+    if not isinstance(a, Tensor):
+        raise ArgumentError(
+            f"{name}: takes arrays and Tensors, not Operations; solve, inv and det share factors"
+        )
+    values = a.numpy()
+    refuse_unless_finite(name, "a", values)
+    return (
+        values
+        if values.dtype.kind == "f" and values.dtype.itemsize > 2
+        else values.astype(np.float64)
+    )
+
+
+def lu_factor(a: Any) -> LUFactors:
+    """L and U of square A [..., n, n] with exchanged rows, for `lu_solve`; a 0 in U is no error here.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity.
+        ArgumentError: for an Operation.
+    """
+    factors, pivots = _factors(_values("lu_factor", a))
+    return LUFactors(asarray(factors), asarray(pivots))
+
+
+def _factors(values: Array) -> tuple[Array, Array]:
+    return by_lapack(values) if values.size and scipy_lapack() else eliminated(values)
+
+
+def lu(a: Any) -> LUResult:
+    """A = P L U of A [..., m, n]: P [..., m, m], L [..., m, k] and U [..., k, n], k = min(m, n).
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity.
+        ArgumentError: for an Operation.
+    """
+    values = _values("lu", a)
+    m, n = values.shape[-2:]
+    k = min(m, n)
+    factors, pivots = eliminated(values, k)
+    order = order_of(pivots, m)
+    exchanges = np.zeros((*values.shape[:-2], m, m), values.dtype)
+    np.put_along_axis(
+        exchanges, order[..., None, :], values.dtype.type(1), -2
+    )  # P[order[i], i] = 1
+    lower = np.tril(factors[..., :k], -1) + np.eye(m, k, dtype=values.dtype)
+    return LUResult(asarray(exchanges), asarray(lower), asarray(np.triu(factors[..., :k, :n])))
+
+
+def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
+    """X with A X = B, or A^T X = B with trans=1, by what `lu_factor` gave.
+
+    Args:
+        lu_and_piv: the pair.
+        b: [n], or [..., n, k].
+        trans: 0 or 1.
+
+    Raises:
+        NumericError: if a matrix is singular, naming it and the pivot.
+        ArgumentError: if the first argument is no pair.
+    """
+    if not isinstance(lu_and_piv, tuple) or len(lu_and_piv) != 2:
+        raise ArgumentError("lu_solve: the first argument must be the pair that lu_factor gives")
+    if trans not in (0, 1):
+        raise ArgumentError(f"lu_solve: trans must be 0 or 1, got {trans!r}")
+    factors, pivots = (np.asarray(x) for x in lu_and_piv)
+    b = operand("lu_solve", "b", b, 1)
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    both = packed(factors, pivots)
+    x = lu_solved(both, right.swapaxes(-1, -2), transpose=bool(trans), of="lu_solve").swapaxes(
+        -1, -2
+    )
+    return squeeze(x, axis=-1) if b.ndim == 1 else x
+
+
+def cho_solve(c_and_lower: Any, b: Any) -> Any:
+    """X with A X = B, by a Cholesky factor of A: with A = L L^T, or U^T U.
+
+    Args:
+        c_and_lower: the factor [..., n, n] and whether it is a lower triangle: (L, True).
+        b: [n], or [..., n, k].
+
+    Raises:
+        NumericError: if an element of the factor's diagonal is 0.
+        ArgumentError: if the first argument is no pair.
+    """
+    if not isinstance(c_and_lower, tuple) or len(c_and_lower) != 2:
+        raise ArgumentError(
+            "cho_solve: the first argument must be a factor and True or False: (L, True)"
+        )
+    factor, lower = c_and_lower
+    factor, b = operands("cho_solve", ("c", factor, 2), ("b", b, 1))
+    right, lower = expand_dims(b, -1) if b.ndim == 1 else b, bool(lower)
+    half = solve_triangular(factor, right, lower=lower, transpose=not lower)
+    x = solve_triangular(factor, half, lower=lower, transpose=lower)
+    return squeeze(x, axis=-1) if b.ndim == 1 else x

@@ -1,0 +1,227 @@
+"""Norms, conditions, ranks, powers and exponentials of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.signature import by_signature, is_integer
+from magmadnn.graph.stacking import last_axes
+from magmadnn.ops import abs as abs_
+from magmadnn.ops import (
+    broadcast_to,
+    concat,
+    expand_dims,
+    greater,
+    matmul,
+    not_equal,
+    power,
+    reshape,
+    sqrt,
+    transpose,
+    where,
+)
+from magmadnn.ops import max as max_
+from magmadnn.ops import min as min_
+from magmadnn.ops import sum as sum_
+
+from ._matrices import computed, refuse_unless_finite, transposed
+from ._operands import operand, operands
+from .equations import inv
+from .least_squares import settled_rcond
+from .orthogonal import scipy_linalg
+from .singular_values import svdvals
+
+_INF = float("inf")
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """Norms of vectors or matrices, as np.linalg.norm's.
+
+    Args:
+        x: any shape.
+        ord: None, the root of the sum of squares; of vectors inf, -inf, 0 or a number p, of matrices "fro",
+            "nuc", inf, -inf, 1, -1, 2, -2.
+        axis: of vectors an integer, of matrices a pair; all of x where it is left out, which has then
+            one axis or two unless ord is None.
+        keepdims: whether these axes stay, with size 1.
+
+    Raises:
+        ArgumentError: if there is no such ord or axis.
+    """
+    x = operand("norm", "x", x)
+    if axis is None and ord is None:
+        found = sqrt(sum_(abs_(x) * abs_(x)))
+        return reshape(found, (1,) * x.ndim) if keepdims else found
+    if axis is None:
+        axis = tuple(range(x.ndim))
+    axes = (axis,) if is_integer(axis) else tuple(axis)
+    if len(axes) == 1:
+        return _vector_norm(x, 2 if ord is None else ord, axes[0], keepdims)
+    if len(axes) == 2:
+        found = _matrix_norm(_with_last(x, axes), "fro" if ord is None else ord)
+        if keepdims:
+            for one in sorted(a % x.ndim for a in axes):
+                found = expand_dims(found, one)
+        return found
+    raise ArgumentError(f"norm: axis must be one axis or two, got {axis!r}")
+
+
+def _with_last(x: Any, axes: tuple[int, ...]) -> Any:
+    """`x` with two axes moved to its end."""
+    last = [axis % x.ndim for axis in axes]
+    order = (*(k for k in range(x.ndim) if k not in last), *last)
+    return x if order == tuple(range(x.ndim)) else transpose(x, order)
+
+
+def _vector_norm(x: Any, ord: Any, axis: Any, keepdims: bool) -> Any:
+    options = {"axis": axis, "keepdims": keepdims}
+    size = abs_(x)
+    if ord == _INF or ord == -_INF:
+        return (max_ if ord > 0 else min_)(size, **options)
+    if ord == 0:
+        return sum_(where(not_equal(x, 0), np.ones((), size.dtype), 0), **options)
+    if ord == 1:
+        return sum_(size, **options)
+    if ord == 2:
+        return sqrt(sum_(size * size, **options))
+    if isinstance(ord, (int, float)) and not isinstance(ord, bool):
+        return power(sum_(power(size, float(ord)), **options), 1.0 / ord)
+    raise ArgumentError(f"norm: ord of a vector must be a number, inf or -inf, got {ord!r}")
+
+
+def _matrix_norm(x: Any, ord: Any) -> Any:
+    if ord == "fro":
+        return sqrt(sum_(abs_(x) * abs_(x), axis=(-2, -1)))
+    if ord == "nuc":
+        return sum_(svdvals(x), axis=-1)
+    if ord in (2, -2):
+        return (max_ if ord > 0 else min_)(svdvals(x), axis=-1)
+    if ord in (1, -1, _INF, -_INF):
+        sums = sum_(abs_(x), axis=-2 if abs(ord) == 1 else -1)
+        return (max_ if ord > 0 else min_)(sums, axis=-1)
+    raise ArgumentError(
+        f'norm: ord of a matrix must be "fro", "nuc", 1, -1, 2, -2, inf or -inf, got {ord!r}'
+    )
+
+
+def cond(x: Any, p: Any = None) -> Any:
+    """How much a small change of A [..., m, n] may change solutions: |A| |A^-1|, in the norm p (2 without).
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity, or is singular and p is not 2 or -2.
+    """
+    x = operand("cond", "x", x, 2)
+    if p is None or p in (2, -2):
+        s = svdvals(x)
+        return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    return norm(x, p, axis=(-2, -1)) * norm(inv(x), p, axis=(-2, -1))
+
+
+def matrix_rank(a: Any, rtol: float | None = None) -> Any:
+    """How many singular values of A [..., m, n] are above rtol times the largest (eps max(m, n) without).
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity.
+    """
+    a = operand("matrix_rank", "a", a, 2)
+    s, limit = svdvals(a), settled_rcond("matrix_rank", a, rtol)
+    largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
+    return sum_(where(greater(s, largest * limit), np.int64(1), np.int64(0)), axis=-1)
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+def matrix_power(a: Any, n: int) -> Any:
+    """A [..., k, k] times itself, n factors, by squares; of the inverse for n below 0, I for 0.
+
+    Raises:
+        ArgumentError: if n is not an integer.
+        NumericError: if n is below 0 and a matrix is singular.
+    """
+    if not is_integer(n):
+        raise ArgumentError(f"matrix_power: n must be an integer, got {n!r}")
+    a = operand("matrix_power", "a", a, 2)
+    if n < 0:
+        return matrix_power(inv(a), -n)
+    if n == 0:
+        return a * 0 + np.eye(a.shape[-1], dtype=a.dtype)
+    found, square = None, a
+    while n:
+        if n & 1:
+            found = square if found is None else matmul(found, square)
+        n >>= 1
+        if n:
+            square = matmul(square, square)
+    return found
+
+
+def kron(a: Any, b: Any) -> Any:
+    """Kronecker's product: b times each element of a, [..., m p, n q] of [..., m, n] and [..., p, q].
+
+    Leading axes broadcast; for matrices it is np.kron's.
+    """
+    a, b = operands("kron", ("a", a, 2), ("b", b, 2))
+    (m, n), (p, q) = a.shape[-2:], b.shape[-2:]
+    wide = expand_dims(expand_dims(a, -1), -3) * expand_dims(expand_dims(b, -2), -4)
+    return reshape(wide, (*wide.shape[:-4], m * p, n * q))
+
+
+def _exp_numpy(a: Array) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("expm", "a", a)
+    if not a.size:
+        return a
+    return np.asarray(scipy_linalg("expm").expm(a))
+
+
+def _exp_vjp(g: Any, y: Any, a: Any) -> Any:
+    """The upper right block of exp [[A^T, g], [0, A^T]].
+
+    As in Mathias, A chain rule for matrix functions, 1996, theorem 2.1.
+    """
+    n, turned = a.shape[-1], transposed(a)
+    g = broadcast_to(g, a.shape)
+    both = concat([concat([turned, g], axis=-1), concat([turned * 0, turned], axis=-1)], axis=-2)
+    return exponential(both)[..., :n, n:]
+
+
+def _exp_reference(a: Array) -> Array:
+    """By its series, of a matrix that is small enough."""
+    total = term = np.broadcast_to(np.eye(a.shape[-1]), a.shape)
+    for k in range(1, 60):
+        term = term @ a / k
+        total = total + term
+    return np.asarray(total)
+
+
+exponential: Op = Op(
+    name="_expm",
+    args=("a",),
+    formula="the sum of a^k / k!",
+    kind=OpKind.OTHER,
+    stacked=last_axes,
+    shapes=by_signature("... n n -> ... n n"),
+    dtypes=promote_floating,
+    numpy=_exp_numpy,
+    vjp=_exp_vjp,
+    reference=_exp_reference,
+    samples=lambda draw: [Sample((draw(2, 3, 3),))],
+)
+
+
+def expm(a: Any) -> Any:
+    """The exponential of A [..., n, n], by SciPy (scaling, Pade, squaring); in programs a call of it.
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity.
+        MissingExtraError: if SciPy is not installed.
+    """
+    return exponential(operand("expm", "a", a, 2))

@@ -1,0 +1,194 @@
+"""Least squares and pseudo-inverses, by singular values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.signature import by_signature
+from magmadnn.graph.stacking import elementwise, last_axes
+from magmadnn.ops import expand_dims, greater, matmul, reciprocal, squeeze, where
+from magmadnn.ops import max as max_
+from magmadnn.ops import sum as sum_
+
+from ._matrices import computed, refuse_unless_finite, transposed
+from ._operands import operand, operands
+from .singular_values import parts_of, singular
+
+
+def _inverted(s: Any, rcond: float) -> Any:
+    """1 / s, 0 for those that count as 0: rcond times the largest, or less."""
+    kept = greater(s, max_(s, axis=-1, keepdims=True) * rcond) if s.shape[-1] else greater(s, 0)
+    return where(kept, reciprocal(where(kept, s, 1)), 0)
+
+
+def _known(a: Array, rcond: float) -> tuple[Array, Array, Array]:
+    """U, 1 / S and V^T by NumPy."""
+    u, s, v = np.linalg.svd(a, full_matrices=False)
+    kept = s > rcond * s.max(-1, keepdims=True, initial=0)
+    return u, np.where(kept, 1 / np.where(kept, s, 1), 0).astype(a.dtype), v
+
+
+# --- pinv -----------------------------------------------------------------------------------------
+
+
+def _pinv_numpy(a: Array, rcond: float) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("pinv", "a", a)
+    u, s, v = _known(a, rcond)
+    return np.asarray(np.swapaxes(v, -1, -2) * s[..., None, :] @ np.swapaxes(u, -1, -2))
+
+
+def _pinv(a: Any, rcond: float) -> Any:
+    u, s, v = parts_of(singular(a, vectors=True, full=False), a.shape)
+    return matmul(transposed(v) * expand_dims(_inverted(s, rcond), -2), transposed(u))
+
+
+def _pinv_vjp(g: Any, y: Any, a: Any, rcond: float) -> Any:
+    """Of P: -P^T g P^T, and where A has not full rank what it does not reach.
+
+    As in Golub and Pereyra, The differentiation of pseudo-inverses, 1973, equation 4.12, for constant rank.
+    """
+    pt, gt = transposed(y), transposed(g)
+    first = -matmul(matmul(pt, g), pt)
+    outside = gt - matmul(a, matmul(y, gt))  # (I - A P) g^T
+    second = matmul(outside, matmul(y, pt))
+    third = matmul(matmul(pt, y), gt - matmul(matmul(gt, y), a))  # g^T (I - P A)
+    return first + second + third
+
+
+pseudo_inverse: Op = Op(
+    name="_pinv",
+    args=("a",),
+    formula="V diag(1 / S) U^T of a",
+    kind=OpKind.OTHER,
+    decompose=_pinv,
+    stacked=last_axes,
+    shapes=by_signature("... m n -> ... n m"),
+    dtypes=promote_floating,
+    numpy=_pinv_numpy,
+    vjp=_pinv_vjp,
+    reference=lambda a, rcond: np.linalg.pinv(a, rcond),
+    samples=lambda draw: [Sample((draw(5, 3),), {"rcond": 1e-9})],
+    attributes={"rcond": REQUIRED},
+)
+
+
+def pinv(a: Any, rcond: float | None = None) -> Any:
+    """The pseudo-inverse [..., n, m] of A [..., m, n], by its singular values.
+
+    Args:
+        a: the matrices.
+        rcond: singular values below rcond times the largest count as 0; eps times the larger of m and n where
+            it is left out. (np.linalg.pinv takes 1e-15 then.)
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity.
+    """
+    a = operand("pinv", "a", a, 2)
+    return pseudo_inverse(a, rcond=settled_rcond("pinv", a, rcond))
+
+
+def settled_rcond(name: str, a: Any, rcond: float | None) -> float:
+    """The limit below which singular values are 0."""
+    if rcond is None:
+        dtype = np.float64 if a.dtype.kind in "iub" else a.dtype
+        sizes = [n for n in a.shape[-2:] if isinstance(n, int)]
+        return float(np.finfo(dtype).eps) * max(sizes, default=1)
+    if not isinstance(rcond, (int, float)) or not 0 <= rcond < 1:
+        raise ArgumentError(f"{name}: rcond must be a number from 0 to below 1, got {rcond!r}")
+    return float(rcond)
+
+
+# --- lstsq ----------------------------------------------------------------------------------------
+
+
+class LstsqResult(NamedTuple):
+    """Solutions, sums of squares of what they leave, ranks, and singular values of A."""
+
+    x: Any
+    residuals: Any
+    rank: Any
+    s: Any
+
+
+def _numpy(a: Array, b: Array, rcond: float) -> Array:
+    a, b = computed(a, b)
+    refuse_unless_finite("lstsq", "a", a)
+    refuse_unless_finite("lstsq", "b", b)
+    u, s, v = _known(a, rcond)
+    return np.asarray(np.swapaxes(v, -1, -2) @ (s[..., None] * (np.swapaxes(u, -1, -2) @ b)))
+
+
+def _decomposed(a: Any, b: Any, rcond: float) -> Any:
+    u, s, v = parts_of(singular(a, vectors=True, full=False), a.shape)
+    return matmul(transposed(v), expand_dims(_inverted(s, rcond), -1) * matmul(transposed(u), b))
+
+
+def _vjp(g: Any, x: Any, a: Any, b: Any, rcond: float) -> tuple[Any, Any]:
+    """That of P b, without a product of P with a matrix as large as A."""
+    p = pseudo_inverse(a, rcond=rcond)
+    db = matmul(transposed(p), g)
+    left = b - matmul(a, x)
+    first = -matmul(db, transposed(x))
+    second = matmul(left, transposed(matmul(p, db)))
+    null = g - matmul(p, matmul(a, g))
+    third = matmul(matmul(transposed(p), x), transposed(null))
+    return first + second + third, db
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw(5, 3), draw(5, 2)), {"rcond": 1e-9})
+    yield Sample((draw(3, 4), draw(2, 3, 1)), {"rcond": 1e-9})
+
+
+fitted: Op = Op(
+    name="_lstsq",
+    args=("a", "b"),
+    formula="the shortest x with the least |a x - b|",
+    kind=OpKind.OTHER,
+    decompose=_decomposed,
+    stacked=elementwise,
+    shapes=by_signature("... m n, ... m k -> ... n k"),
+    dtypes=promote_floating,
+    numpy=_numpy,
+    vjp=_vjp,
+    reference=lambda a, b, rcond: np.linalg.pinv(a, rcond) @ b,
+    samples=_samples,
+    attributes={"rcond": REQUIRED},
+)
+
+
+def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
+    """X with the least |A X - B|, of those the shortest, by the singular values of A; ranks may be lower.
+
+    Args:
+        a: [..., m, n].
+        b: [m], one right side; or [..., m, k].
+        rcond: singular values below rcond times the largest count as 0; eps times the larger of m and n where
+            it is left out.
+
+    Returns:
+        `x` [..., n] or [..., n, k]; `residuals` [...] or [..., k], sums of squares of A x - b, of any rank
+        (NumPy leaves them out where it is not n); `rank` [...]; `s` [..., min(m, n)].
+
+    Raises:
+        NumericError: if an operand holds NaN or infinity.
+        ShapeError: if the sizes do not fit.
+    """
+    a, b = operands("lstsq", ("a", a, 2), ("b", b, 1))
+    limit = settled_rcond("lstsq", a, rcond)
+    right = expand_dims(b, -1) if b.ndim == 1 else b
+    x = fitted(a, right, rcond=limit)
+    left = matmul(a, x) - right
+    residuals = sum_(left * left, axis=-2)
+    s = singular(a, vectors=False, full=False)[..., 0, :]
+    largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
+    rank = sum_(where(greater(s, largest * limit), np.int64(1), np.int64(0)), axis=-1)
+    if b.ndim == 1:
+        x, residuals = squeeze(x, axis=-1), squeeze(residuals, axis=-1)
+    return LstsqResult(x, residuals, rank, s)

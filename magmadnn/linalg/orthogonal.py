@@ -1,0 +1,257 @@
+"""Orthonormal columns and a triangle: QR by reflections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, GraphError, MissingExtraError
+from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.op import (
+    REQUIRED,
+    Array,
+    Draw,
+    NoGradient,
+    Op,
+    OpKind,
+    Sample,
+    promote_floating,
+)
+from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import last_axes
+from magmadnn.ops import concat, greater_equal, matmul, where
+from magmadnn.tensor import Tensor, asarray
+
+from ._matrices import (
+    as_stacks,
+    computed,
+    places_of,
+    refuse_unless_finite,
+    smaller,
+    transposed,
+    triangle,
+)
+from ._operands import QRResult, operand, truth
+from .triangular import solve_triangular
+
+_WHY = "what is made of reflections has gradients of its own"
+
+
+# --- reflections ----------------------------------------------------------------------------------
+
+
+def _reflected_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
+    *leading, m, n = specs[0].shape
+    return (*leading, n + 1, m)
+
+
+def _reflected(a: Array) -> Array:
+    """Column by column: H = I - tau v v^T with v = 1 at the diagonal makes zeros below it."""
+    (a,) = computed(a)
+    refuse_unless_finite("qr", "a", a)
+    a = a.copy()
+    m, n = a.shape[-2:]
+    factors = np.zeros((*a.shape[:-2], m), a.dtype)
+    for k in range(min(m, n)):
+        head, tail = a[..., k, k].copy(), a[..., k + 1 :, k]
+        size = np.sqrt(head**2 + (tail**2).sum(-1))
+        plain = ~tail.any(-1)
+        beta = np.where(plain, head, -np.copysign(size, head))
+        tau = np.where(plain, 0, (beta - head) / np.where(beta == 0, 1, beta))
+        v = tail / np.where(plain, 1, head - beta)[..., None]
+        rest = a[..., k:, k + 1 :]
+        taken = rest[..., 0, :] + (v[..., None, :] @ rest[..., 1:, :])[..., 0, :]
+        rest[..., 0, :] -= tau[..., None] * taken
+        rest[..., 1:, :] -= tau[..., None, None] * v[..., None] * taken[..., None, :]
+        a[..., k, k], a[..., k + 1 :, k], factors[..., k] = beta, v, tau
+    return np.concatenate([factors[..., None, :], np.swapaxes(a, -1, -2)], -2)
+
+
+def _matrices(draw: Draw) -> Iterable[Sample]:
+    for shape in ((5, 3), (3, 4), (2, 3, 3), (1, 1)):
+        yield Sample((draw(*shape),))
+
+
+reflected: Op = Op(
+    name="_reflected",
+    args=("a",),
+    formula="what scales reflections in a row, below it the columns that they leave, each a row",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("geqrf"),
+    rewrites=(as_stacks,),
+    stacked=last_axes,
+    shapes=_reflected_shapes,
+    dtypes=promote_floating,
+    numpy=_reflected,
+    vjp=NoGradient(why=_WHY),
+    reference=_reflected,
+    samples=_matrices,
+)
+
+
+def _columns_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
+    *leading, _, m = specs[0].shape
+    return (*leading, attributes["count"], m)
+
+
+def _columns(packed: Array, count: int) -> Array:
+    m, n = packed.shape[-1], packed.shape[-2] - 1
+    q = np.broadcast_to(np.eye(m, count, dtype=packed.dtype), (*packed.shape[:-2], m, count)).copy()
+    for k in reversed(range(min(m, n))):
+        v = packed[..., k + 1, k:].copy()
+        v[..., 0] = 1
+        taken = v[..., None, :] @ q[..., k:, :]
+        q[..., k:, :] -= packed[..., 0, k, None, None] * v[..., None] * taken
+    return np.swapaxes(q, -1, -2)
+
+
+columns_of: Op = Op(
+    name="_columns_of_reflections",
+    args=("packed",),
+    formula="the first columns of the product of reflections, each a row",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("orgqr"),
+    rewrites=(as_stacks,),
+    stacked=last_axes,
+    shapes=_columns_shapes,
+    dtypes=promote_floating,
+    numpy=_columns,
+    vjp=NoGradient(why=_WHY),
+    reference=_columns,
+    samples=lambda draw: [Sample((_reflected(draw(5, 3)),), {"count": 3})],
+    attributes={"count": REQUIRED},
+)
+
+
+# --- QR -------------------------------------------------------------------------------------------
+
+
+def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
+    """[..., m + n, k]: Q, and below it R^T."""
+    *leading, m, n = specs[0].shape
+    return (*leading, m + n, m if attributes["full"] else smaller(m, n))
+
+
+def _numpy(a: Array, full: bool) -> Array:
+    (a,) = computed(a)
+    refuse_unless_finite("qr", "a", a)
+    q, r = np.linalg.qr(a, "complete" if full else "reduced")
+    return np.concatenate([q, np.swapaxes(r, -1, -2)], -2)
+
+
+def _decomposed(a: Any, full: bool) -> Any:
+    packed = reflected(a)
+    m, n = a.shape[-2:]
+    count = m if full else smaller(m, n)
+    q = transposed(columns_of(packed, count=count))
+    return concat([q, triangle(packed[..., 1:, :count], lower=True)], axis=-2)
+
+
+def _vjp(g: Any, y: Any, a: Any, full: bool) -> Any:
+    """[dQ + Q copyltu(M)] R^-T with M = R dR^T - dQ^T Q, of which copyltu mirrors the lower triangle.
+
+    As in Walter and Lehmann, Algorithmic differentiation of linear algebra functions, 2018, arXiv:1001.1654.
+    A matrix wider than high is A = [X | Y] with X = Q U: V = Q^T Y sends dV to Q and Y.
+
+    Raises:
+        GraphError: for more columns of Q than A has, which are any that complete a basis.
+    """
+    m, n = a.shape[-2:]
+    if full and m != n:
+        if smaller(m, n) != m:
+            raise GraphError(
+                'grad: qr with mode="complete" has no gradient for a matrix higher than wide; give "reduced"'
+            )
+    q, r = y[..., :m, :], transposed(y[..., m:, :])
+    gq, gr = g[..., :m, :], transposed(g[..., m:, :])
+    if m == n or smaller(m, n) == n:
+        return _square_vjp(q, r, gq, gr)
+    gv = gr[..., m:]
+    more = gq + matmul(a[..., m:], transposed(gv))
+    return concat([_square_vjp(q, r[..., :m], more, gr[..., :m]), matmul(q, gv)], axis=-1)
+
+
+def _square_vjp(q: Any, r: Any, gq: Any, gr: Any) -> Any:
+    inner = matmul(r, transposed(gr)) - matmul(transposed(gq), q)
+    lower = triangle(inner, lower=True)
+    rows, columns = places_of(inner)
+    mirrored = where(greater_equal(columns, rows + 1), transposed(lower), lower)
+    found = gq + matmul(q, mirrored)
+    return transposed(solve_triangular(r, transposed(found), lower=False))
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    for sample in _matrices(draw):
+        yield Sample(sample.operands, {"full": False})
+
+
+decomposed: Op = Op(
+    name="_qr",
+    args=("a",),
+    formula="orthonormal columns of a, and below them R turned",
+    kind=OpKind.OTHER,
+    decompose=_decomposed,
+    stacked=last_axes,
+    shapes=_shapes,
+    dtypes=promote_floating,
+    numpy=_numpy,
+    vjp=_vjp,
+    reference=lambda a, full: _numpy(a, full),
+    samples=_samples,
+    attributes={"full": False},
+)
+
+
+def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
+    """A = Q R with orthonormal columns Q and an upper triangle R, by LAPACK's geqrf and orgqr.
+
+    Args:
+        a: [..., m, n], with k the smaller of m and n.
+        mode: "reduced" (Q [..., m, k], R [..., k, n]), "complete" (Q [..., m, m], R [..., m, n]), "r": R.
+        pivoting: whether columns are exchanged so that |R_ii| descends; of a matrix that is known, without
+            gradient: A[:, P] = Q R. Needs SciPy.
+
+    Returns:
+        `Q` and `R`; with pivoting a tuple (Q, R, P).
+
+    Raises:
+        NumericError: if a matrix holds NaN or infinity.
+        ArgumentError: if there is no such mode; for pivoting of a stack, or of an Operation.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError(f'qr: mode must be "reduced", "complete" or "r", got {mode!r}')
+    a = operand("qr", "a", a, 2)
+    if truth("qr", "pivoting", pivoting):
+        return _pivoted(a, mode)
+    m = a.shape[-2]
+    both = decomposed(a, full=mode == "complete")
+    r = transposed(both[..., m:, :])
+    return r if mode == "r" else QRResult(both[..., :m, :], r)
+
+
+def _pivoted(a: Any, mode: str) -> Any:
+    if not isinstance(a, Tensor) or a.ndim != 2:
+        raise ArgumentError(
+            "qr: pivoting=True takes one matrix of known values, an array or a Tensor; a stack one by one"
+        )
+    values = a.numpy()
+    refuse_unless_finite("qr", "a", values)
+    names = {"reduced": "economic", "complete": "full", "r": "r"}
+    found = scipy_linalg("qr with pivoting").qr(values, mode=names[mode], pivoting=True)
+    return tuple(asarray(x) for x in found)
+
+
+def scipy_linalg(what: str) -> Any:
+    """SciPy's module.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        return import_module("scipy.linalg")
+    except ImportError:
+        raise MissingExtraError(f'{what}: needs SciPy: pip install "magmadnn[linalg]"') from None
