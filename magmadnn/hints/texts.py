@@ -270,6 +270,7 @@ HINTS: dict[str, dict[str, str]] = {
         "AvgPool2d": "write md.layers.AveragePooling2D",
         "AdaptiveAvgPool2d": "write md.layers.AdaptiveAveragePooling2D",
         "AdaptiveMaxPool2d": "write md.layers.AdaptiveMaxPooling2D",
+        "DepthwiseConv2D": "write md.layers.Conv2D with groups=, as many as channels",
         "Dropout2d": "write md.layers.SpatialDropout2D",
         "GroupNormalization": "write md.layers.GroupNorm",
         "LocalResponseNorm": "write md.layers.LocalResponseNormalization, whose alpha is not divided by size",

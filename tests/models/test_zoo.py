@@ -90,6 +90,33 @@ def test_residual_networks_for_cifar_have_the_papers_layers():
         assert len(weighted) - 2 == 6 * n + 2  # two shortcuts are not counted
 
 
+def test_the_papers_variants():
+    """Counts of the papers: option A, and GoogLeNet with biases and 5 x 5 as in Caffe's model zoo."""
+    photograph, small = PHOTOGRAPH, ((32, 32, 3), 10)
+    assert count(models.resnet20(*small, variant="paper")) == 269_722
+    assert count(models.resnet56(*small, variant="paper")) == 853_018
+    assert count(models.googlenet(*photograph, variant="paper")) == 6_998_552
+    assert count(models.googlenet(*photograph, aux=True, variant="paper")) == 13_378_280
+    paper = models.resnet50(*photograph, variant="paper")
+    assert count(paper) == COUNTS["resnet50"][2]
+    strides = {
+        layer.name: layer.strides for layer in paper.layers if isinstance(layer, md.layers.Conv2D)
+    }
+    assert strides["layer2.0.conv1"] == 2 and strides["layer2.0.conv2"] == 1
+    with pytest.raises(UnknownNameError, match="resnet50: variant 'original'"):
+        models.resnet50(*photograph, variant="original")
+
+
+def test_shortcuts_without_weights_take_every_second_place_and_add_zeros():
+    from magmadnn.models.convolutional.residual import _every_second
+
+    inputs = md.layers.Input((5, 6, 3))
+    x = np.random.default_rng(3).random((2, 5, 6, 3), np.float32)
+    found = md.Model(inputs=inputs, outputs=_every_second(inputs, 7)).predict(x)
+    assert np.array_equal(found[..., :3], x[:, ::2, ::2]) and found.shape == (2, 3, 3, 7)
+    assert not found[..., 3:].any()
+
+
 def test_googlenet_with_auxiliary_heads():
     made = models.googlenet(*PHOTOGRAPH, aux=True)
     assert count(made) == 13_004_888

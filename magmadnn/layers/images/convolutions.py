@@ -201,3 +201,13 @@ class Conv2DTranspose(_Transposed):
     """
 
     _PLACES = ("height", "width")
+
+
+class Conv3DTranspose(_Transposed):
+    """Transposed convolution of volumes: x [n, depth, height, width, c].
+
+    The kernel is [kd, kh, kw, filters / groups, c]. Every place of x adds its multiple of the kernel to the
+    result, `strides` apart: see `md.ops.convolution_transposed` for the sizes. Settings as of `Conv2D`.
+    """
+
+    _PLACES = ("depth", "height", "width")

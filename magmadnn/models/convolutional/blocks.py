@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.errors import ArgumentError, ShapeError, UnknownNameError
 from magmadnn.layers import Activation, BatchNorm, Conv2D, Dropout, Input
 from magmadnn.tensor import Operation, Placeholder, init
 from magmadnn.tensor.init import Initializer
@@ -19,6 +19,7 @@ from .torch_weights import load_torch_weights
 
 SMALL = 32  # pixels: up to here images go through the stem for small ones
 
+VARIANTS = ("torchvision", "paper")
 WeightsFile = str | os.PathLike[str] | None
 
 
@@ -68,6 +69,17 @@ def check_outputs(network: str, outputs: int, dropout: float = 0.0) -> None:
         )
     if not 0.0 <= dropout < 1.0:
         raise ArgumentError(f"{network}: dropout must be at least 0 and below 1, got {dropout!r}")
+
+
+def is_papers(network: str, variant: str) -> bool:
+    """Whether the network of the paper is wanted, where torchvision's differs.
+
+    Raises:
+        UnknownNameError: if the variant is neither.
+    """
+    if variant not in VARIANTS:
+        raise UnknownNameError.of(f"{network}: variant", variant, VARIANTS)
+    return variant == "paper"
 
 
 def conv_norm(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from magmadnn.calls import checked_call
@@ -15,6 +15,7 @@ from magmadnn.layers import (
     Dense,
     Flatten,
     GlobalAveragePooling2D,
+    LocalResponseNormalization,
     MaxPooling2D,
 )
 from magmadnn.tensor import Operation, init
@@ -27,6 +28,7 @@ from .blocks import (
     dropped,
     finished,
     image_input,
+    is_papers,
     is_small,
     known_sizes,
 )
@@ -54,6 +56,7 @@ def googlenet(
     *,
     aux: bool = False,
     dropout: float = 0.2,
+    variant: str = "torchvision",
     weights: WeightsFile = None,
     **options: Any,
 ) -> Model:
@@ -62,7 +65,8 @@ def googlenet(
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, with batch normalisation (Ioffe,
     Szegedy, ICML 2015) in place of local response normalisation and biases, as torchvision has it; also
     from there, branches of 5 x 5 have kernels of 3 x 3. 6,624,904 parameters for (224, 224, 3) and 1000,
-    13,004,888 with the auxiliary heads. Initial kernels are He's. Images of up to 32 x 32 go through a stem
+    13,004,888 with the auxiliary heads. The paper's variant has all three as in the paper: 6,998,552 and
+    13,378,280. Initial kernels are He's. Images of up to 32 x 32 go through a stem
     without strides and pooling.
 
     Args:
@@ -71,6 +75,7 @@ def googlenet(
         aux: whether the auxiliary heads are outputs too, behind the main one: section 5 gives their losses
             the weight 0.3, `loss_weights=[1, 0.3, 0.3]`.
         dropout: before the outputs; 0.2 as torchvision has it, 0.4 in the paper; of the heads 0.7.
+        variant: "torchvision" or "paper".
         weights: torchvision's state dict as safetensors; with heads where there are heads.
         options: of `md.Model`.
     """
@@ -78,9 +83,12 @@ def googlenet(
     small = is_small(input_shape)
     inputs = image_input("googlenet", input_shape, 80 if aux else 8, options)
     x: Operation = inputs
-    x = _unit(x, 64, 3 if small else 7, "conv1", 1 if small else 2)
+    unit = _plain_unit if is_papers("googlenet", variant) else _unit
+    x = unit(x, 64, 3 if small else 7, "conv1", 1 if small else 2)
     x = x if small else _halved(x)
-    x = _unit(_unit(x, 64, 1, "conv2"), 192, 3, "conv3")
+    x = LocalResponseNormalization()(x) if unit is _plain_unit else x
+    x = unit(unit(x, 64, 1, "conv2"), 192, 3, "conv3")
+    x = LocalResponseNormalization()(x) if unit is _plain_unit else x
     x = x if small else _halved(x)
     heads: list[Operation] = []
     flattened: dict[str, tuple[int, ...]] = {}
@@ -89,10 +97,10 @@ def googlenet(
             x = _halved(x)
         elif name == "5a":
             x = MaxPooling2D(2, padding="same")(x)
-        x = _inception(x, filters, f"inception{name}")
+        x = _inception(x, filters, f"inception{name}", unit)
         if aux and name in ("4a", "4d"):
             head = f"aux{len(heads) + 1}"
-            made, flattened[f"{head}.fc1"] = _head(x, outputs, head)
+            made, flattened[f"{head}.fc1"] = _head(x, outputs, head, unit)
             heads.append(made)
     x = dropped(GlobalAveragePooling2D()(x), dropout)
     found = [Dense(outputs, name="fc")(x), *heads]
@@ -110,22 +118,34 @@ def _unit(x: Operation, filters: int, size: int, name: str, strides: int = 1) ->
     return conv_norm(x, filters, size, names, strides=strides, padding=size // 2, epsilon=_EPSILON)
 
 
-def _inception(x: Operation, filters: Sequence[int], name: str) -> Operation:
+def _plain_unit(x: Operation, filters: int, size: int, name: str, strides: int = 1) -> Operation:
+    """A convolution with bias and ReLU, as in the paper."""
+    return Conv2D(
+        filters, size, strides=strides, padding=size // 2, activation="relu",
+        kernel_init=init.he_normal(), name=f"{name}.conv",
+    )(x)  # fmt: skip
+
+
+_Unit = Callable[..., Operation]
+
+
+def _inception(x: Operation, filters: Sequence[int], name: str, unit: _Unit) -> Operation:
     """Four branches side by side: figure 2 (b)."""
     one, before3, three, before5, five, behind = filters
+    large = 5 if unit is _plain_unit else 3
     pooled = MaxPooling2D(3, strides=1, padding="same")(x)
     branches = [
-        _unit(x, one, 1, f"{name}.branch1"),
-        _unit(_unit(x, before3, 1, f"{name}.branch2.0"), three, 3, f"{name}.branch2.1"),
-        _unit(_unit(x, before5, 1, f"{name}.branch3.0"), five, 3, f"{name}.branch3.1"),
-        _unit(pooled, behind, 1, f"{name}.branch4.1"),
+        unit(x, one, 1, f"{name}.branch1"),
+        unit(unit(x, before3, 1, f"{name}.branch2.0"), three, 3, f"{name}.branch2.1"),
+        unit(unit(x, before5, 1, f"{name}.branch3.0"), five, large, f"{name}.branch3.1"),
+        unit(pooled, behind, 1, f"{name}.branch4.1"),
     ]
     return Concatenate()(branches)
 
 
-def _head(x: Operation, outputs: int, name: str) -> tuple[Operation, tuple[int, ...]]:
+def _head(x: Operation, outputs: int, name: str, unit: _Unit) -> tuple[Operation, tuple[int, ...]]:
     """An auxiliary head, and the shape before its Flatten: section 5."""
-    x = _unit(AveragePooling2D(5, strides=3)(x), 128, 1, f"{name}.conv")
+    x = unit(AveragePooling2D(5, strides=3)(x), 128, 1, f"{name}.conv")
     before = known_sizes(x)
     kernel = init.he_normal()
     x = Dense(1024, activation="relu", kernel_init=kernel, name=f"{name}.fc1")(Flatten()(x))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from magmadnn import ops
 from magmadnn.calls import checked_call
 from magmadnn.layers import Activation, Add, Dense, GlobalAveragePooling2D, MaxPooling2D
 from magmadnn.tensor import Operation
@@ -16,6 +17,7 @@ from .blocks import (
     conv_norm,
     finished,
     image_input,
+    is_papers,
     is_small,
     known_sizes,
 )
@@ -60,56 +62,76 @@ def resnet34(
 
 @checked_call
 def resnet50(
-    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    variant: str = "torchvision",
+    weights: WeightsFile = None,
+    **options: Any,
 ) -> Model:
     """ResNet with 50 layers with weights: 25,557,032 parameters for (224, 224, 3) and 1000.
 
     See `resnet18`; blocks are bottlenecks. In a block that halves the size the convolution of 3 x 3 has the
-    stride, as torchvision has it; in the paper the one before.
+    stride, as torchvision has it; in the paper's variant the one of 1 x 1 before.
 
     Args:
         input_shape: of one image: (height, width, channels).
         outputs: number of classes.
+        variant: "torchvision" or "paper".
         weights: torchvision's state dict as safetensors.
         options: of `md.Model`.
     """
-    return _resnet("resnet50", (3, 4, 6, 3), True, input_shape, outputs, weights, options)
+    early = is_papers("resnet50", variant)
+    return _resnet("resnet50", (3, 4, 6, 3), True, input_shape, outputs, weights, options, early)
 
 
 @checked_call
 def resnet20(
-    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    variant: str = "torchvision",
+    weights: WeightsFile = None,
+    **options: Any,
 ) -> Model:
     """ResNet for CIFAR with 20 layers with weights.
 
     He, Zhang, Ren, Sun, CVPR 2016, section 4.2, with n = 3: three stages of n blocks with 16, 32 and 64
     filters. 272,474 parameters for (32, 32, 3) and 10. Shortcuts that change sizes are convolutions of 1 x
-    1 (option B; the paper's have no weights, option A, and 269,722 parameters).
+    1, as in torchvision's networks (option B of the paper); in the paper's variant every second place, and
+    zeros for further channels (option A, 269,722 parameters).
 
     Args:
         input_shape: of one image: (height, width, channels), at least 4 x 4.
         outputs: number of classes.
+        variant: "torchvision" or "paper".
         weights: a state dict as safetensors, with torchvision's names of layers.
         options: of `md.Model`.
     """
-    return _cifar("resnet20", 3, input_shape, outputs, weights, options)
+    return _cifar("resnet20", 3, input_shape, outputs, variant, weights, options)
 
 
 @checked_call
 def resnet56(
-    input_shape: Sequence[int], outputs: int, *, weights: WeightsFile = None, **options: Any
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    variant: str = "torchvision",
+    weights: WeightsFile = None,
+    **options: Any,
 ) -> Model:
     """ResNet for CIFAR with 56 layers with weights, n = 9: 855,770 parameters for (32, 32, 3) and 10.
 
-    See `resnet20`.
+    See `resnet20`; the paper's variant has 853,018.
 
     Args:
         input_shape: of one image: (height, width, channels), at least 4 x 4.
         outputs: number of classes.
+        variant: "torchvision" or "paper".
         weights: a state dict as safetensors, with torchvision's names of layers.
         options: of `md.Model`.
     """
-    return _cifar("resnet56", 9, input_shape, outputs, weights, options)
+    return _cifar("resnet56", 9, input_shape, outputs, variant, weights, options)
 
 
 def _resnet(
@@ -120,6 +142,7 @@ def _resnet(
     outputs: int,
     weights: WeightsFile,
     options: dict[str, Any],
+    early: bool = False,
 ) -> Model:
     check_outputs(network, outputs)
     inputs = image_input(network, input_shape, 8, options)
@@ -129,7 +152,7 @@ def _resnet(
     else:
         x = conv_norm(x, 64, 7, ("conv1", "bn1"), strides=2, padding=3)
         x = MaxPooling2D(3, strides=2, padding=1)(x)
-    x = _stages(x, (64, 128, 256, 512), blocks, bottleneck)
+    x = _stages(x, (64, 128, 256, 512), blocks, bottleneck, early=early)
     x = GlobalAveragePooling2D()(x)
     return finished(inputs, Dense(outputs, name="fc")(x), weights, options)
 
@@ -139,43 +162,70 @@ def _cifar(
     n: int,
     input_shape: Sequence[int],
     outputs: int,
+    variant: str,
     weights: WeightsFile,
     options: dict[str, Any],
 ) -> Model:
     check_outputs(network, outputs)
+    bare = is_papers(network, variant)
     inputs = image_input(network, input_shape, 4, options)
     x: Operation = inputs
     x = conv_norm(x, 16, 3, ("conv1", "bn1"), padding=1)
-    x = _stages(x, (16, 32, 64), (n, n, n), False)
+    x = _stages(x, (16, 32, 64), (n, n, n), False, bare=bare)
     x = GlobalAveragePooling2D()(x)
     return finished(inputs, Dense(outputs, name="fc")(x), weights, options)
 
 
 def _stages(
-    x: Operation, widths: Sequence[int], blocks: Sequence[int], bottleneck: bool
+    x: Operation,
+    widths: Sequence[int],
+    blocks: Sequence[int],
+    bottleneck: bool,
+    *,
+    early: bool = False,
+    bare: bool = False,
 ) -> Operation:
-    """Stages of blocks; each but the first halves height and width."""
+    """Stages of blocks; each but the first halves height and width.
+
+    `early`: by the first convolution of a bottleneck; `bare`: with shortcuts without weights.
+    """
     for stage, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
         for k in range(count):
             strides = 2 if stage > 1 and k == 0 else 1
-            x = _block(x, width, strides, f"layer{stage}.{k}", bottleneck)
+            name = f"layer{stage}.{k}"
+            y = _block(x, width, strides, name, bottleneck, early)
+            if x.shape[1:] != y.shape[1:]:
+                filters = known_sizes(y)[-1]
+                around = (f"{name}.downsample.0", f"{name}.downsample.1")
+                x = (
+                    _every_second(x, filters)
+                    if bare
+                    else conv_norm(x, filters, 1, around, strides=strides, relu=False)
+                )
+            x = Activation("relu")(Add()(y, x))
     return x
 
 
-def _block(x: Operation, width: int, strides: int, name: str, bottleneck: bool) -> Operation:
-    """`relu(F(x) + x)`, or `+ projection(x)`: eq. (1) and (2)."""
+def _block(
+    x: Operation, width: int, strides: int, name: str, bottleneck: bool, early: bool
+) -> Operation:
+    """F(x) of `relu(F(x) + x)`, or `+ projection(x)`: eq. (1) and (2)."""
 
     def names(number: int) -> tuple[str, str]:
         return f"{name}.conv{number}", f"{name}.bn{number}"
 
     if bottleneck:
-        y = conv_norm(x, width, 1, names(1))
-        y = conv_norm(y, width, 3, names(2), strides=strides, padding=1)
-        y = conv_norm(y, 4 * width, 1, names(3), relu=False)
-    else:
-        y = conv_norm(x, width, 3, names(1), strides=strides, padding=1)
-        y = conv_norm(y, width, 3, names(2), padding=1, relu=False)
-    if x.shape[1:] != y.shape[1:]:
-        around = (f"{name}.downsample.0", f"{name}.downsample.1")
-        x = conv_norm(x, known_sizes(y)[-1], 1, around, strides=strides, relu=False)
-    return Activation("relu")(Add()(y, x))
+        first, second = (strides, 1) if early else (1, strides)
+        y = conv_norm(x, width, 1, names(1), strides=first)
+        y = conv_norm(y, width, 3, names(2), strides=second, padding=1)
+        return conv_norm(y, 4 * width, 1, names(3), relu=False)
+    y = conv_norm(x, width, 3, names(1), strides=strides, padding=1)
+    return conv_norm(y, width, 3, names(2), padding=1, relu=False)
+
+
+def _every_second(x: Operation, filters: int) -> Operation:
+    """Every second row and column, and zeros as further channels: option A of section 4.2."""
+    taken = x[:, ::2, ::2]
+    more = filters - known_sizes(x)[-1]
+    y: Operation = ops.pad(taken, ((0, 0), (0, 0), (0, 0), (0, more)))
+    return y
