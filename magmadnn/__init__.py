@@ -33,7 +33,7 @@ from magmadnn.tensor import (
 from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
-    from magmadnn import comm, data, layers, losses, metrics, models, optim, search, sklearn
+    from magmadnn import comm, data, layers, losses, metrics, models, optim, parallel, search, sklearn
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import (
         CrossValidation,
@@ -53,7 +53,7 @@ _LATER = {
         name: name
         for name in (
             *("comm", "data", "layers", "losses", "metrics", "models", "optim"),
-            *("search", "sklearn"),
+            *("parallel", "search", "sklearn"),
         )
     },
     "callbacks": "training.callbacks",
@@ -120,6 +120,7 @@ __all__ = [
     "models",
     "ops",
     "optim",
+    "parallel",
     "placeholder",
     "save_csv",
     "save_npz",

@@ -93,14 +93,13 @@ class Step:
         self._count = update.count
         self.batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
         self.sizes: dict[Any, dict[str, int]] = {}  # of dimensions, by what data looks like
-        self._executable = Executable(
-            update.outputs,
-            update.updates,
-            training=True,
-            executor=executor,
-            precision=precision,
-            device=device,
+        self._executable = self._compiled(
+            update, {"executor": executor, "precision": precision, "device": device}
         )
+
+    def _compiled(self, update: Update, way: dict[str, str]) -> Executable:
+        """What runs the graph of a step."""
+        return Executable(update.outputs, update.updates, training=True, **way)
 
     def __call__(self, feeds: Feeds | None = None) -> Tensor:
         """Do one step and give the loss, as it was before the update.

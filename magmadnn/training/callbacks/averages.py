@@ -36,6 +36,7 @@ class ExponentialMovingAverage(Callback):
     """
 
     # It ends before others, so that the best epoch's average is what is left.
+    is_everywhere = True
     comes_last = True
 
     def __init__(self, decay: float = 0.999) -> None:

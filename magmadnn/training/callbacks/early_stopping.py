@@ -37,6 +37,8 @@ class EarlyStopping(Callback):
         ArgumentError: if patience is negative; in training if mode is "auto" and nobody knows the mode.
     """
 
+    is_everywhere = True
+
     def __init__(
         self,
         monitor: str | None = None,

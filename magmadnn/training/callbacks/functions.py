@@ -23,6 +23,8 @@ class Schedule(Callback):
         ArgumentError: if schedule is no function.
     """
 
+    is_everywhere = True
+
     def __init__(self, schedule: Callable[[int], float], setting: str = "learning_rate") -> None:
         if not callable(schedule):
             raise ArgumentError(

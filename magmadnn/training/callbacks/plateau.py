@@ -37,6 +37,8 @@ class ReduceLROnPlateau(Callback):
             mode is not known.
     """
 
+    is_everywhere = True
+
     def __init__(
         self,
         monitor: str | None = None,

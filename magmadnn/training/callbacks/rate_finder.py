@@ -46,6 +46,8 @@ class RateFinder(Callback):
             Checkpoint.
     """
 
+    is_everywhere = True
+
     def __init__(self, lowest: float = 1e-6, highest: float = 1.0, *, steps: int = 100) -> None:
         self.lowest = _RATE.check("RateFinder", "lowest", lowest)
         self.highest = _RATE.check("RateFinder", "highest", highest)

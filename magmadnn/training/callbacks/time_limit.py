@@ -25,6 +25,8 @@ class TimeLimit(Callback):
         ArgumentError: if seconds is not above 0.
     """
 
+    is_everywhere = True
+
     def __init__(self, seconds: float) -> None:
         self.seconds = _SECONDS.check("TimeLimit", "seconds", seconds)
         self._started = time.monotonic()

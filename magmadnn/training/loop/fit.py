@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -11,6 +11,7 @@ from weakref import WeakSet
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
+from magmadnn.parallel.step import ParallelStep
 from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.printing import note
@@ -23,6 +24,7 @@ from .pieces import Batch, ChunkIterator, numbered
 from .rates import Rates
 from .resuming import INITIAL, restore, state_of
 from .sources import Source
+from .together import Together
 from .totals import Totals, data_for, feeds_for, scalars
 
 if TYPE_CHECKING:
@@ -84,10 +86,13 @@ class Fit:
         validation: Callable[[], dict[str, Any]] | None = None,
         callbacks: Sequence[Callback] = (),
         identity: Callable[[], dict[str, str]],
+        together: Together | None = None,
     ) -> None:
         self.model, self.objective, self.step, self.source = model, objective, step, source
         self.batch_size, self.epochs = batch_size, epochs
         self.validation = validation
+        self._together = together
+        callbacks = callbacks if together is None else together.own(callbacks)
         # Those that save come last, so that they save what the others did at the same event.
         self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
         self.begin = first
@@ -160,14 +165,16 @@ class Fit:
         _running.add(self.model)
         try:
             with ExitStack() as ends:  # in reverse order, each of them, whatever happens in another
+                if self._together is not None:
+                    ends.enter_context(self._together.deciding())
+                    self._together.begin(self)
                 for callback in self.callbacks:
                     ends.callback(callback.on_train_end, self)
                     callback.begin(self)
                 ends.push(self._leave)
-                for callback in self.callbacks:
-                    if (state := callback.saved(self)) is not None:
-                        self.restore(state)
-                        self._tell_end()
+                for state in self._saved():
+                    self.restore(state)
+                    self._tell_end()
                 try:
                     yield
                 except NumericError as error:
@@ -177,6 +184,11 @@ class Fit:
             _running.discard(self.model)
             if self.steps or self._identity:
                 self.model._origin = self._identity.get(INITIAL)
+
+    def _saved(self) -> Iterable[State]:
+        """What training is to go on from."""
+        found = (s for callback in self.callbacks if (s := callback.saved(self)) is not None)
+        return found if self._together is None else self._together.shared(list(found))
 
     @property
     def goes_further(self) -> bool:
@@ -243,6 +255,8 @@ class Fit:
         self.source.look()
         for batch in batches:
             self._tell_place()
+            if isinstance(self.step, ParallelStep):
+                self.step.whole_rows = batch.all_rows
             with numbered(self.batch, self.epoch):
                 feeds = feeds_for(self.model, self.objective, batch)
                 loss, *sums = self.step.run(feeds, guard=True)
@@ -397,7 +411,9 @@ class Fit:
         """Call the callbacks."""
         for callback in self.callbacks:
             getattr(callback, event)(self)
-        if event in ("on_batch_end", "on_epoch_end") and not agreement().all(
+        if self._together is not None:
+            self._together.after(self)
+        elif event in ("on_batch_end", "on_epoch_end") and not agreement().all(
             self.stopped is None, "training goes on"
         ):
             self.stop("another worker stopped", goes_on=True)

@@ -29,16 +29,35 @@ _COPY_BYTES = 16 << 20  # that are copied before anything is done with them
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: an array for each input and output, and the samples' weights."""
+    """One batch: an array for each input and output, and the samples' weights.
+
+    Attributes:
+        whole_rows: samples of the batch of which this is one rank's part; None where it is whole.
+        whole_weight: sum of their weights.
+    """
 
     inputs: list[Array]
     targets: list[Array]
     weights: Array | None = None
+    whole_rows: int | None = None
+    whole_weight: float = 0.0
 
     @property
     def rows(self) -> int:
         """Number of samples."""
         return len(self.inputs[0])
+
+    @property
+    def all_rows(self) -> int:
+        """Number of samples, those on other ranks too."""
+        return self.rows if self.whole_rows is None else self.whole_rows
+
+    @property
+    def weight(self) -> float:
+        """Sum of the samples' weights, those on other ranks too."""
+        if self.whole_rows is not None:
+            return self.whole_weight
+        return float(self.rows if self.weights is None else self.weights.sum())
 
 
 @dataclass(frozen=True)

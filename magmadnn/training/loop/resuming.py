@@ -94,7 +94,7 @@ def state_of(fit: Fit) -> State:
         tensors=tensors,
         record={
             "run": fit.identity,
-            "settings": _settings(fit),
+            "settings": settings_of(fit),
             "begin": fit.begin,
             "epoch": fit.epoch,
             "batch": fit.batch,
@@ -119,7 +119,7 @@ def restore(fit: Fit, state: State) -> None:
     record = state.record
     _check_record(fit, record)
     _check_identity(fit, record["run"])
-    settings = _saved_settings(fit, record["settings"])
+    settings = saved_settings(fit, record["settings"])
     values, slots = part_of(state.tensors, "model/"), part_of(state.tensors, "optimizer/")
     fit.model.check(values)
     for name, value in values.items():
@@ -127,11 +127,11 @@ def restore(fit: Fit, state: State) -> None:
             raise CheckpointError(f"checkpoint: {name} has NaN or infinity; the file is damaged")
     fit.step.check_state(slots)
     before = fit.step.overrides
-    _set_only(fit, settings)
+    set_only(fit, settings)
     try:
         _restore_callbacks(fit, state)
     except CheckpointError:
-        _set_only(fit, before)
+        set_only(fit, before)
         raise
     fit.step.load_state(slots)
     fit.model.assign(values)
@@ -257,7 +257,7 @@ def _shown(text: str) -> str:
     return text if text.isprintable() and len(text) <= _SHOWN else quoted(text, 60)
 
 
-def _settings(fit: Fit) -> dict[str, Any]:
+def settings_of(fit: Fit) -> dict[str, Any]:
     """What callbacks have set, as JSON data: numbers, schedules; None for functions."""
     found: dict[str, Any] = {}
     for name, value in fit.step.overrides.items():
@@ -268,7 +268,7 @@ def _settings(fit: Fit) -> dict[str, Any]:
     return found
 
 
-def _saved_settings(fit: Fit, saved: Mapping[str, Any]) -> dict[str, Setting]:
+def saved_settings(fit: Fit, saved: Mapping[str, Any]) -> dict[str, Setting]:
     """What was set; functions have to be there already.
 
     Raises:
@@ -289,7 +289,7 @@ def _saved_settings(fit: Fit, saved: Mapping[str, Any]) -> dict[str, Setting]:
     return found
 
 
-def _set_only(fit: Fit, settings: Mapping[str, Setting]) -> None:
+def set_only(fit: Fit, settings: Mapping[str, Setting]) -> None:
     """Set these and no others.
 
     Raises:

@@ -31,8 +31,8 @@ class Totals:
 
     def add(self, batch: Batch, loss: Array, sums: Sequence[Array]) -> None:
         """Add a batch's mean loss and its metrics' sums."""
-        weight = float(batch.rows if batch.weights is None else batch.weights.sum())
-        self.rows += batch.rows
+        weight = batch.weight
+        self.rows += batch.all_rows
         self.weight += weight
         self.loss += weight * float(loss)
         old = self.sums or [np.zeros_like(s, np.float64) for s in sums]

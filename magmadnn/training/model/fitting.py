@@ -17,7 +17,9 @@ from magmadnn.training.arguments import at_least, check_order, check_share, epoc
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.fit import BatchSize, Fit, refuse_while_training
+from magmadnn.training.loop.own_rows import OwnRows
 from magmadnn.training.loop.sources import ArraySource, IterableSource, Source
+from magmadnn.training.loop.together import Together
 from magmadnn.training.loop.totals import run_once
 from magmadnn.training.objective.heads import heads_of, output_names
 from magmadnn.training.objective.objective import Objective
@@ -30,6 +32,8 @@ from .identity import identity_of
 from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:
+    from magmadnn.parallel import DataParallel
+
     from .model import Model
 
 
@@ -79,6 +83,7 @@ def new_fit(
     loader_workers: int,
     verbose: Any,
     accumulate: int = 1,
+    parallel: DataParallel | None = None,
     prepared: bool = True,
     rows: NDArray[np.int64] | None = None,
 ) -> Fit:
@@ -98,6 +103,7 @@ def new_fit(
     check_share("fit: validation_split", validation_split)
     check_order(shuffle)
     first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
+    together = None if parallel is None else Together(parallel)
     shown = for_verbosity(verbose)
     held_back = None
     transforms: tuple[Augmentation, ...] = ()
@@ -135,7 +141,9 @@ def new_fit(
             f"fit: accumulate={accumulate} must know how many batches an epoch has: give arrays, or a list "
             "of batches"
         )
-    objective, step = training_step(model, source.sample, more, int(accumulate))
+    objective, step = training_step(model, source.sample, more, int(accumulate), parallel)
+    if parallel is not None:
+        source = OwnRows(source, parallel.own_rows)
     size = 1024 if callable(batch_size) else max(batch_size, 1024)
     validate: Validation | None = None
     if validation_data is not None:
@@ -154,11 +162,12 @@ def new_fit(
         "validation_split": validation_split, "class_weight": class_weight,
         "parts of callbacks": more or None, "augment": transforms or None, "rows": rows,
         "accumulate": accumulate if accumulate > 1 else None,
+        "shards": None if parallel is None else parallel.shards,
     }  # fmt: skip
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=first, epochs=last,
         validation=validate, callbacks=[*shown, *callbacks],
-        identity=partial(identity_of, model, data, settings),
+        identity=partial(identity_of, model, data, settings), together=together,
     )  # fmt: skip
 
 

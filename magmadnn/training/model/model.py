@@ -15,6 +15,7 @@ from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.node import node_of, rebuild
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer
+from magmadnn.parallel.data_parallel import way_of
 from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.arguments import at_least
@@ -42,6 +43,7 @@ from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
 if TYPE_CHECKING:
+    from magmadnn.parallel import DataParallel
     from magmadnn.runtime.profile.text import Profile
     from magmadnn.runtime.step_memory import StepMemory
 
@@ -256,6 +258,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         augment: Any = None,
         loader_workers: int = 1,
         accumulate: int = 1,
+        parallel: DataParallel | Literal[False] | None = None,
         initial_epoch: int | None = None,
         verbose: Any = "auto",
         prepared: bool = False,
@@ -283,6 +286,8 @@ class Model(Pictured, ModelParts, TakesRawData):
                 update of a batch that many times as large, but for rounding, and for layers that look at
                 batches (BatchNorm, dropout). The last group of an epoch may be smaller. Schedules count
                 updates.
+            parallel: how several workers share the training: `md.parallel.DataParallel()`. None: so under
+                `magmadnn launch`, alone otherwise; False: alone in any case. Each rank is given all of the data.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
@@ -299,7 +304,7 @@ class Model(Pictured, ModelParts, TakesRawData):
             validation_data=validation_data, validation_split=validation_split, shuffle=shuffle,
             sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
             augment=augment, loader_workers=loader_workers, accumulate=accumulate, verbose=verbose,
-            prepared=prepared,
+            prepared=prepared, parallel=way_of(parallel),
         ).run()  # fmt: skip
 
     @takes_raw

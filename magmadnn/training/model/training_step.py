@@ -21,6 +21,8 @@ from .architecture import kept_states, trained_of
 from .checks import looks
 
 if TYPE_CHECKING:
+    from magmadnn.parallel import DataParallel
+
     from .model import Model
 
 Made = tuple[Any, Objective, Step]  # what a step was made for, and the step
@@ -72,12 +74,14 @@ def optimizer_in_force(model: Model) -> Optimizer | None:
 
 
 def training_step(
-    model: Model, sample: Batch, more: tuple[Transform, ...] = (), accumulate: int = 1
-) -> tuple[Objective, Step]:
+    model: Model, sample: Batch, more: tuple[Transform, ...] = (), accumulate: int = 1,
+    parallel: DataParallel | None = None,
+) -> tuple[Objective, Step]:  # fmt: skip
     """The step for targets like these; where it has to be made, it goes on from that before.
 
     The state stays as long as the optimiser and what it trains are the same, the settings always. `more` are
-    parts that come after the optimiser's own, `accumulate` batches of which gradients are averaged.
+    parts that come after the optimiser's own, `accumulate` batches of which gradients are averaged, `parallel` how ranks
+    share a batch.
     """
     variables = model.variables()
     trained = tuple(p.node for p in trained_of(variables))
@@ -90,6 +94,7 @@ def training_step(
         *way.values(),
         more,
         accumulate,
+        parallel,
     )
     if model._step is None or model._step[0] != key:
         if model._given is None:
@@ -97,10 +102,13 @@ def training_step(
                 "fit: the model has no optimizer; give one: Model(..., optimizer=md.optim.Adam())"
             )
         objective = Objective(model, sample.targets, sample.weights)
-        step = model._given.step(
-            objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more,
-            accumulation=_accumulation(model, objective, accumulate), **way,
-        )  # fmt: skip
+        if parallel is not None:
+            step = _parallel_step(model, objective, parallel, accumulate, kept=kept, more=more, **way)
+        else:
+            step = model._given.step(
+                objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more,
+                accumulation=_accumulation(model, objective, accumulate), **way,
+            )  # fmt: skip
         if (carried := carried_from(model)) is not None:
             known = step.settings.keys()
             step.set(**{k: v for k, v in carried.settings.items() if k in known})
@@ -108,6 +116,28 @@ def training_step(
                 _take_over(step, carried.state)
         model._step, model._carried = (key, objective, step), None
     return model._step[1:]
+
+
+def _parallel_step(
+    model: Model, objective: Objective, parallel: DataParallel, every: int, **how: Any
+) -> Step:
+    """The step of one rank.
+
+    Raises:
+        ArgumentError: if shards cannot be weighed against each other.
+    """
+    mass = objective.mass
+    if mass is None:
+        raise ArgumentError(
+            "fit: parallel= with several outputs whose losses divide by weights of their own: give one weight "
+            "for each sample, or train without parallel="
+        )
+    from magmadnn.parallel.step import ParallelStep
+
+    return ParallelStep(
+        parallel, model._given, objective.loss, model.parameters(), objective.sums, mass,
+        objective.rows, every=every, **how,
+    )  # fmt: skip
 
 
 def _accumulation(model: Model, objective: Objective, every: int) -> Accumulation | None:

@@ -91,6 +91,11 @@ class Objective:
             return None
         return self._mass(self.weights, self._divisor)
 
+    @property
+    def rows(self) -> Operation:
+        """The number of samples of a batch, in float64."""
+        return ops.sum(ones(self.targets[0].shape[:1]))
+
     def _mass(self, weights: Operation | None, divisor: Any) -> Operation:
         """The sum of what each sample adds to the number that its loss is divided by."""
         shares = [ops.cast(x, "float64") for x in (weights, divisor) if x is not None]

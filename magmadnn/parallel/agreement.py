@@ -1,0 +1,44 @@
+"""Decisions of a training that all ranks come to alike."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from magmadnn.comm import Communicator
+from magmadnn.errors import CommunicationError
+
+
+class SameDecisions:
+    """An `Agreement` (see `magmadnn.runtime.agreement`) of the ranks of a communicator."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one rank only."""
+        return self._communicator.size == 1
+
+    def all(self, fact: bool, about: str) -> bool:
+        """Whether a fact holds on all ranks."""
+        return bool(self.least(int(fact), about))
+
+    def least(self, number: int, about: str) -> int:
+        """The least number of any rank.
+
+        Raises:
+            CommunicationError: if another rank asks something else.
+        """
+        if self.is_alone:
+            return number
+        question = zlib.crc32(about.encode())
+        asked = np.array([number, question, -question], np.int64)
+        least, first, last = self._communicator.all_reduce(asked, op="min").tolist()
+        if first != -last:
+            raise CommunicationError(
+                f"ranks ask different things: rank {self._communicator.rank} asks about {about!r}: all of them "
+                "must run the same training"
+            )
+        return int(least)

@@ -1,0 +1,105 @@
+"""Data parallel training: each rank computes gradients of its shards of a batch, all make the same update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from magmadnn.comm import Communicator, SerialCommunicator
+from magmadnn.errors import ArgumentError, DataError
+
+from .tree import cuts
+
+SHARDS = 8
+
+
+class DataParallel:
+    """Synchronous data parallel training, with the same bits for any number of ranks.
+
+    A batch of n rows is cut into `shards` parts, of which part s has the rows from n * s // shards to
+    n * (s + 1) // shards; rank r of P computes those from shards * r // P to shards * (r + 1) // P. Gradients
+    are added in the order of a fixed binary tree over the shards. Random numbers belong to shards, and the order
+    of the data is that of one rank, so parameters after any step have the same bits on 1, 2, 3, ... ranks. They
+    differ from those of `fit` without `parallel=` by rounding, and where layers look at batches (BatchNorm) or
+    draw random numbers.
+
+    Args:
+        communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
+        shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
+
+    Raises:
+        ArgumentError: if shards is not at least 1.
+    """
+
+    def __init__(self, communicator: Communicator | None = None, *, shards: int = SHARDS) -> None:
+        if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+            raise ArgumentError(f"DataParallel: shards must be a whole number of at least 1, got {shards!r}")
+        if communicator is not None and not isinstance(communicator, Communicator):
+            raise ArgumentError(
+                f"DataParallel: communicator must be one of md.comm, got {type(communicator).__name__}"
+            )
+        self.communicator, self.shards = communicator, shards
+
+    def __repr__(self) -> str:
+        return f"DataParallel(shards={self.shards})"
+
+    def workers(self) -> Communicator:
+        """The ranks that train."""
+        if self.communicator is None:
+            self.communicator = world()
+        return self.communicator
+
+    def own_rows(self, count: int) -> slice:
+        """Which of `count` rows of a batch belong to this rank."""
+        comm, bounds = self.workers(), cuts(count, self.shards)
+        ranks = cuts(self.shards, comm.size)
+        return slice(bounds[ranks[comm.rank]], bounds[ranks[comm.rank + 1]])
+
+    def check_same(self, training: Mapping[str, str]) -> None:
+        """Look whether all ranks are about to run the same training.
+
+        Args:
+            training: its aspects in words and digests, by name.
+
+        Raises:
+            DataError: naming what differs, on which ranks.
+        """
+        comm = self.workers()
+        found: Sequence[Any] = comm.exchange(dict(training) | {"shards": str(self.shards)})
+        for name in [*found[0], *(k for one in found for k in one if k not in found[0])]:
+            for rank, one in enumerate(found):
+                if one.get(name) != found[0].get(name):
+                    raise DataError(
+                        f"DataParallel: ranks differ in {name}: rank 0 has {found[0].get(name, 'none')}, rank "
+                        f"{rank} has {one.get(name, 'none')}; give all ranks the same model, data and settings"
+                    )
+
+
+def world() -> Communicator:
+    """All ranks of `magmadnn launch`; this process alone without it."""
+    from magmadnn import comm
+
+    found = getattr(comm, "world", None)
+    return SerialCommunicator() if found is None else found()
+
+
+def way_of(parallel: DataParallel | Literal[False] | None) -> DataParallel | None:
+    """How `fit` trains: as it is told; with all ranks under `magmadnn launch`; else alone.
+
+    Raises:
+        ArgumentError: if it is told something else.
+    """
+    if parallel is None and is_launched():
+        return DataParallel(shards=max(SHARDS, world().size))
+    if parallel is None or parallel is False:
+        return None
+    if isinstance(parallel, DataParallel):
+        return parallel
+    raise ArgumentError(
+        f"fit: parallel must be md.parallel.DataParallel(...), got {type(parallel).__name__}"
+    )
+
+
+def is_launched() -> bool:
+    """Whether `magmadnn launch` has started this process as one of several ranks."""
+    return False

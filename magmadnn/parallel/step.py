@@ -1,0 +1,359 @@
+"""A training step of several ranks, whose bits do not depend on how many there are.
+
+A batch is cut into shards. One program computes of each shard the loss, the sums of metrics and the gradients, all
+times what the shard weighs. They are added in the order of a tree (`tree.py`), and a second program, the same on
+all ranks, divides by the weight of the batch and updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import PLACEHOLDER, Updated, placeholder, topological
+from magmadnn.graph.op import Array
+from magmadnn.graph.spec import is_floating
+from magmadnn.optim import Step, StepSlices
+from magmadnn.optim.accumulation import Accumulation
+from magmadnn.optim.courses import StepCourse
+from magmadnn.optim.memory_check import refuse_too_large
+from magmadnn.runtime import Executable
+from magmadnn.runtime.agreement import ALONE, agreeing
+from magmadnn.tensor import Operation
+from magmadnn.tensor.operation import Feeds, as_feeds
+
+from .tree import TreeSum, cuts
+
+if TYPE_CHECKING:
+    from magmadnn.optim.update import Update
+
+    from .data_parallel import DataParallel
+
+_SCALAR = Spec((), np.dtype(np.float64))
+_HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins with
+
+
+class Buckets:
+    """Values end to end, in one vector for each dtype, and placeholders for what comes back in their places."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[np.dtype[Any], int] = {}
+        self._places: list[tuple[Node, int]] = []
+        self._values: list[Operation] = []
+
+    def exchanged(self, values: Sequence[Operation], name: str) -> list[Operation]:
+        """Placeholders for the sums of values over shards."""
+        found = []
+        for value in values:
+            spec, start = value.node.spec, self.lengths.get(value.dtype, 0)
+            node = placeholder(f"{name}_{len(self._places)}", spec)
+            self.lengths[value.dtype] = start + _size(spec)
+            self._places.append((node, start))
+            self._values.append(value)
+            found.append(Operation(node))
+        return found
+
+    def vectors(self) -> list[Operation]:
+        """The vectors, in the order of `lengths`."""
+        by: dict[np.dtype[Any], list[Operation]] = {dtype: [] for dtype in self.lengths}
+        for value in self._values:
+            by[value.dtype].append(ops.reshape(value, (_size(value.node.spec),)))
+        return [p[0] if len(p) == 1 else ops.concat(p, axis=0) for p in by.values()]
+
+    def feeds(self, vectors: Mapping[np.dtype[Any], Array]) -> dict[Node, Array]:
+        """What the placeholders get: parts of the vectors."""
+        return {
+            node: vectors[node.dtype][start : start + _size(node.spec)].reshape(node.shape)
+            for node, start in self._places
+        }
+
+
+class SharedGradients:
+    """Between the two halves of a step: gradients go out of one, their means come into the other.
+
+    It has the place of an `Accumulation`, and may be followed by one.
+
+    Args:
+        mass: what the mean over a shard was divided by: a scalar of float64.
+        every: batches whose gradients are averaged for one update.
+    """
+
+    def __init__(self, mass: Operation, every: int = 1) -> None:
+        self.mass, self.buckets = mass, Buckets()
+        self.total = placeholder("total_mass", _SCALAR)
+        self.rows = placeholder("total_rows", _SCALAR)
+        self.groups = None if every == 1 else Accumulation(every, Operation(self.total))
+
+    def averaged(self, gradients: Sequence[Operation], names: Sequence[str]) -> list[Operation]:
+        """The means over all shards, from the gradients of one."""
+        is_heavy = ops.greater(self.mass, 0.0)
+        weighed = [
+            ops.where(is_heavy, g * ops.cast(self.mass, g.dtype), 0) for g in gradients
+        ]
+        sums = self.buckets.exchanged(weighed, "gradient")
+        total = Operation(self.total)
+        inverse = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
+        means = [s * ops.cast(inverse, s.dtype) for s in sums]
+        return means if self.groups is None else self.groups.averaged(means, names)
+
+    def kept(self, updates: Sequence[Updated]) -> Sequence[Updated]:
+        """The updates; at the end of a group only, where there are groups."""
+        return updates if self.groups is None else self.groups.kept(updates)
+
+    def updates(self) -> list[Updated]:
+        """What else is updated."""
+        return [] if self.groups is None else self.groups.updates()
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """What belongs to the state."""
+        return {} if self.groups is None else self.groups.slots
+
+
+class ParallelStep(Step):
+    """One step of a batch whose shards are shared by ranks; see `Step`.
+
+    Args:
+        way: how ranks share the work.
+        optimizer, loss, parameters, outputs, executor, precision, device, kept, more: as for `Step`.
+        mass: what the mean loss of a batch is divided by: a scalar of float64.
+        rows: samples of a batch: a scalar of float64.
+        every: batches whose gradients are averaged for one update.
+
+    Attributes:
+        whole_rows: of the next batch, all shards together; set before each run.
+    """
+
+    def __init__(
+        self,
+        way: DataParallel,
+        optimizer: Any,
+        loss: Operation,
+        parameters: Any,
+        outputs: Sequence[Operation],
+        mass: Operation,
+        rows: Operation,
+        *,
+        every: int = 1,
+        executor: str = "native",
+        precision: str = "float32",
+        device: str = "cpu",
+        kept: Sequence[Any] = (),
+        more: Sequence[Any] = (),
+    ) -> None:
+        _refuse(precision, device)
+        self._shared = SharedGradients(mass, every)
+        self._way, self._rows = way, rows
+        self._comm = way.workers()
+        self._tree = TreeSum(self._comm, way.shards)
+        self.whole_rows = 0
+        self._shapes = [bind_shape(o.shape, {}) for o in outputs]
+        super().__init__(
+            optimizer, loss, parameters, outputs, executor, precision, device, kept, more,
+            self._shared,  # type: ignore[arg-type]  # has what is asked of an Accumulation there
+        )  # fmt: skip
+        self.accumulation = self._shared.groups
+
+    # --- the two programs -------------------------------------------------------------------------
+
+    def _compiled(self, update: Update, way: dict[str, str]) -> Executable:
+        """The gradients of a shard; `self._update` is the rest."""
+        known = {p.node for p in self.parameters} | {s.node for s in update.slots.values()}
+        known |= {update.count.node} | {s.node for s in self._shared.slots.values()}
+        own = [(target, value) for target, value in update.updates if target not in known]
+        updates = [pair for pair in update.updates if pair[0] in known]
+        statistics = [(t, v) for t, v in own if is_floating(t.dtype)]
+        self._counters = [(t, _advance(t, v)) for t, v in own if not is_floating(t.dtype)]
+        rows = Operation(self._shared.rows)
+        weighed = [Operation(v) * ops.cast(self._rows, v.dtype) for _, v in statistics]
+        means = self._shared.buckets.exchanged(weighed, "statistic")
+        for (target, _), total in zip(statistics, means, strict=True):
+            updates.append((target, (total / ops.cast(rows, target.dtype)).node))
+        self._update = Executable([(update.count + 0).node], updates, training=True, **way)
+        loss, *sums = (ops.cast(Operation(n), "float64") for n in update.outputs)
+        mass = self._shared.mass
+        above = ops.where(ops.greater(mass, 0.0), loss * mass, 0.0)
+        head = ops.stack([ops.cast(0.0, "float64") * mass, mass, ops.cast(self._rows, "float64"), above])
+        flat = [ops.reshape(s, (_size(s.node.spec),)) for s in sums]
+        small = ops.concat([head, *flat], axis=0) if flat else head
+        outputs = [small, *self._shared.buckets.vectors()]
+        self._lengths = {np.dtype(np.float64): 0, **self._shared.buckets.lengths}
+        self._small_length = _size(small.node.spec)
+        return Executable([o.node for o in outputs], training=True, **way)
+
+    # --- a run ------------------------------------------------------------------------------------
+
+    def run(self, feeds: Feeds | None = None, watch: Any = None, guard: bool = False) -> list[Array]:
+        """Do one step on this rank's rows of a batch; the loss and the outputs of all of it, as `Step.run`.
+
+        Raises:
+            what is wrong on this rank, or MagmaDNNError if it is on another; nothing is updated then on any.
+        """
+        own = as_feeds(feeds)
+        bounds = cuts(self.whole_rows, self._way.shards)
+        there = [s for s in range(self._way.shards) if bounds[s + 1] > bounds[s]]
+        before = [int(node.value.read()) for node, _ in self._counters]
+        failed: list[Exception] = []
+
+        def leaf(shard: int) -> list[Array]:
+            return self._shard(shard, own, bounds, before, failed)
+
+        try:
+            sums = self._tree.own(leaf, there)
+        finally:
+            self._count_on(before, 0)
+        likes = self._likes()
+        small, *vectors = (
+            self._tree.all_sum([one[k] for one in sums], like, there) for k, like in enumerate(likes)
+        )
+        if small[0]:
+            raise self._told(failed[0] if failed else None)
+        if guard and not np.isfinite(small).all():
+            raise self._told(self._fault(own, bounds, before))
+        by_dtype = dict(zip(self._shared.buckets.lengths, vectors, strict=True))
+        fed = self._shared.buckets.feeds(by_dtype)
+        fed |= {self._shared.total: small[1], self._shared.rows: small[2]}
+        fed |= self.scalars()
+        used = set(self._update.program.placeholders)
+        with agreeing(ALONE):  # all ranks have the same numbers
+            self._update.run({n: np.asarray(v) for n, v in fed.items() if n in used}, guard=guard)
+        self._count_on(before, self._way.shards)
+        loss = small[3] / small[1] if small[1] else np.float64(0.0)
+        return [loss, *self._outputs(small)]
+
+    def _shard(
+        self, shard: int, own: Mapping[Node, Any], bounds: Sequence[int], before: Sequence[int],
+        failed: list[Exception],
+    ) -> list[Array]:  # fmt: skip
+        """What the first program gives for a shard; a failure is a number in its place."""
+        if not failed:
+            try:
+                self._count_on(before, shard)
+                return self._executable.run(self._rows_of(shard, own, bounds))
+            except Exception as error:
+                failed.append(error)
+        found = self._likes()
+        found[0][0] = 1.0
+        return found
+
+    def _likes(self) -> list[Array]:
+        lengths = self._shared.buckets.lengths.items()
+        return [np.zeros(self._small_length), *(np.zeros(n, d) for d, n in lengths)]
+
+    def _rows_of(
+        self, shard: int, own: Mapping[Node, Any], bounds: Sequence[int]
+    ) -> dict[Node, Any]:
+        first = bounds[self._tree.first]
+        rows = slice(bounds[shard] - first, bounds[shard + 1] - first)
+        return {node: np.asarray(value)[rows] for node, value in own.items()}
+
+    def _count_on(self, before: Sequence[int], shards: int) -> None:
+        """Set counters of random numbers to where a shard begins: each shard draws its own."""
+        for (node, step), number in zip(self._counters, before, strict=True):
+            node.value.write(np.asarray(number + shards * step, node.dtype))
+
+    def _outputs(self, small: Array) -> list[Array]:
+        found, at = [], _HEAD
+        for shape in self._shapes:
+            size = int(np.prod(shape, dtype=np.int64))
+            found.append(small[at : at + size].reshape(shape))
+            at += size
+        return found
+
+    def _fault(
+        self, own: Mapping[Node, Any], bounds: Sequence[int], before: Sequence[int]
+    ) -> Exception | None:
+        """What made NaN or infinity on this rank."""
+        try:
+            with agreeing(ALONE):
+                for shard in range(self._tree.first, self._tree.last):
+                    if bounds[shard + 1] > bounds[shard]:
+                        self._count_on(before, shard)
+                        self._executable.run(self._rows_of(shard, own, bounds), guard=True)
+        except Exception as error:
+            return error
+        finally:
+            self._count_on(before, 0)
+        return None
+
+    def _told(self, error: Exception | None) -> Exception:
+        """What all ranks raise: the error of the first that has one."""
+        texts = self._comm.exchange(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            return error
+        found = [(rank, text) for rank, text in enumerate(texts) if text is not None]
+        if not found:
+            return NumericError(
+                "the sum of the shards' losses has NaN or infinity, though none of them has: lower the "
+                "learning rate, or use float64"
+            )
+        rank, text = found[0]
+        kind = NumericError if text.startswith("NumericError") else MagmaDNNError
+        return kind(f"rank {rank} of {self._comm.size} stopped the step: {text}; nothing was updated on any")
+
+    # --- what a step of one batch has beside that -------------------------------------------------
+
+    def scalars(self) -> dict[Node, Any]:
+        """What is fed to the second program beside sums."""
+        return super().scalars()
+
+    def slices(self, *arguments: Any, **named: Any) -> StepSlices | None:
+        """None: between the two programs ranks talk to each other."""
+        return None
+
+    def course(self, *arguments: Any, **named: Any) -> StepCourse | None:
+        """None, as `slices`."""
+        return None
+
+    def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
+        """Look whether a shard of a batch has room; see `Step.check_memory`."""
+        rows = -(-batch_size // self._way.shards)
+        refuse_too_large(self._executable, what, self._executable.sizes(as_feeds(feeds)), rows)
+
+
+def _refuse(precision: str, device: str) -> None:
+    """Look whether this way to train can be had so."""
+    if device != "cpu":
+        raise ArgumentError(
+            f"DataParallel: trains on the CPU, the model is on {device!r}: give Model(device='cpu')"
+        )
+    if precision == "mixed_fp16":
+        raise ArgumentError(
+            "DataParallel: mixed_fp16 leaves out steps by what one rank finds: use precision='mixed_bf16'"
+        )
+
+
+def _size(spec: Spec) -> int:
+    return int(np.prod(bind_shape(spec.shape, {}), dtype=np.int64))
+
+
+def _advance(target: Node, value: Node) -> int:
+    """By how much a step moves a counter on.
+
+    Raises:
+        ArgumentError: if it is none: its new value depends on data, or is not so much more each time.
+    """
+    nodes = topological([value])
+    simple = target.shape == () and not any(n.op is PLACEHOLDER for n in nodes)
+    if simple:
+        now = target.value.read().copy()
+        found = []
+        program = Executable([value])
+        try:
+            for start in (now, now + 7):
+                target.value.write(np.asarray(start, target.dtype))
+                found.append(int(program.run({})[0]) - int(start))
+        finally:
+            target.value.write(now)
+        if found[0] == found[1]:
+            return found[0]
+    raise ArgumentError(
+        f"DataParallel: the state {target.name} ({target.spec}) is no counter, nor a mean over samples, so shards "
+        "of a batch cannot share it: train without parallel="
+    )

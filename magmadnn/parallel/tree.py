@@ -1,0 +1,139 @@
+"""Sums whose order does not depend on the number of ranks: a binary tree over numbered parts.
+
+Part s is leaf s of the tree. Two neighbours of a level are added, the one with the lower numbers first, whoever
+holds them; so the bits depend on the number of parts and on which are there, and on nothing else. Each rank adds
+what it can of its own parts, and what is left (one vector, or a few where ranks do not divide parts evenly) is
+added by others: each rank gets a part of the elements of all, adds them to the end, and gives out the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+
+from magmadnn.comm import Communicator
+from magmadnn.errors import ArgumentError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Block = tuple[int, int]  # level, and number within the level: leaves number << level and on
+_SMALL_BYTES = 1 << 15  # below, all ranks add all elements: one round of messages in place of two
+
+
+def cuts(count: int, parts: int) -> list[int]:
+    """Where `count` rows are cut into `parts` parts that differ by one row at most, [parts + 1]."""
+    return [count * part // parts for part in range(parts + 1)]
+
+
+class TreeSum:
+    """Sums over `leaves` vectors that lie on the ranks of a communicator.
+
+    Args:
+        communicator: whose ranks hold vectors.
+        leaves: number of vectors, at least the number of ranks.
+
+    Attributes:
+        first, last: the leaves of this rank, `range(first, last)`.
+
+    Raises:
+        ArgumentError: if there are more ranks than leaves.
+    """
+
+    def __init__(self, communicator: Communicator, leaves: int) -> None:
+        rank, size = communicator.rank, communicator.size
+        if size > leaves:
+            raise ArgumentError(
+                f"DataParallel: {size} ranks cannot share shards={leaves}: give shards={size}, or fewer ranks"
+            )
+        self._communicator, self._leaves = communicator, leaves
+        self._top = max(leaves - 1, 0).bit_length()
+        self._bounds = cuts(leaves, size)
+        self.first, self.last = self._bounds[rank], self._bounds[rank + 1]
+
+    def blocks(self, rank: int, there: Collection[int]) -> list[Block]:
+        """The largest parts of the tree that a rank adds alone, of those in which there is a leaf."""
+        start, end = self._bounds[rank], self._bounds[rank + 1]
+        end = 1 << self._top if end == self._leaves else end  # beyond the last leaf there is nothing
+        found = []
+        while start < end:
+            level = self._top if start == 0 else (start & -start).bit_length() - 1
+            while start + (1 << level) > end:
+                level -= 1
+            if any(start <= leaf < start + (1 << level) for leaf in there):
+                found.append((level, start >> level))
+            start += 1 << level
+        return found
+
+    def own(self, leaf: Callable[[int], list[Array]], there: Collection[int]) -> list[list[Array]]:
+        """The sums of this rank's blocks; `leaf` gives the vectors of one, which are added in place."""
+
+        def below(level: int, number: int) -> list[Array] | None:
+            if level == 0:
+                return leaf(number) if number in there else None
+            left, right = below(level - 1, 2 * number), below(level - 1, 2 * number + 1)
+            return _added(left, right)
+
+        found = [below(*block) for block in self.blocks(self._communicator.rank, there)]
+        return [one for one in found if one is not None]
+
+    def all_sum(self, own: list[Array], like: Array, there: Collection[int]) -> Array:
+        """The sum of all leaves, the same on all ranks.
+
+        Args:
+            own: one vector of each block of this rank.
+            like: an array of the length and dtype of the vectors.
+            there: the leaves that there are; at least one.
+        """
+        comm = self._communicator
+        if comm.size == 1:
+            return self._root({block: one for block, one in zip(self.blocks(0, there), own, strict=True)})
+        if like.nbytes <= _SMALL_BYTES:
+            counts = [len(self.blocks(rank, there)) for rank in range(comm.size)]
+            stacked = np.stack(own) if own else np.empty((0, len(like)), like.dtype)
+            return self._sum_of_rows(comm.all_gather(stacked, counts=counts), there)
+        chunk = self.reduced_share(own, like, there)
+        return np.asarray(comm.all_gather(chunk, counts=np.diff(cuts(len(like), comm.size)).tolist()))
+
+    def reduced_share(self, own: list[Array], like: Array, there: Collection[int]) -> Array:
+        """The sum of all leaves, of which rank r has elements `cuts(length, ranks)[r]` to `[r + 1]`."""
+        comm = self._communicator
+        share = cuts(len(like), comm.size)
+        mine = share[comm.rank + 1] - share[comm.rank]
+        parts = [
+            np.stack([one[share[r] : share[r + 1]] for one in own])
+            if own
+            else np.empty((0, share[r + 1] - share[r]), like.dtype)
+            for r in range(comm.size)
+        ]
+        out = [
+            np.empty((len(self.blocks(r, there)), mine), like.dtype) for r in range(comm.size)
+        ]
+        comm.all_to_all(parts, out)
+        return self._sum_of_rows(np.concatenate(out), there)
+
+    def _sum_of_rows(self, rows: Array, there: Collection[int]) -> Array:
+        """The sum of all blocks, [blocks of all ranks, elements]."""
+        of = [block for rank in range(self._communicator.size) for block in self.blocks(rank, there)]
+        return self._root(dict(zip(of, rows, strict=True)))
+
+    def _root(self, values: dict[Block, Array]) -> Array:
+        def at(level: int, number: int) -> list[Array] | None:
+            if (level, number) in values:
+                return [values[level, number]]
+            if level == 0:
+                return None
+            return _added(at(level - 1, 2 * number), at(level - 1, 2 * number + 1))
+
+        found = at(self._top, 0)
+        assert found is not None
+        return found[0]
+
+
+def _added(left: list[Array] | None, right: list[Array] | None) -> list[Array] | None:
+    """left + right, in the memory of left; what is there of them where one is missing."""
+    if left is None or right is None:
+        return right if left is None else left
+    for one, other in zip(left, right, strict=True):
+        np.add(one, other, out=one)
+    return left

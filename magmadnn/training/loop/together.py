@@ -1,0 +1,112 @@
+"""What several ranks that run one training tell each other beside gradients: decisions, settings, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError
+from magmadnn.memory.dtypes import as_dtype
+from magmadnn.parallel.agreement import SameDecisions
+from magmadnn.parallel.data_parallel import DataParallel
+from magmadnn.runtime.agreement import agreeing
+from magmadnn.storage.checkpoint import State
+
+from .resuming import saved_settings, set_only, settings_of
+
+if TYPE_CHECKING:
+    from magmadnn.optim.records import Setting
+    from magmadnn.training.callbacks import Callback
+
+    from .fit import Fit
+
+
+class Together:
+    """The ranks of one training.
+
+    Callbacks that are not `everywhere` are called on rank 0; when they stop training or set something, all ranks
+    do.
+
+    Args:
+        way: how they train.
+    """
+
+    def __init__(self, way: DataParallel) -> None:
+        self.way, self._comm = way, way.workers()
+        self._agreement = SameDecisions(self._comm)
+        self._known: dict[str, Setting] = {}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that prints and writes."""
+        return self._comm.rank == 0
+
+    def own(self, callbacks: Sequence[Callback]) -> list[Callback]:
+        """The callbacks that are called on this rank."""
+        return [callback for callback in callbacks if self.is_first or callback.is_everywhere]
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Decisions of this training are those of all ranks."""
+        with agreeing(self._agreement):
+            yield
+
+    def begin(self, fit: Fit) -> None:
+        """Look whether all ranks are about to run the same training.
+
+        Raises:
+            DataError: naming what differs.
+        """
+        from magmadnn import __version__  # the package has loaded this module
+
+        also = {"version of magmadnn": __version__, "executor": fit.model.executor}
+        self.way.check_same(fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"})
+        self._known = fit.step.overrides
+
+    def shared(self, states: Sequence[State]) -> list[State]:
+        """The checkpoints that rank 0 goes on from, on all ranks."""
+        records: Any = self._comm.exchange([s.record for s in states] if self.is_first else None)[0]
+        return [
+            State(self._broadcast(states[k].tensors if self.is_first else {}), record)
+            for k, record in enumerate(records)
+        ]
+
+    def _broadcast(self, tensors: Any) -> dict[str, Any]:
+        shapes = [[name, str(a.dtype.name), list(a.shape)] for name, a in tensors.items()]
+        found = {}
+        for name, dtype, shape in self._comm.exchange(shapes)[0]:
+            given = tensors.get(name) if self.is_first else None
+            array = np.empty(shape, as_dtype(dtype)) if given is None else np.array(given, order="C")
+            found[name] = self._comm.broadcast(array)
+        return found
+
+    def after(self, fit: Fit) -> None:
+        """After an event: all ranks stop if one does, and have the settings of rank 0.
+
+        Raises:
+            ArgumentError: if a callback of rank 0 alone has set a function.
+        """
+        if self._comm.size == 1:
+            return
+        settings = fit.step.overrides
+        news = fit.stopped is not None or (self.is_first and settings != self._known)
+        if self._agreement.all(not news, "nothing has changed"):
+            return
+        told = settings_of(fit)
+        found: list[Any] = self._comm.exchange([fit.stopped, fit.goes_on, told])
+        first = found[0][2]
+        if lost := [name for name, value in first.items() if value is None and name not in settings]:
+            raise ArgumentError(
+                f"fit: a callback on rank 0 has set {lost[0]} to a function, which other ranks cannot get: use a "
+                "schedule of md.optim, or a callback with is_everywhere = True"
+            )
+        if not self.is_first and first != told:
+            set_only(fit, saved_settings(fit, first))
+        self._known = fit.step.overrides
+        for reason, goes_on, _ in found:
+            if reason is not None:
+                fit.stopped, fit.goes_on = reason, goes_on
+                return
