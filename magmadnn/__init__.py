@@ -33,7 +33,18 @@ from magmadnn.tensor import (
 from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
-    from magmadnn import comm, data, layers, losses, metrics, models, optim, parallel, search, sklearn
+    from magmadnn import (
+        comm,
+        data,
+        layers,
+        losses,
+        metrics,
+        models,
+        optim,
+        parallel,
+        search,
+        sklearn,
+    )
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import (
         CrossValidation,

@@ -97,7 +97,7 @@ class Step:
             update, {"executor": executor, "precision": precision, "device": device}
         )
 
-    def _compiled(self, update: Update, way: dict[str, str]) -> Executable:
+    def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
         """What runs the graph of a step."""
         return Executable(update.outputs, update.updates, training=True, **way)
 

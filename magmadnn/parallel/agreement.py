@@ -38,7 +38,8 @@ class SameDecisions:
         least, first, last = self._communicator.all_reduce(asked, op="min").tolist()
         if first != -last:
             raise CommunicationError(
-                f"ranks ask different things: rank {self._communicator.rank} asks about {about!r}: all of them "
+                f"ranks ask different things: rank {self._communicator.rank} asks about {about!r}: all "
+                f"of them "
                 "must run the same training"
             )
         return int(least)

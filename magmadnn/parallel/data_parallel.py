@@ -18,10 +18,10 @@ class DataParallel:
 
     A batch of n rows is cut into `shards` parts, of which part s has the rows from n * s // shards to
     n * (s + 1) // shards; rank r of P computes those from shards * r // P to shards * (r + 1) // P. Gradients
-    are added in the order of a fixed binary tree over the shards. Random numbers belong to shards, and the order
-    of the data is that of one rank, so parameters after any step have the same bits on 1, 2, 3, ... ranks. They
-    differ from those of `fit` without `parallel=` by rounding, and where layers look at batches (BatchNorm) or
-    draw random numbers.
+    are added in the order of a fixed binary tree over the shards. Random numbers belong to shards, and the
+    order of the data is that of one rank, so parameters after any step have the same bits on 1, 2, 3, ...
+    ranks. They differ from those of `fit` without `parallel=` by rounding, and where layers look at batches
+    (BatchNorm) or draw random numbers.
 
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
@@ -33,7 +33,9 @@ class DataParallel:
 
     def __init__(self, communicator: Communicator | None = None, *, shards: int = SHARDS) -> None:
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-            raise ArgumentError(f"DataParallel: shards must be a whole number of at least 1, got {shards!r}")
+            raise ArgumentError(
+                f"DataParallel: shards must be a whole number of at least 1, got {shards!r}"
+            )
         if communicator is not None and not isinstance(communicator, Communicator):
             raise ArgumentError(
                 f"DataParallel: communicator must be one of md.comm, got {type(communicator).__name__}"
@@ -70,8 +72,10 @@ class DataParallel:
             for rank, one in enumerate(found):
                 if one.get(name) != found[0].get(name):
                     raise DataError(
-                        f"DataParallel: ranks differ in {name}: rank 0 has {found[0].get(name, 'none')}, rank "
-                        f"{rank} has {one.get(name, 'none')}; give all ranks the same model, data and settings"
+                        f"DataParallel: ranks differ in {name}: rank 0 has {found[0].get(name, 'none')}, "
+                        f"rank "
+                        f"{rank} has {one.get(name, 'none')}; give all ranks the same model, data and "
+                        f"settings"
                     )
 
 

@@ -1,8 +1,8 @@
 """A training step of several ranks, whose bits do not depend on how many there are.
 
-A batch is cut into shards. One program computes of each shard the loss, the sums of metrics and the gradients, all
-times what the shard weighs. They are added in the order of a tree (`tree.py`), and a second program, the same on
-all ranks, divides by the weight of the batch and updates.
+A batch is cut into shards. One program computes of each shard the loss, the sums of metrics and the
+gradients, all times what the shard weighs. They are added in the order of a tree (`tree.py`), and a second
+program, the same on all ranks, divides by the weight of the batch and updates.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins
 
 
 class Buckets:
-    """Values end to end, in one vector for each dtype, and placeholders for what comes back in their places."""
+    """Values end to end, one vector for each dtype, and placeholders for their sums."""
 
     def __init__(self) -> None:
         self.lengths: dict[np.dtype[Any], int] = {}
@@ -93,9 +93,7 @@ class SharedGradients:
     def averaged(self, gradients: Sequence[Operation], names: Sequence[str]) -> list[Operation]:
         """The means over all shards, from the gradients of one."""
         is_heavy = ops.greater(self.mass, 0.0)
-        weighed = [
-            ops.where(is_heavy, g * ops.cast(self.mass, g.dtype), 0) for g in gradients
-        ]
+        weighed = [ops.where(is_heavy, g * ops.cast(self.mass, g.dtype), 0) for g in gradients]
         sums = self.buckets.exchanged(weighed, "gradient")
         total = Operation(self.total)
         inverse = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
@@ -162,7 +160,7 @@ class ParallelStep(Step):
 
     # --- the two programs -------------------------------------------------------------------------
 
-    def _compiled(self, update: Update, way: dict[str, str]) -> Executable:
+    def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
         """The gradients of a shard; `self._update` is the rest."""
         known = {p.node for p in self.parameters} | {s.node for s in update.slots.values()}
         known |= {update.count.node} | {s.node for s in self._shared.slots.values()}
@@ -179,7 +177,9 @@ class ParallelStep(Step):
         loss, *sums = (ops.cast(Operation(n), "float64") for n in update.outputs)
         mass = self._shared.mass
         above = ops.where(ops.greater(mass, 0.0), loss * mass, 0.0)
-        head = ops.stack([ops.cast(0.0, "float64") * mass, mass, ops.cast(self._rows, "float64"), above])
+        head = ops.stack(
+            [ops.cast(0.0, "float64") * mass, mass, ops.cast(self._rows, "float64"), above]
+        )
         flat = [ops.reshape(s, (_size(s.node.spec),)) for s in sums]
         small = ops.concat([head, *flat], axis=0) if flat else head
         outputs = [small, *self._shared.buckets.vectors()]
@@ -189,7 +189,9 @@ class ParallelStep(Step):
 
     # --- a run ------------------------------------------------------------------------------------
 
-    def run(self, feeds: Feeds | None = None, watch: Any = None, guard: bool = False) -> list[Array]:
+    def run(
+        self, feeds: Feeds | None = None, watch: Any = None, guard: bool = False
+    ) -> list[Array]:
         """Do one step on this rank's rows of a batch; the loss and the outputs of all of it, as `Step.run`.
 
         Raises:
@@ -210,7 +212,8 @@ class ParallelStep(Step):
             self._count_on(before, 0)
         likes = self._likes()
         small, *vectors = (
-            self._tree.all_sum([one[k] for one in sums], like, there) for k, like in enumerate(likes)
+            self._tree.all_sum([one[k] for one in sums], like, there)
+            for k, like in enumerate(likes)
         )
         if small[0]:
             raise self._told(failed[0] if failed else None)
@@ -221,10 +224,15 @@ class ParallelStep(Step):
         fed |= {self._shared.total: small[1], self._shared.rows: small[2]}
         fed |= self.scalars()
         used = set(self._update.program.placeholders)
-        with agreeing(ALONE):  # all ranks have the same numbers
-            self._update.run({n: np.asarray(v) for n, v in fed.items() if n in used}, guard=guard)
+        try:
+            with agreeing(ALONE):  # all ranks have the same numbers
+                self._update.run(
+                    {n: np.asarray(v) for n, v in fed.items() if n in used}, guard=guard
+                )
+        except NumericError as error:
+            raise self._told(self._fault(own, bounds, before), error) from error
         self._count_on(before, self._way.shards)
-        loss = small[3] / small[1] if small[1] else np.float64(0.0)
+        loss = np.asarray(small[3] / small[1] if small[1] else 0.0)
         return [loss, *self._outputs(small)]
 
     def _shard(
@@ -282,26 +290,24 @@ class ParallelStep(Step):
             self._count_on(before, 0)
         return None
 
-    def _told(self, error: Exception | None) -> Exception:
-        """What all ranks raise: the error of the first that has one."""
+    def _told(self, error: Exception | None, otherwise: Exception | None = None) -> Exception:
+        """What all ranks raise: their own error, else the first of another rank, else `otherwise`."""
         texts = self._comm.exchange(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
             return error
         found = [(rank, text) for rank, text in enumerate(texts) if text is not None]
         if not found:
-            return NumericError(
+            return otherwise or NumericError(
                 "the sum of the shards' losses has NaN or infinity, though none of them has: lower the "
                 "learning rate, or use float64"
             )
         rank, text = found[0]
         kind = NumericError if text.startswith("NumericError") else MagmaDNNError
-        return kind(f"rank {rank} of {self._comm.size} stopped the step: {text}; nothing was updated on any")
+        return kind(
+            f"rank {rank} of {self._comm.size} stopped the step: {text}; nothing was updated on any"
+        )
 
     # --- what a step of one batch has beside that -------------------------------------------------
-
-    def scalars(self) -> dict[Node, Any]:
-        """What is fed to the second program beside sums."""
-        return super().scalars()
 
     def slices(self, *arguments: Any, **named: Any) -> StepSlices | None:
         """None: between the two programs ranks talk to each other."""
@@ -354,6 +360,7 @@ def _advance(target: Node, value: Node) -> int:
         if found[0] == found[1]:
             return found[0]
     raise ArgumentError(
-        f"DataParallel: the state {target.name} ({target.spec}) is no counter, nor a mean over samples, so shards "
+        f"DataParallel: the state {target.name} ({target.spec}) is no counter, nor a mean over samples, "
+        f"so shards "
         "of a batch cannot share it: train without parallel="
     )

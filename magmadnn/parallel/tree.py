@@ -1,9 +1,9 @@
 """Sums whose order does not depend on the number of ranks: a binary tree over numbered parts.
 
-Part s is leaf s of the tree. Two neighbours of a level are added, the one with the lower numbers first, whoever
-holds them; so the bits depend on the number of parts and on which are there, and on nothing else. Each rank adds
-what it can of its own parts, and what is left (one vector, or a few where ranks do not divide parts evenly) is
-added by others: each rank gets a part of the elements of all, adds them to the end, and gives out the sum.
+Part s is leaf s of the tree. Two neighbours of a level are added, the one with the lower numbers first,
+whoever holds them; so the bits depend on the number of parts and on which are there, and on nothing else.
+Each rank adds what it can of its own parts. What is left (one vector, or a few where ranks do not divide parts
+evenly) is added by others: each rank gets a part of the elements of all, adds them up, and gives out the sum.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class TreeSum:
     def blocks(self, rank: int, there: Collection[int]) -> list[Block]:
         """The largest parts of the tree that a rank adds alone, of those in which there is a leaf."""
         start, end = self._bounds[rank], self._bounds[rank + 1]
-        end = 1 << self._top if end == self._leaves else end  # beyond the last leaf there is nothing
+        end = (
+            1 << self._top if end == self._leaves else end
+        )  # beyond the last leaf there is nothing
         found = []
         while start < end:
             level = self._top if start == 0 else (start & -start).bit_length() - 1
@@ -87,13 +89,15 @@ class TreeSum:
         """
         comm = self._communicator
         if comm.size == 1:
-            return self._root({block: one for block, one in zip(self.blocks(0, there), own, strict=True)})
+            return self._root(dict(zip(self.blocks(0, there), own, strict=True)))
         if like.nbytes <= _SMALL_BYTES:
             counts = [len(self.blocks(rank, there)) for rank in range(comm.size)]
             stacked = np.stack(own) if own else np.empty((0, len(like)), like.dtype)
             return self._sum_of_rows(comm.all_gather(stacked, counts=counts), there)
         chunk = self.reduced_share(own, like, there)
-        return np.asarray(comm.all_gather(chunk, counts=np.diff(cuts(len(like), comm.size)).tolist()))
+        return np.asarray(
+            comm.all_gather(chunk, counts=np.diff(cuts(len(like), comm.size)).tolist())
+        )
 
     def reduced_share(self, own: list[Array], like: Array, there: Collection[int]) -> Array:
         """The sum of all leaves, of which rank r has elements `cuts(length, ranks)[r]` to `[r + 1]`."""
@@ -106,15 +110,15 @@ class TreeSum:
             else np.empty((0, share[r + 1] - share[r]), like.dtype)
             for r in range(comm.size)
         ]
-        out = [
-            np.empty((len(self.blocks(r, there)), mine), like.dtype) for r in range(comm.size)
-        ]
+        out = [np.empty((len(self.blocks(r, there)), mine), like.dtype) for r in range(comm.size)]
         comm.all_to_all(parts, out)
         return self._sum_of_rows(np.concatenate(out), there)
 
     def _sum_of_rows(self, rows: Array, there: Collection[int]) -> Array:
         """The sum of all blocks, [blocks of all ranks, elements]."""
-        of = [block for rank in range(self._communicator.size) for block in self.blocks(rank, there)]
+        of = [
+            block for rank in range(self._communicator.size) for block in self.blocks(rank, there)
+        ]
         return self._root(dict(zip(of, rows, strict=True)))
 
     def _root(self, values: dict[Block, Array]) -> Array:

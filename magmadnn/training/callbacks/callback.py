@@ -23,9 +23,9 @@ class Callback:
         stands_aside: whether it neither looks at parameters and optimiser nor changes or stops anything, so
             that the next steps may have begun when it is called. What a class says is not true of classes
             that are made from it.
-        is_everywhere: whether each rank of a training with `parallel=` calls it, as what decides by figures, which are
-            the same on all, may. Others are called on rank 0 alone; all ranks stop, and set the optimiser's numbers
-            and schedules, as they do there.
+        is_everywhere: whether each rank of a training with `parallel=` calls it, as what decides by figures,
+            which are the same on all, may. Others are called on rank 0 alone; all ranks stop, and set the
+            optimiser's numbers and schedules, as they do there.
         writes_files: whether it writes into a place that it was given, so that each of several models needs
             one with a place of its own.
     """

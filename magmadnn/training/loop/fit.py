@@ -341,7 +341,7 @@ class Fit:
     def _slices(self) -> StepSlices | None:
         """The step as slices over the source's data; made once for each batch size."""
         size = self.current_batch_size
-        if any(c.batches(self) == 1 for c in self.callbacks):
+        if self._together is not None or any(c.batches(self) == 1 for c in self.callbacks):
             return None
         if size not in self._made_slices:
             found = self.source.data(size, self.step.room)

@@ -21,8 +21,8 @@ from .sources import ArraySource, Source
 class OwnRows:
     """A source of which this rank gets its rows of each batch; the order is that of one rank.
 
-    Of arrays other rows are not read. Batches of an iterable, and images that are augmented, are made whole on each
-    rank.
+    Of arrays other rows are not read. Batches of an iterable, and images that are augmented, are made whole
+    on each rank.
 
     Args:
         source: of whole batches.
@@ -61,7 +61,9 @@ class OwnRows:
 
     def _part(self, batch: Batch) -> Batch:
         if batch.whole_rows is not None:
-            raise DataError("fit: the batches are parts of batches already; give whole ones to each rank")
+            raise DataError(
+                "fit: the batches are parts of batches already; give whole ones to each rank"
+            )
         part = self._own(batch.rows)
         inputs, targets, weights = parts_of(batch)
         parts: BatchArrays = (

@@ -1,7 +1,8 @@
-"""What several ranks that run one training tell each other beside gradients: decisions, settings, checkpoints."""
+"""What ranks of one training tell each other beside gradients: decisions, settings, checkpoints."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Together:
     """The ranks of one training.
 
-    Callbacks that are not `everywhere` are called on rank 0; when they stop training or set something, all ranks
-    do.
+    Callbacks that are not `everywhere` are called on rank 0; when they stop training or set something, all
+    ranks do.
 
     Args:
         way: how they train.
@@ -60,9 +61,8 @@ class Together:
         Raises:
             DataError: naming what differs.
         """
-        from magmadnn import __version__  # the package has loaded this module
-
-        also = {"version of magmadnn": __version__, "executor": fit.model.executor}
+        version = str(getattr(sys.modules["magmadnn"], "__version__", ""))
+        also = {"version of magmadnn": version, "executor": fit.model.executor}
         self.way.check_same(fit.identity | also | {"epochs": f"{fit.begin} to {fit.epochs}"})
         self._known = fit.step.overrides
 
@@ -79,7 +79,9 @@ class Together:
         found = {}
         for name, dtype, shape in self._comm.exchange(shapes)[0]:
             given = tensors.get(name) if self.is_first else None
-            array = np.empty(shape, as_dtype(dtype)) if given is None else np.array(given, order="C")
+            array = (
+                np.empty(shape, as_dtype(dtype)) if given is None else np.array(given, order="C")
+            )
             found[name] = self._comm.broadcast(array)
         return found
 
@@ -98,9 +100,12 @@ class Together:
         told = settings_of(fit)
         found: list[Any] = self._comm.exchange([fit.stopped, fit.goes_on, told])
         first = found[0][2]
-        if lost := [name for name, value in first.items() if value is None and name not in settings]:
+        if lost := [
+            name for name, value in first.items() if value is None and name not in settings
+        ]:
             raise ArgumentError(
-                f"fit: a callback on rank 0 has set {lost[0]} to a function, which other ranks cannot get: use a "
+                f"fit: a callback on rank 0 has set {lost[0]} to a function, which other ranks cannot "
+                f"get: use a "
                 "schedule of md.optim, or a callback with is_everywhere = True"
             )
         if not self.is_first and first != told:

@@ -287,7 +287,8 @@ class Model(Pictured, ModelParts, TakesRawData):
                 batches (BatchNorm, dropout). The last group of an epoch may be smaller. Schedules count
                 updates.
             parallel: how several workers share the training: `md.parallel.DataParallel()`. None: so under
-                `magmadnn launch`, alone otherwise; False: alone in any case. Each rank is given all of the data.
+                `magmadnn launch`, alone otherwise; False: alone in any case. Give all
+                ranks the same data.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;

@@ -80,8 +80,8 @@ def training_step(
     """The step for targets like these; where it has to be made, it goes on from that before.
 
     The state stays as long as the optimiser and what it trains are the same, the settings always. `more` are
-    parts that come after the optimiser's own, `accumulate` batches of which gradients are averaged, `parallel` how ranks
-    share a batch.
+    parts that come after the optimiser's own, `accumulate` batches of which gradients are averaged,
+    `parallel` how ranks share a batch.
     """
     variables = model.variables()
     trained = tuple(p.node for p in trained_of(variables))
@@ -103,7 +103,9 @@ def training_step(
             )
         objective = Objective(model, sample.targets, sample.weights)
         if parallel is not None:
-            step = _parallel_step(model, objective, parallel, accumulate, kept=kept, more=more, **way)
+            step = _parallel_step(
+                model, objective, parallel, accumulate, kept=kept, more=more, **way
+            )
         else:
             step = model._given.step(
                 objective.loss, model.parameters(), outputs=objective.sums, kept=kept, more=more,
@@ -129,7 +131,8 @@ def _parallel_step(
     mass = objective.mass
     if mass is None:
         raise ArgumentError(
-            "fit: parallel= with several outputs whose losses divide by weights of their own: give one weight "
+            "fit: parallel= with several outputs whose losses divide by weights of their own: give one "
+            "weight "
             "for each sample, or train without parallel="
         )
     from magmadnn.parallel.step import ParallelStep

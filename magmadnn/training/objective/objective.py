@@ -94,7 +94,8 @@ class Objective:
     @property
     def rows(self) -> Operation:
         """The number of samples of a batch, in float64."""
-        return ops.sum(ones(self.targets[0].shape[:1]))
+        count: Operation = ops.sum(ones(self.targets[0].shape[:1]))
+        return count
 
     def _mass(self, weights: Operation | None, divisor: Any) -> Operation:
         """The sum of what each sample adds to the number that its loss is divided by."""
