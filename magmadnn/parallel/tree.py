@@ -2,8 +2,9 @@
 
 Part s is leaf s of the tree. Two neighbours of a level are added, the one with the lower numbers first,
 whoever holds them; so the bits depend on the number of parts and on which are there, and on nothing else.
-Each rank adds what it can of its own parts. What is left (one vector, or a few where ranks do not divide parts
-evenly) is added by others: each rank gets a part of the elements of all, adds them up, and gives out the sum.
+Each rank adds what it can of its own parts. What is left (one vector, or a few where ranks do not divide
+parts evenly) is added by others: each rank gets a part of the elements of all, adds them up, and gives out
+the sum.
 """
 
 from __future__ import annotations
