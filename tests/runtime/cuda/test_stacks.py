@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -39,6 +40,60 @@ def test_stacks(device: str, left: tuple[int, ...], right: tuple[int, ...]) -> N
     exact = np.maximum(arrays[0].astype(np.float64) @ arrays[1] + 0.25, 0)
     assert found.shape == exact.shape
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_a_stack_is_one_launch_with_the_bits_of_single_products(
+    device: str, dtype: str, turned: str
+) -> None:
+    """Two axes of stacks, of which each factor has one; what follows the product is part of it."""
+    rng = np.random.default_rng(5)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    m, n, k = 19, 24, 37
+    shapes = {
+        "x": (3, 1, m, k),
+        "y": (2, k, n),
+        "row": (n,),
+        "column": (3, 2, m, 1),
+        "full": (3, 2, m, n),
+    }
+    if "a" in turned:
+        shapes["x"] = (3, 1, k, m)
+    if "b" in turned:
+        shapes["y"] = (2, n, k)
+    arrays = {name: rng.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+
+    def built(at: tuple[int, int] | None) -> tuple[Executable, dict[Any, Any]]:
+        taken = arrays
+        if at is not None:
+            i, j = at
+            taken = {"x": arrays["x"][i, 0], "y": arrays["y"][j], "row": arrays["row"]}
+            taken |= {name: arrays[name][i, j] for name in ("column", "full")}
+        nodes = {name: placeholder(name, Spec(a.shape, a.dtype)) for name, a in taken.items()}
+        x, y, row, column, full = (Operation(nodes[name]) for name in shapes)
+        left = ops.swapaxes(x, -1, -2) if "a" in turned else x
+        right = ops.swapaxes(y, -1, -2) if "b" in turned else y
+        made: Any = ops.tanh(ops.matmul(left, right) + row) * column + full
+        there = Executable([made.node], executor="native", device="cuda")
+        return there, {nodes[name]: a for name, a in taken.items()}
+
+    with on(device):
+        there, fed = built(None)
+        (found,) = there.run(fed)
+        text = there.text({})
+        assert "stack of 6, each own product 19 x 24 x 37" in text
+        assert "library" not in text.lower()
+        for i, j in np.ndindex(3, 2):
+            alone, own = built((i, j))
+            np.testing.assert_array_equal(found[i, j], alone.run(own)[0])
+    wide = {name: a.astype(np.float64) for name, a in arrays.items()}
+    left = wide["x"].swapaxes(-1, -2) if "a" in turned else wide["x"]
+    right = wide["y"].swapaxes(-1, -2) if "b" in turned else wide["y"]
+    exact = np.tanh(left @ right + wide["row"]) * wide["column"] + wide["full"]
+    bound = {"float32": 2e-5, "float64": 1e-13, "bfloat16": 0.5}[dtype]
+    np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("device", DEVICES)

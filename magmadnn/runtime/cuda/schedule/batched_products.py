@@ -1,4 +1,4 @@
-"""Products of stacks of matrices: one product of the device's library for each pair of matrices."""
+"""Products of stacks of matrices: where the matrices lie, for one launch or for a library's products."""
 
 from __future__ import annotations
 
@@ -30,6 +30,21 @@ def products_of(node: Node, layout: Layout, whole: ProductNode) -> list[ProductN
         replace(whole, sizes=sizes, a=a, b=b, c=whole.c + number * step)
         for number, (a, b) in enumerate(zip(*places, strict=True))
     ]
+
+
+def stack_axes(node: Node, layout: Layout) -> dict[str, tuple[tuple[int, int], ...]]:
+    """The axes along which the factors `a` and `b` of a contraction are stacked.
+
+    Matrices along each, the same of both, and elements from one to the next: 0 where one serves all.
+    """
+    leading = bind_shape(node.shape, layout.sizes)[:-2]
+    found = {}
+    for side, operand in zip("ab", node.inputs, strict=False):
+        frame = layout.frames[operand]
+        strides = np.broadcast_to(frame, (*leading, *frame.shape[-2:])).strides
+        steps = [stride // frame.itemsize for stride in strides[:-2]]
+        found[side] = tuple(zip(leading, steps, strict=True))
+    return found
 
 
 def _places(operand: Node, leading: tuple[int, ...], layout: Layout) -> list[int]:

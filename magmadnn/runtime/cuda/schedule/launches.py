@@ -14,6 +14,7 @@ from magmadnn.compiler.cuda.fused.folded import folded
 from magmadnn.compiler.cuda.gemm.finish import finishing, finishing_slots
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.cuda.gemm.small import small_gemm
+from magmadnn.compiler.cuda.gemm.stacked import choose_stacked
 from magmadnn.compiler.cuda.library.calls import can_call
 from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.finite import MOST_PARTS, look_finite
@@ -36,7 +37,7 @@ from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.code import chip_of
 from magmadnn.runtime.cuda.layout import Layout
 
-from .batched_products import products_of
+from .batched_products import products_of, stack_axes
 from .hazards import Span
 from .host_calls import host_call
 from .launch import Item
@@ -192,6 +193,9 @@ class Items:
             own = small_gemm(gemm, values)
         elif node.ndim == 2:
             own = choose_gemm(gemm, values, self.chip, self._tensor_float)
+        else:
+            axes = stack_axes(node, self._layout)
+            own = choose_stacked(gemm, values, axes, self.chip, self._tensor_float)
         if own is not None:
             return [Item(own, reads, writes[:-1] if gemm.unread else writes)]
         whole = ProductNode(

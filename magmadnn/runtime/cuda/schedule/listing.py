@@ -10,6 +10,7 @@ from magmadnn.compiler.cuda.fused.chained import Chained
 from magmadnn.compiler.cuda.fused.merged import Merged
 from magmadnn.compiler.cuda.fused.summed import Summed
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant
+from magmadnn.compiler.cuda.gemm.stacked import StackedProduct
 from magmadnn.compiler.cuda.megakernel.whole import WholeVariant
 from magmadnn.compiler.cuda.text.variant import Grid, Variant
 
@@ -48,6 +49,8 @@ def _own(variant: Variant) -> str:
         return f"{_own(variant.product)} with sums of columns"
     if isinstance(variant, GemmVariant):
         return f"own product {_sizes(variant.sizes)} in {variant.arithmetic}"
+    if isinstance(variant, StackedProduct):
+        return f"stack of {variant.count}, each {_own(variant.product)}"
     if isinstance(variant, WholeVariant):
         parts = sum(map(len, variant.levels))
         return f"one kernel of {parts} parts in {len(variant.levels)} levels"

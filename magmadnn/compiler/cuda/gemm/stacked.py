@@ -1,0 +1,129 @@
+"""Products of stacks of matrices in one launch: blocks of a product for each pair of matrices.
+
+The kernel is that of a single product (`gemm.py`), epilogue included. A block finds from its number which
+pair it belongs to, and begins at these matrices: factors may be stacked along several axes, and a matrix may
+serve many pairs. So bits are those of single products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.operands import COLUMN, FULL
+
+from .gemm import LIBRARY, GemmVariant, choose_gemm
+
+Axes = tuple[
+    tuple[int, int], ...
+]  # matrices along an axis of a stack, and elements from one to the next
+_LARGEST_GRID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class StackedProduct:
+    """Products of equal sizes.
+
+    Attributes:
+        product: of one pair.
+        count: pairs.
+        a: where the left factors lie, outermost axis first,
+        b: and the right ones.
+    """
+
+    product: GemmVariant
+    count: int
+    a: Axes
+    b: Axes
+
+    libraries = (LIBRARY,)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the parameters: addresses, those of the first pair."""
+        return self.product.slots
+
+    @property
+    def blocks(self) -> int:
+        """Of a pair."""
+        m, n, _ = self.product.sizes
+        return self.product.cut.blocks(m, n)
+
+    def text(self, name: str) -> str:
+        """The function."""
+        product = self.product
+        bounds = f"__launch_bounds__({product.cut.threads}, 1)"
+        slots = ", ".join(f"{slot}{self._beyond(slot)}" for slot in self.slots)
+        return f"""{product.types(name)}extern "C" __global__ void {bounds} {name}({product.parameters}) {{
+  SHARED_MEMORY({product.shared_bytes})
+  const i64 z = blockIdx.x / {self.blocks};
+  const {name}_slots slots = {{{slots}}};
+  {name}_type::run(slots, blockIdx.x % {self.blocks}, memory);
+}}
+"""
+
+    def _beyond(self, slot: str) -> str:
+        """How far from the first pair's memory that of pair z lies."""
+        if slot in ("a", "b"):
+            return _offset(self.a if slot == "a" else self.b)
+        rows, strides = self.product.sizes[0], dict(self.product.strides)
+        spreads = {part.name: part.spread for part in self.product.parts}
+        if spreads[slot] == FULL:
+            return f" + z * {rows * strides[slot]}"
+        return f" + z * {rows}" if spreads[slot] == COLUMN else ""
+
+
+def _offset(axes: Axes) -> str:
+    """Elements from the first matrix of a stack to matrix z."""
+    terms, inner = "", math.prod(size for size, _ in axes)
+    for size, step in axes:
+        inner //= size
+        if size > 1 and step:
+            terms += f" + z / {inner} % {size} * {step}"
+    return terms
+
+
+def choose_stacked(
+    kernel: Gemm,
+    values: Mapping[str, int],
+    axes: Mapping[str, Axes],
+    chip: Chip,
+    tensor_float: bool,
+) -> Launch | None:
+    """One launch for all products of a stack; None where a library's, one after the other, are better.
+
+    The rule is that of a single product, since one that fills the device alone gains nothing beside others.
+
+    Args:
+        kernel: what is computed.
+        values: of its slots: rows are those of all results, addresses those of the first matrices.
+        axes: of the stacks `a` and `b`; as many pairs along each axis of both.
+        chip: what it runs on.
+        tensor_float: whether float32 may be rounded to TF32.
+    """
+    count = math.prod(size for size, _ in axes["a"])
+    one = {**values, "row1": values["row1"] // max(count, 1)}
+    launch = choose_gemm(kernel, one, chip, tensor_float)
+    if launch is None:
+        return None
+    product = launch.variant
+    assert isinstance(product, GemmVariant)
+    steps = {side: [step for size, step in axes[side] if size > 1] for side in "ab"}
+    widths = [(s, _narrowed(width, steps.get(s, ()))) for s, width in product.widths]
+    variant = StackedProduct(replace(product, widths=tuple(widths)), count, axes["a"], axes["b"])
+    blocks = count * variant.blocks
+    if blocks > _LARGEST_GRID:
+        return None
+    return replace(
+        launch, variant=variant, grid=(blocks, 1, 1), arguments=arguments_of(variant, values)
+    )
+
+
+def _narrowed(width: int, steps: Sequence[int]) -> int:
+    """Elements that can be moved together from every matrix."""
+    while any(step % width for step in steps):
+        width //= 2
+    return width
