@@ -43,6 +43,7 @@ h3 { font-size: 1rem; font-weight: 600; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .5rem; text-align: right; border: 1px solid #ddd; }
 th { font-weight: 600; } .name { text-align: left; } .scroll { overflow-x: auto; }
+.beside { display: flex; flex-wrap: wrap; gap: 0 3rem; } .beside > div { min-width: 0; }
 .sheet { display: flex; flex-wrap: wrap; gap: .8rem; }
 figure { margin: 0; width: 8rem; } figcaption { font-size: .78rem; overflow-wrap: anywhere; }
 img { image-rendering: pixelated; width: 100%; height: auto; border: 1px solid #ccc; }
@@ -98,8 +99,10 @@ def write_report(
         f"<h1>{_text(title)}</h1>",
         _figures(result),
         "<h2>Confusions</h2>",
+        '<div class="beside">',
         _matrix(matrix, classes) if len(classes) <= _MOST_COLUMNS else "",
         _pairs(matrix, classes),
+        "</div>",
         "<h2>Worst mistakes</h2>",
         _mistakes(mistakes, preparation, x, files),
     ]
@@ -143,8 +146,12 @@ def _figures(result: Mapping[str, Any]) -> str:
 
 
 def _matrix(matrix: Matrix, classes: Sequence[str]) -> str:
-    """Rows are true classes, columns predicted ones; darker cells hold a larger share of their row."""
+    """Rows are true classes, columns predicted ones; darker cells hold a larger share of their row.
+
+    Confusions are as dark as their share of the largest one, so that few are seen too.
+    """
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    most = (shares * (1 - np.eye(len(classes)))).max(initial=0) or 1
     head = ["<th></th>", *(f"<th>{_text(c)}</th>" for c in classes), "<th>recall</th>"]
     rows = [head]
     for k, name in enumerate(classes):
@@ -152,12 +159,15 @@ def _matrix(matrix: Matrix, classes: Sequence[str]) -> str:
         for j, (count, share) in enumerate(
             zip(matrix[k].tolist(), shares[k].tolist(), strict=True)
         ):
-            colour = "46,125,50" if j == k else "198,40,40"
-            style = f' style="background:rgba({colour},{0.75 * share:.2f})"' if count else ""
+            colour = (
+                f"46,125,50,{0.75 * share:.2f}" if j == k else f"198,40,40,{0.5 * share / most:.2f}"
+            )
+            style = f' style="background:rgba({colour})"' if count else ""
             cells.append(f"<td{style}>{count or ''}</td>")
         recall = f"{shares[k, k]:.1%}" if matrix[k].any() else "no rows"
         rows.append([*cells, f"<td>{recall}</td>"])
-    return f"<p>Rows are the true classes, columns what was predicted.</p>{_table(rows)}"
+    words = "Rows are the true classes, columns what was predicted."
+    return f"<div><p>{words}</p>{_table(rows)}</div>"
 
 
 def _pairs(matrix: Matrix, classes: Sequence[str]) -> str:
@@ -170,7 +180,9 @@ def _pairs(matrix: Matrix, classes: Sequence[str]) -> str:
         ]
         for t, p, n in confused_pairs(matrix)
     ]
-    return f"<p>The pairs that are confused most:</p>{_table(rows)}" if len(rows) > 1 else ""
+    if len(rows) == 1:
+        return ""
+    return f"<div><p>The pairs that are confused most:</p>{_table(rows)}</div>"
 
 
 def _mistakes(

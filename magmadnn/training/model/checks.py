@@ -125,9 +125,11 @@ def gpu_of(model: Model) -> int | None:
 
 
 def checked_arrays(
-    model: Model, what: str, x: Any, y: Any, later: bool = False
+    model: Model, what: str, x: Any, y: Any, later: bool = False, moves: bool = True
 ) -> tuple[list[Array], list[Array]]:
     """Inputs and targets of a model, checked; with `later`, values on a device by whoever uses them.
+
+    Those of the host are copied to a device that has room for them, unless they are to stay: `moves=False`.
 
     Raises:
         ShapeError, DTypeError, DataError: if data does not fit, naming where.
@@ -136,7 +138,9 @@ def checked_arrays(
     inputs = inputs_for(model.inputs, x, what, device)
     targets = targets_for(model.outputs, y, f"{what}: ", device)
     if device is not None:
-        arrays = resident(model, what, [*inputs, *targets], device)
+        arrays = [*inputs, *targets]
+        if moves:
+            arrays = resident(model, what, arrays, device)
         inputs, targets = arrays[: len(inputs)], arrays[len(inputs) :]
         if not later:
             settle_all(arrays)

@@ -114,7 +114,8 @@ def new_fit(
         source: Source = stream_of(model, x)
     else:
         later = not (class_weight or callbacks)
-        inputs, targets = checked_arrays(model, "fit", x, y, later)
+        moves = augment is None  # images are changed on the host
+        inputs, targets = checked_arrays(model, "fit", x, y, later, moves)
         names = output_names(model.outputs)
         weights = sample_weights("fit", targets, sample_weight, class_weight, names)
         kept = rows

@@ -321,6 +321,25 @@ def test_a_smaller_last_batch_is_planned_before_the_first_step(data: Any) -> Non
     assert seen and all(seen) and not [n for n in asked if isinstance(n, ConvolutionNode)]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("augment", ["standard", "mixed"])
+def test_images_are_changed_on_the_host(device: str, augment: str, data: Any) -> None:
+    """Though they would have room on the device; the steps are those on the processor."""
+    ways: Any = "standard"
+    if augment == "mixed":
+        ways = [md.data.augment.RandomFlip(), md.data.augment.Mixup(0.4)]
+    x, y = data
+    exact = network(executor="reference")
+    exact.fit(x, y, batch_size=8, epochs=2, verbose=0, augment=ways)
+    with on(device, CONVOLUTIONS):
+        model = network(device="cuda")
+        model.fit(x, y, batch_size=8, epochs=2, verbose=0, augment=ways, validation_data=(x, y))
+        assert distance(model, exact) < 1e-4
+        plain = network(device="cuda")
+        plain.fit(x, y, batch_size=8, epochs=2, verbose=0)
+        assert distance(model, plain) > 1e-3
+
+
 @needs_compiler
 def test_calls_that_want_more_share_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = PRODUCT_WORKSPACE + 8

@@ -118,6 +118,8 @@ def test_what_follows_is_exact(
                 found, text = run(graph, feeds, precision)
                 expected = expected_of(graph, feeds, digits)
                 assert np.array_equal(found.astype(np.float64), expected), (seed, way, text)
+                if all(n == 1 for n in case.y.shape[:-1]):
+                    continue  # what is added is a vector, and so part of the bias
                 call = next(s for s in text.splitlines() if "library fprop of" in s)
                 ends = way if way.startswith(("sum", "bias")) else f"bias, {way}"
                 assert (f" with {ends}; " in f"{call.rstrip()}; ") is fused, (way, call)
