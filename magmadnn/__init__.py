@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from magmadnn import (
         comm,
         data,
+        dmath,
         layers,
         losses,
         metrics,
@@ -63,7 +64,7 @@ _LATER = {
     **{
         name: name
         for name in (
-            *("comm", "data", "layers", "losses", "metrics", "models", "optim"),
+            *("comm", "data", "dmath", "layers", "losses", "metrics", "models", "optim"),
             *("parallel", "search", "sklearn"),
         )
     },
@@ -112,6 +113,7 @@ __all__ = [
     "comm",
     "cross_validate",
     "data",
+    "dmath",
     "errors",
     "fit_many",
     "from_dlpack",

@@ -1,0 +1,356 @@
+"""The handle of a spread array: what NumPy's users expect of one, with the elements elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from magmadnn.dmath import views
+from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.recipes import LayoutLike
+from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.memory.dtypes import as_dtype
+
+
+class Home(Protocol):
+    """What a handle asks of the session that it belongs to."""
+
+    size: int
+    device: str
+
+    @property
+    def array(self) -> Callable[..., Matrix]:
+        """Of `Session`."""
+
+    @property
+    def apply(self) -> Callable[..., Matrix]:
+        """Of `Session`."""
+
+    @property
+    def apply_in_place(self) -> Callable[..., Matrix]:
+        """Of `Session`."""
+
+    @property
+    def reduce(self) -> Callable[..., Matrix]:
+        """Of `Session`."""
+
+    @property
+    def matmul(self) -> Callable[..., Matrix]:
+        """Of `Session`."""
+
+    @property
+    def _new(self) -> Callable[..., Matrix]:
+        """Of `Session`."""
+
+    @property
+    def _change(self) -> Callable[..., None]:
+        """Of `Session`."""
+
+    @property
+    def _drop(self) -> Callable[..., None]:
+        """Of `Session`."""
+
+    @property
+    def _layout(self) -> Callable[..., Layout]:
+        """Of `Session`."""
+
+    @property
+    def _gather(self) -> Callable[..., Any]:
+        """Of `Session`."""
+
+
+class Matrix:
+    """An array whose blocks lie on workers: a matrix, a vector, or with any number of axes.
+
+    Operators and methods are NumPy's. They return at once with a new handle, while workers compute; values
+    come to this process only for `np.asarray`, `float`, `int`, `bool` and printing. Slices and transposes
+    are views, as in NumPy.
+    """
+
+    __slots__ = ("__weakref__", "_number", "_session", "dtype", "shape")
+    __array_priority__ = 1000
+    __hash__ = None  # type: ignore[assignment]  # == is of elements, as in NumPy
+
+    def __init__(
+        self, session: Home, number: int, shape: Sequence[int], dtype: np.dtype[Any]
+    ) -> None:
+        self._session, self._number = session, number
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.dtype = dtype
+
+    def __del__(self) -> None:
+        self._session._drop(self._number)
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, copies not counted."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def layout(self) -> Layout:
+        """Where the blocks lie; waits for the workers, who choose it."""
+        return self._session._layout(self)
+
+    @property
+    def device(self) -> str:
+        """Where elements are computed on: "cpu" or "cuda"."""
+        return self._session.device
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        from magmadnn import dmath
+
+        return dmath
+
+    def __repr__(self) -> str:
+        sizes = " x ".join(map(str, self.shape)) or "scalar"
+        return f"<Matrix {sizes} {self.dtype} on {self._session.size} workers>"
+
+    def __str__(self) -> str:
+        return str(np.asarray(self))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: an array without axes has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    # --- values come here ---------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ArgumentError(
+                "np.asarray: elements lie on workers, so that a copy is made: leave copy out"
+            )
+        found = self._session._gather(self)
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def numpy(self) -> Any:
+        """All elements, gathered into a NumPy array in this process."""
+        return np.asarray(self)
+
+    def item(self) -> Any:
+        """The only element, as Python's number."""
+        if self.size != 1:
+            raise ShapeError(f"item: one element is a number, shape {self.shape} has {self.size}")
+        return np.asarray(self).item()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise ArgumentError(f"index: an index is an integer, this is {self.dtype}")
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def wait(self) -> Matrix:
+        """Wait until it is computed; raises what went wrong."""
+        self._session._layout(self)
+        return self
+
+    # --- views and layouts --------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Matrix:
+        key = views.key_of("index", index, self.shape)
+        return self._session._new("view", [self], views.key_shape(key), self.dtype, key=key)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        key = views.key_of("index", index, self.shape)
+        shape = views.key_shape(key)
+        given = value.shape if isinstance(value, Matrix) else np.shape(value)
+        if isinstance(value, np.ndarray) and value.ndim:
+            value = self._session.array(value, dtype=self.dtype)
+        if np.broadcast_shapes(shape, given) != shape:
+            raise ShapeError(
+                f"assign: a value of shape {given} does not fit the indexed part, {shape}"
+            )
+        self._session._change("assign", [self, value], key=key)
+
+    @property
+    def T(self) -> Matrix:
+        """A view with the axes in reverse order."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Matrix:
+        """A view with the last two axes exchanged."""
+        if self.ndim < 2:
+            raise ShapeError(f"mT: needs two axes, shape {self.shape} has {self.ndim}")
+        return self.transpose((*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    def transpose(self, axes: Sequence[int] | None = None) -> Matrix:
+        """A view with the axes in another order; reversed without `axes`. Nothing moves."""
+        order = list(reversed(range(self.ndim))) if axes is None else [int(a) for a in axes]
+        if sorted(order) != list(range(self.ndim)):
+            raise ShapeError(f"transpose: axes {order} are no order of the {self.ndim} axes")
+        return self._session._new(
+            "transpose", [self], [self.shape[a] for a in order], self.dtype, axes=order
+        )
+
+    def to(self, layout: LayoutLike = None, dtype: Any = None, wire: Any = None) -> Matrix:
+        """A copy in another layout, of another dtype, or both; in one pass over the elements.
+
+        `A.T.to(layout)` transposes in the same pass.
+
+        Args:
+            layout: the new one; None keeps it.
+            dtype: the new one; None keeps it.
+            wire: a dtype in which elements travel: each is rounded to it once. None: the smaller of the two
+                dtypes, which rounds nothing that the result would not.
+        """
+        new = self.dtype if dtype is None else as_dtype(dtype)
+        return self._session._new(
+            "remap",
+            [self],
+            self.shape,
+            new,
+            layout,
+            dtype=new.name,
+            wire=None if wire is None else as_dtype(wire).name,
+        )
+
+    def astype(self, dtype: Any, copy: bool = True) -> Matrix:
+        """A copy of another dtype; itself if it is of that dtype and `copy` is False."""
+        return self if not copy and as_dtype(dtype) == self.dtype else self.to(dtype=dtype)
+
+    def copy(self) -> Matrix:
+        """A copy in the same layout."""
+        return self._session._new("copy", [self], self.shape, self.dtype)
+
+    def replica(self, on: Sequence[int] | None = None) -> Matrix:
+        """Copies on all workers, or those named: read where they are, and made again after the array has
+        changed.
+        """
+        from magmadnn.dmath.recipes import Replicated
+
+        layout = Replicated(None if on is None else tuple(on))
+        return self._session._new("replica", [self], self.shape, self.dtype, layout=layout)
+
+    # --- operators; methods are put on below --------------------------------------------------
+
+    def __matmul__(self, other: Any) -> Matrix:
+        return self._session.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Matrix:
+        return self._session.matmul(other, self)
+
+    def __pos__(self) -> Matrix:
+        return self._session.apply("positive", self)
+
+    def __neg__(self) -> Matrix:
+        return self._session.apply("negative", self)
+
+    def __abs__(self) -> Matrix:
+        return self._session.apply("abs", self)
+
+    def __invert__(self) -> Matrix:
+        return self._session.apply("bitwise_invert", self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        """NumPy's functions on handles are ours."""
+        from magmadnn.dmath import elementwise
+
+        name = {"power": "pow", "absolute": "abs", "true_divide": "divide"}.get(
+            ufunc.__name__, ufunc.__name__
+        )
+        if name == "matmul" and method == "__call__" and not settings:
+            return self._session.matmul(*inputs)
+        if (
+            method != "__call__"
+            or settings
+            or name not in (*elementwise.UNARY, *elementwise.BINARY)
+        ):
+            raise ArgumentError(
+                f"np.{ufunc.__name__}: is not computed on workers: take a function of md.dmath, or "
+                f"np.asarray first"
+            )
+        return self._session.apply(name, *inputs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> NoReturn:
+        name = function.__name__
+        raise ArgumentError(
+            f"np.{name}: gathers nothing by itself: write md.dmath.{name} or np.asarray(x) first"
+        )
+
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "pow",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+_COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+
+
+def _operator(name: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    def forward(self: Matrix, other: Any) -> Matrix:
+        return self._session.apply(name, self, other)
+
+    def reflected(self: Matrix, other: Any) -> Matrix:
+        return self._session.apply(name, other, self)
+
+    def in_place(self: Matrix, other: Any) -> Matrix:
+        return self._session.apply_in_place(name, self, other)
+
+    return forward, reflected, in_place
+
+
+def _reduction(name: str) -> Callable[..., Matrix]:
+    def method(
+        self: Matrix, axis: Any = None, keepdims: bool = False, layout: LayoutLike = None
+    ) -> Matrix:
+        return self._session.reduce(name, self, axis=axis, keepdims=keepdims, layout=layout)
+
+    method.__doc__ = f"As `md.dmath.{name}`."
+    method.__name__ = name
+    return method
+
+
+for _short, _name in _OPERATORS.items():
+    _forward, _reflected, _in_place = _operator(_name)
+    setattr(Matrix, f"__{_short}__", _forward)
+    setattr(Matrix, f"__r{_short}__", _reflected)
+    setattr(Matrix, f"__i{_short}__", _in_place)
+for _short, _name in _COMPARISONS.items():
+    setattr(Matrix, f"__{_short}__", _operator(_name)[0])
+for _name in ("sum", "prod", "max", "min", "any", "all", "mean", "var", "std"):
+    setattr(Matrix, _name, _reduction(_name))

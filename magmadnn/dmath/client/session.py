@@ -1,0 +1,460 @@
+"""A session: posts operations to workers and keeps what the client has to know, which is shapes, dtypes and
+numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath import elementwise, making, reducing
+from magmadnn.dmath.client.engines import Answer, Engine
+from magmadnn.dmath.client.matrix import Matrix
+from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.products.choosing import auto_layout
+from magmadnn.dmath.products.multiplying import product_shape
+from magmadnn.dmath.rates import Rates
+from magmadnn.dmath.recipes import LayoutLike, resolve
+from magmadnn.dmath.team import Array
+from magmadnn.dmath.worker import Record, raised
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.memory.dtypes import as_dtype
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_RATES_FROM = 1 << 20  # bytes of a matrix from which its automatic layout asks for rates
+_NUMBERS = (bool, int, float, np.bool, np.integer, np.floating)
+
+
+def user_line() -> str:
+    """File and line of the user's code that is being carried out."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Session:
+    """Arrays on workers, and functions of them.
+
+    Args:
+        engine: how records reach the workers.
+        device: "cpu" or "cuda".
+        deterministic: "layout": products and sums have the same bits for all layouts and numbers of workers.
+    """
+
+    def __init__(
+        self, engine: Engine, device: str = "cpu", deterministic: str | None = None
+    ) -> None:
+        if deterministic not in (None, "layout"):
+            raise ArgumentError(
+                f'deterministic: expected "layout" or None, got {quoted(deterministic)}'
+            )
+        self._engine: Engine | None = engine
+        self.size = engine.size
+        self.device = device
+        self._fixed = deterministic == "layout"
+        self._numbers = count()
+        self._free: list[int] = []
+        self._layouts: dict[Layout, int] = {}
+        self._told: list[tuple[int, Any]] = []
+        self._client_bytes = 0
+        self._posted = 0
+        self._rates: Rates | None = None
+
+    # --- records ------------------------------------------------------------------------------
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            raise ArgumentError(
+                "workers: they are closed: use arrays inside `with md.workers(...)`, or start others"
+            )
+        return self._engine
+
+    def close(self) -> None:
+        """Drop all arrays; every use of them is refused from now on."""
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.close()
+
+    def _drop(self, number: int) -> None:
+        self._free.append(number)
+
+    def _layout_number(self, layout: Layout) -> int:
+        """The number under which workers know a layout; it is told once."""
+        number = self._layouts.get(layout)
+        if number is None:
+            number = self._layouts[layout] = len(self._layouts)
+            self._told.append((number, layout.record()))
+        return number
+
+    def _record(self, op: str, operands: Sequence[Any], settings: dict[str, Any]) -> Record:
+        record: Record = {"op": op, "line": user_line()}
+        if operands:
+            record["in"] = [self._operand(op, x) for x in operands]
+        if settings:
+            record["set"] = settings
+        if self._free:
+            record["free"], self._free = self._free, []
+        if self._told:
+            record["layouts"], self._told = self._told, []
+        return record
+
+    def _operand(self, op: str, x: Any) -> Any:
+        if isinstance(x, Matrix):
+            if x._session is not self:
+                raise ArgumentError(
+                    f"{op}: an operand is of another set of workers: gather it with np.asarray first"
+                )
+            return x._number
+        if isinstance(x, _NUMBERS):
+            return {"v": x.item() if isinstance(x, np.generic) else x}
+        raise DTypeError(f"{op}: expected an array of these workers or a number, got {quoted(x)}")
+
+    def _new(
+        self,
+        op: str,
+        operands: Sequence[Any],
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        /,
+        layout: LayoutLike = None,
+        flats: Callable[[Layout], list[Array]] | None = None,
+        **settings: Any,
+    ) -> Matrix:
+        engine = self._open()
+        if isinstance(layout, str) and layout == "auto" and len(shape) == 2:
+            layout = self._auto(shape, dtype.itemsize)
+        if layout is not None:
+            resolved = resolve(layout, shape, self.size, dtype.itemsize, op)
+            settings["layout"] = self._layout_number(resolved)
+        record = self._record(op, operands, settings)
+        made = Matrix(self, next(self._numbers), shape, dtype)
+        record["out"] = made._number
+        self._posted += 1
+        engine.post(record, None if flats is None else flats(resolved))
+        return made
+
+    def _auto(self, shape: Sequence[int], itemsize: int) -> LayoutLike:
+        """What "auto" means for a matrix: rows over as many workers as pay, by their rates."""
+        rows, columns = shape
+        if self.size == 1 or rows * columns * itemsize < _RATES_FROM:
+            return "auto"
+        if self._rates is None:
+            self._rates = self.rates()
+        return auto_layout((rows, columns), self.size, itemsize, self._rates)
+
+    def _change(self, op: str, operands: Sequence[Any], **settings: Any) -> None:
+        """An operation that writes to an array."""
+        self._posted += 1
+        self._open().post(self._record(op, operands, settings))
+
+    def _ask(self, op: str, operands: Sequence[Any] = (), **settings: Any) -> list[Answer]:
+        answers = self._open().ask(self._record(op, operands, settings))
+        for answer, _ in answers:
+            if isinstance(answer, dict) and "error" in answer:
+                raise raised(answer["error"])
+        return answers
+
+    def _layout(self, x: Matrix) -> Layout:
+        return Layout.of_record(self._ask("info", [x])[0][0]["layout"])
+
+    def _gather(self, x: Matrix) -> Array:
+        answers = self._ask("pull", [x])
+        layout = Layout.of_record(answers[0][0]["layout"])
+        flats = [flat for _, flat in answers]
+        self._client_bytes += sum(0 if flat is None else flat.nbytes for flat in flats)
+        empty = np.empty(0, x.dtype)
+        return making.assembled(
+            making.first_holders(layout),
+            x.dtype,
+            [empty if flat is None else flat for flat in flats],
+        )
+
+    def wait(self) -> None:
+        """Wait until the workers have done all that was asked of them."""
+        self._ask("wait")
+
+    # --- new arrays ---------------------------------------------------------------------------
+
+    def array(self, values: Any, dtype: Any = None, layout: LayoutLike = "auto") -> Matrix:
+        """Send an array to the workers, each its blocks.
+
+        Args:
+            values: an array, or what NumPy makes one of.
+            dtype: None for that of the values.
+            layout: a layout, such as `md.dmath.Rows()`; "auto" for rows over all workers.
+        """
+        if isinstance(values, Matrix) and values._session is self:
+            return values.to(None if layout == "auto" else layout, dtype)
+        array = np.asarray(values)
+        if dtype is not None:
+            array = array.astype(as_dtype(dtype), copy=False)
+        known = as_dtype(array.dtype)
+
+        def flats(resolved: Layout) -> list[Array]:
+            parts = [making.packed(array, resolved, w) for w in range(self.size)]
+            self._client_bytes += sum(part.nbytes for part in parts)
+            return parts
+
+        return self._new("array", [], array.shape, known, layout, flats, dtype=known.name)
+
+    def _made(self, op: str, shape: Any, dtype: Any, layout: LayoutLike, **settings: Any) -> Matrix:
+        sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        for size in sizes:
+            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+                raise ShapeError(
+                    f"{op}: sizes of a shape are whole numbers from 0, got {quoted(shape)}"
+                )
+        known = as_dtype(dtype)
+        return self._new(
+            op, [], [int(n) for n in sizes], known, layout or "auto", dtype=known.name, **settings
+        )
+
+    def full(
+        self, shape: Any, value: float, dtype: Any = "float64", layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """An array of one value."""
+        return self._made("full", shape, dtype, layout, value=value)
+
+    def zeros(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+        """An array of zeros."""
+        return self._made("full", shape, dtype, layout, value=0)
+
+    def ones(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+        """An array of ones."""
+        return self._made("full", shape, dtype, layout, value=1)
+
+    def eye(
+        self,
+        rows: int,
+        columns: int | None = None,
+        k: int = 0,
+        dtype: Any = "float64",
+        layout: LayoutLike = "auto",
+    ) -> Matrix:
+        """Ones on the diagonal, `k` places to the right of the main one."""
+        shape = (rows, rows if columns is None else columns)
+        return self._made("eye", shape, dtype, layout, k=k)
+
+    def arange(
+        self,
+        start: float,
+        stop: float | None = None,
+        step: float = 1,
+        dtype: Any = None,
+        layout: LayoutLike = "auto",
+    ) -> Matrix:
+        """Numbers from `start` to before `stop`, as NumPy's."""
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ArgumentError("arange: step must not be 0")
+        plain = np.result_type(*(np.asarray(v) for v in (start, stop, step)))
+        size = max(int(np.ceil((stop - start) / step)), 0)
+        return self._made("arange", size, dtype or plain, layout, start=start, step=step)
+
+    def random(
+        self, shape: Any, seed: int = 0, dtype: Any = "float64", layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """Uniform random numbers in [0, 1): the same for a seed in every layout, on any number of workers."""
+        return self._random("uniform", shape, seed, dtype, layout)
+
+    def normal(
+        self, shape: Any, seed: int = 0, dtype: Any = "float64", layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """Normal random numbers of mean 0 and variance 1: the same for a seed in every layout."""
+        return self._random("normal", shape, seed, dtype, layout)
+
+    def _random(self, kind: str, shape: Any, seed: int, dtype: Any, layout: LayoutLike) -> Matrix:
+        known = as_dtype(dtype)
+        if known.kind not in "fV":
+            raise DTypeError(f"random: numbers are floating-point, got {known}")
+        if (
+            isinstance(seed, bool)
+            or not isinstance(seed, (int, np.integer))
+            or not 0 <= seed < 2**64
+        ):
+            raise ArgumentError(
+                f"random: seed must be a whole number from 0 to 2**64 - 1, got {quoted(seed)}"
+            )
+        return self._made("random", shape, known, layout, seed=int(seed), kind=kind)
+
+    # --- operations ---------------------------------------------------------------------------
+
+    def _arrays(self, op: str, operands: Sequence[Any]) -> list[Any]:
+        """Operands with NumPy's arrays sent to the workers: as copies, since they are the smaller ones
+        mostly.
+        """
+        return [
+            self.array(x)
+            if isinstance(x, (np.ndarray, list, tuple)) and np.ndim(x)
+            else x.item()
+            if isinstance(x, np.ndarray)
+            else x
+            for x in operands
+        ]
+
+    def apply(
+        self, name: str, *operands: Any, layout: LayoutLike = None, **settings: Any
+    ) -> Matrix:
+        """A function of elements; arrays broadcast."""
+        given = self._arrays(name, operands)
+        for x in given:
+            self._operand(name, x)
+        shape = elementwise.broadcast_shape(
+            name, [x.shape if isinstance(x, Matrix) else () for x in given]
+        )
+        return self._new(name, given, shape, self._result_dtype(name, given), layout, **settings)
+
+    def _result_dtype(self, name: str, operands: Sequence[Any]) -> np.dtype[Any]:
+        kinds = tuple(
+            x.dtype if isinstance(x, Matrix) else x.item() if isinstance(x, np.generic) else x
+            for x in operands
+        )
+        try:
+            return elementwise.result_dtype(name, kinds)
+        except (TypeError, OverflowError) as error:
+            words = ", ".join(map(str, kinds))
+            raise DTypeError(f"{name}: takes no operands of {words}: {error}") from None
+
+    def apply_in_place(self, name: str, x: Matrix, other: Any) -> Matrix:
+        """`x = name(x, other)` in the memory of `x`; its dtype and layout stay."""
+        (value,) = self._arrays(name, [other])
+        shape = elementwise.broadcast_shape(
+            name, [x.shape, value.shape if isinstance(value, Matrix) else ()]
+        )
+        if shape != x.shape:
+            raise ShapeError(f"{name}: in place, a result of shape {shape} does not fit {x.shape}")
+        made = self._result_dtype(name, [x, value])
+        if not np.can_cast(made, x.dtype, "same_kind"):
+            raise DTypeError(
+                f"{name}: in place, a result of {made} does not go into {x.dtype}: write x = x op y"
+            )
+        self._change("in_place", [x, value], name=name)
+        return x
+
+    def reduce(
+        self,
+        name: str,
+        x: Matrix,
+        axis: Any = None,
+        keepdims: bool = False,
+        layout: LayoutLike = None,
+        **settings: Any,
+    ) -> Matrix:
+        """A reduction over axes."""
+        axes = reducing.axes_of(name, axis, x.ndim)
+        if name in ("max", "min") and not all(x.shape[i] for i in axes):
+            raise ShapeError(f"{name}: an axis of size 0 has no {name}, shape {x.shape}")
+        shape = reducing.reduced_shape(x.shape, axes, keepdims)
+        if self._fixed:
+            settings["fixed"] = True
+        return self._new(
+            "reduce",
+            [x],
+            shape,
+            reducing.reduced_dtype(name, x.dtype),
+            layout,
+            **{"name": name, "axis": list(axes), "keepdims": bool(keepdims), **settings},
+        )
+
+    def along(self, name: str, x: Matrix, axis: int = -1) -> Matrix:
+        """A function along one axis."""
+        axes = reducing.axes_of(name, axis, x.ndim)
+        lost = axes if name in ("argmax", "argmin") else ()
+        shape = reducing.reduced_shape(x.shape, lost, False)
+        return self._new(
+            "along", [x], shape, reducing.reduced_dtype(name, x.dtype), name=name, axis=axes[0]
+        )
+
+    def matmul(
+        self,
+        a: Any,
+        b: Any,
+        layout: LayoutLike = None,
+        dtype: Any = None,
+        wire: Any = None,
+        keep: bool = False,
+    ) -> Matrix:
+        """`a @ b`; see `md.dmath.matmul`."""
+        left, right = self._arrays("matmul", [a, b])
+        for x in (left, right):
+            if not isinstance(x, Matrix):
+                raise ShapeError(
+                    f"matmul: operands are matrices or vectors, got {quoted(x)}: multiply numbers with *"
+                )
+        shape = product_shape(left.shape, right.shape)
+        known = np.result_type(left.dtype, right.dtype) if dtype is None else as_dtype(dtype)
+        settings: dict[str, Any] = {"dtype": known.name}
+        if wire is not None:
+            settings["wire"] = as_dtype(wire).name
+        if keep:
+            settings["keep"] = True
+        if self._fixed:
+            settings["fixed"] = True
+        return self._new(
+            "matmul", [left, right], shape, known, None if layout == "auto" else layout, **settings
+        )
+
+    # --- what was done ------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        """What was counted so far.
+
+        `client_bytes`: elements' bytes that went through this process: `array`, `np.asarray`. `operations`:
+        posted by it. `sent_bytes` and `messages`: among workers. `planned_bytes`: what layouts foretold of
+        these. `array_bytes`: held by workers now. `kept_bytes`: of blocks kept for later products, on the
+        worker that keeps most; `saved_bytes`: what they have spared.
+        """
+        answers = [answer for answer, _ in self._ask("counters")]
+        lines = [one for answer in answers for one in answer["lines"].values()]
+        found = {"client_bytes": self._client_bytes, "operations": self._posted}
+        for name in ("sent_bytes", "messages", "planned_bytes"):
+            found[name] = sum(one[name] for one in lines)
+        found["array_bytes"] = sum(answer["array_bytes"] for answer in answers)
+        found["kept_bytes"] = max(answer["kept_bytes"] for answer in answers)
+        found["saved_bytes"] = sum(answer["saved_bytes"] for answer in answers)
+        return found
+
+    def bill(self) -> str:
+        """Bytes, messages and time of each line of the user's code, those that sent most first.
+
+        Time is that of the slowest worker, waiting for others included.
+        """
+        answers = [answer["lines"] for answer, _ in self._ask("counters")]
+        rows = []
+        for line in dict.fromkeys(line for one in answers for line in one):
+            counts = [one[line] for one in answers if line in one]
+            sent, messages = (sum(c[name] for c in counts) for name in ("sent_bytes", "messages"))
+            seconds = max(c["seconds"] for c in counts)
+            rows.append((sent, messages, seconds, max(c["operations"] for c in counts), line))
+        rows.sort(key=lambda row: (-row[0], -row[2], row[4]))
+        text = ["      bytes  messages    seconds  operations  line"]
+        text += [f"{b:11d} {m:9d} {s:10.4f} {o:11d}  {line}" for b, m, s, o, line in rows if line]
+        total = [sum(row[i] for row in rows) for i in range(4)]
+        text.append(f"{total[0]:11d} {total[1]:9d} {total[2]:10.4f} {total[3]:11d}  in all")
+        return "\n".join(text)
+
+    def rates(self) -> Rates:
+        """How fast the workers compute and send: measured the first time."""
+        return Rates(**self._ask("measure")[0][0])
+
+    def set_rates(self, rates: Rates) -> None:
+        """Let the planner predict from these rates."""
+        self._rates = rates
+        self._ask("set_rates", **vars(rates))
+
+    def keep_blocks(self, nbytes: int) -> None:
+        """Let products called with `keep=True` keep received blocks, up to so many bytes on each worker; 0
+        drops them.
+        """
+        if isinstance(nbytes, bool) or not isinstance(nbytes, (int, np.integer)) or nbytes < 0:
+            raise ArgumentError(
+                f"keep_blocks: bytes must be a whole number from 0, got {quoted(nbytes)}"
+            )
+        self._ask("set_budget", nbytes=int(nbytes))

@@ -1,0 +1,217 @@
+"""Cholesky factors, solutions of equations, norms: made of panels of columns that take turns on the
+workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.parts import Parts, remap
+from magmadnn.dmath.recipes import Columns, resolve
+from magmadnn.dmath.team import Array, Team
+from magmadnn.errors import NumericError
+
+PANEL = 128  # columns of a panel
+
+
+def _in_panels(x: Parts, dtype: np.dtype[Any]) -> Parts:
+    """A copy whose columns lie in panels, which workers take in turn."""
+    layout = resolve(Columns(block=PANEL), x.shape, x.team.size)
+    return remap(x, layout, dtype)
+
+
+def _broadcast(team: Team, array: Array, root: int) -> Array:
+    if team.size > 1 and array.size:
+        if team.rank == root:
+            team.count.sent_bytes += array.nbytes * (team.size - 1)
+            team.count.planned_bytes += array.nbytes * (team.size - 1)
+            team.count.messages += team.size - 1
+        team.comm.broadcast(array, root=root)
+    return array
+
+
+def computed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What factors are computed in: float32 for halves, float64 for integers."""
+    if dtype.kind in "iub":
+        return np.dtype(np.float64)
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def cholesky(x: Parts) -> Parts:
+    """The lower factor L of a symmetric positive definite matrix, A = L L^T, from its lower triangle.
+
+    Right-looking, by panels: the owner of a panel factors its diagonal block and solves for the rows below,
+    everyone gets the panel, and updates the panels that it owns (Golub, Van Loan, Matrix Computations,
+    algorithm 4.2.5 in blocks).
+
+    Raises:
+        NumericError: if a leading minor is not positive; on all workers alike.
+    """
+    team = x.team
+    made = _in_panels(x, computed_dtype(x.dtype))
+    n, cuts = x.shape[0], made.layout.cuts[1]
+    for panel in range(len(cuts) - 1):
+        low, high = cuts[panel], cuts[panel + 1]
+        owner, bad = made.layout.holders[panel][0], -1
+        column = team.xp.empty((n - low, high - low), made.dtype)
+        if team.rank == owner and high > low:
+            block = made.blocks[panel]
+            block[:low] = 0
+            bad = _factor_panel(team.xp, block[low:])
+            column[...] = block[low:]
+        if team.xp is np:
+            bad_at = np.array([bad], np.int64)
+            _broadcast(team, bad_at, owner)
+            bad = int(bad_at[0])
+        else:
+            bad = int(team.comm.exchange(bad)[owner])
+        if bad >= 0:
+            raise NumericError(
+                f"cholesky: the leading minor of order {low + bad + 1} is not positive: the matrix "
+                f"is not positive definite"
+            )
+        _broadcast(team, column, owner)
+        for number, block in made.blocks.items():
+            if number > panel:
+                c0, c1 = made.layout.boxes[number][1]
+                block[c0:] -= column[c0 - low :] @ column[c0 - low : c1 - low].T
+    return made
+
+
+def _factor_panel(xp: Any, block: Array) -> int:
+    """Factor the diagonal block of a panel and solve for what is below; the row that fails, or -1."""
+    width = block.shape[1]
+    top = xp.tril(block[:width])
+    top = top + xp.tril(top, -1).T
+    try:
+        factor = xp.linalg.cholesky(top)
+    except np.linalg.LinAlgError:
+        factor = None
+    if factor is None or not bool(xp.isfinite(factor).all()):
+        return _first_bad_minor(top)
+    block[:width] = factor
+    block[width:] = xp.linalg.solve(factor, block[width:].T).T
+    return -1
+
+
+def _first_bad_minor(top: Array) -> int:
+    for order in range(1, len(top) + 1):
+        try:
+            factor = np.linalg.cholesky(np.asarray(top[:order, :order].tolist()))
+        except np.linalg.LinAlgError:
+            return order - 1
+        if not np.isfinite(factor).all():
+            return order - 1
+    return 0
+
+
+def solve(a: Parts, b: Parts) -> Parts:
+    """The solution of A X = B by LU factors with partial pivoting, A square.
+
+    Panels of columns lie on one worker each, so that a pivot is found without messages; everyone gets the
+    factored panel, exchanges rows and updates its own columns, those of B among them, which are spread as
+    the panels are.
+
+    Raises:
+        NumericError: if A is singular to working precision.
+    """
+    team = a.team
+    dtype = computed_dtype(np.result_type(a.dtype, b.dtype))
+    left = _in_panels(a, dtype)
+    right = remap(b, resolve(Columns(), b.shape, team.size), dtype)
+    n, cuts = a.shape[0], left.layout.cuts[1]
+    for panel in range(len(cuts) - 1):
+        low, high = cuts[panel], cuts[panel + 1]
+        if low == high:
+            continue
+        owner = left.layout.holders[panel][0]
+        column = team.xp.empty((n - low, high - low), dtype)
+        pivots = team.xp.zeros(high - low, np.int64)
+        if team.rank == owner:
+            column[...] = left.blocks[panel][low:]
+            pivots[...] = team.xp.asarray(_lu_panel(team.xp, column))
+            left.blocks[panel][low:] = column
+        _broadcast(team, pivots, owner)
+        rows = [int(p) for p in pivots]
+        if min(rows) < 0:
+            raise NumericError(
+                f"solve: the matrix is singular: no pivot in column {low + rows.index(-1)}"
+            )
+        _broadcast(team, column, owner)
+        for number, block in left.blocks.items():
+            if number > panel:
+                _update(team.xp, block[low:], column, rows)
+        for block in right.blocks.values():
+            _update(team.xp, block[low:], column, rows)
+    _substitute_back(left, right, dtype)
+    return right
+
+
+def _lu_panel(xp: Any, column: Array) -> list[int]:
+    """LU factors of a panel in place, rows exchanged; the row that each was exchanged with, or -1 for no
+    pivot.
+    """
+    rows: list[int] = []
+    for j in range(column.shape[1]):
+        pivot = j + int(xp.argmax(xp.abs(column[j:, j])))
+        value = float(column[pivot, j])
+        if value == 0 or value != value:
+            return [*rows, *[-1] * (column.shape[1] - j)]
+        if pivot != j:
+            column[[j, pivot]] = column[[pivot, j]]
+        rows.append(pivot)
+        column[j + 1 :, j] /= column[j, j]
+        column[j + 1 :, j + 1 :] -= column[j + 1 :, j : j + 1] * column[j, j + 1 :]
+    return rows
+
+
+def _update(xp: Any, block: Array, column: Array, rows: list[int]) -> None:
+    """Exchange rows, solve with the panel's unit lower triangle, and subtract the rest."""
+    width = column.shape[1]
+    for j, pivot in enumerate(rows):
+        if pivot != j:
+            block[[j, pivot]] = block[[pivot, j]]
+    lower = xp.tril(column[:width], -1) + xp.eye(width, dtype=column.dtype)
+    block[:width] = xp.linalg.solve(lower, block[:width])
+    block[width:] -= column[width:] @ block[:width]
+
+
+def _substitute_back(left: Parts, right: Parts, dtype: np.dtype[Any]) -> None:
+    """Solve with the upper triangle, the last panel first."""
+    team, cuts = left.team, left.layout.cuts[1]
+    for panel in range(len(cuts) - 2, -1, -1):
+        low, high = cuts[panel], cuts[panel + 1]
+        if low == high:
+            continue
+        owner = left.layout.holders[panel][0]
+        column = team.xp.empty((high, high - low), dtype)
+        if team.rank == owner:
+            column[...] = left.blocks[panel][:high]
+        _broadcast(team, column, owner)
+        upper = team.xp.triu(column[low:])
+        for block in right.blocks.values():
+            block[low:high] = team.xp.linalg.solve(upper, block[low:high])
+            block[:low] -= column[:low] @ block[low:high]
+
+
+def tri(x: Parts, lower: bool, k: int = 0) -> Parts:
+    """The matrix with zeros above its k-th diagonal, or below it."""
+    xp, blocks = x.team.xp, {}
+    for number, block in x.blocks.items():
+        (r0, _), (c0, _) = x.layout.boxes[number]
+        blocks[number] = (xp.tril if lower else xp.triu)(block, k + r0 - c0)
+    return Parts(x.team, x.layout, x.dtype, blocks)
+
+
+def first_columns(layout: Layout) -> Layout:
+    """The layout of a matrix with one column that lies as a vector does."""
+    return Layout((*layout.shape, 1), (*layout.cuts, (0, 1)), layout.holders, layout.workers)
+
+
+def as_column(x: Parts) -> Parts:
+    """A vector as a matrix of one column; a view."""
+    blocks = {n: b.reshape(-1, 1) for n, b in x.blocks.items()}
+    return Parts(x.team, first_columns(x.layout), x.dtype, blocks)

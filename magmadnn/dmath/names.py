@@ -1,0 +1,260 @@
+"""Functions over spread arrays, by the names of the array API standard where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath import elementwise, reducing
+from magmadnn.dmath.client.matrix import Matrix
+from magmadnn.dmath.client.session import Session
+from magmadnn.dmath.recipes import LayoutLike
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+
+
+def session_of(name: str, *operands: Any) -> Session:
+    """The session of the first array among the operands.
+
+    Raises:
+        DTypeError: if there is none.
+    """
+    for x in operands:
+        if isinstance(x, Matrix):
+            home: Any = x._session
+            session: Session = home
+            return session
+    raise DTypeError(
+        f"{name}: expected an array on workers, such as w.array(...) makes, got "
+        f"{quoted(operands[0]) if operands else 'none'}"
+    )
+
+
+def _pointwise(name: str, count: int) -> Callable[..., Matrix]:
+    if count == 1:
+
+        def function(x: Matrix, /, *, layout: LayoutLike = None, **settings: Any) -> Matrix:
+            return session_of(name, x).apply(name, x, layout=layout, **settings)
+
+    else:
+
+        def function(*operands: Any, layout: LayoutLike = None) -> Matrix:  # type: ignore[misc]  # of several
+            if len(operands) != count:
+                raise ArgumentError(f"{name}: takes {count} operands, got {len(operands)}")
+            return session_of(name, *operands).apply(name, *operands, layout=layout)
+
+    function.__name__ = function.__qualname__ = name
+    operands = {1: "x", 2: "x1, x2", 3: "x1, x2, x3"}[count]
+    function.__doc__ = (
+        f"`{name}({operands})` of each element; arrays broadcast. `layout`: of the result, None for that of "
+        "the largest operand."
+    )
+    return function
+
+
+def _reduction(name: str) -> Callable[..., Matrix]:
+    def function(
+        x: Matrix,
+        /,
+        *,
+        axis: Any = None,
+        keepdims: bool = False,
+        layout: LayoutLike = None,
+        **settings: Any,
+    ) -> Matrix:
+        return session_of(name, x).reduce(
+            name, x, axis=axis, keepdims=keepdims, layout=layout, **settings
+        )
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"`{name}` over an axis, several, or all (None), in a fixed order."
+    return function
+
+
+def _along(name: str) -> Callable[..., Matrix]:
+    def function(x: Matrix, /, *, axis: int = -1) -> Matrix:
+        return session_of(name, x).along(name, x, axis)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"`{name}` along one axis, which is brought together on a worker first where it is cut."
+    )
+    return function
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _pointwise(name, 1) for name in (*elementwise.UNARY, *elementwise.ACTIVATIONS)},
+    **{name: _pointwise(name, 2) for name in elementwise.BINARY},
+    **{name: _pointwise(name, 3) for name in elementwise.TERNARY},
+    **{name: _reduction(name) for name in (*reducing.REDUCTIONS, *reducing.MEANS)},
+    **{name: _along(name) for name in reducing.ALONG},
+}
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    /,
+    *,
+    layout: LayoutLike = "auto",
+    dtype: Any = None,
+    wire: Any = None,
+    keep: bool = False,
+) -> Matrix:
+    """`a @ b`, of matrices and vectors in any layouts.
+
+    Halves are added up in float32 and rounded once. Operands of different dtypes travel as they are.
+
+    Args:
+        a: [m, k] or [k].
+        b: [k, n] or [k].
+        layout: of the result; "auto" leaves it to the planner.
+        dtype: of the result; None for what NumPy gives.
+        wire: a dtype such as "float16" in which operands travel, rounded once to it: each element of C is
+            then off by at most about 2 u sum_k |a_ik b_kj|, where u is half the spacing of numbers near 1
+            in that dtype.
+        keep: whether workers keep blocks that others sent, for products to come, such as those of a
+            backward pass; see `Session.keep_blocks`.
+
+    Raises:
+        ShapeError: if sizes do not fit.
+    """
+    return session_of("matmul", a, b).matmul(a, b, layout, dtype, wire, keep)
+
+
+def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Matrix:
+    """Sum of products along an axis."""
+    session = session_of("vecdot", a, b)
+    return session.reduce("sum", session.apply("multiply", a, b), axis=axis)
+
+
+def dot(a: Any, b: Any, /) -> Matrix:
+    """`a @ b`; of two vectors their inner product."""
+    return session_of("dot", a, b).matmul(a, b)
+
+
+def norm(x: Matrix, /, *, axis: Any = None, keepdims: bool = False) -> Matrix:
+    """Square root of the sum of squares, over axes or all elements, scaled so that none overflows."""
+    session = session_of("norm", x)
+    axes = reducing.axes_of("norm", axis, x.ndim)
+    shape = reducing.reduced_shape(x.shape, axes, keepdims)
+    dtype = np.dtype(np.float64) if x.dtype.kind in "iub" else np.result_type(x.dtype, np.float32)
+    return session._new("norm", [x], shape, dtype, axis=list(axes), keepdims=bool(keepdims))
+
+
+def _factored_dtype(*arrays: Matrix) -> np.dtype[Any]:
+    dtype = np.result_type(*(x.dtype for x in arrays))
+    return np.dtype(np.float64) if dtype.kind in "iub" else np.result_type(dtype, np.float32)
+
+
+def _square(name: str, a: Matrix) -> None:
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ShapeError(f"{name}: needs a square matrix, got shape {a.shape}")
+
+
+def cholesky(a: Matrix, /, *, layout: LayoutLike = None) -> Matrix:
+    """The lower factor L of a symmetric positive definite matrix, A = L L^T; reads the lower triangle.
+
+    Computed in panels of columns that workers own in turn; the result lies so unless `layout` says
+    otherwise. float32 for halves, float64 for integers.
+
+    Raises:
+        NumericError: when the result is used, if A is not positive definite.
+    """
+    session = session_of("cholesky", a)
+    _square("cholesky", a)
+    made = session._new("cholesky", [a], a.shape, _factored_dtype(a))
+    return made if layout is None else made.to(layout)
+
+
+def solve(a: Matrix, b: Any, /, *, layout: LayoutLike = None) -> Matrix:
+    """X with A X = B, by LU factors with partial pivoting; B is a matrix or a vector.
+
+    Raises:
+        NumericError: when the result is used, if A is singular.
+    """
+    session = session_of("solve", a)
+    _square("solve", a)
+    right = session._arrays("solve", [b])[0]
+    if right.ndim not in (1, 2) or right.shape[0] != a.shape[0]:
+        raise ShapeError(f"solve: axis 0 is {a.shape[0]} in a but b has shape {right.shape}")
+    made = session._new("solve", [a, right], right.shape, _factored_dtype(a, right))
+    return made if layout is None else made.to(layout)
+
+
+def tril(x: Matrix, /, *, k: int = 0) -> Matrix:
+    """The matrix with zeros above its k-th diagonal."""
+    return session_of("tril", x)._new("tri", [x], x.shape, x.dtype, lower=True, k=int(k))
+
+
+def triu(x: Matrix, /, *, k: int = 0) -> Matrix:
+    """The matrix with zeros below its k-th diagonal."""
+    return session_of("triu", x)._new("tri", [x], x.shape, x.dtype, lower=False, k=int(k))
+
+
+def add_row_col_sum(
+    v: Matrix, x: Matrix, /, *, axis: int = 0, alpha: float = 1.0, beta: float = 1.0
+) -> Matrix:
+    """v = alpha * (sum of x over `axis`) + beta * v, in place: gradients of biases, for instance.
+
+    Sums are added in an order that depends on the layout only, so that two runs give the same bits; dMath's
+    AddRowColSumMatrix gave this up for speed. In a session with `deterministic="layout"` it does not depend
+    on the layout either.
+    """
+    session = session_of("add_row_col_sum", v)
+    (one,) = reducing.axes_of("add_row_col_sum", axis, x.ndim)
+    shape = reducing.reduced_shape(x.shape, (one,), False)
+    if shape != v.shape:
+        raise ShapeError(f"add_row_col_sum: sums have shape {shape}, v has {v.shape}")
+    settings = {"axis": one, "alpha": float(alpha), "beta": float(beta), "fixed": session._fixed}
+    session._change("add_row_col_sum", [v, x], **settings)
+    return v
+
+
+def astype(x: Matrix, dtype: Any, /, *, copy: bool = True) -> Matrix:
+    """A copy of another dtype."""
+    return x.astype(dtype, copy)
+
+
+def permute_dims(x: Matrix, /, axes: Sequence[int]) -> Matrix:
+    """A view with the axes in another order."""
+    return x.transpose(axes)
+
+
+def matrix_transpose(x: Matrix, /) -> Matrix:
+    """A view with the last two axes exchanged."""
+    return x.mT
+
+
+def expand_dims(x: Matrix, /, *, axis: int = 0) -> Matrix:
+    """A view with a new axis of size 1."""
+    if not -x.ndim - 1 <= axis <= x.ndim:
+        raise ShapeError(f"expand_dims: axis {axis} is not there after one is added to {x.ndim}")
+    at = axis % (x.ndim + 1)
+    return x[(*[slice(None)] * at, None)]
+
+
+def squeeze(x: Matrix, /, axis: int | Sequence[int]) -> Matrix:
+    """A view without axes of size 1."""
+    axes = reducing.axes_of("squeeze", axis, x.ndim)
+    for one in axes:
+        if x.shape[one] != 1:
+            raise ShapeError(f"squeeze: axis {one} has size {x.shape[one]}, not 1")
+    return x[tuple(0 if i in axes else slice(None) for i in range(x.ndim))]
+
+
+def asarray(x: Any, /) -> Any:
+    """All elements, gathered into a NumPy array in this process."""
+    return np.asarray(x)
+
+
+FUNCTIONS.update(
+    {
+        f.__name__: f
+        for f in (
+            *(matmul, vecdot, dot, norm, cholesky, solve, tril, triu, add_row_col_sum),
+            *(astype, permute_dims, matrix_transpose, expand_dims, squeeze, asarray),
+        )
+    }
+)

@@ -1,0 +1,3 @@
+"""Products of two matrices in any layouts: ways to compute them, the planner that picks one, and what runs
+it.
+"""

@@ -1,0 +1,229 @@
+"""The planner: predicts how long each way to compute a product takes, and picks the shortest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from magmadnn.dmath.layouts import Layout, replicated
+from magmadnn.dmath.moves import traffic
+from magmadnn.dmath.products.plans import (
+    ProductPlan,
+    a_stays,
+    b_stays,
+    c_stays,
+    grid,
+    grids,
+    orders,
+    scattered,
+)
+from magmadnn.dmath.rates import Rates
+from magmadnn.dmath.recipes import Rows
+
+_GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A plan and what the planner expects of it.
+
+    Attributes:
+        plan: the way.
+        seconds: in all.
+        compute_seconds: of the worker that multiplies most.
+        moved: elements that are sent, by all workers together.
+        active: how many workers multiply.
+    """
+
+    plan: ProductPlan
+    seconds: float
+    compute_seconds: float
+    moved: int
+    active: int
+
+
+def _send_seconds(source: Layout, target: Layout, itemsize: int, rates: Rates) -> tuple[float, int]:
+    """Predicted time of a change of layout, and the elements it sends."""
+    table = traffic(source, target)
+    moved = int(table.sum())
+    if not moved:
+        return 0.0, 0
+    most = max(table.sum(axis=0).max(), table.sum(axis=1).max())
+    messages = max((table > 0).sum(axis=0).max(), (table > 0).sum(axis=1).max())
+    return float(
+        most * itemsize / rates.bytes_per_second + messages * rates.seconds_per_message
+    ), moved
+
+
+def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates) -> Predicted:
+    """The time of a plan for operands that lie in layouts `a` and `b`."""
+    workers = a.workers
+    work = [plan.work(w) for w in range(workers)]
+    active = sum(1 for w in work if w)
+    rate = rates.flops_of(active, workers)
+    compute = max(work, default=0) / rate + rates.seconds_per_step * max(
+        len(plan.c.held[w]) for w in range(workers)
+    )
+    if plan.way == "fetch":
+        times = [
+            _send_seconds(a, plan.a, itemsize, rates),
+            _send_seconds(b, plan.b, itemsize, rates),
+            _send_seconds(plan.c, plan.target, _sums_size(plan.c, itemsize), rates),
+        ]
+        return Predicted(
+            plan, sum(t for t, _ in times) + compute, compute, sum(e for _, e in times), active
+        )
+    stays, moves, start = {
+        "ring a": ((b, plan.b), a, plan.target),
+        "ring b": ((a, plan.a), b, plan.target),
+        "ring c": ((a, plan.a), plan.target, plan.target),
+    }[plan.way]
+    first, moved = _send_seconds(*stays, itemsize, rates)
+    if plan.way == "ring c":
+        second, more = _send_seconds(b, plan.b, itemsize, rates)
+        first, moved = first + second, moved + more
+    else:
+        last, more = _send_seconds(plan.c, start, itemsize, rates)
+        first, moved = first + last, moved + more
+    blocks = max(len(moves.held[w]) for w in range(workers))
+    size = max(itemsize, 4) if plan.way == "ring c" else itemsize  # sums of halves are wider
+    shift = moves.most * size / rates.bytes_per_second + blocks * rates.seconds_per_message
+    members = len(plan.target.active)
+    stage = compute / members + rates.seconds_per_step
+    seconds = first + (members - 1) * max(shift, stage) + stage
+    total = sum(moves.elements(w) for w in range(workers)) * (members - 1)
+    return Predicted(plan, seconds, compute, moved + total, active)
+
+
+def _sums_size(c: Layout, itemsize: int) -> int:
+    """Bytes of an element of C on its way: terms of sums of halves are float32."""
+    return max(itemsize, 4) if c.partial else itemsize
+
+
+def _whole(shape: tuple[int, int], worker: int, workers: int) -> Layout:
+    return replicated(shape, workers, (worker,))
+
+
+def _single(layout: Layout) -> bool:
+    return not layout.partial and not layout.replicated
+
+
+def _targets(a: Layout, b: Layout) -> Iterator[Layout]:
+    """Layouts of C that follow from the operands': rows as A's if A is cut in rows only, columns as B's."""
+    m, n = a.shape[0], b.shape[1]
+    if a.grid[1] == 1:
+        yield Layout((m, n), (a.cuts[0], (0, n)), a.holders, a.workers)
+    if b.grid[0] == 1:
+        yield Layout((m, n), ((0, m), b.cuts[1]), b.holders, a.workers)
+    if a.grid[0] == b.grid[1] == 1 or (a.shape == (m, n) and a.grid != (1, 1)):
+        if a.shape == (m, n):
+            yield a
+
+
+def _grid_plans(
+    a: Layout, b: Layout, target: Layout | None, used: int, split_k: bool
+) -> Iterator[ProductPlan]:
+    m, k, n = *a.shape, b.shape[1]
+    found = [g for g in grids(used) if g[0] <= m and g[1] <= max(k, 1) and g[2] <= n]
+    found = [g for g in found if split_k or g[1] == 1]
+    found.sort(key=lambda g: m * k / (g[0] * g[1]) + k * n / (g[1] * g[2]) + m * n / (g[0] * g[2]))
+    for counts in found[:_GRIDS]:
+        for order in orders(counts):
+            la, lb, lc = grid(m, k, n, counts, order, a.workers)
+            name = f"grid {counts[0]} x {counts[1]} x {counts[2]}"
+            yield ProductPlan(name, la, lb, lc, target or scattered(lc))
+
+
+def _rings(a: Layout, b: Layout, target: Layout) -> Iterator[ProductPlan]:
+    """Rings over the workers of the result, where each has a share of what goes round and of what stays."""
+    m, k, n = *a.shape, b.shape[1]
+    workers, members = a.workers, target.active
+    if len(members) < 2 or not _single(target):
+        return
+    stays = c_stays(k, target, target)
+    if _single(b) and b.active == members:
+        yield replace(stays, name="ring of B", way="ring b")
+    if _single(a) and a.active == members:
+        yield replace(stays, name="ring of A", way="ring a")
+    if k >= workers == len(members):
+        la, lb, lc = grid(m, k, n, (1, workers, 1), (0, 1, 2), workers)
+        yield ProductPlan("ring of sums", la, lb, lc, target, "ring c")
+
+
+def candidates(
+    a: Layout, b: Layout, target: Layout | None, split_k: bool = True
+) -> list[ProductPlan]:
+    """All ways that are looked at; `target` None lets each way leave C where it is.
+
+    With `split_k` False every element of C is one worker's sum over all k.
+    """
+    (m, k), n, workers = a.shape, b.shape[1], a.workers
+    found: list[ProductPlan] = []
+    targets = [target] if target is not None else [t for t in _targets(a, b) if _single(t)]
+    for one in targets:
+        found.append(c_stays(k, one, one))
+        found += _rings(a, b, one) if split_k else []
+    if split_k:
+        found += [a_stays(a, n, target)] if _single(a) else []
+        found += [b_stays(m, b, target)] if _single(b) else []
+    for used in _worker_counts(workers):
+        found += _grid_plans(a, b, target, used, split_k)
+    for worker in {0, int(np.argmax([a.elements(w) + b.elements(w) for w in range(workers)]))}:
+        where = _whole((m, n), worker, workers)
+        plan = c_stays(k, where, target or where)
+        found.append(replace(plan, name=f"worker {worker} alone"))
+    return list(dict.fromkeys(found))
+
+
+def _worker_counts(workers: int) -> list[int]:
+    """Numbers of workers that grids are tried for: all, and fewer by halves."""
+    counts, used = [workers], 1
+    while used < workers:
+        counts.append(used)
+        used *= 2
+    return sorted(set(counts), reverse=True)
+
+
+@lru_cache(maxsize=1024)
+def ranked(
+    a: Layout, b: Layout, target: Layout | None, itemsize: int, rates: Rates, split_k: bool = True
+) -> tuple[Predicted, ...]:
+    """The candidates, the one predicted to be fastest first; equal ones in a fixed order."""
+    found = [predict(plan, a, b, itemsize, rates) for plan in candidates(a, b, target, split_k)]
+    return tuple(sorted(found, key=lambda one: (one.seconds, one.moved)))
+
+
+@lru_cache(maxsize=256)
+def auto_layout(shape: tuple[int, int], workers: int, itemsize: int, rates: Rates) -> Layout:
+    """Rows over as many workers as make the product of such matrices fastest: what layout="auto" means for
+    a matrix.
+
+    More workers than pay are left out, so that a product of matrices that lie so is never predicted to be
+    slower on more.
+    """
+    m, k = shape
+    best: tuple[float, Layout] | None = None
+    for used in sorted(_worker_counts(workers)):
+        layout = Rows(on=tuple(range(used))).layout(shape, workers)
+        other = Rows(on=tuple(range(used))).layout((k, m), workers)
+        seconds = ranked(layout, other, None, itemsize, rates)[0].seconds
+        if best is None or seconds < best[0]:
+            best = seconds, layout
+    assert best is not None
+    return best[1]
+
+
+def explained(predictions: tuple[Predicted, ...], itemsize: int, most: int = 8) -> str:
+    """The candidates as a table, the chosen one first."""
+    lines = ["   predicted    computing        sent  workers  way"]
+    for number, one in enumerate(predictions[:most]):
+        mark = "->" if number == 0 else "  "
+        sent = f"{one.moved * itemsize / 1e6:8.2f} MB"
+        times = f"{one.seconds * 1e3:9.3f} ms {one.compute_seconds * 1e3:9.3f} ms"
+        lines.append(f"{mark} {times} {sent} {one.active:8d}  {one.plan.name}")
+    if len(predictions) > most:
+        lines.append(f"   and {len(predictions) - most} more, slower ones")
+    return "\n".join(lines)

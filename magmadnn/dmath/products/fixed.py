@@ -1,0 +1,48 @@
+"""Products whose bits depend on nothing but the operands' values: not on the layout, nor on how many
+workers there are.
+
+Each element of C is one worker's: no sum is cut between workers. Its tile, of fixed size and at a fixed
+place of C, is multiplied by the library in a call of one shape, leaf by leaf of the summed axis, and leaves
+are added in order. Rows and columns of the tile that this worker does not have are zero, and change nothing
+in the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath.layouts import Box
+from magmadnn.dmath.team import Array
+
+TILE = 256  # rows and columns of a tile
+LEAF = 512  # of the axis that is summed over
+
+
+def fixed_product(xp: Any, a: Array, b: Array, box: Box, dtype: np.dtype[Any]) -> Array:
+    """A block of C = A B, which covers `box` of C, from its rows of A and columns of B."""
+    (m0, m1), (n0, n1) = box
+    out = xp.zeros((m1 - m0, n1 - n0), dtype)
+    for k in range(0, a.shape[1], LEAF):
+        for row in range(m0 - m0 % TILE, m1, TILE):
+            left, r0, r1 = _tile(xp, a[:, k : k + LEAF], row, m0, m1, dtype)
+            for column in range(n0 - n0 % TILE, n1, TILE):
+                right, c0, c1 = _tile(xp, b[k : k + LEAF].T, column, n0, n1, dtype)
+                term = left @ right.T
+                out[r0 - m0 : r1 - m0, c0 - n0 : c1 - n0] += term[
+                    r0 - row : r1 - row, c0 - column : c1 - column
+                ]
+    return out
+
+
+def _tile(
+    xp: Any, strip: Array, first: int, low: int, high: int, dtype: np.dtype[Any]
+) -> tuple[Array, int, int]:
+    """Rows `first` to `first + TILE` of an operand, [TILE, LEAF], with zeros where there are none; and
+    which are there.
+    """
+    start, stop = max(first, low), min(first + TILE, high)
+    tile = xp.zeros((TILE, LEAF), dtype)
+    tile[start - first : stop - first, : strip.shape[1]] = strip[start - low : stop - low]
+    return tile, start, stop

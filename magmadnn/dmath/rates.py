@@ -1,0 +1,89 @@
+"""How fast workers compute and send: measured, or given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath.team import Team
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the planner predicts times from.
+
+    Attributes:
+        flops: multiplications and additions a second of one worker, while all workers compute.
+        flops_alone: of one worker while the others wait. Processes that share cores, or one with more
+            threads, make the two differ.
+        bytes_per_second: between two workers, in one direction, while all send.
+        seconds_per_message: what a message costs however short it is.
+        seconds_per_step: what a local product costs however small it is.
+    """
+
+    flops: float = 2e10
+    flops_alone: float = 2e10
+    bytes_per_second: float = 4e9
+    seconds_per_message: float = 2e-5
+    seconds_per_step: float = 5e-6
+
+    def flops_of(self, active: int, workers: int) -> float:
+        """Of one worker while `active` of all compute: the two measured ends, and the cores' sum in
+        between.
+        """
+        if active <= 1 or workers <= 1:
+            return self.flops_alone
+        # All cores together give what `workers` of them give at the same time, or less while few compute.
+        return max(self.flops, min(self.flops_alone, self.flops * workers / active))
+
+
+def measured(team: Team, size: int = 512, dtype: str = "float32", megabytes: int = 4) -> Rates:
+    """Rates of these workers: the same on all, the slowest worker's. Collective; takes some tens of
+    milliseconds.
+    """
+    together = _flops(team, size, dtype)
+    alone = together
+    for worker in range(team.size if team.size > 1 else 0):
+        team.comm.barrier()
+        if worker == team.rank and worker == 0:
+            alone = _flops(team, size, dtype)
+    link, message = _link(team, megabytes << 20) if team.size > 1 else (1e12, 0.0)
+    found: list[Any] = team.comm.exchange([together, alone, link, message])
+    return Rates(
+        flops=min(f[0] for f in found),
+        flops_alone=max(found[0][1], min(f[0] for f in found)),
+        bytes_per_second=min(f[2] for f in found),
+        seconds_per_message=max(f[3] for f in found),
+    )
+
+
+def _flops(team: Team, size: int, dtype: str) -> float:
+    x = team.xp.ones((size, size), dtype)
+    x @ x
+    best, spent = float("inf"), 0.0
+    while spent < 0.02:
+        start = perf_counter()
+        y = x @ x
+        float(y[0, 0])  # waits for a GPU
+        best = min(best, perf_counter() - start)
+        spent += best
+    return 2.0 * size**3 / best
+
+
+def _link(team: Team, size: int) -> tuple[float, float]:
+    """Bytes a second of a ring shift, and the seconds of a short one."""
+    times = []
+    for count in (8, size):
+        x, out = team.xp.zeros(count, np.uint8), team.xp.empty(count, np.uint8)
+        best = float("inf")
+        for _ in range(4):
+            team.comm.barrier()
+            start = perf_counter()
+            team.comm.shift(x, out)
+            int(out[-1])
+            best = min(best, perf_counter() - start)
+        times.append(best)
+    return size / max(times[1] - times[0], 1e-9), times[0]

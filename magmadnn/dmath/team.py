@@ -1,0 +1,124 @@
+"""The workers as one of them sees them: the communicator, the library of arrays, what was counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from magmadnn.comm import Communicator
+
+Array = Any
+_NUMBERS = count()
+
+
+@dataclass
+class Data:
+    """What an array and its views have in common.
+
+    Attributes:
+        version: goes up with each write, so that copies that were kept can tell whether they are still right.
+        number: tells arrays apart.
+    """
+
+    version: int = 0
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+
+
+@dataclass
+class Count:
+    """What one worker did, for one line of the user's code or in all.
+
+    Attributes:
+        sent_bytes: elements' bytes that went to other workers.
+        messages: how often this worker sent to another.
+        planned_bytes: what the layouts said beforehand that it would send.
+        seconds: time in operations.
+        operations: how many.
+    """
+
+    sent_bytes: int = 0
+    messages: int = 0
+    planned_bytes: int = 0
+    seconds: float = 0.0
+    operations: int = 0
+
+
+@dataclass
+class Team:
+    """A worker's view of the group that it belongs to.
+
+    Attributes:
+        comm: the communicator.
+        xp: NumPy, or CuPy on workers with a GPU.
+        lines: counts for each line of the user's code.
+        kept: parts received earlier that may serve again; see `magmadnn.dmath.kept`.
+        multiply: the local product of two matrices.
+        line: of the user's code that is being carried out.
+        groups: communicators of some of the workers.
+    """
+
+    comm: Communicator
+    xp: Any = np
+    lines: dict[str, Count] = field(default_factory=dict)
+    kept: Any = None
+    multiply: Callable[[Array, Array], Array] | None = None
+    line: str = ""
+    groups: dict[tuple[int, ...], Communicator | None] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return self.comm.size
+
+    @property
+    def count(self) -> Count:
+        """Where the present line's counts go."""
+        return self.lines.setdefault(self.line, Count())
+
+    def group(self, members: tuple[int, ...]) -> Communicator | None:
+        """The communicator of some workers, made once; None on the others. Collective over all."""
+        if members == tuple(range(self.size)):
+            return self.comm
+        if members not in self.groups:
+            self.groups[members] = self.comm.split(0 if self.rank in members else None)
+        return self.groups[members]
+
+    @contextmanager
+    def at(self, line: str) -> Iterator[Count]:
+        """Count what happens inside for this line of the user's code."""
+        before, self.line = self.line, line
+        start = perf_counter()
+        try:
+            yield self.count
+        finally:
+            self.count.seconds += perf_counter() - start
+            self.count.operations += 1
+            self.line = before
+
+    def total(self) -> Count:
+        """The sum over all lines."""
+        total = Count()
+        for one in self.lines.values():
+            for name, value in vars(one).items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
+
+    def exchange_parts(self, parts: list[Array], out: list[Array]) -> list[Array]:
+        """`all_to_all` of flat arrays of any dtype, counted; `out` has the sizes that come."""
+        counted = self.count
+        for to, part in enumerate(parts):
+            if to != self.rank and part.size:
+                counted.sent_bytes += part.nbytes
+                counted.messages += 1
+        return self.comm.all_to_all(parts, out)

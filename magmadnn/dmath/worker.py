@@ -1,0 +1,347 @@
+"""A worker: carries out the client's records, in order, on the parts of arrays that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from magmadnn import errors
+from magmadnn.dmath import elementwise, factors, making, reducing, views
+from magmadnn.dmath.kept import Kept
+from magmadnn.dmath.layouts import Layout, even_cuts
+from magmadnn.dmath.parts import Parts, remap
+from magmadnn.dmath.products.multiplying import matmul, rates_for
+from magmadnn.dmath.rates import Rates, measured
+from magmadnn.dmath.team import Array, Team
+from magmadnn.errors import MagmaDNNError, OutOfMemoryError
+from magmadnn.memory.dtypes import as_dtype
+
+Record = dict[str, Any]
+"""One operation as JSON: "op", "out" (number of the result), "in" (numbers of arrays, or {"v": value}),
+"set", "line".
+"""
+
+
+@dataclass
+class Failed:
+    """In place of an array whose operation failed."""
+
+    kind: str
+    text: str
+    line: str
+
+    def json(self) -> dict[str, str]:
+        """For the client."""
+        return {"kind": self.kind, "text": self.text, "line": self.line}
+
+
+@dataclass
+class Replica:
+    """A copy on other workers, which is made again when the array has changed."""
+
+    source: Parts
+    layout: Layout
+    copy: Parts | None = None
+    version: int = -1
+
+    def fresh(self) -> Parts:
+        """The copy, as the array is now."""
+        if self.copy is None or self.version != self.source.data.version:
+            self.copy = remap(self.source, self.layout)
+            self.version = self.source.data.version
+        return self.copy
+
+
+@dataclass
+class Worker:
+    """What one worker knows.
+
+    Attributes:
+        team: the group.
+        arrays: by the numbers that the client gave them.
+        rates: for the planner; None until measured.
+        layouts: by the numbers under which the client has told them.
+    """
+
+    team: Team
+    arrays: dict[int, Parts | Failed | Replica] = field(default_factory=dict)
+    rates: Rates | None = None
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.team.kept is None:
+            self.team.kept = Kept()
+
+    def run(self, record: Record, flat: Array | None = None) -> tuple[Any, Array | None]:
+        """Carry out one record: the answer, for those that have one, and an array that goes with it.
+
+        An operation on the result of one that failed fails with the same words. So does every worker, as
+        all see the same shapes; what only one can see is agreed on before it counts.
+        """
+        for number in record.get("free", ()):
+            self.arrays.pop(number, None)
+        for number, layout in record.get("layouts", ()):
+            self.layouts[number] = Layout.of_record(layout)
+        settings = dict(record.get("set", {}))
+        if "layout" in settings:
+            settings["layout"] = self.layouts[settings["layout"]]
+        operands: list[Any] = []
+        for one in record.get("in", ()):
+            found = one["v"] if isinstance(one, dict) else self.arrays[one]
+            if isinstance(found, Failed):
+                return self._failed(record, found)
+            operands.append(found.fresh() if isinstance(found, Replica) else found)
+        try:
+            with self.team.at(record.get("line", "")):
+                return self._carried_out(record, operands, settings, flat)
+        except MagmaDNNError as error:
+            failed = Failed(type(error).__name__, str(error), record.get("line", ""))
+            return self._failed(record, failed)
+
+    def _failed(self, record: Record, failed: Failed) -> tuple[Any, None]:
+        if "out" in record:
+            self.arrays[record["out"]] = failed
+        return {"error": failed.json()}, None
+
+    def _carried_out(
+        self, record: Record, operands: list[Any], settings: dict[str, Any], flat: Array | None
+    ) -> tuple[Any, Array | None]:
+        op = record["op"]
+        if op in _ANSWERS:
+            return _ANSWERS[op](self, *operands, **settings)
+        if op == "array":
+            made: Any = self._created(op, settings, flat)
+        elif op in _CREATIONS:
+            made = self._created(op, settings, None)
+        elif op in _OPS:
+            made = _OPS[op](self, *operands, **settings)
+        else:
+            made = elementwise.apply(op, operands, **settings)
+        if "out" in record:
+            self.arrays[record["out"]] = made
+        return None, None
+
+    def _created(self, op: str, settings: dict[str, Any], flat: Array | None) -> Parts:
+        """A new array; if a worker has no memory for its part, all say so."""
+        layout, dtype = settings.pop("layout"), as_dtype(settings.pop("dtype"))
+        needed, made, problem = layout.elements(self.team.rank) * dtype.itemsize, None, None
+        big = layout.most * dtype.itemsize >= _AGREED_FROM
+        try:
+            if op == "array":
+                made = making.unpacked(self.team, layout, dtype, flat)
+            else:
+                made = _CREATIONS[op](self.team, layout, dtype, **settings)
+        except MemoryError:
+            problem = needed
+        if big:
+            for worker, size in enumerate(self.team.comm.exchange(problem)):
+                if size is not None:
+                    raise OutOfMemoryError(
+                        f"{op}: worker {worker} has no memory for its {size / 2**30:.2f} GiB of an "
+                        f"array of shape "
+                        f"{layout.shape}: spread it over more workers, or take a smaller dtype"
+                    )
+        assert made is not None
+        return made
+
+
+_AGREED_FROM = 1 << 28  # bytes of a part from which workers ask each other whether there was room
+
+
+def _matmul(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
+    worker.rates = rates_for(a, b, worker.rates)
+    return matmul(
+        a,
+        b,
+        settings.get("layout"),
+        worker.rates,
+        as_dtype(settings["dtype"]),
+        as_dtype(settings["wire"]) if settings.get("wire") else None,
+        settings.get("keep", False),
+        settings.get("fixed", False),
+    )
+
+
+def _remap(
+    worker: Worker, x: Parts, dtype: str, layout: Layout | None = None, wire: str | None = None
+) -> Parts:
+    return remap(x, layout or x.layout, as_dtype(dtype), as_dtype(wire) if wire else None)
+
+
+def _assign(worker: Worker, x: Parts, value: Any, key: list[Any]) -> None:
+    """`x[key] = value`."""
+    part = views.view(x, key)
+    if isinstance(value, Parts):
+        # What is written may be another view of the same array.
+        value = remap(value, elementwise.induced(part.layout, value.shape))
+    elementwise.apply("positive", [value], out=part) if isinstance(value, Parts) else _fill(
+        part, value
+    )
+    x.data.version += 1
+
+
+def _fill(x: Parts, value: Any) -> None:
+    for block in x.blocks.values():
+        block[...] = value
+
+
+def _in_place(worker: Worker, x: Parts, *rest: Any, name: str) -> None:
+    elementwise.apply(name, [x, *rest], out=x)
+
+
+def _along(worker: Worker, x: Parts, name: str, axis: int) -> Parts:
+    return reducing.along(name, x, axis)
+
+
+def _reduce(worker: Worker, x: Parts, name: str, **settings: Any) -> Parts:
+    if settings.pop("fixed", False):
+        x = _whole(x, settings.get("axis"))
+    if name in reducing.MEANS:
+        return reducing.mean(name, x, **settings)
+    return reducing.reduce(name, x, **settings)
+
+
+def _whole(x: Parts, axis: Any) -> Parts:
+    """The array with the reduced axes uncut, so that no sum is cut between workers."""
+    axes = reducing.axes_of("sum", axis, x.ndim)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    if not kept:
+        where = Layout(x.shape, tuple((0, n) for n in x.shape), ((0,),), x.team.size)
+        return remap(x, where, share=True)
+    first = kept[0]
+    size = x.team.size
+    cuts = tuple(even_cuts(n, size) if i == first else (0, n) for i, n in enumerate(x.shape))
+    return remap(x, Layout(x.shape, cuts, tuple((w,) for w in range(size)), size), share=True)
+
+
+def _vdot(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
+    return reducing.reduce("sum", elementwise.apply("multiply", [a, b]), **settings)
+
+
+def _norm(worker: Worker, x: Parts, axis: Any = None, keepdims: bool = False) -> Parts:
+    """sqrt(sum of squares), scaled by the largest so that nothing overflows."""
+    wide = remap(x, x.layout, factors.computed_dtype(x.dtype), share=True)
+    if not all(x.shape):
+        return elementwise.apply("sqrt", [reducing.reduce("sum", wide, axis, keepdims)])
+    largest = reducing.reduce("max", elementwise.apply("abs", [wide]))
+    scale = elementwise.apply("where", [elementwise.apply("greater", [largest, 0.0]), largest, 1.0])
+    scale = elementwise.apply("where", [elementwise.apply("isfinite", [scale]), scale, 1.0])
+    squares = elementwise.apply("square", [elementwise.apply("divide", [wide, scale])])
+    root = elementwise.apply("sqrt", [reducing.reduce("sum", squares, axis, keepdims)])
+    return elementwise.apply("multiply", [root, scale])
+
+
+def _solve(worker: Worker, a: Parts, b: Parts) -> Parts:
+    if b.ndim == 2:
+        return factors.solve(a, b)
+    return views.squeezed(factors.solve(a, factors.as_column(b)), [1])
+
+
+def _add_row_col_sum(
+    worker: Worker, v: Parts, x: Parts, axis: int, alpha: float, beta: float, fixed: bool
+) -> None:
+    """v = alpha * (sum of x over an axis) + beta * v, in an order of sums that is always the same."""
+    sums = _reduce(worker, x, "sum", axis=axis, fixed=fixed)
+    scaled = elementwise.apply("multiply", [sums, alpha])
+    if beta == 0:
+        elementwise.apply("positive", [scaled], out=v)
+    else:
+        elementwise.apply("add", [scaled, elementwise.apply("multiply", [v, beta])], out=v)
+
+
+def _copy_of(worker: Worker, x: Parts) -> Parts:
+    return remap(x, x.layout)
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    "matmul": _matmul,
+    "remap": _remap,
+    "assign": _assign,
+    "in_place": _in_place,
+    "along": _along,
+    "reduce": _reduce,
+    "vdot": _vdot,
+    "norm": _norm,
+    "cholesky": lambda worker, x: factors.cholesky(x),
+    "solve": _solve,
+    "add_row_col_sum": _add_row_col_sum,
+    "copy": _copy_of,
+    "view": lambda worker, x, key: views.view(x, key),
+    "transpose": lambda worker, x, axes: x.transposed(axes),
+    "tri": lambda worker, x, lower, k: factors.tri(x, lower, k),
+    "replica": lambda worker, x, layout: Replica(x, layout),
+}
+_CREATIONS: dict[str, Callable[..., Parts]] = {
+    "full": making.full,
+    "eye": making.eye,
+    "arange": making.arange,
+    "random": making.random,
+}
+
+
+def _pull(worker: Worker, x: Parts) -> tuple[Any, Array]:
+    """This worker's share of a whole array for the client."""
+    layout = making.first_holders(x.layout)
+    blocks = [x.blocks[n] for n in layout.held[worker.team.rank]]
+    flat = [_on_host(b).reshape(-1) for b in blocks]
+    array = np.concatenate(flat) if flat else np.empty(0, x.dtype)
+    return {"layout": layout.record()}, array
+
+
+def _on_host(block: Array) -> Array:
+    return block.get() if hasattr(block, "get") else block
+
+
+def _info(worker: Worker, x: Parts) -> tuple[Any, None]:
+    return {"layout": x.layout.record(), "version": x.data.version}, None
+
+
+def _counters(worker: Worker) -> tuple[Any, None]:
+    kept = worker.team.kept
+    lines = {line: vars(count).copy() for line, count in worker.team.lines.items()}
+    arrays = sum(
+        b.nbytes for x in worker.arrays.values() if isinstance(x, Parts) for b in x.blocks.values()
+    )
+    return {
+        "lines": lines,
+        "kept_bytes": kept.nbytes,
+        "saved_bytes": kept.saved_bytes,
+        "array_bytes": arrays,
+    }, None
+
+
+def _measure(worker: Worker) -> tuple[Any, None]:
+    worker.rates = worker.rates or measured(worker.team)
+    return vars(worker.rates).copy(), None
+
+
+def _set_rates(worker: Worker, **rates: float) -> tuple[Any, None]:
+    worker.rates = Rates(**rates)
+    return None, None
+
+
+def _set_budget(worker: Worker, nbytes: int) -> tuple[Any, None]:
+    worker.team.kept.set_budget(nbytes)
+    return None, None
+
+
+_ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
+    "pull": _pull,
+    "info": _info,
+    "counters": _counters,
+    "measure": _measure,
+    "set_rates": _set_rates,
+    "set_budget": _set_budget,
+    "wait": lambda worker: (None, None),
+}
+
+
+def raised(error: dict[str, str]) -> MagmaDNNError:
+    """The error that a worker told of, for the client to raise: with the line that caused it."""
+    kind = getattr(errors, error["kind"], MagmaDNNError)
+    where = f" (line {error['line']})" if error["line"] else ""
+    made: MagmaDNNError = kind(f"{error['text']}{where}")
+    return made
