@@ -119,9 +119,9 @@ class StepCourse:
         """Bytes that are taken while it lasts."""
         return self._course.nbytes
 
-    def point(self, epochs: int, counts: Sequence[int], orders: Sequence[Array]) -> None:
+    def point(self, epochs: int, counts: Sequence[int], orders: Sequence[Any]) -> None:
         """Say what comes next: batches of each leg in an epoch, and their rows in all epochs."""
-        first, steps, before = self._step.count, sum(counts[: self._training]), 0
+        first, steps, before = self._step.counted, sum(counts[: self._training]), 0
         values: list[dict[Node, Array]] = []
         for leg, count in enumerate(counts):
             if leg >= self._training:
@@ -130,7 +130,7 @@ class StepCourse:
             starts = first + before + steps * np.arange(epochs)
             values.append(self._values((starts[:, None] + np.arange(count)).reshape(-1)))
             before += count
-        self._course.point(epochs, counts, self._data, orders, values)
+        self._course.point(epochs, counts, self._data, list(orders), values)
 
     def found(self, counts: Sequence[int]) -> list[list[Array]] | None:
         """Loss and outputs of each leg's first batches; None where one is wrong, and nothing was changed."""

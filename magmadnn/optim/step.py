@@ -129,7 +129,7 @@ class Step:
 
     def scalars(self) -> dict[Node, Any]:
         """What is fed to the next step beside data: settings, and where in a group it is."""
-        fed: dict[Node, Any] = dict(self._settings.feeds(0 if self._settings.fixed else self.count))
+        fed: dict[Node, Any] = dict(self._settings.feeds(self.counted))
         if self.accumulation is not None:
             fed |= {node: flags[0] for node, flags in self.accumulation.feeds(1).items()}
         return fed
@@ -216,6 +216,11 @@ class Step:
         return int(self._count.value.item())
 
     @property
+    def counted(self) -> int:
+        """The count, if a setting depends on it; else 0: it lies on the device, if the step runs there."""
+        return 0 if self._settings.fixed else self.count
+
+    @property
     def skipped(self) -> int:
         """How many of them changed nothing, because a gradient in float16 was not finite."""
         return 0 if self._scaling is None else int(self._scaling.skipped.value.item())
@@ -223,13 +228,12 @@ class Step:
     @property
     def settings(self) -> dict[str, float]:
         """The values of all settings that the next step will use."""
-        # the count lies on the device, if the step runs there
-        return self._settings.values(0 if self._settings.fixed else self.count)
+        return self._settings.values(self.counted)
 
     @property
     def settings_before(self) -> dict[str, float]:
         """The values that the last step would have used, had none been set since."""
-        return self.settings_of(max(self.count - 1, 0))
+        return self.settings_of(max(self.counted - 1, 0))
 
     def settings_of(self, number: int) -> dict[str, float]:
         """The values of all settings for the step after `number` steps."""

@@ -138,7 +138,7 @@ class ArraySource:
             () if weights is None else (weights,),
         )
         self.seed = seed
-        self._chosen, self._device = chosen, device
+        self.chosen, self._device = chosen, device
         self.rows: int | None = len(inputs[0]) if chosen is None else len(chosen)
         self.sample = batch_of(self.arrays)
         self._rings: dict[int, tuple[Ring, Reader]] = {}
@@ -173,7 +173,7 @@ class ArraySource:
         return self._chosen_of(orders(rows, seed, first, epochs))
 
     def _chosen_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return numbers if self._chosen is None else self._chosen[numbers]
+        return numbers if self.chosen is None else self.chosen[numbers]
 
     def look(self) -> None:
         """Look at what lies on a device and was not looked at.
@@ -196,7 +196,7 @@ class ArraySource:
         Raises:
             DataError: if a file cannot be read, naming the batch.
         """
-        if self._chosen is None:
+        if self.chosen is None:
             found = batches(self.arrays, batch_size, seed=self.seed, epoch=number, start=start)
         else:
             rows = self.order(number)

@@ -13,6 +13,7 @@ from magmadnn.compiler.llvm.driver.clock import ticks_per_second
 from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.ops.philox import stream_of
 from magmadnn.optim.courses import Looked, StepCourse
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import agreement
@@ -26,10 +27,14 @@ from magmadnn.training.objective.objective import Objective
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.many.course import GridCourse
+    from magmadnn.runtime.cuda.many.orders import Shuffled
 
 _RATE = (
     1e9  # operations in a second, before a batch has been timed: a core does some ten times as many
 )
+
+
+_DEVICE_RATE = 2e13  # likewise of a GPU, which a launch that is too short would leave idle
 
 
 @cache
@@ -62,13 +67,13 @@ class _Next:
     Attributes:
         epochs: how many whole ones; 0 for a piece of one.
         counts: batches of each leg in an epoch.
-        orders: rows of each leg.
+        orders: rows of each leg; `Shuffled` where a device draws them.
         steps: of the optimiser so far.
     """
 
     epochs: int
     counts: list[int]
-    orders: list[Array]
+    orders: Sequence[Array | Shuffled]
     steps: int
 
 
@@ -89,6 +94,9 @@ class FitCourse:
         self._next: _Next | None = None
         self._looked: list[Array] = []  # rows of what is evaluated
         self._is_begun = False  # whether callbacks know of this epoch
+        self._chosen: OnDevice | None = None  # rows that are meant
+        self._device = gpu_of(fit.model)
+        self._device_draws = self._can_shuffle()
 
     @classmethod
     def made(cls, fit: Fit) -> FitCourse | None:
@@ -104,7 +112,9 @@ class FitCourse:
             and all(callback.batches(fit) is None for callback in fit.callbacks)
         ):
             return None
-        fit.look_at_memory()
+        device = gpu_of(fit.model)
+        if device is None:  # on a GPU all models share the memory of steps
+            fit.look_at_memory()
         seen = _evaluation(fit)
         looked = None
         if seen is not None:
@@ -113,7 +123,6 @@ class FitCourse:
             looked = Looked(seen.executable, data, sizes)
         source.look()
         data = data_for(fit.model, fit.objective, source.arrays)
-        device = gpu_of(fit.model)
         if device is not None and fit.objective.weights is not None:
             data[fit.objective.weights] = _sent(data[fit.objective.weights], device)
         sizes = _leg_sizes(source.rows or 0, fit.current_batch_size)
@@ -149,19 +158,49 @@ class FitCourse:
         self._course.point(epochs, [*self._next.counts, *evaluated], [*self._next.orders, *rows])
         return self._course.program
 
+    def _can_shuffle(self) -> bool:
+        """Whether a device draws the order of rows; the host need not know it but for weights."""
+        device, source = self._device, self._source
+        if device is None or source.arrays[2]:
+            return False
+        from magmadnn.runtime.cuda.many.orders import can_shuffle
+
+        if source.chosen is not None:
+            self._chosen = _sent(source.chosen, device)
+        return can_shuffle(source.rows or 0)
+
+    def _shuffled(self, first: int, last: int) -> list[Shuffled]:
+        """The places from `first` on in the orders of epochs, for each leg."""
+        from magmadnn.runtime.cuda.many.orders import Shuffled
+
+        rows = self._source.rows or 0
+        cut = rows // self._size * self._size
+        parts = [(first, min(last, cut)), (min(last, cut), last)]
+        parts = [part for part, count in zip(parts, self._batches, strict=True) if count]
+        stream = stream_of("shuffle", self.fit.epoch)
+        found = Shuffled(rows, self._source.seed, stream, parts, self._chosen)
+        return [found] * len(parts)
+
     def _planned(self, seconds: float) -> _Next:
         """Whole epochs, or a piece of one that takes about so long."""
         fit, size, (whole, rest) = self.fit, self._size, self._batches
         each = fit.step.batch_seconds.get(size, self._guessed)
         wanted = min(max(int(seconds / each), 1), StepCourse.longest)
-        steps, cut = fit.step.count, whole * size
+        steps, cut = fit.step.counted, whole * size
         if fit.batch or whole + rest > 4 * wanted:
             count = min(whole - fit.batch, wanted)
             done = fit.batch + count
+            counts = [count, rest if done == whole else 0]
+            if self._device_draws:
+                last = (self._source.rows or 0) if done == whole else done * size
+                return _Next(0, self._there(counts), self._shuffled(fit.batch * size, last), steps)
             order = self._source.order(fit.epoch)
             rows = [order[fit.batch * size : done * size], order[cut:]]
-            return _Next(0, *self._of_legs([count, rest if done == whole else 0], rows), steps)
+            return _Next(0, *self._of_legs(counts, rows), steps)
         epochs = max(min(wanted // (whole + rest), self._most_epochs), 1)
+        if self._device_draws:
+            shuffled = self._shuffled(0, self._source.rows or 0)
+            return _Next(epochs, self._there([whole, rest]), shuffled, steps)
         orders = self._source.orders(fit.epoch, epochs)
         return _Next(
             epochs, *self._of_legs([whole, rest], [orders[:, :cut], orders[:, cut:]]), steps
@@ -170,7 +209,11 @@ class FitCourse:
     def _of_legs(self, counts: list[int], rows: list[Array]) -> tuple[list[int], list[Array]]:
         """Counts and rows of the legs that there are."""
         there = [k for k, count in enumerate(self._batches) if count]
-        return [counts[k] for k in there], [rows[k].reshape(-1) for k in there]
+        return self._there(counts), [rows[k].reshape(-1) for k in there]
+
+    def _there(self, counts: Sequence[int]) -> list[int]:
+        """Counts of the legs that there are."""
+        return [own for own, count in zip(counts, self._batches, strict=True) if count]
 
     @property
     def _batches(self) -> tuple[int, int]:
@@ -182,6 +225,8 @@ class FitCourse:
     def _guessed(self) -> float:
         """Seconds of a batch that has not been timed."""
         count = sum(p.value.size for p in self.fit.model.parameters())
+        if self._device is not None:  # a share of the time of all models
+            return max(6.0 * count * self._size / _DEVICE_RATE, 1e-8)
         return max(6.0 * count * self._size / _RATE, 1e-5)
 
     @property
@@ -255,8 +300,10 @@ class FitCourse:
             if not count:
                 continue
             at = slice(epoch * count, (epoch + 1) * count)
-            own = rows.reshape(-1, size)[at].reshape(-1)
-            taken = weights[0][own] if weights else None
+            taken = None
+            if weights:
+                assert isinstance(rows, np.ndarray)
+                taken = weights[0][rows.reshape(-1, size)[at].reshape(-1)]
             fit.totals.add_all(size, losses[at], [s[at] for s in sums], taken)
             fit.last_loss = float(losses[at][-1])
             fit.batch += count

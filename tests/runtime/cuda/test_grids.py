@@ -163,7 +163,7 @@ def test_a_model_that_fails_is_dropped_as_it_was(launched: list[int]) -> None:
 @needs_compiler
 def test_pieces_of_an_epoch(monkeypatch: pytest.MonkeyPatch, launched: list[int]) -> None:
     """With a step that takes long, an epoch is several rounds."""
-    monkeypatch.setattr(course, "_RATE", 1e-3)
+    monkeypatch.setattr(course, "_DEVICE_RATE", 1e-3)
     with emulated_device():
         assert_same_as_alone(network)
     assert len(launched) > 4

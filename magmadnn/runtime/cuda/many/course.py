@@ -17,6 +17,7 @@ from magmadnn.runtime.variables import tensor_of
 
 from .group import Group, Piece
 from .leg import Seat, Wanted, is_small
+from .orders import Shuffled
 
 # with what legs are alike beside the first, whose numbers no others get as long as it is held
 _groups: WeakKeyDictionary[Alike, dict[Any, tuple[Group | None, list[Alike]]]] = WeakKeyDictionary()
@@ -58,20 +59,25 @@ class GridCourse:
         epochs: int,
         counts: Sequence[int],
         data: Sequence[Sequence[Array | OnDevice]],
-        orders: Sequence[Array],
+        orders: Sequence[Array | Shuffled],
         settings: Sequence[Mapping[Node, Array]],
     ) -> None:
-        """Say what is to be done next; as `runtime.cpu.sliced.courses.Course.point`."""
+        """Say what is to be done next; as `runtime.cpu.sliced.courses.Course.point`.
+
+        In place of the orders of training legs stands the same `Shuffled` where the device draws them.
+        """
+        variables = {plan: _addresses(plan.variables) for plan in dict.fromkeys(self._plans)}
         seats = [
             Seat(
-                _addresses(plan.variables),
+                variables[plan],
                 [array.address for array in arrays if isinstance(array, OnDevice)],
-                order,
+                None if isinstance(order, Shuffled) else order,
                 list(values.values()),
             )
             for plan, arrays, order, values in zip(self._plans, data, orders, settings, strict=True)
         ]
-        self._piece = Piece(epochs, counts, seats)
+        drawn = next((order for order in orders if isinstance(order, Shuffled)), None)
+        self._piece = Piece(epochs, counts, seats, drawn)
 
     @property
     def piece(self) -> Piece:
@@ -108,7 +114,7 @@ def grid_course(wanted: Sequence[Wanted], training: int) -> GridCourse | None:
     alike, others = kinds[0], [kind for kind in kinds if kind is not None and kind is not kinds[0]]
     if alike is None or None in kinds:
         return None
-    if not all(_can_be_seated(w) for w in wanted):
+    if not _lies_there(wanted):
         return None
     key = (
         training,
@@ -118,20 +124,19 @@ def grid_course(wanted: Sequence[Wanted], training: int) -> GridCourse | None:
     with _lock:
         held = _groups.setdefault(alike, {})
         if key not in held:
-            small = all(map(is_small, wanted))
-            held[key] = (Group(wanted, training) if small else None, others)
+            can = all(can_slice(w.runner, w.data, w.settings) and is_small(w) for w in wanted)
+            held[key] = (Group(wanted, training) if can else None, others)
         group, _ = held[key]
     return None if group is None else GridCourse(wanted, group)
 
 
-def _can_be_seated(wanted: Wanted) -> bool:
-    """Whether a plan can run on its own, over arrays and variables that lie where kernels expect them."""
-    device, data = wanted.runner.device, wanted.data
-    if not all(isinstance(array, OnDevice) for array in data.values()):
+def _lies_there(wanted: Sequence[Wanted]) -> bool:
+    """Whether arrays and variables lie where kernels expect them."""
+    device = wanted[0].runner.device
+    if not all(isinstance(array, OnDevice) for w in wanted for array in w.data.values()):
         return False
-    if not can_slice(wanted.runner, data, wanted.settings):
-        return False
-    tensors = [tensor_of(node) for node in wanted.runner.plan.variables]
+    plans = dict.fromkeys(w.runner.plan for w in wanted)
+    tensors = (tensor_of(node) for plan in plans for node in plan.variables)
     return all(
         is_on_device(t, device) and not int(t.offset) * t.dtype.itemsize % _ALIGNMENT
         for t in tensors

@@ -15,6 +15,7 @@ from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.code import functions_of
 
 from .leg import Buffer, GridLeg, Numbers, Seat, Wanted
+from .orders import Shuffled, shuffle, table_of
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,22 @@ class Piece:
         epochs: how many.
         counts: batches of each leg in an epoch.
         seats: what it brings to each leg.
+        shuffled: rows of the legs that train, which the device draws; None where the host knows them.
     """
 
     epochs: int
     counts: Sequence[int]
     seats: Sequence[Seat]
+    shuffled: Shuffled | None = None
+
+    def rows(self, leg: int) -> int:
+        """How many rows a leg has in all epochs."""
+        order = self.seats[leg].order
+        if order is not None:
+            return len(order)
+        assert self.shuffled is not None
+        first, last = self.shuffled.parts[leg]
+        return self.epochs * (last - first)
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,9 @@ class Group:
         self._device = wanted[0].runner.device
         self._legs = [GridLeg(w, number < training) for number, w in enumerate(wanted)]
         functions_of(device_engine(self._device), [leg.variant for leg in self._legs])
-        self._buffers = {name: Buffer(self._device) for name in ("heads", "faults", "saved")}
+        self._buffers = {
+            name: Buffer(self._device) for name in ("heads", "faults", "saved", "orders")
+        }
         self._pieces: Sequence[Piece] = ()
         self._saving: list[int] = []  # the leg that saves a model's variables
         self._started = 0.0
@@ -68,8 +82,9 @@ class Group:
         for number in active:
             seats = [piece.seats[number] for piece in pieces]
             batches = max(p.epochs * p.counts[number] for p in pieces)
-            self._legs[number].take(seats, batches, max(len(seat.order) for seat in seats))
+            self._legs[number].take(seats, batches, max(piece.rows(number) for piece in pieces))
             self._legs[number].set_faults(faults)
+        self._shuffle(active)
         turns = self._turns(active)
         heads = np.concatenate([turn.heads for turn in turns]) if turns else np.zeros(0, np.int64)
         place = self._buffers["heads"].holding(heads)
@@ -78,6 +93,19 @@ class Group:
             self._legs[turn.leg].launch(place, faults, saved)
             place += turn.heads.nbytes
         self._mark = device_engine(self._device).mark()
+
+    def _shuffle(self, active: Sequence[int]) -> None:
+        """Begin to draw the orders that the host does not know."""
+        places = {n: self._legs[n].orders.tolist() for n in active}
+        wanted = []
+        for k, piece in enumerate(self._pieces):
+            if piece.shuffled is not None:
+                legs = range(len(piece.shuffled.parts))
+                found = [places[n][k] if n in places else 0 for n in legs]
+                wanted.append((piece.epochs, piece.shuffled, found))
+        if wanted:
+            table = self._buffers["orders"].holding(table_of(wanted))
+            shuffle(self._device, wanted, table)
 
     def _turns(self, active: Sequence[int]) -> list[_Turn]:
         """The launches in order; epochs of one leg are one."""

@@ -61,13 +61,13 @@ class Seat:
     Attributes:
         variables: addresses, in the order of `NativePlan.variables`.
         data: addresses of all arrays.
-        order: numbers of rows.
+        order: numbers of rows; None where the device draws them.
         settings: values of all settings, for each batch.
     """
 
     variables: Sequence[int]
     data: Sequence[int]
-    order: Numbers
+    order: Numbers | None
     settings: Sequence[Array]
 
 
@@ -103,6 +103,7 @@ class GridLeg:
 
     Attributes:
         variant: the kernel.
+        orders: where the rows of each model lie, from `take` on.
         changed: number of each variable that the kernel changes, where it is saved, and its bytes.
         saved_bytes: of all of them.
     """
@@ -139,6 +140,7 @@ class GridLeg:
         self._buffers = {name: Buffer(self._device) for name in names}
         self._kept = [Buffer(self._device) for _ in self._outputs]
         self._table = 0
+        self.orders = np.zeros(0, np.int64)
 
     # --- the kernel -------------------------------------------------------------------------------
 
@@ -183,16 +185,14 @@ class GridLeg:
             rows: likewise.
         """
         count = len(seats)
-        order = np.zeros((count, rows), np.int64)
         settings = np.zeros((count, len(self._settings), batches))
         for k, seat in enumerate(seats):
-            order[k, : len(seat.order)] = seat.order
             for number, given in enumerate(self._settings):
                 values = seat.settings[given]
                 settings[k, number, : len(values)] = values
         numbers = np.arange(count, dtype=np.int64)
         entries = np.empty((count, 1 + len(self._settings)), np.int64)
-        entries[:, 0] = self._buffers["order"].holding(order) + numbers * (8 * rows)
+        entries[:, 0] = self.orders = self._ordered(seats, rows) + numbers * (8 * rows)
         where = self._buffers["settings"].holding(settings)
         for number in range(len(self._settings)):
             entries[:, 1 + number] = where + (numbers * len(self._settings) + number) * 8 * batches
@@ -217,6 +217,16 @@ class GridLeg:
                 table[:, column] = 0
         self._columns = table
         self._batches = batches
+
+    def _ordered(self, seats: Sequence[Seat], rows: int) -> int:
+        """Where the rows of all models lie, with those that the host knows."""
+        if all(seat.order is None for seat in seats):
+            return self._buffers["order"].of(8 * rows * len(seats))
+        order = np.zeros((len(seats), rows), np.int64)
+        for k, seat in enumerate(seats):
+            if seat.order is not None:
+                order[k, : len(seat.order)] = seat.order
+        return self._buffers["order"].holding(order)
 
     def _nbytes(self, output: int) -> int:
         dtype, shape = self._outputs[output]

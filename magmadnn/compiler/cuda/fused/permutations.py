@@ -1,0 +1,96 @@
+"""Orders of rows for many models and epochs: random keys of Philox, sorted in shared memory, a block each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.text.prelude import BEGIN
+
+from .draw import PHILOX
+
+THREADS = 512
+MOST = 1 << 14  # rows: keys and numbers of so many fit into shared memory
+# numbers of a model in the table, in this order
+COLUMNS = (
+    "epochs", "rows", "shuffles", "seed", "stream", "first", "cut", "last", "whole", "rest", "chosen",
+)  # fmt: skip
+_ITEM = 12  # bytes of a key and a number
+
+
+@dataclass(frozen=True)
+class Permutations:
+    """The orders of `ops.philox.permutation`: block (k, e) makes that of model k in epoch e.
+
+    Slots: `table`, the numbers of `COLUMNS` for each model: how many `epochs` and `rows`; whether it
+    `shuffles`, by `seed` and, in its first epoch, `stream`; of the order the places from `first` on go to
+    `whole`, from `cut` on to `rest`, those from `last` on nowhere, epoch by epoch; `chosen`: which rows are
+    meant, 0 for all.
+
+    Attributes:
+        capacity: rows of a model at most, a power of 2 from 2 to `MOST`.
+    """
+
+    capacity: int
+
+    slots = ("table",)
+    libraries = (PHILOX,)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return _ITEM * self.capacity
+
+    def text(self, name: str) -> str:
+        """The function: a bitonic sort, equal keys by number."""
+        taken = "\n".join(f"  const i64 {column} = mine[{k}];" for k, column in enumerate(COLUMNS))
+        half = self.capacity // 2
+        return f"""extern "C" __global__ void __launch_bounds__({THREADS}) {name}(const i64 *table) {{
+  SHARED_MEMORY({self.shared_bytes})
+{BEGIN}  const i64 *const mine = table + (i64)blockIdx.x * {len(COLUMNS)};
+  const i64 epoch = blockIdx.y;
+{taken}
+  if (epoch >= epochs) return;
+  u64 *const keys = (u64 *)memory;
+  u32 *const numbers = (u32 *)(memory + {8 * self.capacity});
+  for (u32 pair = threadIdx.x; pair < {half}; pair += {THREADS}) {{
+    const Words words = philox(pair, (u64)(stream + epoch), (u64)seed);
+#pragma unroll
+    for (u32 k = 0; k < 2; ++k) {{
+      const u32 i = 2 * pair + k;
+      keys[i] = i < rows ? (u64)words.at[2 * k] << 32 | words.at[2 * k + 1] : ~0ull;
+      numbers[i] = i;
+    }}
+  }}
+  if (shuffles) {{
+#pragma unroll 1
+    for (u32 size = 2; size <= {self.capacity}; size *= 2) {{
+#pragma unroll 1
+      for (u32 stride = size / 2; stride > 0; stride /= 2) {{
+        __syncthreads();
+        for (u32 pair = threadIdx.x; pair < {half}; pair += {THREADS}) {{
+          const u32 low = 2 * pair - (pair & (stride - 1)), high = low + stride;
+          const u64 a = keys[low], b = keys[high];
+          const u32 m = numbers[low], n = numbers[high];
+          if ((a > b || (a == b && m > n)) == !(low & size)) {{
+            keys[low] = b;
+            keys[high] = a;
+            numbers[low] = n;
+            numbers[high] = m;
+          }}
+        }}
+      }}
+    }}
+  }}
+  __syncthreads();
+  for (i64 place = first + threadIdx.x; place < last; place += {THREADS}) {{
+    const i64 number = numbers[place], row = chosen ? ((const i64 *)chosen)[number] : number;
+    if (place < cut) ((i64 *)whole)[epoch * (cut - first) + place - first] = row;
+    else ((i64 *)rest)[epoch * (last - cut) + place - cut] = row;
+  }}
+}}
+"""
+
+
+def capacity_for(rows: int) -> int:
+    """The least capacity for so many rows."""
+    return max(1 << max(rows - 1, 1).bit_length(), 2)
