@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         parallel,
         search,
         sklearn,
+        workers,
     )
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import (
@@ -65,7 +66,7 @@ _LATER = {
         name: name
         for name in (
             *("comm", "data", "dmath", "layers", "losses", "metrics", "models", "optim"),
-            *("parallel", "search", "sklearn"),
+            *("parallel", "search", "sklearn", "workers"),
         )
     },
     "callbacks": "training.callbacks",
@@ -143,4 +144,5 @@ __all__ = [
     "sklearn",
     "variable",
     "with_update",
+    "workers",
 ]

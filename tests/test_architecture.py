@@ -61,7 +61,7 @@ HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in
 # The same within a folder: its sub-folders and files, top to bottom.
 ROOMS = {
     "cli": """
-        train search evaluate predict export summary doctor tune
+        train search evaluate predict export summary launch doctor tune
         searches
         runs report_page doctor_gpu training_options
         machine commands
@@ -461,7 +461,7 @@ def public_names() -> Iterator[tuple[ModuleType, str, Any]]:
 
 def is_function(thing: object) -> bool:
     """Whether users call it like a function: a function, or an object made for being called."""
-    return callable(thing) and not inspect.isclass(thing)
+    return callable(thing) and not inspect.isclass(thing) and not inspect.ismodule(thing)
 
 
 def is_explained(thing: object) -> bool:

@@ -132,6 +132,8 @@ PUBLIC_MODULES = {
     "magmadnn.errors": "errors",
     "magmadnn.graph": "graph",
     "magmadnn.layers": "layers",
+    "magmadnn.comm": "comm",
+    "magmadnn.workers": "workers",
     "magmadnn.linalg": "linalg",
     "magmadnn.losses": "losses",
     "magmadnn.memory": "memory",

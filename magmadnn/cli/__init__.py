@@ -1,4 +1,4 @@
-"""The command line: `magmadnn train`, `search`, `evaluate`, `predict`, `summary`, `doctor`, `tune`."""
+"""The command line: `magmadnn train`, `search`, `evaluate`, `predict`, `summary`, `launch` and others."""
 
 from __future__ import annotations
 

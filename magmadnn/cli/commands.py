@@ -18,6 +18,7 @@ COMMANDS = {
     "predict": "write what a trained network predicts to a CSV file",
     "export": "write a trained network as an object file for C and Fortran",
     "summary": "print the layers of a network",
+    "launch": "run a script on several processes",
     "doctor": "print what this machine has, and what is missing",
     "tune": "show, extend or clear what was measured on this machine",
 }

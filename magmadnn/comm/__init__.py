@@ -1,6 +1,7 @@
 """Communication among workers: one protocol, and an implementation for each way of sending."""
 
 from magmadnn.comm.communicator import Communicator, Request
+from magmadnn.comm.job import world
 from magmadnn.comm.network import Delay, Drop, Kill, Network
 from magmadnn.comm.simulated import SerialCommunicator, SimulatedCommunicator, simulate
 
@@ -14,4 +15,5 @@ __all__ = [
     "SerialCommunicator",
     "SimulatedCommunicator",
     "simulate",
+    "world",
 ]

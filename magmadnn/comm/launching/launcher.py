@@ -1,0 +1,174 @@
+"""Starts a job, watches its ranks, and ends it as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from magmadnn.comm.job import RANKS
+from magmadnn.comm.ledger import ENDED, FAILED, KILLED, SLOT, STATE, VARIABLE, Ledger
+from magmadnn.errors import ArgumentError
+
+from .wheels import find_starter
+
+MOST_RANKS: Final = 1024
+_CHILD: Final = Path(__file__).with_name("child.py")
+_LOOK: Final = 0.05  # seconds between two looks at the ranks
+_GRACE: Final = 0.3  # seconds for what ends by itself, after one rank has
+
+
+class Job:
+    """Processes that were started together and end together.
+
+    Args:
+        ranks: how many.
+        program: script and arguments, or "-m", module and arguments.
+        environment: variables beside those of this process.
+        options: given to subprocess.Popen.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        if not 1 <= ranks <= MOST_RANKS:
+            raise ArgumentError(f"a job has 1 to {MOST_RANKS} ranks, got {ranks}")
+        starter = find_starter()
+        self._folder = tempfile.TemporaryDirectory(prefix="magmadnn-job-")
+        path = Path(self._folder.name, "ledger")
+        Ledger.create(path, ranks)
+        self.ledger = Ledger(path, -1, ranks)
+        self.ranks = ranks
+        self._gone: dict[int, float] = {}
+        threads = (
+            str(max(1, len(os.sched_getaffinity(0)) // ranks))
+            if hasattr(os, "sched_getaffinity")
+            else "1"
+        )
+        given = dict(os.environ)
+        for name in ("OMP_NUM_THREADS", "MAGMADNN_NUM_THREADS"):
+            given.setdefault(name, threads)
+        given |= (
+            starter.environment()
+            | {VARIABLE: str(path), RANKS: str(ranks)}
+            | dict(environment or {})
+        )
+        child = [sys.executable, str(_CHILD), str(SLOT), str(STATE), *program]
+        self.process = subprocess.Popen(
+            [*starter.command(ranks), *child],
+            env=given,
+            start_new_session=True,  # so that Ctrl-C comes here only, and all can be ended as one group
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            **options,
+        )
+
+    def trouble(self) -> str | None:
+        """Which rank has ended before its time, and how; None if none has."""
+        entries = [entry for entry in self.ledger.entries() if entry is not None]
+        for entry in entries:
+            if entry.state in (FAILED, KILLED):
+                how = "failed" if entry.state == FAILED else "was killed"
+                return f"rank {entry.rank} {how}; {entry.last()}"
+        for entry in entries:
+            if entry.state == ENDED or _alive(entry.process):
+                continue
+            # What watches the rank may be about to write how it ended.
+            if time.monotonic() - self._gone.setdefault(entry.rank, time.monotonic()) > _GRACE:
+                return f"rank {entry.rank} has ended; {entry.last()}"
+        return None
+
+    def wait(self) -> int:
+        """Wait for the end; the job's exit code. What a rank's end means for the others is done at once."""
+        said = ""
+        while True:
+            ended = self.process.poll() is not None
+            found = self.trouble()
+            if found is not None:
+                said = found
+                break
+            if ended:
+                break
+            time.sleep(_LOOK)
+        if said:
+            self._wait_for_end(_GRACE)
+        self.end()
+        code = self.process.returncode
+        if said:
+            print(f"magmadnn: {said}: the job has ended", file=sys.stderr, flush=True)
+            return code if code > 0 else 1
+        return 128 - code if code < 0 else code
+
+    def _wait_for_end(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        processes = [e.process for e in self.ledger.entries() if e is not None]
+        for kind, seconds in ((signal.SIGTERM, 0.5), (signal.SIGKILL, 5.0)):
+            left = [one for one in processes if _alive(one) and _is_of_job(one, self._folder.name)]
+            if not left and self.process.poll() is not None:
+                break
+            for one in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, kind)
+            if self.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, kind)
+            self._wait_for_end(seconds)
+            until = time.monotonic() + seconds
+            while any(map(_alive, left)) and time.monotonic() < until:
+                time.sleep(0.01)
+        self._folder.cleanup()
+
+
+def run_job(ranks: int, program: Sequence[str]) -> int:
+    """Run a program on some ranks; the exit code of the job.
+
+    Raises:
+        MissingExtraError: if there is no MPI.
+        ArgumentError: for a wrong number of ranks.
+    """
+    job = Job(ranks, program)
+    try:
+        return job.wait()
+    finally:
+        job.end()
+
+
+def _alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and is not yet collected does not."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return not Path("/proc/self").exists()
+
+
+def _is_of_job(process: int, folder: str) -> bool:
+    """Whether a process still is the rank that it was: numbers are used again."""
+    try:
+        return folder.encode() in Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return not Path("/proc/self").exists()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

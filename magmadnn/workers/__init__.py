@@ -1,0 +1,25 @@
+"""Workers that carry out a client's calls together: `with md.workers(4) as workers:`.
+
+The module can be called: `md.workers(4)` is `md.workers.Workers(4)`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from magmadnn.workers.client import Pending, Workers
+from magmadnn.workers.handlers import Answer, Handler, Worker, find_handler, handler
+
+__all__ = ["Answer", "Handler", "Pending", "Worker", "Workers", "find_handler", "handler"]
+
+
+class _Callable(ModuleType):
+    """A module that is called like a class."""
+
+    def __call__(self, count: int) -> Workers:
+        """Start workers; see `Workers`."""
+        return Workers(count)
+
+
+sys.modules[__name__].__class__ = _Callable

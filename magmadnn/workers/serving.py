@@ -1,0 +1,66 @@
+"""A worker: it answers records until its client closes.
+
+`Job` starts it as the module magmadnn.workers; the client's address and a secret stand in the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import traceback
+from typing import Any, Final
+
+from magmadnn.comm import world
+from magmadnn.comm.job import rank_in_job
+from magmadnn.comm.sites import line_of, told_site
+from magmadnn.errors import MagmaDNNError
+
+from .handlers import Answer, Worker, find_handler
+from .records import packed, receive, send
+
+ADDRESS: Final = "MAGMADNN_CLIENT"
+
+
+def serve() -> None:
+    """Answer the client's records, one after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client decides what Ctrl-C means
+    host, port, word = os.environ.pop(ADDRESS).split(" ")
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    send(connection, packed({"rank": rank_in_job(), "word": word}))
+    worker = Worker(world())
+    send(connection, packed({"ready": worker.communicator.rank}))
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            record, arrays = receive(connection)
+            if record.get("close"):
+                break
+            send(connection, answer(worker, record, arrays))
+    connection.close()
+
+
+def answer(worker: Worker, record: dict[str, Any], arrays: list[Any]) -> list[Any]:
+    """Carry out a record; what to send back."""
+    try:
+        with told_site(record["site"]):
+            found = find_handler(record["call"], record["module"])
+            result = found(worker, record["arguments"], arrays) or Answer()
+        return packed({"value": result.value}, result.arrays)
+    except Exception as error:  # raised again at the client
+        return packed(described(error, worker.communicator.rank))
+
+
+def described(error: Exception, rank: int) -> dict[str, Any]:
+    """An error as a record."""
+    text = str(error.args[0]) if error.args and isinstance(error, MagmaDNNError) else str(error)
+    lines = traceback.format_exception(error)
+    return {
+        "error": type(error).__name__,
+        "text": text,
+        "line": line_of(error),
+        "rank": rank,
+        "trace": "".join(lines),
+    }
