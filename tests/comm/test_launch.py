@@ -104,7 +104,7 @@ print(f"rank {rank} is done")
 def test_all_calls_by_mpi(ranks: int, tmp_path: Path) -> None:
     code, out, err, _ = launched(tmp_path, ranks, COLLECTIVES)
     assert code == 0, err
-    assert sorted(out.splitlines()) == [f"rank {rank} is done" for rank in range(ranks)]
+    assert all(f"rank {rank} is done" in out for rank in range(ranks))
 
 
 # What one rank does wrong -> what is said, and the most seconds beyond start and end of Python.
