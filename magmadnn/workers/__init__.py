@@ -9,9 +9,9 @@ import sys
 from types import ModuleType
 
 from magmadnn.workers.client import Pending, Workers
-from magmadnn.workers.handlers import Answer, Handler, Worker, find_handler, handler
+from magmadnn.workers.handlers import Answer, Worker, find_handler, handler
 
-__all__ = ["Answer", "Handler", "Pending", "Worker", "Workers", "find_handler", "handler"]
+__all__ = ["Answer", "Pending", "Worker", "Workers", "find_handler", "handler"]
 
 
 class _Callable(ModuleType):
