@@ -194,6 +194,9 @@ ROUNDINGS = {
     "average_pooling": 13,
     "_average_pooling_inputs": 13,
     # backward errors of n terms, times the condition numbers of the samples, which are below 5
+    # of sums of up to 30 terms, in a tree, relative to the largest
+    "_frequencies": 16,
+    "_from_frequencies": 16,
     "cholesky": 25,
     "solve_triangular": 25,
 }
@@ -202,6 +205,8 @@ SCALES: dict[str, Callable[..., Array]] = {
     "gelu": lambda y, x: np.abs(x),
     "gaussian_rbf": lambda y, x, e: np.abs(y) * (1 + 3 * (e * x) ** 2),
     "log_softmax": lambda y, x: 1 + np.abs(y),
+    "_frequencies": lambda y, x: np.abs(y).max(initial=0),
+    "_from_frequencies": lambda y, x: np.abs(y).max(initial=0),
     "cholesky": lambda y, a: np.abs(y).max(initial=0),
     "solve_triangular": lambda y, a, b: np.abs(y).max(initial=0),
     "average_pooling": lambda y, x: np.abs(x).max(initial=0),

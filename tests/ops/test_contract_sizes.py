@@ -112,6 +112,8 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((B, 3, 2), (B, 2, 2)), {"places": (5,), "strides": (2,), "phases": ((0,), (1,))}),
         Sizes(((3, 2, B),), {"places": (4,), "strides": (2,), "phases": ((0,),)}),
     ],
+    "_frequencies": [Sizes(((B, 5, 2),), {"lengths": (6,)})],
+    "_from_frequencies": [Sizes(((4, B, 6),), {"lengths": (6,)})],
     "_convolution_whole": [Sizes(((B, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((B, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],
     "_convolution_added": [
@@ -319,6 +321,12 @@ EMPTY: dict[str, list[Sizes]] = {
     "_interleave": [
         Sizes(((0, 3, 2),), {"places": (5,), "strides": (2,), "phases": ((0,),)}),
         Sizes(((1, 1, 1),), {"places": (1,), "strides": (2,), "phases": ((0,),)}),
+    ],
+    "_frequencies": [
+        Sizes(((0, 5, 2),), {"lengths": (6,)}), Sizes(((1, 1, 1),), {"lengths": (1,)}),
+    ],
+    "_from_frequencies": [
+        Sizes(((4, 0, 6),), {"lengths": (6,)}), Sizes(((1, 1, 2),), {"lengths": (1,)}),
     ],
     "_convolution_whole": [Sizes(((0, 6, 4), (2, 3, 4)), CONVOLUTION)],
     "_convolution_biased": [Sizes(((0, 6, 4), (2, 3, 4), (2,)), {**CONVOLUTION, "positive": True})],

@@ -24,7 +24,7 @@ every_op = pytest.mark.parametrize("op", BUILT_IN.values(), ids=BUILT_IN)
 UNROLLED = {
     "random_uniform", "convolution", "_convolution_inputs", "_convolution_filters",
     "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
-    "_convolution_biased", "_convolution_added", "_checkpoint", "_after",
+    "_convolution_biased", "_convolution_added", "_frequencies", "_from_frequencies", "_checkpoint", "_after",
 }  # fmt: skip
 
 

@@ -39,7 +39,9 @@ from .reuse import drafted
 from .sizes import planned
 
 Pass = Callable[[Draft], Draft]
-ON_CPUS = frozenset({"winograd"})  # algorithms that ops offer beside what they are made of by rule
+ON_CPUS = frozenset(
+    {"winograd", "fft"}
+)  # algorithms that ops offer beside what they are made of by rule
 
 
 def on_program(run_pass: ProgramPass) -> Pass:

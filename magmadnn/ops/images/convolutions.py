@@ -8,7 +8,8 @@ With x `[n, *places, c]`, w `[*size, c / groups, o]` and y `[n, *windows, o]`:
 
 Each is linear in both operands and the gradient of the others, so gradients of any order are these three.
 `_taps.py` computes them by NumPy, `_products.py` says which products of matrices they are when compiled,
-`_winograd.py` which ones that take fewer multiplications, and `_calls.py` which calls of a library, where the
+`_winograd.py` which ones that take fewer multiplications, `_fourier.py` how large filters become products of
+transforms, and `_calls.py` which calls of a library, where the
 target has one.
 """
 
@@ -26,7 +27,7 @@ from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import as_shape, shape_of, words_of
 from magmadnn.ops.slicing import slice_
 
-from . import _calls, _phases, _products, _taps, _winograd
+from . import _calls, _fourier, _phases, _products, _taps, _winograd
 from .interleaving import interleave
 from .windows import Counts, check_image, counts_of, counts_of_windows, one_of, pads_of, reach_of
 
@@ -93,6 +94,8 @@ def _canonical(words: OpWords, specs: Sequence[Spec], **settings: Any) -> dict[s
     _check_channels(words, x.shape[-1], w.shape, settled["groups"], x.shape)
     if settled["algorithm"] == "winograd":
         _winograd.check(words, x, w.shape, without_algorithm(settled))
+    if settled["algorithm"] == "fft":
+        _fourier.check(words, x, w.shape, without_algorithm(settled))
     return settled
 
 
@@ -103,7 +106,7 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Sh
 
 # --- algorithms -----------------------------------------------------------------------------------
 
-ALGORITHMS = ("auto", "direct", "winograd")
+ALGORITHMS = ("auto", "direct", "winograd", "fft")
 
 
 def without_algorithm(settled: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,14 +125,27 @@ def _any_algorithm(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _by_winograd(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
     """The convolution by fewer products; None where they do not pay, or are not wanted."""
-    if algorithm == "direct" or not _winograd.pays(x, w.shape, algorithm == "winograd", settled):
+    if algorithm in ("direct", "fft") or not _winograd.pays(
+        x, w.shape, algorithm == "winograd", settled
+    ):
         return None
     return _winograd.convolution(x, w, settled["padding"])
 
 
+def _by_fft(x: Any, w: Any, algorithm: str, **settled: Any) -> Any:
+    """The convolution by Fourier transforms; None where they are not wanted."""
+    return _fourier.convolution(x, w, settled) if algorithm == "fft" else None
+
+
+def _filters_by_fft(x: Any, g: Any, algorithm: str, **settled: Any) -> Any:
+    return _fourier.filters(x, g, settled) if algorithm == "fft" else None
+
+
 def _filters_by_winograd(x: Any, g: Any, size: Shape, algorithm: str, **settled: Any) -> Any:
     w_shape = (*size, x.shape[-1] // settled["groups"], g.shape[-1])
-    if algorithm == "direct" or not _winograd.pays(x, w_shape, algorithm == "winograd", settled):
+    if algorithm in ("direct", "fft") or not _winograd.pays(
+        x, w_shape, algorithm == "winograd", settled
+    ):
         return None
     return _winograd.filters(x, g, settled["padding"])
 
@@ -236,12 +252,18 @@ convolution: Op = Op(
     canonical=_canonical,
     contracts="add",
     decompose=_any_algorithm(_products.convolution),
-    by_library={"fprop": _any_algorithm(_calls.convolution), "winograd": _by_winograd},
+    by_library={
+        "fprop": _any_algorithm(_calls.convolution),
+        "winograd": _by_winograd,
+        "fft": _by_fft,
+    },
     notes='Channels last, filters not turned round. `padding` is "valid", "same" (as TensorFlow defines it), '
     "or places before and after each axis: a number, one for each axis, or pairs. Filter k of the o takes "
     "the channels of its group: of `groups` equal parts. `algorithm` is for processors: "
     '"direct" sums the products of each window, "winograd" (3 x 3 filters in float32, without strides, '
-    'dilation or groups) takes a quarter of them, and "auto" chooses that where there are many channels; '
+    'dilation or groups) takes a quarter of them, "fft" (likewise without, in float32 and float64) '
+    'multiplies Fourier transforms, for large filters, and "auto" chooses "winograd" where there are many '
+    "channels; "
     "on a GPU the library chooses.",
 )
 
@@ -298,7 +320,11 @@ convolution_filters: Op = Op(
     },
     contracts="add",
     decompose=_any_algorithm(_products.filters),
-    by_library={"wgrad": _any_algorithm(_calls.filters), "winograd": _filters_by_winograd},
+    by_library={
+        "wgrad": _any_algorithm(_calls.filters),
+        "winograd": _filters_by_winograd,
+        "fft": _filters_by_fft,
+    },
 )
 
 
