@@ -328,6 +328,23 @@ def test_the_bill_names_lines_and_adds_up() -> None:
     assert text.splitlines()[-1].endswith("in all")
 
 
+def test_explain_foretells_and_runs_nothing() -> None:
+    w = alone()
+    w.set_rates(dm.Rates())
+    A = w.random((64, 48), seed=1)
+    before = w.counters()["operations"]
+    text = w.explain(lambda: dm.relu(A @ A.T + 1.0)[2:].sum(axis=0).to(dm.Rows()) * 2.0)
+    assert "matmul: 64 x 48 by 48 x 64" in text
+    assert "->" in text
+    assert [line.split(":")[0] for line in text.splitlines() if ": " in line] == [
+        *("transpose", "matmul", "add", "relu", "view", "sum", "remap", "multiply")
+    ]
+    assert w.counters()["operations"] == before
+    with refused(ArgumentError, "values are asked for inside it"):
+        w.explain(lambda: float((A @ A.T).sum()))
+    assert np.asarray(A @ A.T).shape == (64, 64)  # and goes on
+
+
 def refused(error: type[MagmaDNNError], words: str) -> Any:
     return pytest.raises(error, match=words)
 

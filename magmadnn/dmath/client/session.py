@@ -14,6 +14,7 @@ import numpy as np
 
 from magmadnn.dmath import elementwise, making, reducing
 from magmadnn.dmath.client.engines import Answer, Engine
+from magmadnn.dmath.client.explaining import foretold
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.layouts import Layout
 from magmadnn.dmath.products.choosing import auto_layout
@@ -64,6 +65,8 @@ class Session:
         self._told: list[tuple[int, Any]] = []
         self._client_bytes = 0
         self._posted = 0
+        self._foretold: list[str] | None = None  # what explain has found so far
+        self._lies: dict[int, Layout] = {}  # layouts of what explain has not made
         self._rates: Rates | None = None
 
     # --- records ------------------------------------------------------------------------------
@@ -129,14 +132,18 @@ class Session:
         engine = self._open()
         if isinstance(layout, str) and layout == "auto" and len(shape) == 2:
             layout = self._auto(shape, dtype.itemsize)
+        resolved: Layout | None = None
         if layout is not None:
             resolved = resolve(layout, shape, self.size, dtype.itemsize, op)
             settings["layout"] = self._layout_number(resolved)
-        record = self._record(op, operands, settings)
         made = Matrix(self, next(self._numbers), shape, dtype)
+        if self._foretold is not None:
+            self._foretell(op, operands, settings, resolved, made)
+            return made
+        record = self._record(op, operands, settings)
         record["out"] = made._number
         self._posted += 1
-        engine.post(record, None if flats is None else flats(resolved))
+        engine.post(record, None if flats is None or resolved is None else flats(resolved))
         return made
 
     def _auto(self, shape: Sequence[int], itemsize: int) -> LayoutLike:
@@ -150,6 +157,9 @@ class Session:
 
     def _change(self, op: str, operands: Sequence[Any], **settings: Any) -> None:
         """An operation that writes to an array."""
+        if self._foretold is not None:
+            self._foretold.append(f"{settings.get('name', op)}: in place")
+            return
         self._posted += 1
         self._open().post(self._record(op, operands, settings))
 
@@ -161,9 +171,15 @@ class Session:
         return answers
 
     def _layout(self, x: Matrix) -> Layout:
+        if x._number in self._lies:
+            return self._lies[x._number]
         return Layout.of_record(self._ask("info", [x])[0][0]["layout"])
 
     def _gather(self, x: Matrix) -> Array:
+        if x._number in self._lies:
+            raise ArgumentError(
+                "explain: values are asked for inside it, and nothing is computed there"
+            )
         answers = self._ask("pull", [x])
         layout = Layout.of_record(answers[0][0]["layout"])
         flats = [flat for _, flat in answers]
@@ -400,6 +416,40 @@ class Session:
         return self._new(
             "matmul", [left, right], shape, known, None if layout == "auto" else layout, **settings
         )
+
+    # --- what would be done ---------------------------------------------------------------------
+
+    def explain(self, function: Callable[[], Any]) -> str:
+        """What the operations in a function would do, which are not carried out: layouts, bytes, candidates
+        of products.
+
+        Args:
+            function: of no arguments, such as `lambda: A @ B`.
+        """
+        if self._rates is None:
+            self._rates = self.rates()
+        self._foretold = []
+        try:
+            function()
+            return "\n".join(self._foretold)
+        finally:
+            self._foretold = None
+            self._lies.clear()
+
+    def _foretell(
+        self,
+        op: str,
+        operands: Sequence[Any],
+        settings: dict[str, Any],
+        target: Layout | None,
+        made: Matrix,
+    ) -> None:
+        known = [(self._layout(x), x.dtype) if isinstance(x, Matrix) else None for x in operands]
+        assert self._rates is not None
+        assert self._foretold is not None
+        lies, text = foretold(op, known, settings, target, made.shape, self._rates)
+        self._lies[made._number] = lies
+        self._foretold.append(text)
 
     # --- what was done ------------------------------------------------------------------------
 

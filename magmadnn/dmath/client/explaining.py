@@ -1,0 +1,116 @@
+"""What operations would do, without doing them: layouts of results, bytes that would be sent, candidates of
+products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath import elementwise, reducing, views
+from magmadnn.dmath.factors import PANEL
+from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.moves import traffic
+from magmadnn.dmath.parts import Parts
+from magmadnn.dmath.products.choosing import explained, ranked
+from magmadnn.dmath.rates import Rates
+from magmadnn.dmath.recipes import Columns, resolve
+
+
+def foretold(
+    op: str,
+    operands: Sequence[tuple[Layout, np.dtype[Any]] | None],
+    settings: Mapping[str, Any],
+    target: Layout | None,
+    shape: Sequence[int],
+    rates: Rates,
+) -> tuple[Layout, str]:
+    """Where the result of an operation would lie, and what would be done for it.
+
+    Args:
+        op: of the record.
+        operands: layout and dtype of each; None for numbers.
+        settings: of the record.
+        target: the layout that was asked for.
+        shape: of the result.
+        rates: to predict from.
+    """
+    layouts = [x[0] for x in operands if x is not None]
+    sizes = [x[1].itemsize for x in operands if x is not None]
+    if op == "matmul":
+        return _product(layouts, sizes[0], settings, target, tuple(shape), rates)
+    if op in ("view", "transpose"):
+        bare = Parts(None, layouts[0], np.dtype(np.int8), {})  # type: ignore[arg-type]  # no blocks, no team
+        if op == "transpose":
+            return layouts[0].transposed(settings["axes"]), f"{op}: moves nothing"
+        return views.view(bare, settings["key"]).layout, f"{op}: moves nothing"
+    workers = layouts[0].workers if layouts else (target.workers if target else 1)
+    lies = target or _natural(op, layouts, settings, tuple(shape), workers)
+    sent = 0
+    if op in ("remap", "replica"):
+        sent = int(traffic(layouts[0], lies).sum()) * sizes[0]
+    elif op == "reduce":
+        axes = tuple(settings["axis"])
+        partial = reducing.partial_layout(layouts[0], axes)
+        sent = int(traffic(partial, resolve(target, partial.shape, workers)).sum()) * sizes[0]
+    elif op not in (
+        "array",
+        "full",
+        "eye",
+        "arange",
+        "random",
+        "along",
+        "copy",
+        "cholesky",
+        "solve",
+    ):
+        for layout, size in zip(layouts, sizes, strict=True):
+            needed = elementwise.induced(lies, layout.shape)
+            sent += int(traffic(layout, needed).sum()) * size
+    return lies, f"{settings.get('name', op)}: sends {sent / 1e6:.2f} MB; result: {lies}"
+
+
+def _natural(
+    op: str,
+    layouts: Sequence[Layout],
+    settings: Mapping[str, Any],
+    shape: tuple[int, ...],
+    workers: int,
+) -> Layout:
+    if op == "along":
+        found = reducing.whole_along(layouts[0], settings["axis"])
+        return found if found.shape == shape else resolve(None, shape, workers)
+    if op in ("remap", "copy", "tri"):
+        return layouts[0]
+    if op in ("cholesky", "solve"):
+        return resolve(Columns(block=PANEL) if len(shape) == 2 else None, shape, workers)
+    if op in ("reduce", "norm", "vdot") or not layouts:
+        return resolve(None, shape, workers)
+    return elementwise.common(op, layouts)
+
+
+def _product(
+    layouts: Sequence[Layout],
+    itemsize: int,
+    settings: Mapping[str, Any],
+    target: Layout | None,
+    shape: tuple[int, ...],
+    rates: Rates,
+) -> tuple[Layout, str]:
+    a, b = layouts
+    left = a if len(a.shape) == 2 else _matrix(a).transposed((1, 0))
+    right = b if len(b.shape) == 2 else _matrix(b)
+    within = target if len(shape) == 2 else None
+    found = ranked(left, right, within, itemsize, rates, not settings.get("fixed", False))
+    head = f"matmul: {' x '.join(map(str, left.shape))} by {' x '.join(map(str, right.shape))}"
+    plan = found[0].plan
+    lies = plan.target if len(shape) == 2 else target or resolve(None, shape, a.workers)
+    text = f"{head}\n{explained(found, itemsize)}\n   a {a}\n   b {b}\n   result {lies}"
+    return lies, text
+
+
+def _matrix(layout: Layout) -> Layout:
+    """The layout of a vector as a column."""
+    return Layout((*layout.shape, 1), (*layout.cuts, (0, 1)), layout.holders, layout.workers)
