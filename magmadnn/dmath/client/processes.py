@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,53 +15,95 @@ from magmadnn.dmath.worker import Worker as ArrayWorker
 from magmadnn.workers import Answer as Reply
 from magmadnn.workers import Pending, Worker, Workers, handler
 
-_IN_FLIGHT: Final = 512  # operations whose answers have not been looked at
+_IN_FLIGHT: Final = 64  # messages whose answers have not been looked at
+_TOGETHER: Final = 64  # records that travel in one message
+_SECONDS: Final = 0.0005  # that a record waits for others
 
 
 @handler("dmath.run")
 def run(worker: Worker, arguments: Any, arrays: list[Any]) -> Reply:
-    """Carry out one record on a worker."""
+    """Carry out records on a worker, in order; the answer of the last."""
     mine = worker.objects.get("dmath")
     if mine is None:
         mine = worker.objects["dmath"] = ArrayWorker(Team(worker.communicator))
-    answer, flat = mine.run(arguments, arrays[0] if arrays else None)
+    answer, flat = None, None
+    for record in arguments:
+        answer, flat = mine.run(record, arrays[0] if arrays else None)
     return Reply(answer, [] if flat is None else [flat])
 
 
 class Remote:
     """Records to the workers of `md.workers(n)`.
 
-    Operations are handed over at once and answered later: their answers are looked at when many have come
-    together, or when a value is asked for. Workers that ended are told of then, by the workers' own error.
+    Operations are handed over and answered later; those that come within half a millisecond travel in one
+    message. Answers are looked at when many have come together, or when a value is asked for. Of workers
+    that ended the client is told then.
     """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._pending: deque[Pending] = deque()
+        self._records: list[Record] = []
+        self._lock = threading.Lock()  # of all above
+        self._waiting = threading.Event()
+        self._closed = False
+        self._sender: threading.Thread | None = None
         self.size = workers.size
 
     def post(self, record: Record, flats: Sequence[Array] | None = None) -> None:
         """Hand a record, and an array for each worker, to all."""
-        if flats is None:
-            self._pending.append(self._workers.start("dmath.run", record))
-        else:
-            arrays = [[flat] for flat in flats]
-            self._pending.append(
-                self._workers.start_scatter("dmath.run", [record] * self.size, arrays)
-            )
+        with self._lock:
+            if flats is not None:
+                self._send()
+                arrays = [[flat] for flat in flats]
+                one = self._workers.start_scatter("dmath.run", [[record]] * self.size, arrays)
+                self._pending.append(one)
+                return
+            self._records.append(record)
+            if len(self._records) >= _TOGETHER:
+                self._send()
+                return
+        if not self._waiting.is_set():
+            if self._sender is None:
+                self._sender = threading.Thread(target=self._send_later, daemon=True, name="dmath")
+                self._sender.start()
+            self._waiting.set()
+
+    def _send(self) -> None:
+        """Hand over what has come together; the lock is held."""
+        if self._records:
+            records, self._records = self._records, []
+            self._pending.append(self._workers.start("dmath.run", records))
         while len(self._pending) > _IN_FLIGHT:
             self._pending.popleft().wait()
 
+    def _send_later(self) -> None:
+        pause = threading.Event()
+        while not self._closed:
+            self._waiting.wait()
+            pause.wait(_SECONDS)
+            self._waiting.clear()
+            with self._lock:
+                if self._records and not self._closed:
+                    records, self._records = self._records, []
+                    self._pending.append(self._workers.start("dmath.run", records))
+
     def ask(self, record: Record) -> list[Answer]:
         """Hand a record to all and wait for their answers."""
-        asked = self._workers.start("dmath.run", record)
-        while self._pending:
-            self._pending.popleft().wait()
-        return [(one.value, one.arrays[0] if one.arrays else None) for one in asked.wait()]
+        with self._lock:
+            self._send()
+            asked = self._workers.start("dmath.run", [record])
+            while self._pending:
+                self._pending.popleft().wait()
+            return [(one.value, one.arrays[0] if one.arrays else None) for one in asked.wait()]
 
     def close(self) -> None:
         """Let go of the workers, who go on."""
-        self._pending.clear()
+        with self._lock:
+            self._closed = True
+            self._records.clear()
+            self._pending.clear()
+        self._waiting.set()
 
 
 def session(workers: Workers) -> Session:
