@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import importlib
 import secrets
 import selectors
 import socket
@@ -18,13 +19,15 @@ from magmadnn import errors
 from magmadnn.comm import SerialCommunicator
 from magmadnn.comm.launching.launcher import Job
 from magmadnn.comm.sites import call_site, told_site
-from magmadnn.errors import ArgumentError, CommunicationError
+from magmadnn.errors import ArgumentError, CommunicationError, UnknownAttributeError
 
 from .handlers import Answer, Worker, find_handler
 from .records import packed, receive, send, sendable_array
 from .serving import ADDRESS, described
 
 MOST: Final = 256
+# Imported when its names are asked for first, as modules of handlers are.
+_ABOVE: Final = "magmadnn.dmath.client.processes"
 _START: Final = 60.0  # seconds until workers must have come
 _OTHERS: Final = 0.3  # seconds that the other workers have after one has failed
 
@@ -92,6 +95,32 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # --- what folders above add --------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        """What folders above add to workers: `array`, `random`, `counters` and the rest of
+        `md.dmath.Session`.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        above = self.__dict__.get("_above")
+        if above is None:
+            above = self._above = importlib.import_module(_ABOVE).session(self)
+        try:
+            return getattr(above, name)
+        except AttributeError:
+            raise UnknownAttributeError(
+                f"workers have no attribute {name!r}: see md.dmath.Session for what arrays on them can do"
+            ) from None
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(importlib.import_module(_ABOVE).Session)})
+
+    def _let_go(self) -> None:
+        """Arrays that workers held are lost: whoever still has a handle is told so."""
+        if (above := self.__dict__.pop("_above", None)) is not None:
+            above.close()
+
     # --- calls -------------------------------------------------------------------------------
 
     def call(self, name: str, arguments: Any = None, arrays: Sequence[Any] = ()) -> list[Answer]:
@@ -106,14 +135,20 @@ class Workers:
         """`call` that returns at once; calls are carried out in order."""
         return self._start(name, [arguments] * self.size, [arrays] * self.size)
 
+    def start_scatter(
+        self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
+    ) -> Pending:
+        """`start` with arguments and arrays of its own for each worker."""
+        for what, values in (("arguments", arguments), ("arrays", arrays)):
+            if len(values) != self.size:
+                raise ArgumentError(f"workers: {what} needs {self.size} entries, got {len(values)}")
+        return self._start(name, arguments, arrays)
+
     def scatter(
         self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
     ) -> list[Answer]:
         """`call` with arguments and arrays of its own for each worker."""
-        for what, values in (("arguments", arguments), ("arrays", arrays)):
-            if len(values) != self.size:
-                raise ArgumentError(f"workers: {what} needs {self.size} entries, got {len(values)}")
-        return self._start(name, arguments, arrays).wait()
+        return self.start_scatter(name, arguments, arrays).wait()
 
     def _start(
         self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
@@ -219,6 +254,7 @@ class Workers:
 
     def restart(self) -> None:
         """End the workers, whatever they do, and start new ones; what they kept is lost."""
+        self._let_go()
         self._end("")
         if self.count == 0:
             self._local = Worker(SerialCommunicator())
@@ -272,6 +308,7 @@ class Workers:
     def close(self) -> None:
         """End the workers. Closing twice does nothing."""
         atexit.unregister(self.close)
+        self._let_go()
         if self._job is not None and not self._ended and not self._pending:
             try:
                 for connection in self._connections:

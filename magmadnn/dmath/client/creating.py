@@ -1,0 +1,127 @@
+"""New arrays on workers: what a session makes of values, shapes and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath import making
+from magmadnn.dmath.client.matrix import Matrix
+from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.recipes import LayoutLike
+from magmadnn.dmath.team import Array
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.memory.dtypes import as_dtype
+
+
+class Creating:
+    """The part of a session that makes new arrays."""
+
+    size: int
+    _client_bytes: int
+    _new: Callable[..., Matrix]
+
+    def array(self, values: Any, dtype: Any = None, layout: LayoutLike = "auto") -> Matrix:
+        """Send an array to the workers, each its blocks.
+
+        Args:
+            values: an array, or what NumPy makes one of.
+            dtype: None for that of the values.
+            layout: a layout, such as `md.dmath.Rows()`; "auto" for rows over all workers.
+        """
+        if isinstance(values, Matrix) and id(values._session) == id(self):
+            return values.to(None if layout == "auto" else layout, dtype)
+        array = np.asarray(values)
+        if dtype is not None:
+            array = array.astype(as_dtype(dtype), copy=False)
+        known = as_dtype(array.dtype)
+
+        def flats(resolved: Layout) -> list[Array]:
+            parts = [making.packed(array, resolved, w) for w in range(self.size)]
+            self._client_bytes += sum(part.nbytes for part in parts)
+            return parts
+
+        return self._new("array", [], array.shape, known, layout, flats, dtype=known.name)
+
+    def _made(self, op: str, shape: Any, dtype: Any, layout: LayoutLike, **settings: Any) -> Matrix:
+        sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        for size in sizes:
+            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
+                raise ShapeError(
+                    f"{op}: sizes of a shape are whole numbers from 0, got {quoted(shape)}"
+                )
+        known = as_dtype(dtype)
+        return self._new(
+            op, [], [int(n) for n in sizes], known, layout or "auto", dtype=known.name, **settings
+        )
+
+    def full(
+        self, shape: Any, value: float, dtype: Any = "float64", layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """An array of one value."""
+        return self._made("full", shape, dtype, layout, value=value)
+
+    def zeros(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+        """An array of zeros."""
+        return self._made("full", shape, dtype, layout, value=0)
+
+    def ones(self, shape: Any, dtype: Any = "float64", layout: LayoutLike = "auto") -> Matrix:
+        """An array of ones."""
+        return self._made("full", shape, dtype, layout, value=1)
+
+    def eye(
+        self,
+        rows: int,
+        columns: int | None = None,
+        k: int = 0,
+        dtype: Any = "float64",
+        layout: LayoutLike = "auto",
+    ) -> Matrix:
+        """Ones on the diagonal, `k` places to the right of the main one."""
+        shape = (rows, rows if columns is None else columns)
+        return self._made("eye", shape, dtype, layout, k=k)
+
+    def arange(
+        self,
+        start: float,
+        stop: float | None = None,
+        step: float = 1,
+        dtype: Any = None,
+        layout: LayoutLike = "auto",
+    ) -> Matrix:
+        """Numbers from `start` to before `stop`, as NumPy's."""
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ArgumentError("arange: step must not be 0")
+        plain = np.result_type(*(np.asarray(v) for v in (start, stop, step)))
+        size = max(int(np.ceil((stop - start) / step)), 0)
+        return self._made("arange", size, dtype or plain, layout, start=start, step=step)
+
+    def random(
+        self, shape: Any, seed: int = 0, dtype: Any = "float64", layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """Uniform random numbers in [0, 1): the same for a seed in every layout, on any number of workers."""
+        return self._random("uniform", shape, seed, dtype, layout)
+
+    def normal(
+        self, shape: Any, seed: int = 0, dtype: Any = "float64", layout: LayoutLike = "auto"
+    ) -> Matrix:
+        """Normal random numbers of mean 0 and variance 1: the same for a seed in every layout."""
+        return self._random("normal", shape, seed, dtype, layout)
+
+    def _random(self, kind: str, shape: Any, seed: int, dtype: Any, layout: LayoutLike) -> Matrix:
+        known = as_dtype(dtype)
+        if known.kind not in "fV":
+            raise DTypeError(f"random: numbers are floating-point, got {known}")
+        if (
+            isinstance(seed, bool)
+            or not isinstance(seed, (int, np.integer))
+            or not 0 <= seed < 2**64
+        ):
+            raise ArgumentError(
+                f"random: seed must be a whole number from 0 to 2**64 - 1, got {quoted(seed)}"
+            )
+        return self._made("random", shape, known, layout, seed=int(seed), kind=kind)

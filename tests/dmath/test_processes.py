@@ -1,0 +1,108 @@
+"""Arrays on real workers: processes joined by MPI, driven from this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn import dmath as dm
+from magmadnn.errors import ArgumentError, CommunicationError, NumericError
+from tests.dmath import asked  # noqa: F401 - workers import it from here
+from tests.dmath.test_client import SCRIPTS, equations, same
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def check(found: Any, expected: Any) -> None:
+    same(np.asarray(found), np.asarray(expected))
+
+
+@pytest.fixture(scope="module")
+def three() -> Any:
+    with md.workers(3) as w:
+        yield w
+
+
+def test_the_issues_example(three: Any) -> None:
+    w = three
+    a = np.random.default_rng(0).standard_normal((300, 200))
+    A = w.array(a, layout=dm.Blocks((64, 64), owners=dm.cyclic(1, 3)))
+    B = w.random((200, 257), seed=1, layout=dm.Rows())
+    before = w.counters()["client_bytes"]
+    C = A @ B
+    C += 1
+    D = dm.relu(C).sum(axis=0)
+    w.wait()
+    assert w.counters()["client_bytes"] == before
+    b = np.asarray(B)
+    np.testing.assert_allclose(np.asarray(D), np.maximum(a @ b + 1, 0).sum(0), rtol=1e-11)
+    assert dm.matmul(A, B, layout=dm.Columns()).layout.cuts[1] == (0, 86, 172, 257)
+    counted = w.counters()
+    assert 0 < counted["sent_bytes"] <= 1.05 * counted["planned_bytes"]
+    assert "test_processes.py" in w.bill()
+    assert "->" in w.explain(lambda: A @ B)
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, equations])
+def test_on_three_processes(three: Any, script: Any) -> None:
+    script(three, check)
+
+
+def test_operations_do_not_wait_and_keep_their_order(three: Any) -> None:
+    x = three.zeros(7)
+    for _ in range(1000):
+        x = x + 1
+    assert np.asarray(x).tolist() == [1000.0] * 7
+
+
+def test_an_operation_that_fails_leaves_the_workers_alive(three: Any) -> None:
+    bad = dm.cholesky(-three.eye(5))
+    with pytest.raises(NumericError, match=r"leading minor of order 1 .*test_processes.py:\d+"):
+        np.asarray(bad + 1)
+    assert float(three.ones(5).sum()) == 5
+
+
+def test_a_worker_that_dies_is_named_and_others_start_again() -> None:
+    with md.workers(2) as w:
+        A = w.ones((300, 300), layout=dm.Rows())
+        pids = [answer.value for answer in w.call("test.pid")]
+        os.kill(pids[1], signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(CommunicationError, match="worker 1"):
+            for _ in range(100):
+                A = A @ A.T
+                w.wait()
+        assert time.monotonic() - start < 5  # a second where nothing else runs
+        w.restart()
+        with pytest.raises(ArgumentError, match="they are closed"):
+            np.asarray(A)
+        assert float(w.ones((3, 3)).sum()) == 9
+
+
+def test_closed_workers_refuse_arrays() -> None:
+    with md.workers(0) as w:
+        A = w.ones(3)
+        assert float(A.sum()) == 3
+    with pytest.raises(ArgumentError, match="workers: they are closed"):
+        A + 1
+    with pytest.raises(CommunicationError, match="they are closed"):
+        w.ones(3).wait()
+
+
+def test_what_workers_cannot_do_is_said() -> None:
+    with md.workers(0) as w, pytest.raises(AttributeError, match=r"no attribute 'aray'"):
+        w.aray([1.0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_on_other_numbers_of_processes(count: int) -> None:
+    with md.workers(count) as w:
+        for script in (*SCRIPTS, equations):
+            script(w, check)
