@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -181,3 +183,24 @@ def test_a_mistake_is_one_clear_line(words):
         MISTAKES[words]()
     assert str(found.value) == words
     assert isinstance(found.value, MagmaDNNError)
+
+
+def test_a_profile_says_how_long_fit_waited_for_its_data() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((40, 6), np.float32), rng.integers(0, 3, 40)
+
+    def slow():
+        for k in range(0, 40, 10):
+            time.sleep(0.05)
+            yield x[k : k + 10], y[k : k + 10]
+
+    model = md.Model(
+        [md.layers.Input(6), md.layers.Dense(3)], loss="cross_entropy", optimizer="sgd"
+    )
+    assert "waited" not in str(model.profile(x, y))
+    model.fit(slow, epochs=2, verbose=0)
+    waited, seconds = model.profile(x, y).waited
+    assert 6 * 0.05 <= waited <= seconds < 8  # the first batch is looked at before
+    assert f"the last fit waited {waited:.3g} s of {seconds:.3g} s" in str(model.profile(x, y))
+    model.fit(x, y, batch_size=10, epochs=1, verbose=0)
+    assert model.profile(x, y).waited[0] < 0.05

@@ -72,6 +72,7 @@ class Profile:
         rates: limits of one core, or of the device, measured just before.
         device: what it ran on, if not on the processor's cores.
         spans: what happened when in the last run, by begin; none on a device.
+        waited: seconds that the last training waited for data, and of its epochs; None where there was none.
     """
 
     steps: tuple[StepTime, ...]
@@ -81,6 +82,7 @@ class Profile:
     rates: Rates
     device: str = ""
     spans: tuple[Span, ...] = ()
+    waited: tuple[float, float] | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -114,8 +116,19 @@ class Profile:
                     f"the median); its steps take {1e6 * self.step_seconds:.1f} us {how}"
                 ),
                 f"{whose} does {flops} at most, and moves {self.rates.bandwidth / 1e9:.1f} GB/s",
+                *self._stall(),
             ]
         )
+
+    def _stall(self) -> list[str]:
+        """How long training waited for its data."""
+        if self.waited is None:
+            return []
+        waited, seconds = self.waited
+        share = 100 * waited / max(seconds, 1e-9)
+        return [
+            f"the last fit waited {waited:.3g} s of {seconds:.3g} s ({share:.1f} %) for its data"
+        ]
 
     def _figures(self, steps: Sequence[StepTime]) -> list[str]:
         seconds = sum(s.seconds for s in steps) or 1e-12

@@ -112,6 +112,7 @@ class Fit:
         self._weights: dict[int, Array] = {}  # of the samples, as slices find them
         self._next: PendingChunk | None = None  # batches behind those that are waited for
         self._next_take: ChunkIterator | None = None  # of the next epoch, if that was begun
+        self._waited = self._trained = 0.0  # seconds: for data, and of epochs in all
         self._ended = 0.0  # when the last slice did, in seconds
         self._rates = Rates(self)
 
@@ -250,10 +251,20 @@ class Fit:
         if (groups := self.step.accumulation) is not None:
             groups.batch, groups.batches = self.batch, self.batches or 0
 
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Batches, and how long it takes to get them."""
+        while True:
+            begun = time.perf_counter()
+            batch = next(batches, None)
+            self._waited += time.perf_counter() - begun
+            if batch is None:
+                return
+            yield batch
+
     def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
         """Run batches one by one, until something asks to stop."""
         self.source.look()
-        for batch in batches:
+        for batch in self._timed(batches):
             self._tell_place()
             if isinstance(self.step, ParallelStep):
                 self.step.whole_rows = batch.all_rows
@@ -306,7 +317,9 @@ class Fit:
         limits = [n for c in self.callbacks if (n := c.batches(self)) is not None]
         wanted = max(int(_SLICE_SECONDS / seconds), 1)
         count = agreement().least(min(wanted, slices.longest, *limits), "batches of a chunk")
+        begun = time.perf_counter()
         piece = take(count)
+        self._waited += time.perf_counter() - begun
         return None if piece is None else PendingChunk(slices, piece)
 
     def _behind(
@@ -366,6 +379,8 @@ class Fit:
         """
         self.row = {"epoch": float(self.epoch + 1), **scalars(self.totals.results())}
         seconds = max(self.seconds, 1e-9)
+        self._trained += seconds
+        self.model._waited = self._waited, self._trained
         if self.validation is not None:
             if results is None:
                 with self._evaluated_values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.errors import ArgumentError, GraphError
@@ -69,7 +70,8 @@ def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
     assert model._step is not None
     targets = [a[:batch_size] for a in targets_for(model.outputs, y, "profile: ")]
     batch = Batch(inputs, targets)
-    return found.profile(feeds_for(model, model._step[1], batch))
+    profile = found.profile(feeds_for(model, model._step[1], batch))
+    return replace(profile, waited=model._waited)
 
 
 def _planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:

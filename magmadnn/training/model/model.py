@@ -126,6 +126,9 @@ class Model(Pictured, ModelParts, TakesRawData):
             if isinstance(parameter, Parameter):
                 parameter.prepare(self.seed)
         self._evaluation: tuple[Any, Objective, Executable] | None = None
+        self._waited: tuple[float, float] | None = (
+            None  # seconds of the last fit: for data, and in all
+        )
         self._prediction: Executable | None = None
         self._heads: tuple[Key, list[Head]] | None = None
         check_model(self)
