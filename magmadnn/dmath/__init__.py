@@ -1,13 +1,30 @@
-"""Matrices spread over workers that feel like a regular mathematics library."""
+"""Matrices spread over workers that feel like a regular mathematics library.
 
+`with md.workers(4) as w:` makes arrays by `w.array(...)`, `w.random(...)`; `md.dmath.local` and
+`md.dmath.cuda` make them by the same names in this process, and `md.dmath.distributed(w, ...)` on workers
+with other settings. Functions and operators are the same for all.
+"""
+
+from typing import Any
+
+from magmadnn.calls import missing_name
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.libraries import distributed, in_this_process
 from magmadnn.dmath.names import FUNCTIONS
 from magmadnn.dmath.rates import Rates
 from magmadnn.dmath.recipes import Blocks, Columns, Replicated, Rows, cyclic
 
 globals().update(FUNCTIONS)
+
+
+def __getattr__(name: str) -> Any:
+    """`local` and `cuda`: arrays in this process, on the processor or on one GPU."""
+    if name in ("local", "cuda"):
+        return in_this_process("cpu" if name == "local" else "cuda")
+    raise missing_name("module magmadnn.dmath", ["magmadnn.dmath"], name, lambda: __all__)
+
 
 __all__ = [
     "Blocks",
@@ -19,5 +36,6 @@ __all__ = [
     "Rows",
     "Session",
     "cyclic",
+    "distributed",
     *sorted(FUNCTIONS),
 ]

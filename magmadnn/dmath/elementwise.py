@@ -31,11 +31,22 @@ ACTIVATIONS = "elu gelu leaky_relu relu sigmoid silu softplus".split()
 TERNARY = ["clip", "where"]
 
 
+# What libraries that do not follow the standard yet call some of these.
+_OLDER = {
+    **{f"a{name}": f"arc{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh", "tan2")},
+    "bitwise_invert": "invert",
+    "bitwise_left_shift": "left_shift",
+    "bitwise_right_shift": "right_shift",
+    "pow": "power",
+}
+
+
 def function_of(name: str, xp: Any = np) -> Callable[..., Any]:
     """The function on local arrays."""
     if name in ACTIVATIONS:
         return _activation(name, xp)
-    found: Callable[..., Any] = getattr(xp, name)
+    known = name if hasattr(xp, name) else _OLDER[name]
+    found: Callable[..., Any] = getattr(xp, known)
     return found
 
 

@@ -258,3 +258,5 @@ FUNCTIONS.update(
         )
     }
 )
+
+Session.functions = FUNCTIONS

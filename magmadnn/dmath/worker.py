@@ -313,6 +313,17 @@ def _counters(worker: Worker) -> tuple[Any, None]:
     }, None
 
 
+def _use(worker: Worker, device: str) -> tuple[Any, None]:
+    """Choose where this worker computes; before there are arrays."""
+    if device == "cuda":
+        from magmadnn.dmath.staging import Staged, use_device
+
+        xp = use_device(worker.team.rank)
+        comm: Any = Staged(worker.team.comm, xp)
+        worker.team = Team(comm, xp, kept=worker.team.kept)
+    return None, None
+
+
 def _measure(worker: Worker) -> tuple[Any, None]:
     worker.rates = worker.rates or measured(worker.team)
     return vars(worker.rates).copy(), None
@@ -333,6 +344,7 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "info": _info,
     "counters": _counters,
     "measure": _measure,
+    "use": _use,
     "set_rates": _set_rates,
     "set_budget": _set_budget,
     "wait": lambda worker: (None, None),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from magmadnn import dmath as dm
+from magmadnn.backends.cuda import device_count
 from magmadnn.comm import Communicator
 from magmadnn.comm.simulated import SerialCommunicator, simulate
 from magmadnn.dmath import making
@@ -17,6 +18,7 @@ from magmadnn.dmath.team import Count, Team
 from magmadnn.dmath.worker import Worker
 from magmadnn.errors import (
     ArgumentError,
+    DeviceError,
     DTypeError,
     IndexOutOfRangeError,
     MagmaDNNError,
@@ -343,6 +345,31 @@ def test_explain_foretells_and_runs_nothing() -> None:
     with refused(ArgumentError, "values are asked for inside it"):
         w.explain(lambda: float((A @ A.T).sum()))
     assert np.asarray(A @ A.T).shape == (64, 64)  # and goes on
+
+
+def test_one_interface_on_every_place() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    for place in (dm.local, alone()):
+        A = place.array(x)
+        same(np.asarray(place.exp(A @ A.T)), np.exp(x @ x.T))
+        same(np.asarray(dm.exp(A)), np.exp(x))
+        assert {"array", "random", "matmul", "exp", "cholesky"} <= set(dir(place))
+    with refused(MagmaDNNError, "session"):
+        dm.local.expp(A)
+    if not device_count():
+        with refused(DeviceError, "device 0 cannot be used"):
+            dm.cuda.ones(3)
+    with refused(ArgumentError, 'expected "cpu" or "cuda"'):
+        alone(device="tpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("script", [*SCRIPTS, equations])
+def test_on_a_gpu(script: Script) -> None:
+    def check(found: Any, expected: Any) -> None:
+        same(np.asarray(found), np.asarray(expected))
+
+    script(dm.cuda, check)
 
 
 def refused(error: type[MagmaDNNError], words: str) -> Any:

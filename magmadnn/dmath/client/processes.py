@@ -106,6 +106,6 @@ class Remote:
         self._waiting.set()
 
 
-def session(workers: Workers) -> Session:
-    """The arrays of these workers."""
-    return Session(Remote(workers))
+def session(workers: Workers, device: str = "cpu", deterministic: str | None = None) -> Session:
+    """The arrays of these workers; see `md.dmath.distributed`."""
+    return Session(Remote(workers), device, deterministic)

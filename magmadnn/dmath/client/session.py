@@ -5,13 +5,14 @@ numbers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from magmadnn.calls import missing_name
 from magmadnn.dmath import elementwise, making, reducing
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
@@ -59,6 +60,8 @@ class Session(Creating):
         self._engine: Engine | None = engine
         self.size = engine.size
         self.device = device
+        if device not in ("cpu", "cuda"):
+            raise ArgumentError(f'device: expected "cpu" or "cuda", got {quoted(device)}')
         self._fixed = deterministic == "layout"
         self._numbers = count()
         self._free: list[int] = []
@@ -68,7 +71,22 @@ class Session(Creating):
         self._posted = 0
         self._foretold: list[str] | None = None  # what explain has found so far
         self._lies: dict[int, Layout] = {}  # layouts of what explain has not made
+        if device != "cpu":
+            self._ask("use", device=device)
         self._rates: Rates | None = None
+
+    functions: ClassVar[
+        Mapping[str, Callable[..., Any]]
+    ] = {}  # those of `md.dmath`, which puts them here
+
+    def __getattr__(self, name: str) -> Any:
+        """Functions of `md.dmath`, which are the same everywhere."""
+        if name in self.functions:
+            return self.functions[name]
+        raise missing_name("session", ["md.dmath.Session"], name, lambda: self.__dir__())
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.functions})
 
     # --- records ------------------------------------------------------------------------------
 
