@@ -51,6 +51,7 @@ from .arithmetic import (
 )
 from .movement import broadcast_to, reshape, transpose
 from .products import others
+from .stages import in_two_stages
 
 
 def axes_of(words: OpWords, axis: Any, ndim: int) -> tuple[int, ...]:
@@ -159,7 +160,13 @@ def _reduced_nodes(name: str) -> Callable[..., Any]:
             alone = cast(x, op.dtypes(op.words, [x.dtype], {}))
             return add(alone, 0) if name == "sum" else alone
         if x.dtype in (np.float32, np.float64, np.int64):
-            return _by_single_axes(name, x, axis, keepdims)
+            made = in_two_stages(name, x, axis)
+            if made is None:
+                return _by_single_axes(name, x, axis, keepdims)
+            kept = [
+                1 if a in axis else n for a, n in enumerate(x.shape) if keepdims or a not in axis
+            ]
+            return reshape(made, tuple(kept))
         given, own = cast(x, wide), op.dtypes(op.words, [x.dtype], {})
         made = _by_single_axes(name, given, axis, keepdims)
         return cast(op(given, axis=axis, keepdims=keepdims) if made is None else made, own)
