@@ -89,6 +89,10 @@ class Judge:
         """What metrics say of themselves; objectives and `until` are checked by the first outcome."""
         if self._has_learnt or not outcome.rises:
             return
+        metrics = Metrics(outcome.metrics)
+        for one in self._objectives:
+            if one.function is None:
+                _ = metrics[one.name]  # one that there is not is told with the nearest
         self._rises, self._has_learnt = direction_known(outcome.rises), True
         if self.signs and self._until is not None:
             self._until.holds(outcome.metrics, self._rises)

@@ -60,10 +60,14 @@ class Objective:
         if hasattr(found, "item") and getattr(found, "ndim", None) == 0:
             found = found.item()
         if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise NoValueError(f"objective {self.name} gave {quoted(found)}, expected a number")
+            raise NoValueError(f"{self._words} gave {quoted(found)}, expected a number")
         if not math.isfinite(found):
-            raise NoValueError(f"objective {self.name} is {float(found)}")
+            raise NoValueError(f"{self._words} is {float(found)}")
         return float(found)
+
+    @property
+    def _words(self) -> str:
+        return "the objective" if self.name == "objective" else f"objective {self.name}"
 
     def sign_in(self, rises: Mapping[str, bool | None]) -> int:
         """1 or -1, by what the metrics say of themselves where that is needed.

@@ -79,8 +79,9 @@ def run(
             plain value is the same at all points.
         x: inputs, as for `fit`.
         y: targets.
-        method: "grid": all points; "random"; "cem": random with a distribution that learns; "tpe": by Optuna;
-            "halving", "asha" and "median", which end poor trials early.
+        method: "grid": all points, of a `log_uniform` range its ends and the powers of ten between;
+            "random"; "cem": random with a distribution that learns; "tpe": by Optuna; "halving", "asha" and
+            "median", which end poor trials early.
         objective: a metric of the validation rows, `"accuracy"`, which says itself whether high or low is
             better; `"max name"` or `"min name"`; a function of all metrics, which is maximised; or several in
             a list or dict. None: the loss. Metrics of training rows are called `train_...`; `seconds` is the

@@ -293,10 +293,30 @@ def test_a_trial_that_goes_on_has_the_bits_of_one_that_was_never_broken_off() ->
     assert [t.point for t in plain.trials] == [t.point for t in study.trials]
 
 
+def test_a_grid_has_powers_of_ten_of_a_logarithmic_range() -> None:
+    """As in the call of the reference: a grid over a range of rates, ends included, float steps exact."""
+    space = {"lr": S.log_uniform(3e-4, 1e-1), "units": S.integer(2, 3)}
+    study = S.run(build, space, X, Y, method="grid", epochs=1)
+    rates = [0.0003, 0.001, 0.01, 0.1]
+    assert [t.point for t in study.trials] == [
+        {"learning_rate": rate, "units": units} for rate in rates for units in (2, 3)
+    ]
+
+
+def test_one_trial_of_few_goes_to_the_end_of_halving() -> None:
+    for objective in ("accuracy", ["accuracy", "loss"]):
+        options: Any = {"trials": 5, "epochs": 9, "objective": objective}
+        study = S.run(build, SPACE, X, Y, method="halving", **options)
+        epochs = sorted(trial.metrics["epochs"] for trial in study.trials)
+        assert epochs == [1, 1, 1, 1, 9]
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
+        ({"method": "grid", "space": {"lr": S.uniform(0, 1)}}, ArgumentError, "a range of real numbers"),
         ({"method": "halving"}, ArgumentError, "give trials=81"),
+        ({"method": "random", "trials": 2, "folds": 60}, ArgumentError, "search: class"),
         ({"method": "asha", "space": {"epochs": S.integer(1, 3)}}, ArgumentError, "leave epochs out"),
         ({"method": "asha", "method_options": {"eta": 1}}, ArgumentError, "eta must be an integer of"),
         ({"method": "asha", "method_options": {"eat": 3}}, UnknownNameError, "did you mean 'eta'?"),

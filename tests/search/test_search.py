@@ -157,7 +157,7 @@ def test_several_objectives_have_a_front() -> None:
 @pytest.mark.parametrize(
     ("objective", "reason"),
     [
-        (lambda m: math.nan if m["loss"] < 0.68 else 1.0, "objective objective is nan"),
+        (lambda m: math.nan if m["loss"] < 0.68 else 1.0, "the objective is nan"),
         (lambda m: "good" if m["loss"] < 0.68 else 1.0, "gave 'good', expected a number"),
         (lambda m: None if m["loss"] < 0.68 else 1.0, "gave None, expected a number"),
         (lambda m: 1 / 0 if m["loss"] < 0.68 else 1.0, "objective: ZeroDivisionError"),

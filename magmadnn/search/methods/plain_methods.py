@@ -14,13 +14,15 @@ ATTEMPTS = 100  # to draw a point that has not been there
 class GridSearch(Method):
     """All points of the space, each exactly once; the last parameter changes fastest.
 
+    Of a `log_uniform` range these are its ends and the powers of ten between them.
+
     Raises:
-        ArgumentError: if a parameter is a range of real numbers.
+        ArgumentError: if a parameter is a `uniform` range of real numbers.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
         super().__init__(space, seed)
-        self._rest = space.points()
+        self._rest = space.gridded().points()
         self._first = [next(self._rest)]  # to refuse what has no points before anything is trained
 
     def points(self, first: int, count: int, cohort: int) -> list[Point]:

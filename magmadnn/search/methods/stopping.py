@@ -60,6 +60,7 @@ class Asha(_Rungs):
     """
 
     label = "asha"
+    least = 0  # that go on from a rung: ASHA waits for more to arrive
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class Asha(_Rungs):
         for trial in trials:
             insort(ranked, (-trial.scores[0], trial.number))
             insort(waiting, (-trial.scores[0], trial.number))
-        count, found = len(ranked) // self._eta, []
+        count, found = max(len(ranked) // self._eta, self.least), []
         while waiting and bisect_left(ranked, waiting[0]) < count:
             found.append(waiting.pop(0)[1])
         return found
@@ -115,7 +116,8 @@ class Asha(_Rungs):
     def _promoted_by_fronts(self, rung: int, trials: Sequence[Arrived]) -> list[int]:
         scores, gone = self._scores[rung], self._gone[rung]
         scores += [(trial.scores, trial.number) for trial in trials]
-        order = ranking([score for score, _ in scores])[: len(scores) // self._eta]
+        count = max(len(scores) // self._eta, self.least)
+        order = ranking([score for score, _ in scores])[:count]
         found = [scores[k][1] for k in order if scores[k][1] not in gone]
         gone.update(found)
         return found
@@ -124,7 +126,7 @@ class Asha(_Rungs):
 class Halving(Asha):
     """Successive halving: all trials are trained for few epochs, the best 1/eta of them further, and so on.
 
-    It is ASHA with all trials in one cohort. Rungs are as there.
+    It is ASHA with all trials in one cohort, but that at least one goes on. Rungs are as there.
 
     Source: Jamieson and Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
     AISTATS 2016, algorithm 1.
@@ -141,6 +143,7 @@ class Halving(Asha):
     """
 
     label = "halving"
+    least = 1
 
     def __init__(
         self,

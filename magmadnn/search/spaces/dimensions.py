@@ -90,6 +90,11 @@ class Dimension:
         return self.at((number + 0.5) / self.count)
 
     @property
+    def gridded(self) -> Dimension:
+        """What stands in a grid for it: itself, unless it has no steps of its own."""
+        return self
+
+    @property
     def ordered(self) -> bool:
         """Whether neighbouring positions have neighbouring values."""
         return True
@@ -133,6 +138,16 @@ class Range(Dimension):
             return min(max((math.log(value) - low) / (high - low), 0.0), 1.0)
         width = self.high / 2 - self.low / 2  # of the range halved: the whole one may be infinite
         return float(min(max((value / 2 - self.low / 2) / width, 0.0), 1.0))
+
+    @property
+    def gridded(self) -> Dimension:
+        """What stands in a grid for it: of logarithms the ends and the powers of ten between them."""
+        if not self.log:
+            return self
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        powers = [float(f"1e{k}") for k in range(first, last + 1)]
+        between = [power for power in powers if self.low < power < self.high]
+        return replace(choice([self.low, *between, self.high]), conditions=self.conditions)
 
     def plain(self) -> dict[str, Any]:
         """As JSON data."""

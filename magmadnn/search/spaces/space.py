@@ -53,6 +53,10 @@ class Space:
             _check_conditions(name, dimension, dimensions)
         return cls(dimensions, _ordered(dimensions))
 
+    def gridded(self) -> Space:
+        """The space of which a grid search has all points: see `Dimension.gridded`."""
+        return Space({name: one.gridded for name, one in self.dimensions.items()}, self.order)
+
     def point_at(self, positions: Sequence[float]) -> Point:
         """The point at positions in [0, 1), one for each parameter in the space's order."""
         placed = dict(zip(self.dimensions, positions, strict=True))

@@ -79,7 +79,7 @@ def folds_of(
     classes = None if stratified is False else classes_of(y)
     if classes is None and stratified:
         raise ArgumentError("search: stratified=True needs one class for each row; leave it out")
-    held = fold_rows(rows, folds, seed, repeat, classes)
+    held = fold_rows(rows, folds, seed, repeat, classes, "search")
     every = np.arange(rows)
     return [(np.setdiff1d(every, one), one) for one in held]
 

@@ -185,7 +185,12 @@ def _cell(name: str, value: float) -> str:
 
 
 def fold_rows(
-    count: int, folds: int, seed: int, repeat: int, classes: Array | None = None
+    count: int,
+    folds: int,
+    seed: int,
+    repeat: int,
+    classes: Array | None = None,
+    what: str = _WHAT,
 ) -> list[Rows]:
     """The rows of each fold, ascending; sizes differ by one at most.
 
@@ -195,13 +200,14 @@ def fold_rows(
         seed: of the order in which rows are dealt,
         repeat: and its number.
         classes: of each row; each fold gets its share of each, to one row.
+        what: asks for them, for messages.
 
     Raises:
         ArgumentError: if there are more folds than rows, or than a class has rows.
     """
     if folds > count:
         raise ArgumentError(
-            f"{_WHAT}: folds must be at most the number of rows, {count}, got {folds}"
+            f"{what}: folds must be at most the number of rows, {count}, got {folds}"
         )
     order = philox.permutation(count, seed, philox.stream_of("folds", repeat))
     if classes is not None:
@@ -209,7 +215,7 @@ def fold_rows(
         if sizes.min() < folds:
             few = int(sizes.argmin())
             raise ArgumentError(
-                f"{_WHAT}: class {quoted(names[few].item())} has {sizes[few]} rows, fewer than the {folds} "
+                f"{what}: class {quoted(names[few].item())} has {sizes[few]} rows, fewer than the {folds} "
                 f"folds; give folds={max(int(sizes.min()), 2)} or fewer, or stratified=False"
             )
         order = order[np.argsort(classes[order], kind="stable")]
