@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from magmadnn.comm.job import rank_in_job, ranks_of_job
+from magmadnn.comm.launching.launcher import MOST_RANKS, run_job
+
 from .arguments import Parser, whole
 from .console import Console
-from .runs.training_run import resume_run, start_run
+from .runs.training_run import follow, resume_run, start_run
 from .training_options import DATA, MACHINE, NETWORK, Option, add_options, presets_text
 
 _REFIT = (
@@ -20,6 +23,12 @@ _RUN: tuple[Option, ...] = (
         whole(1),
         "N",
         "steps (default: each epoch that is not short, and each minute)",
+    ),
+    (
+        "--workers",
+        whole(1, MOST_RANKS),
+        "N",
+        "processes that share each batch; the result has the same bits with 2 to 8 of them",
     ),
     ("--resume", str, "DIR", "go on with the run in DIR; nothing else is needed"),
     ("--json", str, "FILE", "write the result to FILE too"),
@@ -47,5 +56,9 @@ def run(argv: Sequence[str]) -> int:
         MagmaDNNError: whatever is wrong with arguments, data or disk.
     """
     arguments = parser().read(argv)
+    if (arguments.workers or 1) > 1 and ranks_of_job() == 1:
+        return run_job(arguments.workers, ["-m", "magmadnn", "train", *argv])
+    if rank_in_job():
+        return follow(arguments)
     say = Console(arguments.quiet)
     return start_run(arguments, say) if arguments.resume is None else resume_run(arguments, say)

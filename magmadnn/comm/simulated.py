@@ -359,6 +359,23 @@ class SimulatedCommunicator(HostCommunicator):
         """Bytes that all ranks together have sent until now."""
         return self._engine.world.bytes_sent
 
+    def wait_any(self, requests: Sequence[Request]) -> int:
+        """The number of the request that ends first, on the ranks' clocks; it has ended then."""
+        world, me = self._engine.world, self._mine()
+        runs = [request._running for request in requests if isinstance(request, _SimulatedRequest)]
+        while True:
+            ended = [run.clock for run in runs if run.ended]
+            others = [r.clock for r in world.ranks if r is not me and r.state == "ready"]
+            if ended and (not others or min(ended) <= min(others)):
+                me.clock = max(me.clock, min(ended))
+                return next(
+                    k for k, run in enumerate(runs) if run.ended and run.clock == min(ended)
+                )
+            if not others:
+                requests[0].wait()  # which says that nobody can go on
+            me.clock = max(me.clock, min(others))
+            world.yield_turn(me)
+
     def _mine(self) -> _Rank:
         return self._engine.world.ranks[self._engine._number]
 

@@ -118,6 +118,11 @@ class Settings:
         """The inputs."""
         return [entry.node for entry in self._inputs.values()]
 
+    def node(self, name: str) -> Node | None:
+        """The input of a setting; None if there is no such setting."""
+        entry = self._inputs.get(name)
+        return None if entry is None else entry.node
+
     def set(self, given: Mapping[str, Any]) -> None:
         """Use other numbers or schedules from the next step on; None goes back to the optimiser's own.
 

@@ -1,5 +1,6 @@
 """Training on many workers."""
 
+from magmadnn.parallel.asynchronous import AsyncSGD
 from magmadnn.parallel.data_parallel import DataParallel
 
-__all__ = ["DataParallel"]
+__all__ = ["AsyncSGD", "DataParallel"]

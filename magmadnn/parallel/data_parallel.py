@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from magmadnn.comm import Communicator, SerialCommunicator
+from magmadnn.comm import Communicator, world
+from magmadnn.comm.job import ranks_of_job
 from magmadnn.errors import ArgumentError, DataError
 
 from .tree import cuts
+
+if TYPE_CHECKING:
+    from .step import ParallelStep
 
 SHARDS = 8
 
@@ -26,12 +30,20 @@ class DataParallel:
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
         shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
+        computed: called with the communicator after this rank's gradients of a batch; for simulations, in
+            which arithmetic takes no time.
 
     Raises:
         ArgumentError: if shards is not at least 1.
     """
 
-    def __init__(self, communicator: Communicator | None = None, *, shards: int = SHARDS) -> None:
+    def __init__(
+        self,
+        communicator: Communicator | None = None,
+        *,
+        shards: int = SHARDS,
+        computed: Callable[[Any], None] | None = None,
+    ) -> None:
         if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
             raise ArgumentError(
                 f"DataParallel: shards must be a whole number of at least 1, got {shards!r}"
@@ -40,7 +52,7 @@ class DataParallel:
             raise ArgumentError(
                 f"DataParallel: communicator must be one of md.comm, got {type(communicator).__name__}"
             )
-        self.communicator, self.shards = communicator, shards
+        self.communicator, self.shards, self.computed = communicator, shards, computed
 
     def __repr__(self) -> str:
         return f"DataParallel(shards={self.shards})"
@@ -50,6 +62,12 @@ class DataParallel:
         if self.communicator is None:
             self.communicator = world()
         return self.communicator
+
+    def step_class(self) -> type[ParallelStep]:
+        """What computes and shares gradients."""
+        from .step import ParallelStep
+
+        return ParallelStep
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch belong to this rank."""
@@ -79,14 +97,6 @@ class DataParallel:
                     )
 
 
-def world() -> Communicator:
-    """All ranks of `magmadnn launch`; this process alone without it."""
-    from magmadnn import comm
-
-    found = getattr(comm, "world", None)
-    return SerialCommunicator() if found is None else found()
-
-
 def way_of(parallel: DataParallel | Literal[False] | None) -> DataParallel | None:
     """How `fit` trains: as it is told; with all ranks under `magmadnn launch`; else alone.
 
@@ -106,4 +116,4 @@ def way_of(parallel: DataParallel | Literal[False] | None) -> DataParallel | Non
 
 def is_launched() -> bool:
     """Whether `magmadnn launch` has started this process as one of several ranks."""
-    return False
+    return ranks_of_job() > 1

@@ -125,7 +125,8 @@ class ParallelStep(Step):
         every: batches whose gradients are averaged for one update.
 
     Attributes:
-        whole_rows: of the next batch, all shards together; set before each run.
+        whole_rows: of the next batch, all shards together.
+        states: what the graph itself updates: running statistics, counters.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class ParallelStep(Step):
         self._shared = SharedGradients(mass, every)
         self._way, self._rows = way, rows
         self._comm = way.workers()
-        self._tree = TreeSum(self._comm, way.shards)
+        self._tree = self._joined()
         self.whole_rows = 0
         self._shapes = [bind_shape(o.shape, {}) for o in outputs]
         super().__init__(
@@ -157,6 +158,17 @@ class ParallelStep(Step):
             self._shared,  # type: ignore[arg-type]  # has what is asked of an Accumulation there
         )  # fmt: skip
         self.accumulation = self._shared.groups
+
+    def _joined(self) -> TreeSum:
+        return TreeSum(self._comm, self._way.shards)
+
+    def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None) -> None:
+        """Be told of the batch that is run next: samples of all ranks, and its place in training."""
+        self.whole_rows = rows
+
+    def last_batch(self) -> tuple[int, float] | None:
+        """Samples and weight of the batch that was run; None where it is the one that was told of."""
+        return None
 
     # --- the two programs -------------------------------------------------------------------------
 
@@ -183,7 +195,7 @@ class ParallelStep(Step):
         flat = [ops.reshape(s, (_size(s.node.spec),)) for s in sums]
         small = ops.concat([head, *flat], axis=0) if flat else head
         outputs = [small, *self._shared.buckets.vectors()]
-        self._lengths = {np.dtype(np.float64): 0, **self._shared.buckets.lengths}
+        self.states = [t for t, _ in own]
         self._small_length = _size(small.node.spec)
         return Executable([o.node for o in outputs], training=True, **way)
 
@@ -210,6 +222,8 @@ class ParallelStep(Step):
             sums = self._tree.own(leaf, there)
         finally:
             self._count_on(before, 0)
+        if self._way.computed is not None:
+            self._way.computed(self._comm)
         likes = self._likes()
         small, *vectors = (
             self._tree.all_sum([one[k] for one in sums], like, there)
@@ -219,21 +233,23 @@ class ParallelStep(Step):
             raise self._told(failed[0] if failed else None)
         if guard and not np.isfinite(small).all():
             raise self._told(self._fault(own, bounds, before))
-        by_dtype = dict(zip(self._shared.buckets.lengths, vectors, strict=True))
-        fed = self._shared.buckets.feeds(by_dtype)
-        fed |= {self._shared.total: small[1], self._shared.rows: small[2]}
-        fed |= self.scalars()
-        used = set(self._update.program.placeholders)
         try:
-            with agreeing(ALONE):  # all ranks have the same numbers
-                self._update.run(
-                    {n: np.asarray(v) for n, v in fed.items() if n in used}, guard=guard
-                )
+            self._apply(small, vectors, self.scalars(), guard)
         except NumericError as error:
             raise self._told(self._fault(own, bounds, before), error) from error
         self._count_on(before, self._way.shards)
-        loss = np.asarray(small[3] / small[1] if small[1] else 0.0)
-        return [loss, *self._outputs(small)]
+        return self._outputs(small)
+
+    def _apply(
+        self, small: Array, vectors: Sequence[Array], scalars: Mapping[Node, Any], guard: bool
+    ) -> None:
+        """Update, from the sums over all shards; all ranks that do have the same numbers."""
+        by_dtype = dict(zip(self._shared.buckets.lengths, vectors, strict=True))
+        fed = self._shared.buckets.feeds(by_dtype)
+        fed |= {self._shared.total: small[1], self._shared.rows: small[2], **scalars}
+        used = set(self._update.program.placeholders)
+        with agreeing(ALONE):
+            self._update.run({n: np.asarray(v) for n, v in fed.items() if n in used}, guard=guard)
 
     def _shard(
         self, shard: int, own: Mapping[Node, Any], bounds: Sequence[int], before: Sequence[int],
@@ -267,7 +283,8 @@ class ParallelStep(Step):
             node.value.write(np.asarray(number + shards * step, node.dtype))
 
     def _outputs(self, small: Array) -> list[Array]:
-        found, at = [], _HEAD
+        """The loss and the outputs of a batch, from the sums over its shards."""
+        found, at = [np.asarray(small[3] / small[1] if small[1] else 0.0)], _HEAD
         for shape in self._shapes:
             size = int(np.prod(shape, dtype=np.int64))
             found.append(small[at : at + size].reshape(shape))

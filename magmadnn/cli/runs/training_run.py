@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +84,21 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
     run = Run(folder, settings, data, say, arguments.loader_workers or 1)
     return train(run, Training.of(settings, data))
+
+
+def follow(arguments: argparse.Namespace) -> int:
+    """Take part in a run of which rank 0 keeps the folder; what this rank would keep goes away."""
+    with tempfile.TemporaryDirectory(prefix="magmadnn-rank-") as place:
+        arguments.json, say, own = None, Console(True), Path(place) / "run"
+        if arguments.resume is None:
+            arguments.out = str(own)
+            return start_run(arguments, say)
+        own.mkdir()
+        for path in expanded(arguments.resume).iterdir():
+            if path.is_file():  # no checkpoints: rank 0 tells what is in them
+                shutil.copy(path, own)
+        arguments.resume, arguments.out = str(own), None
+        return resume_run(arguments, say)
 
 
 def _json_of(arguments: argparse.Namespace, settings: Settings) -> str | None:

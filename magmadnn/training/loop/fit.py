@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -219,6 +220,8 @@ class Fit:
         else:
             with self.source.pieces(self.epoch, size, self.batch, slices) as take:
                 self._run_slices(slices, take, started)
+        if self._together is not None:
+            self._together.ends_epoch(self)
         if self.stopped is None:
             self.finish_epoch()
 
@@ -263,14 +266,18 @@ class Fit:
 
     def _run_batches(self, batches: Iterator[Batch], started: float) -> None:
         """Run batches one by one, until something asks to stop."""
+        if self._together is not None and self._together.serves(self):
+            return
         self.source.look()
         for batch in self._timed(batches):
             self._tell_place()
             if isinstance(self.step, ParallelStep):
-                self.step.whole_rows = batch.all_rows
+                self.step.next_batch(batch.all_rows, self.epoch, self.batch, self.batches)
             with numbered(self.batch, self.epoch):
                 feeds = feeds_for(self.model, self.objective, batch)
                 loss, *sums = self.step.run(feeds, guard=True)
+            if isinstance(self.step, ParallelStep) and (done := self.step.last_batch()) is not None:
+                batch = replace(batch, whole_rows=done[0], whole_weight=done[1])
             self.totals.add(batch, loss, sums)
             self.last_loss = float(loss)
             self.batch += 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from magmadnn.data import prefetch
 from magmadnn.data.ring import Follower
-from magmadnn.errors import DataError
+from magmadnn.errors import ArgumentError, DataError
 from magmadnn.memory.room import Room
 
 from .pieces import Batch, BatchArrays, ChunkIterator, batch_of, parts_of, rows_of, told
@@ -52,6 +52,17 @@ class OwnRows:
         cut = range(start * batch_size, len(order), batch_size)
         found = map(partial(self._read, source), (order[k : k + batch_size] for k in cut))
         return found if source.in_memory else iter(prefetch(told(found, number, start)))
+
+    def one(self, number: int, batch_size: int, batch: int) -> Batch:
+        """One whole batch of an epoch, where rows can be chosen.
+
+        Raises:
+            ArgumentError: where batches come one after the other.
+        """
+        if type(self._source) is not ArraySource:
+            raise ArgumentError("fit: AsyncSGD needs x and y as arrays, without augment")
+        rows = self._source.order(number)[batch * batch_size : (batch + 1) * batch_size]
+        return batch_of(rows_of(self._source.arrays, rows))
 
     def _read(self, source: ArraySource, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Batch:
         own = batch_of(rows_of(source.arrays, rows[self._own(len(rows))]))

@@ -12,11 +12,14 @@ import numpy as np
 from magmadnn.errors import ArgumentError
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.parallel.agreement import SameDecisions
+from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.parallel.data_parallel import DataParallel
 from magmadnn.runtime.agreement import agreeing
 from magmadnn.storage.checkpoint import State
 
+from .own_rows import OwnRows
 from .resuming import saved_settings, set_only, settings_of
+from .totals import feeds_for
 
 if TYPE_CHECKING:
     from magmadnn.optim.records import Setting
@@ -85,14 +88,43 @@ class Together:
             found[name] = self._comm.broadcast(array)
         return found
 
+    def serves(self, fit: Fit) -> bool:
+        """On a worker of an asynchronous training: compute gradients to the end of the epoch."""
+        step = fit.step
+        if not isinstance(step, AsyncStep) or self.is_first:
+            return False
+        source = fit.source
+        assert isinstance(source, OwnRows)
+
+        def batch_of(epoch: int, number: int) -> Any:
+            batch = source.one(epoch, fit.current_batch_size, number)
+            return feeds_for(fit.model, fit.objective, batch), batch.weight
+
+        step.serve(batch_of)
+        return True
+
+    def ends_epoch(self, fit: Fit) -> None:
+        """At the end of an epoch's batches, all done or not: all ranks know what rank 0 knows."""
+        step = fit.step
+        if not isinstance(step, AsyncStep):
+            return
+        step.pause()
+        step.end_epoch()
+        step.share_state()
+        mine = [fit.totals.state(), fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on]
+        told: Any = self._comm.exchange(mine if self.is_first else None)[0]
+        if not self.is_first:
+            fit.totals.restore(told[0])
+            fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on = told[1:]
+
     def after(self, fit: Fit) -> None:
         """After an event: all ranks stop if one does, and have the settings of rank 0.
 
         Raises:
             ArgumentError: if a callback of rank 0 alone has set a function.
         """
-        if self._comm.size == 1:
-            return
+        if self._comm.size == 1 or (fit.batch and isinstance(fit.step, AsyncStep)):
+            return  # workers of an asynchronous training hear of it when they are paused
         settings = fit.step.overrides
         news = fit.stopped is not None or (self.is_first and settings != self._known)
         if self._agreement.all(not news, "nothing has changed"):

@@ -135,9 +135,7 @@ def _parallel_step(
             "weight "
             "for each sample, or train without parallel="
         )
-    from magmadnn.parallel.step import ParallelStep
-
-    return ParallelStep(
+    return parallel.step_class()(
         parallel, model._given, objective.loss, model.parameters(), objective.sums, mass,
         objective.rows, every=every, **how,
     )  # fmt: skip

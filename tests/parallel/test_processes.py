@@ -1,0 +1,177 @@
+"""Data parallel training on processes of MPI: a script without `parallel=`, and the bits of simulated
+ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.comm import simulate
+
+SCRIPT = """
+import os
+
+import numpy as np
+
+import magmadnn as md
+from magmadnn.storage.checkpoint import parameters_sha256
+
+
+def train(way=None):
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=(75, 6)).astype("f"), draw.integers(0, 3, 75)
+    layers = [
+        md.layers.Input((6,)), md.layers.Dense(9), md.layers.BatchNorm(), md.layers.Dropout(0.2),
+        md.layers.Dense(3),
+    ]
+    model = md.Model(layers, loss="cross_entropy", optimizer="adam")
+    kept = [md.callbacks.Checkpoint("kept", signals=False)]
+    model.fit(x, y, batch_size=16, epochs=int(os.environ.get("EPOCHS", 3)), parallel=way, callbacks=kept)
+    return parameters_sha256(model.values().items())
+
+
+if __name__ == "__main__":
+    print(f"<{train()}>")
+"""
+
+
+def launched(ranks: int, folder: Path, **environment: str) -> Any:
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "magmadnn", "launch", "-n", str(ranks), "train.py"]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=folder,
+        env=os.environ | environment,
+    )
+
+
+def expected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(SCRIPT, names)  # the script above
+    return str(simulate(1, lambda comm: names["train"](md.parallel.DataParallel(comm)))[0])
+
+
+def test_launched_processes_share_a_fit_and_resume_with_another_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mpi4py")
+    (tmp_path / "alone").mkdir()
+    sha = expected(tmp_path / "alone", monkeypatch)
+    first = launched(4, tmp_path, EPOCHS="2")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("<") == 4
+    assert sha not in first.stdout
+    assert first.stdout.count("epoch ") == 1  # rank 0 alone prints
+    then = launched(2, tmp_path)
+    assert then.returncode == 0, then.stderr
+    assert then.stdout.count(f"<{sha}>") == 2, then.stdout
+
+
+def test_a_launched_fit_may_be_alone(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    program = "from train import train; import sys; print('<' + train(False) + '>')"
+    (tmp_path / "train.py").write_text(
+        SCRIPT.replace('Checkpoint("kept"', 'Checkpoint(f"kept-{os.getpid()}"')
+    )
+    (tmp_path / "alone.py").write_text(program)
+    command = [sys.executable, "-m", "magmadnn", "launch", "-n", "2", "alone.py"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert np.unique([line for line in found.stdout.splitlines() if "<" in line]).size == 1
+
+
+def table(folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(300, 4))
+    lines = [f"{a:.4f},{b:.4f},{c:.4f},{d:.4f},{int(a > b)}" for a, b, c, d in x]
+    (folder / "table.csv").write_text("\n".join(["a,b,c,d,y", *lines]))
+
+
+def command(folder: Path, *words: str) -> Any:
+    line = [sys.executable, "-m", "magmadnn", "train", *words]
+    return subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+    )
+
+
+def test_the_command_line_trains_on_workers(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    table(tmp_path)
+    found = []
+    for workers in ("2", "3"):
+        given = (
+            "mlp",
+            "--data",
+            "table.csv",
+            "--epochs",
+            "2",
+            "--device",
+            "cpu",
+            "--out",
+            f"out{workers}",
+        )
+        job = command(tmp_path, *given, "--workers", workers, "--json", f"{workers}.json")
+        out, errors = job.communicate(timeout=90)
+        assert job.returncode == 0, errors
+        assert out.count("output in") == 1
+        found.append(json.loads((tmp_path / f"{workers}.json").read_text()))
+    one, other = found
+    assert one.keys() == other.keys()
+    assert {k for k in one if one[k] != other[k]} <= {"train_seconds", "samples_per_second"}
+
+
+@pytest.mark.long
+def test_a_killed_rank_ends_the_job_which_goes_on_with_others(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    table(tmp_path)
+    given = ("mlp", "--data", "table.csv", "--epochs", "400", "--device", "cpu")
+    often = ("--checkpoint-every", "5", "--out", "killed")
+    job = command(tmp_path, *given, *often, "--workers", "2")
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("killed/*/*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    ranks = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cwd")
+        if str(tmp_path) == _target(path) and b"child.py" in (path.parent / "cmdline").read_bytes()
+    ]
+    assert len(ranks) == 2
+    os.kill(max(ranks), signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = job.communicate(timeout=30)
+    assert time.monotonic() - killed < 5
+    assert job.returncode != 0
+    assert "rank 1" in errors or "rank 0" in errors
+    again = command(tmp_path, "--resume", "killed", "--workers", "3", "--json", "a.json")
+    assert again.communicate(timeout=200)[1] == "" or again.returncode == 0
+    whole = command(tmp_path, *given, "--out", "whole", "--workers", "4", "--json", "b.json")
+    whole.communicate(timeout=200)
+    shas = [json.loads((tmp_path / f"{n}.json").read_text())["parameters_sha256"] for n in "ab"]
+    assert shas[0] == shas[1]
+
+
+def _target(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
