@@ -7,12 +7,13 @@ program, the same on all ranks, divides by the weight of the batch and updates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import bind_shape
@@ -33,10 +34,19 @@ from .tree import TreeSum, cuts
 if TYPE_CHECKING:
     from magmadnn.optim.update import Update
 
-    from .data_parallel import DataParallel
-
 _SCALAR = Spec((), np.dtype(np.float64))
 _HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins with
+
+
+class Way(Protocol):
+    """How ranks share the work: what a step asks of `DataParallel`."""
+
+    shards: int
+    computed: Callable[[Any], None] | None
+
+    def workers(self) -> Communicator:
+        """The ranks that train."""
+        ...
 
 
 class Buckets:
@@ -131,7 +141,7 @@ class ParallelStep(Step):
 
     def __init__(
         self,
-        way: DataParallel,
+        way: Way,
         optimizer: Any,
         loss: Operation,
         parameters: Any,
