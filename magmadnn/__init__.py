@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         search,
         sklearn,
         workers,
+        workflow,
     )
     from magmadnn.tensor.files import load_csv, load_npz, save_csv, save_npz
     from magmadnn.training import (
@@ -66,7 +67,7 @@ _LATER = {
         name: name
         for name in (
             *("comm", "data", "dmath", "layers", "losses", "metrics", "models", "optim"),
-            *("parallel", "search", "sklearn", "workers"),
+            *("parallel", "search", "sklearn", "workers", "workflow"),
         )
     },
     "callbacks": "training.callbacks",
@@ -145,4 +146,5 @@ __all__ = [
     "variable",
     "with_update",
     "workers",
+    "workflow",
 ]

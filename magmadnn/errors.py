@@ -19,6 +19,7 @@ Every error is a `MagmaDNNError` and also the built-in exception that a Python u
     ├── DeviceError           (RuntimeError)  a device or memory kind that is not there
     │   └── OutOfMemoryError                  it is there, and full
     ├── CommunicationError    (RuntimeError)  workers' calls do not fit, or a worker is missing or has ended
+    ├── WorkflowError         (RuntimeError)  a module of a workflow failed, or waits for what cannot come
     └── MissingExtraError     (ImportError)   an optional library that is not installed
 
 A message is one line that names what, where, expected and got, and the way out. It may be followed by
@@ -186,6 +187,10 @@ class OutOfMemoryError(DeviceError, MemoryError):
 
 class CommunicationError(MagmaDNNError, RuntimeError):
     """Workers make calls that do not fit, or one has ended; the message names ranks and lines."""
+
+
+class WorkflowError(MagmaDNNError, RuntimeError):
+    """A module of a workflow failed, or waits for what cannot come; the message says which and where."""
 
 
 class MissingExtraError(MagmaDNNError, ImportError):

@@ -61,7 +61,7 @@ HEIGHT = {name: -row for row, names in enumerate(LAYERS.split("\n")) for name in
 # The same within a folder: its sub-folders and files, top to bottom.
 ROOMS = {
     "cli": """
-        train search evaluate predict export summary launch doctor tune
+        train search workflow evaluate predict export summary launch doctor tune
         searches
         runs report_page doctor_gpu training_options
         machine commands
@@ -116,6 +116,15 @@ ROOMS = {
         layout
         algorithms
         code
+    """,
+    "workflow": """
+        workflow
+        running
+        ranks
+        reporting
+        modules
+        tuples
+        description
     """,
     "training": """
         many

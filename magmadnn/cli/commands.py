@@ -14,6 +14,7 @@ from .console import version
 COMMANDS = {
     "train": "train a network on data",
     "search": "train for many values of the options, and find the best",
+    "workflow": "run programs by dependency inside one job of MPI",
     "evaluate": "loss and errors of a trained network on data",
     "predict": "write what a trained network predicts to a CSV file",
     "export": "write a trained network as an object file for C and Fortran",

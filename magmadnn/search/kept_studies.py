@@ -7,11 +7,11 @@ from pathlib import Path
 from magmadnn.calls import checked_call
 from magmadnn.errors import CheckpointError, shown
 from magmadnn.storage.disk import as_path
+from magmadnn.storage.event_log import without_collecting
 
 from .judging import Judge
 from .study import Study
 from .study_folder import STUDY, read_study
-from .study_log import without_collecting
 from .study_plan import Ends, Plan
 from .trials.records import trials_of
 

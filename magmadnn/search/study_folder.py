@@ -11,16 +11,16 @@ from typing import Any
 from magmadnn.errors import ArgumentError, CheckpointError, FileError, quoted, shown
 from magmadnn.storage.disk import as_path, is_there, worded
 from magmadnn.storage.durable import read_file, write_file
+from magmadnn.storage.event_log import EventLog, read_log, without_collecting
 from magmadnn.storage.holding import Holding
 from magmadnn.storage.plain_json import JSON_BYTES, seal, unseal
 from magmadnn.storage.plain_schema import Anything, Fields, Table, check
+from magmadnn.storage.processes.lifetimes import wait_for_dead
 from magmadnn.storage.run_folder import RUN
 
 from .spaces.dimensions import as_tuples
 from .spaces.space import Point
-from .study_log import StudyLog, read_log, without_collecting
 from .trials.records import Job, Outcome, plain_result, result_of_plain
-from .workers.lifetimes import wait_for_dead
 
 STUDY, LOG = "study.json", "trials.log"
 _FORMAT, _VERSION = "magmadnn-study", 1
@@ -93,7 +93,7 @@ class StudyFolder:
             write_file(document, data)
         else:
             data = _same(self.path, identity, resume)
-        self._log = StudyLog(self.path / LOG, log_begin(data))
+        self._log = EventLog(self.path / LOG, log_begin(data))
         self.logged = _logged(self._log.records, self.path / LOG)
         self._log.records = []
         if dict(ends) != self.logged.ends:

@@ -25,8 +25,8 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.search.study_folder import StudyFolder, log_begin, read_study
-from magmadnn.search.study_log import StudyLog, read_log
 from magmadnn.search.trials.training import Task
+from magmadnn.storage.event_log import EventLog, read_log
 from magmadnn.storage.holding import Holding
 from tests.mistakes import error_of
 from tests.search.problems import GRID, SPACE, S, build, table, untimed
@@ -576,7 +576,7 @@ def test_a_log_that_somebody_made_up_is_an_error_of_ours(tmp_path: Path) -> None
         else:
             record[name] = drawn.choice(JUNK)
         (out / "trials.log").unlink()
-        log = StudyLog(out / "trials.log", begin)
+        log = EventLog(out / "trials.log", begin)
         log.add(changed)
         log.close()
         try:

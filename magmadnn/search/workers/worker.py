@@ -13,8 +13,7 @@ from pathlib import Path
 
 from magmadnn.runtime.threads import set_threads
 from magmadnn.search.trials.training import Task
-
-from .lifetimes import die_with, mark_alive
+from magmadnn.storage.processes.lifetimes import die_with, mark_alive
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""The log of a study: one line for each result, added at the end, checked, and on the disk before it counts.
+"""A log of events: one line for each, added at the end, checked, and on the disk before it counts.
+
+Studies keep their results in one, workflows what became of their modules.
 
 A line is 16 hexadecimal digits, a space, and JSON. The digits are a hash of the line before and of the
 JSON, so that a line that was changed, left out or moved is found. A last line that is not whole was being
@@ -24,12 +26,12 @@ _DIGITS = 16
 _PIECE = 1 << 26
 
 
-class StudyLog:
+class EventLog:
     """A log that is open for adding; there is one at a time, whose folder is held.
 
     Args:
         path: of the file; it is made if it is missing.
-        begin: text that the first line's hash begins with: what the study is.
+        begin: text that the first line's hash begins with: what the log is of.
 
     Attributes:
         records: all that was there when it was opened, in order.
@@ -140,7 +142,7 @@ def _record(text: bytes, path: Path, number: int) -> dict[str, Any]:
             f"{shown(path)}: line {number} is no JSON; not a log of magmadnn's"
         ) from error
     if not isinstance(record, dict):
-        raise CheckpointError(f"{shown(path)}: line {number} is no record of a study")
+        raise CheckpointError(f"{shown(path)}: line {number} is no record")
     return record
 
 

@@ -1,0 +1,1 @@
+"""Processes that write to a folder: how long they live."""

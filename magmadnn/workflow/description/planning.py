@@ -1,0 +1,136 @@
+"""When modules are expected to run, from the times that the file or earlier runs give."""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .dependencies import ranks_needed, steps_of
+from .reading import Description
+
+_UNTIL = 1  # iterations that are planned of a group whose end is not known
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that is expected.
+
+    Attributes:
+        key: its name.
+        module: of it.
+        begin: seconds from the workflow's beginning.
+        end: likewise.
+        ranks: how many it takes.
+    """
+
+    key: str
+    module: str
+    begin: float
+    end: float
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is expected of a workflow.
+
+    Attributes:
+        runs: in the order in which they begin.
+        ranks: for modules.
+        job: ranks of the whole job.
+    """
+
+    runs: Sequence[Planned]
+    ranks: int
+    job: int
+
+    @property
+    def seconds(self) -> float:
+        """When the last one ends."""
+        return max((run.end for run in self.runs), default=0.0)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the ranks' time in which they have nothing to do."""
+        busy = sum((run.end - run.begin) * run.ranks for run in self.runs)
+        whole = self.seconds * self.ranks
+        return 1 - busy / whole if whole else 0.0
+
+    def __str__(self) -> str:
+        """A table."""
+        rows = [f"{r.begin:10.2f} {r.end:10.2f} {r.ranks:6}  {r.key}" for r in self.runs]
+        head = f"{'begins':>10} {'ends':>10} {'ranks':>6}  module run"
+        end = (
+            f"{self.seconds:.2f} s on {self.ranks} ranks for modules (mpiexec -n {self.job}), "
+            f"{100 * self.idle_share:.0f} % of their time idle"
+        )
+        return "\n".join([head, *rows, end])
+
+
+def plan_of(
+    description: Description, job: int | None = None, earlier: Mapping[str, float] | None = None
+) -> Plan:
+    """The expected course of a workflow.
+
+    Args:
+        description: the workflow.
+        job: ranks of the job; None: as many as it needs.
+        earlier: seconds that modules took before, by name; else the file's `seconds`, else 1.
+    """
+    servers = description.model.tuple_space.servers
+    ranks = ranks_needed(description) if job is None else job - 1 - servers
+    seconds = {m.name: m.seconds or 1.0 for m in description.model.modules} | dict(earlier or {})
+    free, now, found = ranks, 0.0, list[Planned]()
+    steps = {s.name: s for s in steps_of(description)}
+    iteration = dict.fromkeys(steps, 0)
+    ends: list[tuple[float, int, str, str, int]] = []  # end, order, step, module, ranks
+    left: dict[tuple[str, str], int] = {}
+    begun: dict[str, set[str]] = defaultdict(set)
+    done: set[str] = set()
+    order = 0
+    while len(done) < len(steps):
+        for name, step in steps.items():
+            if name in done or any(p not in done for p in step.after):
+                continue
+            gang = [
+                m
+                for m in step.modules
+                if m not in begun[name]
+                and all(left.get((name, p), 1) == 0 for p in step.inner.get(m, ()))
+            ]
+            need = sum(description.module(m).ranks * description.module(m).copies for m in gang)
+            if not gang or need > free:
+                continue
+            for m in gang:
+                module = description.module(m)
+                begun[name].add(m)
+                left[name, m] = module.copies
+                for copy in range(module.copies):
+                    own = f"{m}.{copy}"
+                    key = f"{name}.{iteration[name]}/{own}" if step.is_group else own
+                    found.append(Planned(key, m, now, now + seconds[m], module.ranks))
+                    heapq.heappush(ends, (now + seconds[m], order, name, m, module.ranks))
+                    order += 1
+                    free -= module.ranks
+        if not ends:
+            break
+        now, _, name, m, held = heapq.heappop(ends)
+        free += held
+        left[name, m] -= 1
+        step = steps[name]
+        if len(begun[name]) == len(step.modules) and all(left[name, x] == 0 for x in step.modules):
+            iteration[name] += 1
+            begun[name].clear()
+            for x in step.modules:
+                left.pop((name, x))
+            if iteration[name] >= (step.iterations if step.iterations else _UNTIL):
+                done.add(name)
+    return Plan(found, ranks, ranks + 1 + servers)
+
+
+def typical_seconds(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median of the times of each module."""
+    return {name: statistics.median(values) for name, values in times.items() if values}

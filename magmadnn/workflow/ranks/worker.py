@@ -1,0 +1,267 @@
+"""A rank that runs modules: it waits for orders of the executive, and tells how runs ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from magmadnn.errors import WorkflowError
+from magmadnn.workflow.description.checking import program_of
+from magmadnn.workflow.description.reading import Description
+from magmadnn.workflow.modules.commands import run_command
+from magmadnn.workflow.modules.context import Context
+from magmadnn.workflow.modules.direct import Direct, Place
+from magmadnn.workflow.modules.functions import function_of
+from magmadnn.workflow.modules.libraries import run_library
+from magmadnn.workflow.tuples.client import TupleClient
+from magmadnn.workflow.tuples.mail import Mail, Pause
+
+from .watching import Watch
+
+INTERRUPT = signal.SIGUSR2
+
+
+class Interrupted(BaseException):
+    """The executive ends this run, or its time is over."""
+
+
+class Worker:
+    """A rank for modules.
+
+    Args:
+        world: communicator of all ranks.
+        control: mail from and to the executive.
+        direct: mail between modules.
+        tuples: the tuple space.
+        description: the workflow.
+        folder: of its run.
+    """
+
+    def __init__(
+        self,
+        world: Any,
+        control: Mail,
+        direct: Mail,
+        tuples: TupleClient,
+        description: Description,
+        folder: Path,
+    ) -> None:
+        self._world, self._control, self._direct = world, control, direct
+        self._tuples, self._description, self._folder = tuples, description, folder
+        self._watch = Watch(folder, int(world.Get_rank()))
+        self._active, self._why = False, ""
+        self._orders: list[dict[str, Any]] = []
+        signal.signal(INTERRUPT, self._interrupted)
+        signal.signal(signal.SIGALRM, self._interrupted)
+
+    def work(self) -> None:
+        """Obey until the executive ends the job."""
+        pause = Pause()
+        while True:
+            order = self._next_order()
+            if order is None:
+                self._tuples.flush()
+                pause()
+                continue
+            pause.reset()
+            if order["op"] == "quit":
+                return
+            if order["op"] == "start":
+                self._control.send_json(self._run(order), 0)
+
+    def _next_order(self) -> dict[str, Any] | None:
+        found = self._control.receive_json()
+        return None if found is None else found[1]
+
+    # --- one run -------------------------------------------------------------------------------------
+
+    def _run(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Run a module; what the executive is told."""
+        number, key = order["run"], order["key"]
+        module = self._description.module(order["module"])
+        self._tuples.begin(number, module.on_failure == "retry")
+        self._watch.set(key)
+        group = self._world.group.Incl(order["ranks"])
+        comm = self._world.Create_group(group, number % 30_000)
+        group.Free()
+        begun, reason = time.monotonic(), ""
+        folder = Path(order["folder"])
+        try:
+            with _printing_to(folder / f"rank-{comm.Get_rank()}.log") as log:
+                reason = self._guarded(order, module, comm, folder, log)
+        except OSError as error:
+            reason = f"cannot write the log of {key}: {error}"
+        finally:
+            self._watch.set("")
+        if not reason:
+            comm.Free()
+        self._tuples.flush()
+        tuples = self._tuples
+        return {
+            "op": "ended",
+            "run": number,
+            "reason": reason,
+            "seconds": time.monotonic() - begun,
+            "waited": round(tuples.waited, 6),
+            "moved": tuples.moved,
+            "puts": tuples.puts,
+            "took": {str(k): v for k, v in tuples.took.items()},
+        }
+
+    def _guarded(
+        self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any
+    ) -> str:
+        """Run what the module is; why it failed, or an empty text."""
+        try:
+            self._active, self._why = True, ""
+            if module.time_limit is not None:
+                self._why = f"took longer than its time limit of {module.time_limit:g} seconds"
+                signal.setitimer(signal.ITIMER_REAL, module.time_limit)
+            try:
+                self._call(order, module, comm, folder, log)
+            finally:
+                self._active = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Interrupted as error:
+            return str(error) or "was ended"
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                return ""
+            return _reason(error)
+        return ""
+
+    def _call(self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any) -> None:
+        context = self._context(order, module, comm, folder)
+        if order.get("cores") and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, order["cores"])
+        if module.gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
+        if module.command is not None:
+            self._command(module, context, log)
+        elif module.library is not None:
+            path = self._description.base / module.library
+            run_library(path, module.symbol, context)
+        else:
+            given = self._description.callables.get(module.name)
+            function = given or function_of(module.function, self._description.base)
+            function(context)
+
+    def _context(self, order: dict[str, Any], module: Any, comm: Any, folder: Path) -> Context:
+        rank = int(comm.Get_rank())
+        own = (module.name, order["copy"], rank)
+        places = {"copy": order["copy"], "iteration": order["iteration"], "rank": rank}
+        names = {**{k: str(v) for k, v in places.items()}, "folder": str(folder)}
+        return Context(
+            comm,
+            module.name,
+            order["copy"],
+            module.copies,
+            order["iteration"],
+            order["attempt"],
+            [filled(one, names) for one in module.args],
+            folder,
+            self._description.base,
+            module.threads,
+            order["gpus"][rank] if order["gpus"] else (),
+            self._tuples,
+            Direct(self._direct, order["run"], own, self._find, self._tell),
+        )
+
+    def _command(self, module: Any, context: Context, log: Any) -> None:
+        names = {
+            "copy": str(context.copy),
+            "iteration": str(context.iteration),
+            "rank": str(context.rank),
+            "folder": str(context.folder),
+            "base": str(context.base),
+        }
+        program, *rest = [filled(one, names) for one in module.command]
+        found = program_of(program, context.base)
+        if found is None:
+            raise WorkflowError(f"command {program!r} is not there or may not be run")
+        folder = context.base / module.directory if module.directory else context.folder
+        environment = {k: filled(v, names) for k, v in module.environment.items()}
+        environment |= {"OMP_NUM_THREADS": str(module.threads)}
+        environment |= {f"MAGMADNN_{k.upper()}": v for k, v in names.items()}
+        if module.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
+        key = self._watch.run
+        run_command(
+            [found, *rest, *context.args],
+            folder,
+            environment,
+            log,
+            self._tuples,
+            lambda group: self._watch.set(key, group),
+        )
+
+    # --- orders while a module runs ------------------------------------------------------------------
+
+    def _find(self, module: str, copy: int) -> Place:
+        """Where a module's copy runs."""
+        self._control.send_json({"op": "where", "module": module, "copy": copy}, 0)
+        pause = Pause()
+        while True:
+            order = self._next_order()
+            if order is None:
+                pause()
+            elif order["op"] == "placed":
+                return order["run"], order["ranks"]
+            elif order["op"] == "fail":
+                raise WorkflowError(order["text"])
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        self._control.send_json(record, 0)
+
+    def _interrupted(self, number: int, frame: Any) -> None:
+        if self._active:
+            self._active = False
+            limit = number == signal.SIGALRM
+            raise Interrupted(self._why if limit else "was ended by the executive")
+
+
+def filled(text: str, names: dict[str, str]) -> str:
+    """A text with `{copy}` and the like replaced; other braces stay."""
+    for name, value in names.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def _reason(error: BaseException) -> str:
+    """An exception in one line, with the user's line that it came from; the rest goes to the run's log."""
+    frames = traceback.extract_tb(error.__traceback__)
+    home = str(Path(__file__).parents[1])
+    own = [f for f in frames if not f.filename.startswith(home)]
+    if not own:
+        return str(error).splitlines()[0] if str(error) else type(error).__name__
+    traceback.print_exception(error)
+    first = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{first} ({own[-1].filename}:{own[-1].lineno})"
+
+
+@contextlib.contextmanager
+def _printing_to(path: Path) -> Iterator[Any]:
+    """What this process prints goes to a file, also what C and Fortran print."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = os.dup(1), os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        yield log
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(before[0], 1)
+        os.dup2(before[1], 2)
+        for descriptor in (*before, log):
+            os.close(descriptor)

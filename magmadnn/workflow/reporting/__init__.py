@@ -1,0 +1,1 @@
+"""What became of a workflow, as a table and as a page."""

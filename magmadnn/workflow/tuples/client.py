@@ -1,0 +1,302 @@
+"""The tuple space as a process sees it: put, get, and both for data that is spread over all servers."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, DataError, WorkflowError, quoted
+
+from . import messages as m
+from .mail import Mail, Pause
+from .payload import array_of, pack, unpack
+from .segments import Mappings, can_share
+
+_HOME = str(Path(__file__).parents[1])
+_SHARED = 1
+_LONGEST = 1000  # bytes of a tag
+
+
+class TupleClient:
+    """A process's way to the tuple servers.
+
+    Args:
+        mail: to the servers.
+        servers: their ranks.
+        near: those whose memory this process can share.
+        copies: of each part of what is spread.
+
+    Attributes:
+        run: number of the module run for which it works.
+        keeps: whether what is taken is kept until the run has ended well.
+        puts: tuples that the run has put.
+        took: how many tuples the run has taken, by the run that had put them.
+        moved: bytes that the run has put and got.
+    """
+
+    def __init__(
+        self, mail: Mail, servers: Sequence[int], near: Sequence[int], copies: int = 1
+    ) -> None:
+        self.run, self.keeps, self.where = 0, False, ""
+        self.puts, self.moved, self.waited = 0, 0, 0.0
+        self.took: dict[int, int] = {}
+        self._mail, self._servers, self._copies = mail, list(servers), copies
+        self._near = set(near) if can_share() else set()
+        self._requests = itertools.count(1)
+        self._answers: dict[int, m.Message] = {}
+        self._maps = Mappings()
+        self._freed: deque[tuple[int, str]] = deque()
+
+    def begin(self, run: int, keeps: bool) -> None:
+        """Work for another run."""
+        self.run, self.keeps = run, keeps
+        self.puts, self.moved, self.waited = 0, 0, 0.0
+        self.took = {}
+
+    # --- one server ----------------------------------------------------------------------------------
+
+    def put(self, tag: str, value: Any) -> None:
+        """Put a value; returns once it is copied."""
+        words, data = pack(value)
+        self.put_raw(tag, words, data)
+
+    def put_raw(self, tag: str, words: bytes, data: Any) -> None:
+        """Put what `pack` has made."""
+        self._place(self._server(tag), tag, words, data)
+
+    def _place(self, server: int, tag: str, words: bytes, data: Any) -> None:
+        if self._freed:
+            self.flush()
+        size = len(data)
+        self.puts += 1
+        self.moved += size
+        if size > m.SMALL and server in self._near:
+            request = next(self._requests)
+            about = str(size).encode()
+            self._mail.send(
+                m.packed(m.ALLOCATE, request=request, tag=tag, words=about, run=self.run), server
+            )
+            answer = self._wait(request, None)
+            if answer.operation == m.SEGMENT:
+                name = bytes(answer.data).decode()
+                view = np.frombuffer(self._maps.view(name, size), np.uint8)
+                view[:] = np.frombuffer(data, np.uint8)
+                told = f"{name}|{size}".encode()
+                self._mail.send(
+                    m.packed(m.PLACED, run=self.run, tag=tag, words=words, data=told), server
+                )
+                return
+        self._mail.send(m.packed(m.PUT, run=self.run, tag=tag, words=words, data=data), server)
+
+    def get(
+        self,
+        tag: str,
+        *,
+        wait: bool = True,
+        take: bool = True,
+        dtype: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """The first value of a tag; None where there is none and `wait` is false."""
+        request = self.ask(tag, wait=wait, take=take)
+        found = self._value(self._wait(request, timeout, tag), take)
+        return None if found is None else array_of(tag, found[1], dtype)
+
+    def get_any(self, pattern: str, *, wait: bool = True, take: bool = True) -> Any:
+        """Tag and value of the first tuple that meets a pattern; None where there is none."""
+        if len(self._servers) == 1:
+            request = self.ask(pattern, wait=wait, take=take, pattern=True)
+            return self._value(self._wait(request, None), take)
+        pause = Pause()
+        while True:
+            for server in self._servers:
+                request = self.ask(pattern, wait=False, take=take, pattern=True, server=server)
+                if (found := self._value(self._wait(request, None), take)) is not None:
+                    return found
+            if not wait:
+                return None
+            pause()
+
+    def ask(
+        self,
+        tag: str,
+        *,
+        wait: bool,
+        take: bool,
+        pattern: bool = False,
+        server: int | None = None,
+    ) -> int:
+        """Ask for a tuple; the number of the request, for `answer`."""
+        if self._freed:
+            self.flush()
+        flags = (m.TAKE if take else 0) | (m.WAIT if wait else 0) | (m.PATTERN if pattern else 0)
+        flags |= m.KEEP if self.keeps and take else 0
+        request = next(self._requests)
+        where = (self.where or line_of_caller()).encode()
+        self._mail.send(
+            m.packed(m.GET, flags=flags, request=request, run=self.run, tag=tag, words=where),
+            self._server(tag) if server is None else server,
+        )
+        return request
+
+    def answer(self, request: int) -> tuple[bytes, bytes] | None:
+        """Words and data that answer a request, once they are there.
+
+        Raises:
+            WorkflowError: it will not be answered.
+        """
+        self._look()
+        if request not in self._answers:
+            return None
+        answer = self._answers.pop(request)
+        if answer.operation == m.NOTHING:
+            return b"", b""
+        return answer.words, bytes(self._data(answer, True))
+
+    def _server(self, tag: str) -> int:
+        if not isinstance(tag, str) or not tag or len(tag.encode()) > _LONGEST:
+            raise ArgumentError(f"tag must be a text of 1 to {_LONGEST} bytes, got {quoted(tag)}")
+        return self._servers[crc32(tag.encode()) % len(self._servers)]
+
+    def _look(self) -> bool:
+        found = self._mail.receive()
+        if found is None:
+            return False
+        message = m.unpacked(found[1])
+        if message.operation == m.ERROR:
+            self._answers[message.request] = message
+        else:
+            self._answers[message.request] = message
+        return True
+
+    def _wait(self, request: int, timeout: float | None, tag: str = "") -> m.Message:
+        begun, pause = time.monotonic(), Pause()
+        while request not in self._answers:
+            if not self._look():
+                pause()
+                if timeout is not None and time.monotonic() - begun > timeout:
+                    raise WorkflowError(
+                        f"get: tag {tag!r}: nothing was put within {timeout:g} seconds"
+                    )
+        self.waited += time.monotonic() - begun
+        answer = self._answers.pop(request)
+        if answer.operation == m.ERROR:
+            raise WorkflowError(answer.words.decode())
+        return answer
+
+    def _value(self, answer: m.Message, take: bool) -> tuple[str, Any] | None:
+        if answer.operation == m.NOTHING:
+            return None
+        return answer.tag, unpack(answer.words, self._data(answer, take))
+
+    def _data(self, answer: m.Message, take: bool) -> Any:
+        """The data of an answer: in memory of its own, or in a segment that only this process sees."""
+        if answer.operation == m.ERROR:
+            raise WorkflowError(answer.words.decode())
+        if take:
+            self.took[answer.run] = self.took.get(answer.run, 0) + 1
+        if answer.operation == m.VALUE:
+            self.moved += len(answer.data)
+            return bytearray(answer.data)
+        name, _, size = bytes(answer.data).decode().partition("|")
+        self.moved += int(size)
+        view = self._maps.view(name, int(size))
+        server = self._owner(name)
+        if answer.flags & _SHARED or not take:
+            copy = bytearray(view)
+            self._freed.append((server, name))
+            self.flush()
+            return copy
+        block = (ctypes.c_char * int(size)).from_buffer(view)
+        weakref.finalize(block, self._freed.append, (server, name))
+        return block
+
+    def _owner(self, name: str) -> int:
+        """The server that has made a segment: `...-s<number>-<count>`."""
+        return self._servers[int(name.rsplit("-", 2)[1][1:])]
+
+    def flush(self) -> None:
+        """Give segments back that nothing lies in any more."""
+        while self._freed:
+            server, name = self._freed.popleft()
+            self._mail.send(m.packed(m.FREE, tag=name), server)
+
+    # --- all servers ---------------------------------------------------------------------------------
+
+    def dist_put(self, tag: str, value: Any) -> None:
+        """Spread a value over all servers in equal parts, each of which so many copies of it hold."""
+        words, data = pack(value)
+        self._server(tag)
+        servers, size = len(self._servers), len(data)
+        share = -(-size // servers)
+        share = -(-share // 64) * 64
+        key = f"{self._mail.comm.Get_rank()}.{next(self._requests)}"
+        parts = [(k * share, min(size, (k + 1) * share)) for k in range(servers)]
+        parts = [(begin, end) for begin, end in parts if begin < end]
+        for k, (begin, end) in enumerate(parts):
+            for copy in range(self._copies):
+                server = self._servers[(k + copy) % servers]
+                self._place(server, _part(key, k, copy), b"", data[begin:end])
+        about = {"words": words.decode(), "key": key, "parts": parts, "copies": self._copies}
+        self._place(self._servers[0], f"\0{tag}", b"j", json.dumps(about).encode())
+
+    def dist_get(self, tag: str, *, dtype: Any = None) -> Any:
+        """What was spread under a tag, put together again; waits for it."""
+        self._server(tag)
+        request = self.ask(f"\0{tag}", wait=True, take=True, server=self._servers[0])
+        found = self._value(self._wait(request, None), True)
+        assert found is not None
+        about = found[1]
+        parts, key, servers = about["parts"], about["key"], len(self._servers)
+        whole = np.empty(parts[-1][1] if parts else 0, np.uint8)
+        asked = [
+            [
+                self.ask(
+                    _part(key, k, copy),
+                    wait=False,
+                    take=True,
+                    server=self._servers[(k + copy) % servers],
+                )
+                for copy in range(about["copies"])
+            ]
+            for k in range(len(parts))
+        ]
+        for k, (begin, end) in enumerate(parts):
+            there = False
+            for request in asked[k]:
+                answer = self._wait(request, None)
+                if answer.operation == m.NOTHING:
+                    continue
+                data = np.frombuffer(self._data(answer, True), np.uint8)
+                if not there:
+                    whole[begin:end] = data
+                there = True
+            if not there:
+                raise DataError(
+                    f"dist_get: tag {tag!r}: part {k} of {len(parts)} is lost with all its {about['copies']} "
+                    "copies; give tuple_space more copies"
+                )
+        return array_of(tag, unpack(about["words"].encode(), whole.data), dtype)
+
+
+def _part(key: str, number: int, copy: int) -> str:
+    return f"\0part/{key}/{number}/{copy}"
+
+
+def line_of_caller() -> str:
+    """File and line of the user's code that has called."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HOME):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,107 @@
+"""What may be put: arrays, bytes and JSON values, as raw buffers with a few words about them; no pickle."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import DataError, DTypeError, quoted
+
+Packed = tuple[bytes, Any]
+"""Words about the data, and the data as something with a buffer."""
+
+
+def pack(value: Any) -> Packed:
+    """A value as words and buffer; the buffer is the value's own memory where it can be.
+
+    Arrays are NumPy's, CuPy's (copied to the host) or what NumPy reads by `__array__`, of numbers, booleans,
+    fixed texts or records.
+
+    Raises:
+        DTypeError: it is something else, or an array of Python objects.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return b"b", memoryview(value).cast("B")
+    kind = "a"
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
+        value, kind = value.get(), "c"
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise DTypeError(
+                f"put: arrays of Python objects cannot be put, got dtype {array.dtype}; give "
+                "numbers, bytes or JSON values"
+            )
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        named = array.dtype.isbuiltin != 1 or array.dtype.names
+        dtype = array.dtype.name if named and not array.dtype.names else array.dtype.str
+        if array.dtype.names:
+            dtype = json.dumps(np.lib.format.dtype_to_descr(array.dtype))
+        if array.dtype.kind in "SUmM":
+            dtype = array.dtype.str
+        shape = ",".join(map(str, array.shape))
+        return f"{kind}{shape}|{dtype}".encode(), array.reshape(-1).view(np.uint8).data
+    try:
+        text = json.dumps(value, allow_nan=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DTypeError(
+            f"put: a {type(value).__name__} cannot be put: {error}; give an array, bytes or JSON values"
+        ) from error
+    return b"j", memoryview(text.encode())
+
+
+def unpack(words: bytes, data: Any) -> Any:
+    """The value; an array lies in `data`, which must be writable for the array to be.
+
+    Raises:
+        DataError: it is nothing that `pack` made.
+    """
+    try:
+        kind, text = words[:1], words[1:].decode()
+        if kind == b"b":
+            return bytes(data)
+        if kind == b"j":
+            return json.loads(bytes(data))
+        if kind not in (b"a", b"c"):
+            raise ValueError("unknown kind")
+        shape, _, dtype = text.partition("|")
+        sizes = tuple(int(part) for part in shape.split(",") if part)
+        array = np.frombuffer(data, dtype=_dtype(dtype)).reshape(sizes)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"get: what arrived is no tuple: {quoted(words)}: {error}") from error
+    return _on_gpu(array) if kind == b"c" else array
+
+
+def array_of(tag: str, value: Any, dtype: Any) -> Any:
+    """The value if it is an array of a dtype, where one is asked for.
+
+    Raises:
+        DTypeError: it is of another.
+    """
+    if dtype is not None and getattr(value, "dtype", None) != np.dtype(dtype):
+        got = getattr(value, "dtype", type(value).__name__)
+        raise DTypeError(f"get: tag {tag!r}: expected an array of {np.dtype(dtype)}, got {got}")
+    return value
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    if text.startswith("["):
+        named: np.dtype[Any] = np.dtype([tuple(field) for field in json.loads(text)])
+        return named
+    try:
+        return np.dtype(text)
+    except TypeError:
+        import ml_dtypes  # bfloat16 and others are known by name once it is loaded
+
+        other: np.dtype[Any] = np.dtype(getattr(ml_dtypes, text))
+        return other
+
+
+def _on_gpu(array: Any) -> Any:
+    try:
+        import cupy
+    except ImportError:
+        return array
+    return cupy.asarray(array)

@@ -1,0 +1,207 @@
+"""What a tuple server answers: messages in, messages out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import messages as m
+from .segments import Segments
+from .store import Held, Store, Waiting
+
+_TOLD_AFTER = 0.05  # seconds after which the executive is told who waits
+_SHARED = 1  # flag of a SEGMENT: others see it too, so it is to be copied
+
+
+class Server:
+    """A tuple server.
+
+    Args:
+        number: among the servers.
+        memory: most bytes that it holds; None: no bound.
+        segments: shared memory; None where there is none.
+        send: sends bytes to a rank.
+        tell: tells the executive.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        memory: int | None,
+        segments: Segments | None,
+        send: Callable[[bytes, int], None],
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.store, self.ended = Store(), False
+        self._number, self._memory, self._segments = number, memory, segments
+        self._send, self._tell = send, tell
+        self._uses: dict[str, int] = {}  # by segment: who has been told of it and not freed it
+        self._stored: dict[str, Held] = {}
+        self._since: dict[tuple[int, int], float] = {}
+        self._told: set[tuple[int, int]] = set()
+
+    def handle(self, source: int, raw: Any) -> None:
+        """Answer a message."""
+        message = m.unpacked(raw)
+        operation = message.operation
+        if operation == m.PUT:
+            self._put(source, message)
+        elif operation == m.GET:
+            self._get(source, message)
+        elif operation == m.PLACED:
+            segment, _, size = bytes(message.data).decode().partition("|")
+            self._add(message, b"", segment, int(size))
+        elif operation == m.ALLOCATE:
+            self._allocate(source, message)
+        elif operation == m.FREE:
+            self._release(message.tag)
+        elif operation == m.FAIL:
+            for asker in self.store.withdraw(message.run):
+                self._answer_error(asker, message.words)
+        elif operation == m.ROLLBACK:
+            gone, answered = self.store.roll_back(message.run)
+            for held in gone:
+                self._gone(held)
+            for one in answered:
+                self._deliver(*one)
+        elif operation == m.ENDED:
+            for held in self.store.ended(message.run):
+                self._gone(held)
+        elif operation == m.LOOK:
+            maker = self._take_for_executive(message.tag)
+            self._tell({"op": "looked", "tag": message.tag, "maker": maker})
+        elif operation == m.STATISTICS:
+            made = self._segments.bytes_made if self._segments else 0
+            found = {**self.store.statistics(), "bytes_shared": made}
+            self._tell({"op": "statistics", "server": self._number, **found})
+        elif operation == m.QUIT:
+            self.ended = True
+
+    def _take_for_executive(self, tag: str) -> int | None:
+        """Take the first tuple of a tag, whatever it is; which run had put it."""
+        found = self.store.get(Waiting(0, 0, 0, m.TAKE, tag, ""))
+        if found is None:
+            return None
+        self._gone(found[0])
+        return found[0].maker
+
+    def look_round(self) -> None:
+        """Tell the executive who has waited for a while."""
+        now = time.monotonic()
+        for asker in self.store.waiting:
+            key = (asker.rank, asker.request)
+            if key not in self._told and now - self._since[key] > _TOLD_AFTER:
+                self._told.add(key)
+                self._tell(
+                    {
+                        "op": "waits",
+                        "server": self._number,
+                        "rank": asker.rank,
+                        "request": asker.request,
+                        "run": asker.run,
+                        "tag": asker.tag,
+                        "where": asker.where,
+                    }
+                )
+
+    # --- putting -------------------------------------------------------------------------------------
+
+    def _put(self, source: int, message: m.Message) -> None:
+        size = len(message.data)
+        if self._memory is not None and self._used + size > self._memory:
+            self._tell({"op": "full", "run": message.run, "text": self._full(message.tag, size)})
+            return
+        self._add(message, bytes(message.data), "", size)
+
+    def _add(self, message: m.Message, data: bytes, segment: str, size: int) -> None:
+        for one in self.store.put(message.tag, message.words, data, segment, size, message.run):
+            self._deliver(*one)
+
+    def _allocate(self, source: int, message: m.Message) -> None:
+        size = int(message.words)
+        if self._memory is not None and self.store.bytes_held + size > self._memory:
+            text = self._full(message.tag, size).encode()
+            self._send(m.packed(m.ERROR, request=message.request, words=text), source)
+            return
+        name = None if self._segments is None else self._segments.take(size, self._memory)
+        kind = m.NOTHING if name is None else m.SEGMENT
+        self._send(m.packed(kind, request=message.request, data=(name or "").encode()), source)
+
+    @property
+    def _used(self) -> int:
+        return self.store.bytes_held
+
+    def _full(self, tag: str, size: int) -> str:
+        return (
+            f"put: tag {tag!r}: tuple server {self._number} is full: it holds {self.store.bytes_held} of "
+            f"{self._memory} bytes, and this has {size}; get what is there, use dist_put, or give more "
+            "servers or memory"
+        )
+
+    # --- getting -------------------------------------------------------------------------------------
+
+    def _get(self, source: int, message: m.Message) -> None:
+        where = message.words.decode()
+        asker = Waiting(source, message.request, message.run, message.flags, message.tag, where)
+        found = self.store.get(asker)
+        if found is not None:
+            self._deliver(asker, *found)
+        elif message.flags & m.WAIT:
+            self.store.waiting.append(asker)
+            self._since[source, message.request] = time.monotonic()
+        else:
+            self._send(m.packed(m.NOTHING, request=message.request), source)
+
+    def _deliver(self, asker: Waiting, held: Held, gone: bool) -> None:
+        self._forget(asker)
+        if not held.segment:
+            kind, flags, data = m.VALUE, 0, held.data
+        else:
+            name = held.segment
+            flags = 0 if gone and not self._uses.get(name) else _SHARED
+            self._uses[name] = self._uses.get(name, 0) + 1
+            if not gone:
+                self._stored[name] = held
+            else:
+                self._stored.pop(name, None)
+            kind, data = m.SEGMENT, f"{name}|{held.size}".encode()
+        self._send(
+            m.packed(
+                kind,
+                flags=flags,
+                request=asker.request,
+                run=held.maker,
+                tag=held.tag,
+                words=held.words,
+                data=data,
+            ),
+            asker.rank,
+        )
+
+    def _answer_error(self, asker: Waiting, text: bytes) -> None:
+        self._forget(asker)
+        self._send(m.packed(m.ERROR, request=asker.request, words=text), asker.rank)
+
+    def _forget(self, asker: Waiting) -> None:
+        key = (asker.rank, asker.request)
+        self._since.pop(key, None)
+        if key in self._told:
+            self._told.discard(key)
+            self._tell({"op": "answered", "rank": asker.rank, "request": asker.request})
+
+    def _release(self, name: str) -> None:
+        """Somebody has done with a segment."""
+        left = self._uses.get(name, 0) - 1
+        if left > 0:
+            self._uses[name] = left
+            return
+        self._uses.pop(name, None)
+        if name not in self._stored and self._segments is not None:
+            self._segments.free(name)
+
+    def _gone(self, held: Held) -> None:
+        if held.segment:
+            self._stored.pop(held.segment, None)
+            if not self._uses.get(held.segment) and self._segments is not None:
+                self._segments.free(held.segment)

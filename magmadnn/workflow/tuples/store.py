@@ -1,0 +1,178 @@
+"""What one tuple server holds, and who waits for what: no MPI here.
+
+Tuples of a tag leave in the order in which they came. Who waits longest is served first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .messages import KEEP, PATTERN, TAKE
+
+
+@dataclass(slots=True)
+class Held:
+    """A tuple on a server.
+
+    Attributes:
+        order: in which it came.
+        tag: under which.
+        words: about the data.
+        data: the data, where it is small.
+        segment: name of the shared memory that it lies in; empty where it is small.
+        size: bytes.
+        maker: number of the run that put it.
+    """
+
+    order: int
+    tag: str
+    words: bytes
+    data: bytes
+    segment: str
+    size: int
+    maker: int
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A get that has not been answered.
+
+    Attributes:
+        rank: who asks.
+        request: number of the request.
+        run: of the module run.
+        flags: of the GET.
+        tag: or pattern.
+        where: file and line of the asker.
+    """
+
+    rank: int
+    request: int
+    run: int
+    flags: int
+    tag: str
+    where: str
+
+    def meets(self, tag: str) -> bool:
+        """Whether a tag is what it waits for."""
+        return fnmatchcase(tag, self.tag) if self.flags & PATTERN else tag == self.tag
+
+
+@dataclass
+class Store:
+    """Tuples and those who wait.
+
+    Attributes:
+        waiting: gets that have not been answered, longest first.
+        bytes_held: of all tuples.
+        bytes_put: since the beginning.
+    """
+
+    waiting: list[Waiting] = field(default_factory=list)
+    bytes_held: int = 0
+    bytes_put: int = 0
+    puts: int = 0
+    _queues: OrderedDict[str, deque[Held]] = field(default_factory=OrderedDict)
+    _order: int = 0
+    _kept: dict[int, list[Held]] = field(default_factory=lambda: defaultdict(list))
+
+    def put(
+        self, tag: str, words: bytes, data: bytes, segment: str, size: int, maker: int
+    ) -> Iterator[tuple[Waiting, Held, bool]]:
+        """Add a tuple; gets that it answers, each with whether the tuple is gone then."""
+        self._order += 1
+        self.puts += 1
+        self.bytes_put += size
+        held = Held(self._order, tag, words, data, segment, size, maker)
+        self._add(held)
+        if self.waiting:
+            yield from self._serve(tag)
+
+    def _add(self, held: Held, first: bool = False) -> None:
+        queue = self._queues.get(held.tag)
+        if queue is None:
+            queue = self._queues[held.tag] = deque()
+        if first:
+            queue.appendleft(held)
+        else:
+            queue.append(held)
+        self.bytes_held += held.size
+
+    def _serve(self, tag: str) -> Iterator[tuple[Waiting, Held, bool]]:
+        for asker in list(self.waiting):
+            if asker.meets(tag) and (held := self._first(tag)) is not None:
+                self.waiting.remove(asker)
+                yield asker, held, self._hand(asker, held)
+
+    def get(self, asker: Waiting) -> tuple[Held, bool] | None:
+        """The first tuple that meets a get, and whether it is gone; None where there is none."""
+        if asker.flags & PATTERN:
+            found = [q[0] for tag, q in self._queues.items() if q and asker.meets(tag)]
+            held = min(found, key=lambda one: one.order) if found else None
+        else:
+            held = self._first(asker.tag)
+        return None if held is None else (held, self._hand(asker, held))
+
+    def _first(self, tag: str) -> Held | None:
+        queue = self._queues.get(tag)
+        return queue[0] if queue else None
+
+    def _hand(self, asker: Waiting, held: Held) -> bool:
+        """Take it out where the asker takes it."""
+        if not asker.flags & TAKE:
+            return False
+        self._remove(held)
+        if asker.flags & KEEP:
+            self._kept[asker.run].append(held)
+            self.bytes_held += held.size
+            return False
+        return True
+
+    def _remove(self, held: Held) -> None:
+        queue = self._queues[held.tag]
+        queue.remove(held) if queue[0] is not held else queue.popleft()
+        if not queue:
+            del self._queues[held.tag]
+        self.bytes_held -= held.size
+
+    def ended(self, run: int) -> list[Held]:
+        """A run has ended well: what was kept for another attempt is gone."""
+        gone = self._kept.pop(run, [])
+        self.bytes_held -= sum(held.size for held in gone)
+        return gone
+
+    def roll_back(self, run: int) -> tuple[list[Held], list[tuple[Waiting, Held, bool]]]:
+        """A run is tried again: what it took is back, what it put and nobody took is gone.
+
+        Returns:
+            The tuples that are gone, and gets that those which are back answer.
+        """
+        gone = [held for queue in self._queues.values() for held in queue if held.maker == run]
+        for held in gone:
+            self._remove(held)
+        kept = self._kept.pop(run, [])
+        self.bytes_held -= sum(held.size for held in kept)
+        for held in reversed(kept):
+            self._add(held, first=True)
+        answered = [one for held in kept for one in self._serve(held.tag)]
+        return gone, answered
+
+    def withdraw(self, run: int) -> list[Waiting]:
+        """Gets of a run that will not be answered."""
+        gone = [asker for asker in self.waiting if asker.run == run]
+        self.waiting = [asker for asker in self.waiting if asker.run != run]
+        return gone
+
+    def statistics(self) -> dict[str, Any]:
+        """Figures for reports."""
+        held = sum(len(q) for q in self._queues.values())
+        return {
+            "held": held,
+            "bytes_held": self.bytes_held,
+            "puts": self.puts,
+            "bytes_put": self.bytes_put,
+        }

@@ -1,0 +1,177 @@
+"""The tuple space without MPI: payloads, order, waiting, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from magmadnn.errors import DataError, DTypeError
+from magmadnn.workflow.tuples import messages as m
+from magmadnn.workflow.tuples.payload import array_of, pack, unpack
+from magmadnn.workflow.tuples.segments import Mappings, Segments, can_share
+from magmadnn.workflow.tuples.server import Server
+
+VALUES = [
+    np.arange(7, dtype=np.int16),
+    np.array(3.5),
+    np.zeros((0, 3), np.float32),
+    np.arange(35.0).reshape(5, 7).T,
+    np.arange(5).astype(ml_dtypes.bfloat16),
+    np.array([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")]),
+    np.array(["ab", "c"]),
+    np.array([True, False]),
+    np.array([1 + 2j], np.complex64),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda one: f"{one.dtype}")
+def test_arrays_keep_bits_dtype_and_shape(value: Any) -> None:
+    words, data = pack(value)
+    found = unpack(words, bytearray(data))
+    assert found.dtype == value.dtype and found.shape == value.shape
+    assert found.tobytes() == value.tobytes() and found.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"a\0b", {"a": [1, None, "x"]}, "text", 3, None, [float("inf")]]
+)
+def test_bytes_and_json(value: Any) -> None:
+    words, data = pack(value)
+    assert unpack(words, bytes(data)) == value
+
+
+def test_what_cannot_be_put_is_refused() -> None:
+    for value in (object(), np.array([object()]), {1, 2}):
+        with pytest.raises(DTypeError, match="put: "):
+            pack(value)
+    for words in (b"p", b"a3|O", b"a3|f8", b"", b"a2|nothing"):
+        with pytest.raises((DataError, AttributeError)):
+            unpack(words, b"xx")
+    with pytest.raises(DTypeError, match=r"tag 'x': expected an array of float64, got int64"):
+        array_of("x", np.arange(3), np.float64)
+
+
+class Net:
+    """Servers' messages, kept."""
+
+    def __init__(self, memory: int | None = None, shared: bool = False) -> None:
+        self.sent: list[tuple[int, m.Message]] = []
+        self.told: list[dict[str, Any]] = []
+        segments = Segments("magmadnn-test-s0") if shared else None
+        self.segments = segments
+        send = lambda data, to: self.sent.append((to, m.unpacked(data)))  # noqa: E731  # short
+        self.server = Server(0, memory, segments, send, self.told.append)
+
+    def put(self, tag: str, data: bytes, run: int = 1) -> None:
+        self.server.handle(5, m.packed(m.PUT, run=run, tag=tag, words=b"b", data=data))
+
+    def get(
+        self, rank: int, tag: str, flags: int = m.TAKE | m.WAIT, run: int = 1, request: int = 1
+    ) -> None:
+        raw = m.packed(m.GET, flags=flags, request=request, run=run, tag=tag, words=b"f.py:3")
+        self.server.handle(rank, raw)
+
+    def answers(self) -> list[tuple[int, int, bytes]]:
+        found = [(to, one.operation, bytes(one.data)) for to, one in self.sent]
+        self.sent.clear()
+        return found
+
+
+def test_tuples_of_a_tag_leave_in_order_and_who_waits_longest_is_first() -> None:
+    net = Net()
+    net.put("a", b"1")
+    net.put("b", b"x")
+    net.put("a", b"2")
+    net.get(7, "a")
+    net.get(8, "a")
+    net.get(9, "a")
+    net.get(10, "a")
+    assert net.answers() == [(7, m.VALUE, b"1"), (8, m.VALUE, b"2")]
+    net.put("a", b"3")
+    net.put("a", b"4")
+    assert net.answers() == [(9, m.VALUE, b"3"), (10, m.VALUE, b"4")]
+
+
+def test_reads_leave_it_and_patterns_take_the_oldest() -> None:
+    net = Net()
+    net.get(3, "r/*", m.WAIT | m.PATTERN)  # a read that waits
+    net.put("r/2", b"2")
+    net.put("r/1", b"1")
+    net.get(4, "r/*", m.TAKE | m.PATTERN)
+    net.get(4, "r/*", m.TAKE | m.PATTERN)
+    net.get(4, "r/*", m.TAKE | m.PATTERN)
+    assert [a[1:] for a in net.answers()] == [
+        (m.VALUE, b"2"),
+        (m.VALUE, b"2"),
+        (m.VALUE, b"1"),
+        (m.NOTHING, b""),
+    ]
+
+
+def test_a_run_that_is_tried_again_finds_what_it_took() -> None:
+    net = Net()
+    for data in (b"1", b"2", b"3"):
+        net.put("in", data, run=1)
+    net.get(4, "in", m.TAKE | m.KEEP, run=2)
+    net.get(4, "in", m.TAKE | m.KEEP, run=2)
+    net.put("out", b"half", run=2)
+    net.server.handle(0, m.packed(m.ROLLBACK, run=2))
+    net.answers()
+    for _ in range(3):
+        net.get(4, "in", m.TAKE, run=3)
+    net.get(4, "out", m.TAKE, run=3)
+    assert [data for _, _, data in net.answers()] == [b"1", b"2", b"3", b""]
+    assert net.server.store.bytes_held == 0
+
+
+def test_gets_of_a_run_can_be_failed() -> None:
+    net = Net()
+    net.get(4, "never", run=2)
+    net.get(5, "never", run=3)
+    net.server.handle(0, m.packed(m.FAIL, run=2, words=b"deadlock"))
+    assert net.answers() == [(4, m.ERROR, b"")]
+    net.put("never", b"x")
+    assert net.answers() == [(5, m.VALUE, b"x")]
+
+
+def test_a_full_server_refuses() -> None:
+    net = Net(memory=100)
+    net.put("a", bytes(90))
+    net.put("a", bytes(20), run=4)
+    assert net.told[0]["op"] == "full" and net.told[0]["run"] == 4
+    assert "it holds 90 of 100 bytes, and this has 20" in net.told[0]["text"]
+    net.server.handle(4, m.packed(m.ALLOCATE, request=3, words=b"11", tag="a"))
+    assert net.answers()[0][1] == m.ERROR
+    net.get(4, "a")
+    net.put("a", bytes(20))
+    assert len(net.told) == 1
+
+
+@pytest.mark.skipif(not can_share(), reason="no /dev/shm")
+def test_shared_memory_is_handed_over_and_serves_again() -> None:
+    net = Net(shared=True)
+    assert net.segments is not None
+    try:
+        maps, size = Mappings(), 200_000
+        names = []
+        for round_ in range(3):
+            net.server.handle(4, m.packed(m.ALLOCATE, request=1, words=str(size).encode(), tag="a"))
+            name = bytes(net.sent.pop()[1].data).decode()
+            names.append(name)
+            maps.view(name, size)[:] = bytes([round_]) * size
+            net.server.handle(
+                4, m.packed(m.PLACED, tag="a", words=b"b", data=f"{name}|{size}".encode())
+            )
+            net.get(5, "a", 0)  # a reader, who copies
+            net.get(6, "a", m.TAKE)
+            flags = [one.flags for _, one in net.sent]
+            net.sent.clear()
+            assert flags == [1, 1]  # the taker has to copy as well: the reader may still look
+            for _ in range(2):
+                net.server.handle(5, m.packed(m.FREE, tag=name))
+        assert len(set(names)) == 1 and net.server.store.bytes_held == 0
+    finally:
+        net.segments.close()
