@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magmadnn.cli.arguments import Parser, whole
+from magmadnn.cli.console import Console
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.storage.places import expanded
-
-from .arguments import Parser, whole
-from .console import Console
 
 if TYPE_CHECKING:
     from magmadnn.workflow.description.history import History
