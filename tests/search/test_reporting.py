@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.search.reporting import drawing
 from magmadnn.search.spaces.space import Space
 from magmadnn.search.study import Study
 from magmadnn.search.trials.records import DONE, FAILED, STOPPED, Trial
@@ -120,3 +121,18 @@ def test_a_study_is_drawn(tmp_path: Path) -> None:
     assert error_of(lambda: study.plot(tmp_path / "study.xyz"))[0] is UnknownNameError
     empty = Study(study.space, study.objectives, study.signs, [])
     assert error_of(empty.plot)[0] is ArgumentError
+
+
+def test_all_trials_lie_within_the_picture_of_time() -> None:
+    """The best is the fastest of all: the axis reaches to the slowest all the same."""
+    pytest.importorskip("matplotlib")
+    trials = [
+        Trial(k, {"a": 0.1 * k, "kind": "x"}, DONE, (float(k),), {"seconds": 9.0 - k})
+        for k in range(8)
+    ]
+    space = Space.of({"a": S.uniform(0, 1), "kind": S.choice(["x", "y"])})
+    figure = drawing.overview(Study(space, ("value",), (1,), trials, None, "random", 1))
+    (panel,) = [p for p in figure.axes if p.get_title() == "Objective and time"]
+    low, high = panel.get_ylim()
+    assert low == 0.0
+    assert high > 9.0

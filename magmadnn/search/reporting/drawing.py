@@ -131,8 +131,9 @@ def _front(study: Findings, panel: Any) -> None:
             label="best",
         )
         panel.set_title("Objective and time")
-        panel.set_ylim(bottom=0.0)
-    panel.plot(x, y, "o", markersize=4, color=_BLUE, alpha=0.6)
+    panel.plot(x, y, "o", markersize=4, color=_BLUE, alpha=0.6, label="trial")
+    if len(study.objectives) == 1:
+        panel.set_ylim(bottom=0.0)  # last: it keeps the top as it is then
     panel.set_xlabel(names[0])
     panel.set_ylabel(names[1])
     panel.grid(alpha=0.3)

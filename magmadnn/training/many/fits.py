@@ -31,7 +31,8 @@ from .scheduler import run_all
 from .told import Told
 
 _WHAT = "fit_many"
-_KEPT = 256  # models at most, of which what is compiled stays for a further call
+_KEPT = 256  # models at most, of which what is compiled stays for a further call,
+_KEPT_ON_DEVICES = 4096  # and of those on a device, which have 0.2 MB each
 
 
 @checked_call
@@ -129,7 +130,9 @@ def fit_many(
             "batch_size": size, "epochs": own_epochs, "callbacks": own_callbacks,
         }  # fmt: skip
         make = partial(data.training, found[number], own, held, own_options)
-        members.append(Member(number, make, own_callbacks, count <= _KEPT, gpu_of(found[number])))
+        device = gpu_of(found[number])
+        keeps = count <= (_KEPT if device is None else _KEPT_ON_DEVICES)
+        members.append(Member(number, make, own_callbacks, keeps, device))
     check_memory(_WHAT, found)
     told.begin(found, members, sizes, sum(lengths))
     run_all(members, told.look)
