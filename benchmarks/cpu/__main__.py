@@ -20,6 +20,7 @@ FILES = (
     "memory_bound",
     "products",
     "convolutions",
+    "image_networks",
     "first_step",
     "peak_memory",
 )

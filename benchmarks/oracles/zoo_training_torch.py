@@ -39,8 +39,9 @@ ROWS, BATCH, STEPS = 40, 8, 100
 
 
 class LeNet5(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, size: int = 28) -> None:
         super().__init__()
+        assert size == 28
         self.conv1, self.conv2 = conv(1, 6, 5, p=2, bias=True), conv(6, 16, 5, bias=True)
         self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
@@ -51,11 +52,11 @@ class LeNet5(nn.Module):
 
 
 class CifarCNN(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, size: int = 16) -> None:
         super().__init__()
         self.conv1, self.conv2 = conv(3, 32, 3, p=1, bias=True), conv(32, 32, 3, p=1, bias=True)
         self.conv3, self.conv4 = conv(32, 64, 3, p=1, bias=True), conv(64, 64, 3, p=1, bias=True)
-        self.fc1, self.fc2 = nn.Linear(16 * 64, 256), nn.Linear(256, 10)
+        self.fc1, self.fc2 = nn.Linear((size // 4) ** 2 * 64, 256), nn.Linear(256, 10)
 
     def forward(self, x: Any) -> Any:
         x = torch.max_pool2d(torch.relu(self.conv2(torch.relu(self.conv1(x)))), 2)
