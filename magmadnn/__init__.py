@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         comm,
         data,
         dmath,
+        fft,
         layers,
         losses,
         metrics,
@@ -66,7 +67,7 @@ _LATER = {
     **{
         name: name
         for name in (
-            *("comm", "data", "dmath", "layers", "losses", "metrics", "models", "optim"),
+            *("comm", "data", "dmath", "fft", "layers", "losses", "metrics", "models", "optim"),
             *("parallel", "search", "sklearn", "workers", "workflow"),
         )
     },
@@ -117,6 +118,7 @@ __all__ = [
     "data",
     "dmath",
     "errors",
+    "fft",
     "fit_many",
     "from_dlpack",
     "grad",

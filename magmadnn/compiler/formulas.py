@@ -15,7 +15,7 @@ from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
-from magmadnn.graph.spec import as_dtype, is_floating
+from magmadnn.graph.spec import as_dtype, is_complex, is_floating
 
 from .kernels.formula import DTYPES, FLOATS, HALVES, Formula, constant, frozen
 from .promotion import Part, promoted
@@ -36,6 +36,8 @@ _CONVERSIONS = {
 def compilable(node: Node) -> bool:
     """Whether compiled code can do a node: it knows its dtypes and every primitive of its formula."""
     op = node.op
+    if any(is_complex(n.dtype) for n in (node, *node.inputs)):
+        return False
     if isinstance(op, Op) and op.kind in (OpKind.MOVEMENT, OpKind.GATHER):
         return _moves(node, op)
     if converts_half(node):

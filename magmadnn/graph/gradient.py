@@ -17,7 +17,7 @@ from magmadnn.errors import DTypeError, GraphError, ShapeError
 from .node import Node, constant, resolve_phase, scoped, topological
 from .op import NoGradient, Op, OpKind
 from .signature import shape_text
-from .spec import Spec, is_floating
+from .spec import Spec, is_complex, is_floating
 from .stable import stabilised
 
 
@@ -39,6 +39,8 @@ class Parts:
     broadcast_to: PartOp
     cast: PartOp
     copy: PartOp  # memory of its own
+    real: PartOp
+    conj: PartOp
     stack: Callable[[Sequence[Node]], Node]  # along a new first axis
     getitem: Callable[[Node, int], Node]
 
@@ -108,7 +110,7 @@ def _check(y: Node, xs: Sequence[Node], seed: Node | None) -> None:
     if not is_floating(y.dtype):
         raise DTypeError(f"grad: {y.label} is {y.dtype.name}, expected a floating-point value")
     for x in xs:
-        if not is_floating(x.dtype):
+        if not _is_differentiable(x):
             raise DTypeError(
                 f"grad: {x.label} is {x.dtype.name}, expected a floating-point value; "
                 "there is no gradient with respect to it"
@@ -148,12 +150,15 @@ def _add(found: dict[Key, Node], key: Key, part: Node) -> None:
 def _parts_for(node: Node, g: Any, needed: set[Node]) -> list[tuple[Node, Node]]:
     """What `node` sends back to each operand that needs it."""
     op = node.op
-    wanted = [i in needed and is_floating(i.dtype) for i in node.inputs]
+    wanted = [i in needed and _is_differentiable(i) for i in node.inputs]
     if not isinstance(op, Op) or not any(wanted):
         return []
     if isinstance(op.vjp, NoGradient):
         raise GraphError(f"grad: {op.name} has no gradient: {op.vjp.why}")
-    sent = op.vjp(g, node, *node.inputs, **node.attributes)
+    turned = is_complex(
+        node.dtype
+    )  # then `vjp` multiplies by derivatives, of which conjugates are wanted
+    sent = op.vjp(_parts[0].conj(g) if turned else g, node, *node.inputs, **node.attributes)
     sent = sent if isinstance(sent, tuple) else (sent,)
     if len(sent) != len(node.inputs):
         raise GraphError(
@@ -161,7 +166,7 @@ def _parts_for(node: Node, g: Any, needed: set[Node]) -> list[tuple[Node, Node]]
             "give one for each, None where there is none"
         )
     return [
-        (operand, _fit(one, operand))
+        (operand, _fit(_parts[0].conj(one) if turned and is_complex(one.dtype) else one, operand))
         for operand, part, want in zip(node.inputs, sent, wanted, strict=True)
         if want and part is not None
         for one in (part if isinstance(part, list) else [part])
@@ -181,9 +186,15 @@ def _fit(part: Node, operand: Node) -> Node:
         part = _parts[0].sum(part, axis=stretched, keepdims=inner)
     if inner and extra > 0:
         part = _parts[0].reshape(part, part.shape[extra:])
+    if is_complex(part.dtype) and not is_complex(operand.dtype):
+        part = _parts[0].real(part)
     if part.shape != operand.shape:
         part = _parts[0].broadcast_to(part, operand.shape)
     return part if part.dtype == operand.dtype else _parts[0].cast(part, operand.dtype)
+
+
+def _is_differentiable(x: Node) -> bool:
+    return is_floating(x.dtype) or is_complex(x.dtype)
 
 
 def zeros(spec: Spec) -> Node:

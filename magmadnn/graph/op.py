@@ -22,7 +22,7 @@ from .dim import dims_of
 from .library_call import LibraryCall
 from .operators import FUNCTIONS
 from .signature import Attributes, OpWords, ShapeRule
-from .spec import Spec, as_dtype, is_floating
+from .spec import Spec, as_dtype, is_complex, is_floating
 
 Array = NDArray[Any]
 _REMEMBERED = 64  # shapes and dtypes of operands, for each op
@@ -82,6 +82,18 @@ class Draw(Protocol):
 
 
 REGISTRY: dict[str, Op] = {}
+_FOR_COMPLEX: set[str] = set()
+
+
+def takes_complex(*ops: Op) -> None:
+    """Tell of ops that they take complex numbers too, and that where the result is complex `vjp` is that of a
+    function that is differentiable in them. Movements and gathers take any numbers.
+    """
+    _FOR_COMPLEX.update(op.name for op in ops)
+
+
+def _is_for_complex(op: Op) -> bool:
+    return op.kind in (OpKind.MOVEMENT, OpKind.GATHER) or op.name in _FOR_COMPLEX
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,6 +275,11 @@ class Op:
         Raises:
             ShapeError, DTypeError: if the operands do not fit.
         """
+        if any(is_complex(s.dtype) for s in specs) and not _is_for_complex(self):
+            raise DTypeError(
+                f"{self.words.name}: takes no complex numbers; give their real, imag or abs: "
+                f"{', '.join(f'{self.words.operand(k)} {s.dtype.name}' for k, s in enumerate(specs))}"
+            )
         shape = self.shapes(self.words, specs, attributes)
         return Spec(shape, self.dtypes(self.words, [s.dtype for s in specs], attributes))
 
@@ -333,7 +350,7 @@ def _frozen(value: Any) -> Any:
 
 def is_number(value: object) -> bool:
     """Whether it is a Python number, whose dtype follows its peers; NumPy's scalars have their own."""
-    return isinstance(value, (bool, int, float)) and not isinstance(value, np.generic)
+    return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
 
 
 def as_arrays(words: OpWords, operands: Sequence[Any]) -> list[Array]:
@@ -389,10 +406,12 @@ def number_dtypes(
 
 
 def weak_dtype(
-    words: OpWords, number: bool | int | float, peers: Sequence[np.dtype[Any]]
+    words: OpWords, number: bool | int | float | complex, peers: Sequence[np.dtype[Any]]
 ) -> np.dtype[Any]:
     """The dtype of a Python number beside operands of dtypes `peers` (NumPy 2's weak promotion)."""
     rank = 0 if isinstance(number, bool) else 1 if isinstance(number, int) else 2
+    if isinstance(number, complex):
+        return np.result_type(*peers, np.complex64) if peers else np.dtype(np.complex128)
     dtype: np.dtype[Any] = np.dtype(("bool", "int64", "float64")[rank])
     if peers:
         common = promote(words, peers)

@@ -12,19 +12,21 @@ from magmadnn.errors import DTypeError, UnknownNameError
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 bool".split()
 DTYPES: dict[str, np.dtype[Any]] = {**{n: np.dtype(n) for n in _NAMES}, "bfloat16": BFLOAT16}
-_KNOWN = frozenset(DTYPES.values())
+COMPLEX: dict[str, np.dtype[Any]] = {n: np.dtype(n) for n in ("complex64", "complex128")}
+_BY_NAME = {**DTYPES, **COMPLEX}
+_KNOWN = frozenset(_BY_NAME.values())
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
     """The NumPy dtype for a name or dtype, in this machine's byte order.
 
     Raises:
-        DTypeError: if it is not one of `DTYPES`; names the nearest.
+        DTypeError: if it is neither one of `DTYPES` nor complex; names the nearest.
     """
     if isinstance(dtype, np.dtype) and dtype in _KNOWN:  # most often; another byte order is not
         return dtype
-    if isinstance(dtype, str) and dtype in DTYPES:
-        return DTYPES[dtype]
+    if isinstance(dtype, str) and dtype in _BY_NAME:
+        return _BY_NAME[dtype]
     result: np.dtype[Any] | None = None
     try:
         result = None if dtype is None else np.dtype(dtype).newbyteorder("=")
@@ -33,9 +35,16 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     if result is None or result not in _KNOWN:
         name = dtype if isinstance(dtype, str) or result is None else result.name
         if result is not None and result.kind in "USOMmV":  # no number is near text, or objects
-            raise DTypeError(f"dtype {name!r} is not known: known are {', '.join(sorted(DTYPES))}")
-        raise DTypeError(str(UnknownNameError.of("dtype", name, DTYPES)))
+            raise DTypeError(
+                f"dtype {name!r} is not known: known are {', '.join(sorted(_BY_NAME))}"
+            )
+        raise DTypeError(str(UnknownNameError.of("dtype", name, _BY_NAME)))
     return result
+
+
+def is_complex(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is a complex number."""
+    return dtype.kind == "c"
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:

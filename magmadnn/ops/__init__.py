@@ -55,6 +55,7 @@ from .arithmetic import (
     where,
 )
 from .averages import mean, norm, std, var
+from .complex_numbers import angle, conj, conjugate, imag, real, real_part
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
 from .images.convolutions import convolution, convolution_transposed
@@ -99,13 +100,14 @@ from .slicing import flip, pad, split, unstack
 use(
     Parts(
         add=add, sum=sum, reshape=reshape, broadcast_to=broadcast_to, cast=cast, copy=copy, stack=stack,
-        getitem=getitem,
+        getitem=getitem, real=real_part, conj=conjugate,
     )
 )  # fmt: skip
 
 __all__ = [
     "abs",
     "add",
+    "angle",
     "arange",
     "argmax",
     "argmin",
@@ -115,6 +117,7 @@ __all__ = [
     "ceil",
     "clip",
     "concat",
+    "conj",
     "convolution",
     "convolution_transposed",
     "cos",
@@ -140,6 +143,7 @@ __all__ = [
     "getitem",
     "greater",
     "greater_equal",
+    "imag",
     "isnan",
     "leaky_relu",
     "less",
@@ -173,6 +177,7 @@ __all__ = [
     "prod",
     "random_normal",
     "random_uniform",
+    "real",
     "reciprocal",
     "relu",
     "remainder",

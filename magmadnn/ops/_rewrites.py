@@ -62,6 +62,8 @@ def holds_only(node: Node, value: Any) -> bool:
     """Whether a node is a constant whose elements all have the bits of `value` in its dtype."""
     if node.op is not CONSTANT or not node.value.size:
         return False
+    if node.dtype.kind == "c":
+        return False
     bits = np.dtype(f"u{node.dtype.itemsize}")
     expected = np.asarray(value).astype(node.dtype).view(bits)
     found = node.value.view(bits)

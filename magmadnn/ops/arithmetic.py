@@ -6,16 +6,18 @@ Names, promotion and special values are NumPy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from magmadnn.errors import DTypeError
 from magmadnn.graph import scalar as s
 from magmadnn.graph.node import CONSTANT
 from magmadnn.graph.op import Draw, Op, Sample
 from magmadnn.graph.operators import public
-from magmadnn.graph.spec import is_floating
+from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.spec import Spec, as_dtype, is_complex, is_floating
 
 from ._arguments import dtype_attribute, dtype_of
 from ._pointwise import elementwise_reference, no_flow, pointwise
@@ -96,9 +98,17 @@ negative = pointwise(
     "negative", "-x", lambda x: s.negative(x),
     vjp=lambda g, z, x: -g, reference=lambda x: 0.0 - x, rewrites=(drop_pair,),
 )  # fmt: skip
+
+
+def _direction(z: Any, x: Any) -> Any:
+    """X / |x| of complex numbers, 0 where x is 0."""
+    return x / cast(where(equal(z, 0), 1, z), x.dtype)
+
+
 abs = pointwise(
     "abs", "|x|", lambda x: s.absolute(x),
-    vjp=lambda g, z, x: g * sign(x), reference=lambda x: np.sqrt(x * x),
+    vjp=lambda g, z, x: g * (_direction(z, x) if is_complex(x.dtype) else sign(x)),
+    reference=lambda x: np.sqrt(x * x),
 )  # fmt: skip
 sign: Op = pointwise(
     "sign", "-1, 0 or 1", lambda x: s.sign(x), vjp=no_flow, reference=lambda x: x / np.abs(x),
@@ -238,16 +248,31 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     return int(limits.min), int(limits.max)
 
 
+def _cast_to(words: OpWords, specs: Sequence[Spec], dtype: Any) -> Attributes:
+    settled = dtype_attribute(words, dtype)
+    if is_complex(specs[0].dtype) and not is_complex(as_dtype(settled)):
+        raise DTypeError(
+            f"cast: x is {specs[0].dtype.name}; take its real, imag or abs for {settled}"
+        )
+    return {"dtype": settled}
+
+
+def _of_cast(g: Any, x: Any) -> Any:
+    if is_complex(g.dtype):
+        return g  # of real numbers the sweep takes the real part
+    return cast(g, x.dtype) if is_floating(x.dtype) else None
+
+
 cast: Op = pointwise(
     "cast", "x in another dtype", lambda x, dtype: s.cast(x, dtype),
-    vjp=lambda g, z, x, dtype: cast(g, x.dtype) if is_floating(x.dtype) else None,
+    vjp=lambda g, z, x, dtype: _of_cast(g, x),
     reference=lambda x, dtype: x,
     samples=lambda draw: [
         Sample((draw(5, 7),), {"dtype": dtype})
         for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "bool")
     ],
     attributes={"dtype": "float32"},
-    canonical=lambda words, specs, dtype: {"dtype": dtype_attribute(words, dtype)},
+    canonical=_cast_to,
     rewrites=(drop_unchanged, drop_round_trip),
     notes=(
         "Floats lose their fraction on the way to integers. What is out of range, and NaN, become what NumPy "

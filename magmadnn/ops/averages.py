@@ -20,7 +20,7 @@ from .arithmetic import cast, divide, square
 from .elementary import sqrt
 from .reductions import axes_of, deviations, sum, with_digits
 
-_INTEGERS = tuple(d for d in DTYPES.values() if not is_floating(d) and d != np.bool_)
+_INTEGERS = tuple(d for d in DTYPES.values() if d.kind in "iu")
 _LONG = (np.dtype(np.int64),)  # sums of others fit
 
 

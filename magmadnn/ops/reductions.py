@@ -36,7 +36,7 @@ from magmadnn.graph.signature import (
     by_signature,
     shape_text,
 )
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec, is_complex, is_floating
 from magmadnn.graph.stacking import StackedCall, along_axis
 
 from ._arguments import dtype_of, words_of
@@ -155,6 +155,8 @@ def _reduced_nodes(name: str) -> Callable[..., Any]:
     """
 
     def decompose(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        if is_complex(x.dtype):
+            return None
         op, wide = REGISTRY[name], "float32" if is_floating(x.dtype) else "int64"
         if not axis:  # nothing is combined; a sum makes 0 of -0
             alone = cast(x, op.dtypes(op.words, [x.dtype], {}))

@@ -144,7 +144,7 @@ NO_DEVICE = "device 0 cannot be used: no driver here"
         (lambda: MemoryManager(True), errors.ArgumentError, "at least 0, got True"),
         (lambda: MemoryManager(3, device=-1), errors.ArgumentError, "device must be an integer"),
         (lambda: MemoryManager(3, "float23"), errors.DTypeError, "did you mean 'float32'"),
-        (lambda: MemoryManager(3, "complex64"), errors.DTypeError, "'complex64' is not known"),
+        (lambda: MemoryManager(3, "uint64"), errors.DTypeError, "'uint64' is not known"),
         (lambda: MemoryManager(3, None), errors.DTypeError, "None is not known"),
         (lambda: MemoryManager(3, kind="HOTS"), errors.ArgumentError, "did you mean 'HOST'"),
         (lambda: MemoryManager(3, kind=2), errors.ArgumentError, "expected one of HOST, DEVICE"),

@@ -31,7 +31,7 @@ ARRAYS = {
 }
 NODES = {name: placeholder(name, Spec(a.shape, a.dtype)) for name, a in ARRAYS.items()}
 UNKNOWN = placeholder("n", Spec((Dim.symbol("batch"), 3), np.dtype(np.float32)))
-KNOWN = ", ".join(sorted(DTYPES))
+KNOWN = ", ".join(sorted([*DTYPES, "complex64", "complex128"]))
 
 # What is called; on the next line the class of the error and its text.
 LINES = Path(__file__).with_name("refusals.txt").read_text().splitlines()

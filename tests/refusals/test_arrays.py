@@ -226,7 +226,8 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: md.variable("v", "abc"),
         DTypeError,
         (
-            "dtype 'str96' is not known: known are bfloat16, bool, float16, float32, float64, int16, "
+            "dtype 'str96' is not known: known are bfloat16, bool, complex128, complex64, "
+            "float16, float32, float64, int16, "
             "int32, int64, int8, uint8"
         ),
     ),

@@ -216,8 +216,8 @@ def test_npy_is_no_npz(tmp_path: Path) -> None:
 
 
 def test_npz_of_dtypes_that_are_not_ours(tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", x=np.zeros(3, np.complex64))
-    with pytest.raises(errors.DTypeError, match="complex64"):
+    np.savez(tmp_path / "t.npz", x=np.zeros(3, np.uint16))
+    with pytest.raises(errors.DTypeError, match="uint16"):
         load_npz(tmp_path / "t.npz")
 
 

@@ -1,0 +1,177 @@
+"""NumPy's functions: sizes and axes are settled here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, ShapeError
+from magmadnn.graph.node import Node
+from magmadnn.graph.signature import axes_text, is_integer
+from magmadnn.graph.spec import is_complex
+from magmadnn.ops import cast
+from magmadnn.tensor import Operation, Tensor, asarray
+
+from ._records import back_transformed, filled, half_transformed, transformed
+
+_NORMS = ("backward", "ortho", "forward")
+
+
+def operand(name: str, x: Any) -> Any:
+    """A node, an Operation or a Tensor as it is, anything else as a Tensor."""
+    return x if isinstance(x, (Node, Operation, Tensor)) else asarray(x)
+
+
+def as_complex(x: Any) -> Any:
+    """The same numbers as complex ones: complex128 of float64 and integers, else complex64."""
+    if is_complex(x.dtype):
+        return x
+    small = x.dtype.itemsize <= 4 and x.dtype.kind not in "iub"
+    return cast(x, "complex64" if small else "complex128")
+
+
+def as_real(name: str, x: Any) -> Any:
+    """Real numbers as float32 or float64.
+
+    Raises:
+        ArgumentError: for complex ones.
+    """
+    if is_complex(x.dtype):
+        raise ArgumentError(
+            f"{name}: x must be real, got {x.dtype.name}; take its real part, or use fft"
+        )
+    if x.dtype in (np.float32, np.float64):
+        return x
+    return cast(x, "float64" if x.dtype.kind in "iub" else "float32")
+
+
+def _settled(
+    name: str, x: Any, s: Any, axes: Any, norm: Any, half: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """Axes, counted from the end, the size of each, and the norm; `half`: of the last x has only half."""
+    norm = "backward" if norm is None else norm
+    if norm not in _NORMS:
+        raise ArgumentError(f"{name}: norm must be one of {', '.join(_NORMS)}, got {norm!r}")
+    if axes is None:
+        axes = tuple(range(-(x.ndim if s is None else len(s)), 0))
+    found = []
+    for axis in axes:
+        if not is_integer(axis) or not -x.ndim <= axis < x.ndim:
+            raise ShapeError(f"{name}: there is no axis {axis!r}: x has {axes_text(x.ndim)}")
+        found.append(int(axis) % x.ndim - x.ndim)
+    if len(set(found)) != len(found) or not found:
+        raise ShapeError(f"{name}: axes must be one or more, each once, got {tuple(axes)}")
+    sizes = [x.shape[a] for a in found] if s is None else list(s)
+    if s is None and half:
+        sizes[-1] = 2 * (sizes[-1] - 1)
+    if len(sizes) != len(found):
+        raise ShapeError(
+            f"{name}: s has {len(sizes)} sizes for {len(found)} axes; give one for each"
+        )
+    for axis, size in zip(found, sizes, strict=True):
+        if isinstance(size, (int, np.integer)) and size < 1:
+            raise ShapeError(f"{name}: axis {axis} has {size} numbers; a transform needs 1 or more")
+    return tuple(found), tuple(sizes), norm
+
+
+def _all(name: str, x: Any, s: Any, axes: Any, norm: Any, inverse: bool) -> Any:
+    x = as_complex(operand(name, x))
+    axes, sizes, norm = _settled(name, x, s, axes, norm)
+    for axis, size in zip(axes, sizes, strict=True):
+        x = filled(x, axis, size)
+    return transformed(x, axes=axes, norm=norm, inverse=inverse)
+
+
+def _half(name: str, x: Any, s: Any, axes: Any, norm: Any) -> Any:
+    x = as_real(name, operand(name, x))
+    axes, sizes, norm = _settled(name, x, s, axes, norm)
+    for axis, size in zip(axes, sizes, strict=True):
+        x = filled(x, axis, size)
+    return half_transformed(x, axes=axes, norm=norm)
+
+
+def _back(name: str, x: Any, s: Any, axes: Any, norm: Any) -> Any:
+    x = as_complex(operand(name, x))
+    axes, sizes, norm = _settled(name, x, s, axes, norm, half=True)
+    for axis, size in zip(axes[:-1], sizes[:-1], strict=True):
+        x = filled(x, axis, size)
+    x = filled(x, axes[-1], sizes[-1] // 2 + 1)
+    return back_transformed(x, axes=axes, norm=norm, n=sizes[-1])
+
+
+def _one(n: int | None) -> Sequence[int] | None:
+    return None if n is None else (n,)
+
+
+def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """Y[k] = sum over j of a[j] exp(-2 pi i j k / n), along an axis.
+
+    Args:
+        a: real or complex.
+        n: how many numbers along the axis; a is cut, or filled up with zeros.
+        axis: along which.
+        norm: which direction is divided by n: "backward" the inverse, "forward" this one, "ortho" both by
+            its root.
+
+    Raises:
+        ShapeError: if there is no such axis, or it has no numbers.
+        ArgumentError: if there is no such norm.
+    """
+    return _all("fft", a, _one(n), (axis,), norm, False)
+
+
+def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The inverse of `fft`: sum over k of a[k] exp(2 pi i j k / n), divided by n; see `fft`."""
+    return _all("ifft", a, _one(n), (axis,), norm, True)
+
+
+def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The first n // 2 + 1 numbers of the transform of real ones, which say all; see `fft`."""
+    return _half("rfft", a, _one(n), (axis,), norm)
+
+
+def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
+    """The n real numbers whose transform begins so, n even where it is left out: the inverse of `rfft`."""
+    return _back("irfft", a, _one(n), (axis,), norm)
+
+
+def fft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+    """`fft` along two axes; s gives their sizes."""
+    return _all("fft2", a, s, axes, norm, False)
+
+
+def ifft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+    """The inverse of `fft2`."""
+    return _all("ifft2", a, s, axes, norm, True)
+
+
+def rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+    """`rfft` along the last of two axes, then `fft` along the other."""
+    return _half("rfft2", a, s, axes, norm)
+
+
+def irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: str | None = None) -> Any:
+    """The inverse of `rfft2`."""
+    return _back("irfft2", a, s, axes, norm)
+
+
+def fftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+    """`fft` along several axes, all where they are left out; s gives their sizes."""
+    return _all("fftn", a, s, axes, norm, False)
+
+
+def ifftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+    """The inverse of `fftn`."""
+    return _all("ifftn", a, s, axes, norm, True)
+
+
+def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+    """`rfft` along the last of several axes, then `fft` along the others."""
+    return _half("rfftn", a, s, axes, norm)
+
+
+def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None) -> Any:
+    """The inverse of `rfftn`."""
+    return _back("irfftn", a, s, axes, norm)
