@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/gpu_all_reduce.py [--gpus 2] [--torch]
 
-It starts itself by `magmadnn launch`, one rank a GPU. With --torch PyTorch's own NCCL is measured by processes of its
-own, with the same sizes. Times are medians of 7 runs of 20 calls, from the first GPU.
+It starts itself by `magmadnn launch`, one rank a GPU. With --torch PyTorch's NCCL is measured too, by
+processes of its own. Times are medians of 7 runs of 20 calls, from the first GPU.
 """
 
 from __future__ import annotations

@@ -26,7 +26,12 @@ def parser() -> Parser:
         help="processes; more than there are cores work too",
     )
     command.add_argument("-m", action="store_true", help="the program is the name of a module")
-    command.add_argument("program", metavar="PROGRAM", help="a script, such as train.py")
+    command.add_argument(
+        "--topology",
+        action="store_true",
+        help="run no program: print where the ranks are, and what messages among them cost",
+    )
+    command.add_argument("program", nargs="?", metavar="PROGRAM", help="a script, such as train.py")
     command.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="given to the program"
     )
@@ -36,6 +41,10 @@ def parser() -> Parser:
 def run(argv: Sequence[str]) -> int:
     """Run the script; returns the exit code of the job."""
     options = parser().read(argv)
+    if options.topology:
+        return run_job(options.n, ["-m", "magmadnn.comm.launching"])
+    if options.program is None:
+        raise ArgumentError("launch: a program is missing: give a script, such as train.py")
     if not options.m:
         from pathlib import Path
 

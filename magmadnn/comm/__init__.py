@@ -1,11 +1,14 @@
 """Communication among workers: one protocol, and an implementation for each way of sending."""
 
+from magmadnn.comm.choice import Choice, measure_all_reduce
 from magmadnn.comm.communicator import Communicator, Request
 from magmadnn.comm.job import world
 from magmadnn.comm.network import Delay, Drop, Kill, Network
 from magmadnn.comm.simulated import SerialCommunicator, SimulatedCommunicator, simulate
+from magmadnn.comm.topology import Topology, read_topology
 
 __all__ = [
+    "Choice",
     "Communicator",
     "Delay",
     "Drop",
@@ -14,6 +17,9 @@ __all__ = [
     "Request",
     "SerialCommunicator",
     "SimulatedCommunicator",
+    "Topology",
+    "measure_all_reduce",
+    "read_topology",
     "simulate",
     "world",
 ]

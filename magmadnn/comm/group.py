@@ -58,6 +58,15 @@ class HostCommunicator:
         """Number of workers."""
         return self._engine.size
 
+    @property
+    def clock(self) -> float | None:
+        """Seconds on the clock of simulated ranks; None for real ones."""
+        return None
+
+    def use(self, choice: Callable[[int], str] | None) -> None:
+        """Let `choice(bytes)` name the algorithm of `all_reduce`, on all ranks; None: rank order."""
+        self._algorithm = choice
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: rank {self.rank} of {self.size}>"
 
