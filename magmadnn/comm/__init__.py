@@ -1,6 +1,6 @@
 """Communication among workers: one protocol, and an implementation for each way of sending."""
 
-from magmadnn.comm.choice import Choice, measure_all_reduce
+from magmadnn.comm.measured import Choice, measure_all_reduce
 from magmadnn.comm.communicator import Communicator, Request
 from magmadnn.comm.job import world
 from magmadnn.comm.network import Delay, Drop, Kill, Network
