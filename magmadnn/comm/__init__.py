@@ -1,8 +1,8 @@
 """Communication among workers: one protocol, and an implementation for each way of sending."""
 
-from magmadnn.comm.measured import Choice, measure_all_reduce
 from magmadnn.comm.communicator import Communicator, Request
 from magmadnn.comm.job import world
+from magmadnn.comm.measured import Choice, measure_all_reduce
 from magmadnn.comm.network import Delay, Drop, Kill, Network
 from magmadnn.comm.simulated import SerialCommunicator, SimulatedCommunicator, simulate
 from magmadnn.comm.topology import Topology, read_topology
