@@ -135,6 +135,14 @@ def test_models_of_other_structures_are_groups(launched: list[int]) -> None:
 
 
 @needs_compiler
+def test_rates_of_dropout_are_launches_of_their_own(launched: list[int]) -> None:
+    """They are constants of the program; learning rates, which are inputs, differ within a launch."""
+    with emulated_device():
+        assert_same_as_alone(lambda k: network(k, None, layers.Dropout(0.1 + 0.2 * (k % 2))), 5)
+    assert set(launched) == {2, 3}
+
+
+@needs_compiler
 def test_a_model_that_fails_is_dropped_as_it_was(launched: list[int]) -> None:
     """The loss of one model overflows in its second epoch, within a piece of several."""
     x = X.copy()
