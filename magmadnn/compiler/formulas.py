@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
@@ -56,8 +56,8 @@ def compilable(node: Node) -> bool:
         return op.draws == "uniform" and node.dtype.name in ("float32", "float64")
     if any(i.dtype != node.dtype for i in node.inputs):
         return False
-    if op.kind is OpKind.ACCUMULATION:
-        return op.contracts == "add" and node.dtype.name in ("float32", "float64", "int64")
+    if op.kind is OpKind.KERNEL:
+        return op.kernel is not None and node.dtype.name in op.kernel.dtypes
     if op.kind is OpKind.LIBRARY:
         return op.library is not None and _is_stack(node, op.library)
     if op.kind is OpKind.REDUCTION:

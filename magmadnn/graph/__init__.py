@@ -4,8 +4,9 @@ from magmadnn.graph.drawing.diagram import Diagram as Diagram
 from magmadnn.graph.drawing.diagram import to_svg as to_svg
 
 from . import scalar as scalar
+from .computed_by import LibraryCall as LibraryCall
+from .computed_by import OwnKernel as OwnKernel
 from .dim import Dim as Dim
-from .library_call import LibraryCall as LibraryCall
 from .node import Node as Node
 from .node import scope as scope
 from .op import REQUIRED as REQUIRED
@@ -27,6 +28,7 @@ __all__ = [
     "Node",
     "Op",
     "OpKind",
+    "OwnKernel",
     "Sample",
     "Spec",
     "by_signature",

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, UnknownNameError
 
+from .computed_by import LibraryCall, OwnKernel
 from .dim import dims_of
-from .library_call import LibraryCall
 from .operators import FUNCTIONS
 from .signature import Attributes, OpWords, ShapeRule
 from .spec import Spec, as_dtype, is_complex, is_floating
@@ -38,9 +38,7 @@ class OpKind(Enum):
     MOVEMENT = "movement"  # every element of the result is one element of an operand, or a constant
     GATHER = "gather"  # slices of the first operand along `axis`, as the second numbers them
     SCATTER = "scatter"  # its transpose: `count` slices, sums of those of the first operand
-    ACCUMULATION = (
-        "accumulation"  # along `axis`, from its other end with `reverse`: see `Op.contracts`
-    )
+    KERNEL = "kernel"  # a kernel of its own, see `Op.kernel`
     LIBRARY = (
         "library"  # a library's function, of each matrix of a stack or of all, see `Op.library`
     )
@@ -139,6 +137,7 @@ class Op:
         by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
             place of `decompose` where the target has one; gives None for operands that it does not take.
         library: the function that computes it, for ops of kind `LIBRARY`.
+        kernel: what computes it, for ops of kind `KERNEL`.
         absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
             the node with an `Epilogue` (`epilogue.py`), None where the function does not take it.
         stacked: the same for many models at once, whose operands have an axis of models in front:
@@ -172,6 +171,7 @@ class Op:
     decompose: Callable[..., Any] | None = None
     by_library: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     library: LibraryCall | None = None
+    kernel: OwnKernel | None = None
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None

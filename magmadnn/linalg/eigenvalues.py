@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, NumericError
-from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.stacking import last_axes

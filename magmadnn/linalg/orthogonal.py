@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, GraphError, MissingExtraError
-from magmadnn.graph.library_call import LibraryCall
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import (
     REQUIRED,
     Array,

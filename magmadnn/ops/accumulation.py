@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, ShapeError
-from magmadnn.graph.dim import Dim
+from magmadnn.graph.computed_by import OwnKernel
+from magmadnn.graph.dim import Dim, Shape, Size, product
 from magmadnn.graph.node import Node, constant
 from magmadnn.graph.op import Array, Op, OpKind, Sample
 from magmadnn.graph.operators import public
-from magmadnn.graph.signature import OpWords, axes_text, axis_number
+from magmadnn.graph.signature import Attributes, OpWords, axes_text, axis_number
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.stacking import along_axis
 
@@ -45,15 +46,33 @@ def _cumsum_reference(x: Array, axis: int | None = None, reverse: bool = False) 
     return np.moveaxis(np.tensordot(lower, np.moveaxis(x, axis, 0), 1), 0, axis)
 
 
+def _lines(shape: Shape, attributes: Attributes) -> Shape:
+    """[outer, columns], without the axis along which is summed."""
+    axis = attributes["axis"]
+    return (*shape[:axis], product(shape[axis + 1 :]))
+
+
+def _sizes(shape: Shape, attributes: Attributes) -> dict[str, Size]:
+    axis = attributes["axis"]
+    return {"length": shape[axis], "columns": product(shape[axis + 1 :])}
+
+
 cumsum: Op = Op(
     name="cumsum",
     args=("x",),
     formula="the running sum of x along an axis; with reverse, from its end",
-    kind=OpKind.ACCUMULATION,
+    kind=OpKind.KERNEL,
     shapes=lambda words, specs, attributes: specs[0].shape,
     dtypes=sum_dtype,
     numpy=_cumsum_numpy,
-    contracts="add",
+    kernel=OwnKernel(
+        "accumulate",
+        dtypes=("float32", "float64", "int64"),
+        walked=_lines,
+        numbers=_sizes,
+        settings=("reverse",),
+        work="length",
+    ),
     vjp=lambda g, y, x, axis, reverse: cumsum(g, axis, not reverse),
     reference=_cumsum_reference,
     samples=lambda draw: [

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.cuda.module import choose
+from magmadnn.compiler.cuda.module import can_emit, choose
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.accumulate import Accumulate
+from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.kernels.own import description_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.errors import ArgumentError
@@ -127,3 +133,28 @@ def test_the_gradient_runs_the_other_way() -> None:
 def test_reverse_is_true_or_false() -> None:
     with pytest.raises(ArgumentError, match="cumsum: reverse must be True or False, got 2"):
         ops.cumsum(np.ones(3), 0, reverse=2)
+
+
+def test_a_kernel_is_its_files_and_its_record() -> None:
+    """Nothing else names it: no table, no kind of region, no branch of the compiler."""
+    package = Path(md.__file__).parent
+    named = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(
+            r"Accumulate\b|write_accumulate|choose_accumulate|\"accumulate\",$",
+            path.read_text(),
+            re.M,
+        )
+    }
+    files = {
+        f"compiler/{folder}/accumulate.py" for folder in ("kernels", "llvm/fused", "cuda/fused")
+    }
+    assert named == files | {"ops/accumulation.py"}
+
+
+def test_kernels_without_a_file_for_a_device_are_computed_by_numpy() -> None:
+    assert can_emit(Accumulate("float32", False))
+    assert not can_emit(Library("potrf", "float32", 1, ()))
+    assert not can_emit(Gemm("float32"))  # has a table of its own
+    assert description_of("accumulate") is Accumulate

@@ -344,7 +344,7 @@ class Engine(Protocol):
         shared_bytes: most shared memory of a block.
         versions: of everything that compiled code depends on.
         library: the device and the version of its library: algorithms are the same where these are.
-        functions: names of functions of whole arrays (`graph/library_call.py`) that its libraries have.
+        functions: names of functions of whole arrays (`graph/computed_by.py`) that its libraries have.
     """
 
     capability: int

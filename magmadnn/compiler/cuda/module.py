@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.own import written_by
 from magmadnn.compiler.kernels.rows import Rows
 
-from .fused.accumulate import choose_accumulate
 from .fused.columns import choose_columns
 from .fused.draw import choose_draw
 from .fused.moves import choose_add_picked, choose_move, choose_pick
@@ -31,7 +30,6 @@ _CHOICES: dict[type[Any], Callable[[Any, Mapping[str, int], Chip], Launch | None
     Move: choose_move,
     Pick: choose_pick,
     AddPicked: choose_add_picked,
-    Accumulate: choose_accumulate,
 }
 
 OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false")
@@ -39,12 +37,20 @@ OPTIONS = ("--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
 
 def can_emit(kernel: Kernel) -> bool:
     """Whether there is CUDA C++ for a description of this kind."""
-    return type(kernel) in _CHOICES
+    return _choice(type(kernel)) is not None
 
 
 def choose(kernel: Kernel, values: Mapping[str, int], chip: Chip) -> Launch | None:
     """A kernel's variant and launch for values of its slots; None where nothing is to be done."""
-    return _CHOICES[type(kernel)](kernel, values, chip)
+    choice = _choice(type(kernel))
+    assert choice is not None
+    return choice(kernel, values, chip)
+
+
+def _choice(kind: Any) -> Callable[[Any, Mapping[str, int], Chip], Launch | None] | None:
+    """What chooses variants of kernels of a class; None where there is no CUDA C++ for them."""
+    found: Callable[[Any, Mapping[str, int], Chip], Launch | None] | None = _CHOICES.get(kind)
+    return found or written_by(kind, f"{__package__}.fused", "choose")
 
 
 def symbol(number: int) -> str:

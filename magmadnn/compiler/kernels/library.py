@@ -23,7 +23,7 @@ class Library:
     something wrong.
 
     Attributes:
-        function: name in the tables of targets (`graph/library_call.py`).
+        function: name in the tables of targets (`graph/computed_by.py`).
         dtype: of operands and result.
         operands: how many there are.
         settings: what the function is told besides.
@@ -49,7 +49,7 @@ class WholeLibrary:
     Slots: `x0`, `x1` and so on: operands, packed; `result`, packed.
 
     Attributes:
-        function: name in the tables of targets (`graph/library_call.py`).
+        function: name in the tables of targets (`graph/computed_by.py`).
         dtype: of operands and result.
         operands: how many there are.
         settings: what the function is told besides.

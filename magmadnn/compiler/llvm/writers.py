@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
-from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.data_rows import Advance, Gather, Keep
 from magmadnn.compiler.kernels.draws import Draw
@@ -15,9 +14,9 @@ from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
+from magmadnn.compiler.kernels.own import written_by
 from magmadnn.compiler.kernels.rows import Rows
 
-from .fused.accumulate import write_accumulate
 from .fused.advance import write_advance
 from .fused.batch_rows import write_gather
 from .fused.columns import columns_scratch_bytes, write_columns
@@ -44,7 +43,6 @@ _WRITERS: dict[type[Any], Callable[[Any, Code, Frame, Target], None]] = {
     Move: write_move,
     Pick: write_pick,
     AddPicked: write_add_picked,
-    Accumulate: write_accumulate,
     Library: write_library,
 }
 
@@ -64,7 +62,8 @@ class WrittenKernel(Protocol):
 
 def write_kernel(kernel: Kernel, code: Code, frame: Frame, target: Target) -> None:
     """Write the body of a kernel."""
-    writer = _WRITERS.get(type(kernel))
+    kind = type(kernel)
+    writer = _WRITERS.get(kind) or written_by(kind, f"{__package__}.fused", "write")
     if writer is None:
         cast(WrittenKernel, kernel).write(code, frame, target)
     else:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from magmadnn.compiler.formulas import formula_of
-from magmadnn.compiler.kernels.accumulate import Accumulate
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
@@ -27,6 +26,7 @@ from magmadnn.compiler.kernels.operands import (
     Operand,
     Result,
 )
+from magmadnn.compiler.kernels.own import description_of
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows, Stage
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.below import is_below
@@ -311,11 +311,14 @@ def _lower_scatter(node: Node) -> Lowered:
     return _picked(kernel, node, node.attributes["count"], product(node.shape[axis + 1 :]))
 
 
-def _lower_accumulate(node: Node) -> Lowered:
-    axis, reverse = node.attributes["axis"], bool(node.attributes["reverse"])
-    numbers = (("length", node.shape[axis]), ("columns", product(node.shape[axis + 1 :])))
-    kernel = Accumulate(node.dtype.name, reverse)
-    return Lowered(kernel, (("source", node.inputs[0], FULL),), (("result", node, FULL),), numbers)
+def _lower_own(node: Node) -> Lowered:
+    assert isinstance(node.op, Op) and node.op.kernel is not None
+    own = node.op.kernel
+    settings = (node.attributes[name] for name in own.settings)
+    kernel = description_of(own.name)(node.dtype.name, *settings)
+    numbers = tuple(own.numbers(node.shape, node.attributes).items())
+    reads = tuple((slot, x, FULL) for slot, x in zip(own.operands, node.inputs, strict=True))
+    return Lowered(kernel, reads, (("result", node, FULL),), numbers)
 
 
 def _lower_library(node: Node) -> Lowered:
@@ -354,7 +357,7 @@ _ALONE = {
     RegionKind.MOVE: _lower_move,
     RegionKind.GATHER: _lower_gather,
     RegionKind.SCATTER: _lower_scatter,
-    RegionKind.ACCUMULATE: _lower_accumulate,
+    RegionKind.OWN: _lower_own,
     RegionKind.LIBRARY: _lower_library,
 }
 

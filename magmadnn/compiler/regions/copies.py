@@ -21,7 +21,7 @@ from .region import matrix_of
 _PACKED = (
     OpKind.GATHER,
     OpKind.SCATTER,
-    OpKind.ACCUMULATION,
+    OpKind.KERNEL,
     OpKind.LIBRARY,
     OpKind.LOOP,
 )

@@ -42,7 +42,7 @@ _ALONE = {
     OpKind.MOVEMENT: RegionKind.MOVE,
     OpKind.GATHER: RegionKind.GATHER,
     OpKind.SCATTER: RegionKind.SCATTER,
-    OpKind.ACCUMULATION: RegionKind.ACCUMULATE,
+    OpKind.KERNEL: RegionKind.OWN,
     OpKind.LIBRARY: RegionKind.LIBRARY,
 }
 
@@ -102,13 +102,11 @@ class Fusion:
     def _walked(self, node: Node) -> Any:
         """The shape that a kernel of one node walks over.
 
-        For rows by number [outer, picks, inner], for what is accumulated [outer, inner], for matrices of a
-        stack [outer, elements].
+        For rows by number [outer, picks, inner], for matrices of a stack [outer, elements].
         """
         kind = node.op.kind if isinstance(node.op, Op) else OpKind.OTHER
-        if kind is OpKind.ACCUMULATION:
-            axis = node.attributes["axis"]
-            return (*node.shape[:axis], product(node.shape[axis + 1 :]))
+        if isinstance(node.op, Op) and node.op.kernel is not None:
+            return node.op.kernel.walked(node.shape, node.attributes)
         if kind is OpKind.LIBRARY and not _takes_whole(node):
             return (*node.shape[:-2], product(node.shape[-2:]))
         if kind not in (OpKind.GATHER, OpKind.SCATTER):

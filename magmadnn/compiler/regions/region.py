@@ -22,7 +22,7 @@ class RegionKind(Enum):
     MOVE = "move"  # a movement that is no view
     GATHER = "gather"  # rows by number
     SCATTER = "scatter"  # sums of rows by number
-    ACCUMULATE = "accumulate"  # running sums along an axis
+    OWN = "own kernel"  # of one op, whose record names it
     LIBRARY = "library"  # a library's function for each matrix of a stack
     LOOP = "loop"  # a plan of its own that runs once for each step
     CALL = "call"  # the NumPy function of one op
@@ -33,7 +33,7 @@ ALONE = (
     RegionKind.MOVE,
     RegionKind.GATHER,
     RegionKind.SCATTER,
-    RegionKind.ACCUMULATE,
+    RegionKind.OWN,
     RegionKind.LIBRARY,
     RegionKind.LOOP,
     RegionKind.CALL,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from magmadnn.compiler.formulas import is_contraction
 from magmadnn.compiler.layout import Layouts
 from magmadnn.graph.node import Node
@@ -28,6 +30,13 @@ def reduced_by(region: Region) -> Node:
 def product_of(region: Region) -> Node:
     """The contraction of a region of a matrix product."""
     return next(n for n in region.nodes if is_contraction(n))
+
+
+def walk_length(region: Region, values: Mapping[str, int]) -> int:
+    """Operations of a kernel of its own for each element that it walks over; `values`: of its slots."""
+    op = region.nodes[0].op
+    assert isinstance(op, Op) and op.kernel is not None
+    return values[op.kernel.work] if op.kernel.work else 1
 
 
 class Stages:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.dim import Size
-from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
 from magmadnn.ops.arithmetic import cast
 from magmadnn.ops.movement import transpose

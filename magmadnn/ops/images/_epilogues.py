@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.epilogue import Epilogue
-from magmadnn.graph.library_call import LibraryCall
 from magmadnn.graph.node import Node, constant
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
 from magmadnn.graph.spec import is_floating

@@ -37,7 +37,7 @@ from magmadnn.compiler.lower.row_blocks import RowBlocks, in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import product_of
+from magmadnn.compiler.regions.stages import product_of, walk_length
 from magmadnn.compiler.tune.chosen_blocks import Untried, tuner
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
@@ -388,8 +388,8 @@ class Tasks:
         cost = rows * columns * values.get("k", 1) * values.get("outer1", 1) / least
         if work.region.kind is RegionKind.SCATTER:
             cost *= values["picks"]
-        if work.region.kind is RegionKind.ACCUMULATE:
-            cost *= values["length"]
+        if work.region.kind is RegionKind.OWN:
+            cost *= walk_length(work.region, values)
         if work.region.kind is RegionKind.LIBRARY:
             cost *= values["rows"]
         if self.threads > 1 and cost >= 2:

@@ -1,11 +1,12 @@
-"""What an op's record says of the library's function that computes it."""
+"""What an op's record says of what computes it: a function of a library, or a kernel of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from .dim import Size
+from .dim import Shape, Size
+from .signature import Attributes
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,32 @@ class LibraryCall:
     dtypes: tuple[str, ...] = ("float32", "float64")
     whole: bool = False
     operations: Callable[..., Size] = lambda result, *operands: 0
+
+
+@dataclass(frozen=True)
+class OwnKernel:
+    """A kernel for one op, which walks in an order of its own: running sums.
+
+    Operands are packed and of the result's dtype. The kernel is found by its name: `NAME.py` in
+    `compiler/kernels` describes it, with the class that the file is called by, `write_NAME` in
+    `compiler/llvm/fused/NAME.py` writes it for the CPU, `choose_NAME` in `compiler/cuda/fused/NAME.py` for a
+    GPU. Where that has no such file, NumPy computes the step there.
+
+    Attributes:
+        name: of these files.
+        dtypes: what it computes in.
+        walked: the shape of the matrix whose parts threads take, [..., columns], by the result's shape and
+            the op's attributes.
+        numbers: what its further slots hold, by the same two.
+        operands: slots of their addresses, in order; the result's is `result`.
+        settings: attributes of the op that its description has as fields, behind the dtype.
+        work: operations for each element of that matrix: the slot that tells; "" for one.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    walked: Callable[[Shape, Attributes], Shape]
+    numbers: Callable[[Shape, Attributes], Mapping[str, Size]]
+    operands: tuple[str, ...] = ("source",)
+    settings: tuple[str, ...] = ()
+    work: str = ""
