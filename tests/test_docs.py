@@ -134,6 +134,7 @@ PUBLIC_MODULES = {
     "magmadnn.layers": "layers",
     "magmadnn.comm": "comm",
     "magmadnn.workers": "workers",
+    "magmadnn.parallel": "parallel",
     "magmadnn.linalg": "linalg",
     "magmadnn.losses": "losses",
     "magmadnn.memory": "memory",

@@ -76,9 +76,9 @@ def run(comm: Any, kind: str, accuracy: float, rate: float, seed: int) -> tuple[
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--accuracy", type=float, default=0.95)
+    parser.add_argument("--accuracy", type=float, default=0.93)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.4, 0.8])
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.2, 0.4, 0.8])
     options = parser.parse_args()
     network = Network(latency=1e-3, bandwidth=1e10)
     best = {}

@@ -1,0 +1,84 @@
+"""Several workers: what cannot be shared, or is not the same on all ranks.
+
+See `cases.py` for what the tables hold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError, DataError
+from tests.refusals.cases import NoEpoch, PythonCase, X, Y, check_in_python, network
+
+
+def shared(ranks: int, x: Any = None, way: Any = None, **options: Any) -> None:
+    """A fit that is refused before its first epoch."""
+
+    def run(comm: Any) -> None:
+        data = X if x is None else x(comm)
+        how = md.parallel.DataParallel(comm) if way is None else way(comm)
+        found = options | (
+            {"batch_size": 8 + comm.rank} if options.get("batch_size") == "rank" else {}
+        )
+        network().fit(data, Y, callbacks=[NoEpoch()], parallel=how, verbose=False, **found)
+
+    md.comm.simulate(ranks, run)
+
+
+PYTHON: dict[str, PythonCase] = {
+    "parallel: a number": (
+        lambda p: network().fit(X, Y, parallel=4),
+        ArgumentError,
+        "fit: parallel must be md.parallel.DataParallel(...), got int",
+    ),
+    "shards: none": (
+        lambda p: md.parallel.DataParallel(shards=0),
+        ArgumentError,
+        "DataParallel: shards must be a whole number of at least 1, got 0",
+    ),
+    "communicator: a number of workers": (
+        lambda p: md.parallel.DataParallel(4),
+        ArgumentError,
+        "DataParallel: communicator must be one of md.comm, got int",
+    ),
+    "ranks: more than shards": (
+        lambda p: shared(9),
+        ArgumentError,
+        "~rank . of 9: DataParallel: 9 ranks cannot share shards=8: give shards=9, or fewer ranks",
+    ),
+    "data: another on a rank": (
+        lambda p: shared(2, lambda comm: X + np.float32(comm.rank)),
+        DataError,
+        "~rank . of 2: DataParallel: ranks differ in x: rank 0 has .*, rank 1 has .*; give all ranks the "
+        "same "
+        "model, data and settings",
+    ),
+    "settings: others on a rank": (
+        lambda p: shared(2, batch_size="rank"),
+        DataError,
+        "~rank . of 2: DataParallel: ranks differ in batch_size: rank 0 has 8, rank 1 has 9; give all "
+        "ranks the "
+        "same model, data and settings",
+    ),
+    "asynchronous: alone": (
+        lambda p: shared(1, way=md.parallel.AsyncSGD),
+        ArgumentError,
+        "rank 0 of 1: AsyncSGD: needs a server and a worker, so 2 ranks or more; got 1",
+    ),
+    "asynchronous: too little staleness": (
+        lambda p: shared(5, way=lambda comm: md.parallel.AsyncSGD(comm, staleness=1)),
+        ArgumentError,
+        "~rank . of 5: AsyncSGD: staleness=1 is too little for 4 workers, which begin together: give at "
+        "least 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PYTHON.values(), ids=PYTHON)
+def test_in_python(case: PythonCase, tmp_path: Path) -> None:
+    check_in_python(tmp_path, case)
