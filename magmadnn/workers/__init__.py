@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from magmadnn.workers.client import Pending, Workers
+from magmadnn.workers.client import Pending, Workers, entered
 from magmadnn.workers.handlers import Answer, Worker, find_handler, handler
 
-__all__ = ["Answer", "Pending", "Worker", "Workers", "find_handler", "handler"]
+__all__ = ["Answer", "Pending", "Worker", "Workers", "entered", "find_handler", "handler"]
 
 
 class _Callable(ModuleType):

@@ -53,6 +53,14 @@ class Pending:
         return self.answers
 
 
+_entered: list[Workers] = []
+
+
+def entered() -> Workers | None:
+    """The workers of the innermost `with md.workers(...)` that this is in; None outside of one."""
+    return _entered[-1] if _entered else None
+
+
 class Workers:
     """Processes that carry out calls together, started from this one, which stays outside of their group.
 
@@ -90,9 +98,11 @@ class Workers:
         return f"<Workers: {self.count or 'in this process'}{', ended' if self._ended else ''}>"
 
     def __enter__(self) -> Workers:
+        _entered.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _entered.remove(self)
         self.close()
 
     # --- what folders above add --------------------------------------------------------------

@@ -54,16 +54,12 @@ PYTHON: dict[str, PythonCase] = {
     "data: another on a rank": (
         lambda p: shared(2, lambda comm: X + np.float32(comm.rank)),
         DataError,
-        "~rank . of 2: DataParallel: ranks differ in x: rank 0 has .*, rank 1 has .*; give all ranks the "
-        "same "
-        "model, data and settings",
+        "~rank . of 2: DataParallel: ranks differ in x: rank 0 has .*; give all ranks the same model, .*",
     ),
     "settings: others on a rank": (
         lambda p: shared(2, batch_size="rank"),
         DataError,
-        "~rank . of 2: DataParallel: ranks differ in batch_size: rank 0 has 8, rank 1 has 9; give all "
-        "ranks the "
-        "same model, data and settings",
+        "~rank . of 2: .*: ranks differ in batch_size: rank 0 has 8, rank 1 has 9; give all ranks .*",
     ),
     "asynchronous: alone": (
         lambda p: shared(1, way=md.parallel.AsyncSGD),
@@ -73,8 +69,7 @@ PYTHON: dict[str, PythonCase] = {
     "asynchronous: too little staleness": (
         lambda p: shared(5, way=lambda comm: md.parallel.AsyncSGD(comm, staleness=1)),
         ArgumentError,
-        "~rank . of 5: AsyncSGD: staleness=1 is too little for 4 workers, which begin together: give at "
-        "least 3",
+        "~rank . of 5: AsyncSGD: staleness=1 is too little for 4 workers, .*: give at least 3",
     ),
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from magmadnn.training.loop.history import History
 from magmadnn.training.loop.sources import Source
 from magmadnn.training.objective.heads import Head, Key, as_metrics, output_names
 from magmadnn.training.objective.objective import Objective
+from magmadnn.workers.client import entered
 
 from .architecture import check_parameters, free_variables, layers_of
 from .checks import (
@@ -46,6 +48,11 @@ if TYPE_CHECKING:
     from magmadnn.parallel import DataParallel
     from magmadnn.runtime.profile.text import Profile
     from magmadnn.runtime.step_memory import StepMemory
+
+
+_ON_WORKERS: Final = (
+    "magmadnn.training.many.on_workers"  # above this; loaded by those who have workers
+)
 
 
 class Model(Pictured, ModelParts, TakesRawData):
@@ -290,8 +297,8 @@ class Model(Pictured, ModelParts, TakesRawData):
                 batches (BatchNorm, dropout). The last group of an epoch may be smaller. Schedules count
                 updates.
             parallel: how several workers share the training: `md.parallel.DataParallel()`. None: so under
-                `magmadnn launch`, alone otherwise; False: alone in any case. Give all
-                ranks the same data.
+                `magmadnn launch` and in `with md.workers(4):`, alone otherwise; False: alone in any case.
+                Give all ranks the same data.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
@@ -303,6 +310,16 @@ class Model(Pictured, ModelParts, TakesRawData):
             NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
                 first operation and layer; parameters are then those before that step.
         """
+        workers = None if parallel is not None else entered()
+        if workers is not None:
+            above = import_module(_ON_WORKERS)
+
+            given = (batch_size, epochs, initial_epoch, validation_data, validation_split, shuffle)
+            weights = (sample_weight, class_weight, augment, accumulate)
+            history: History = above.fit_on_workers(
+                self, workers, x, y, *given, *weights, callbacks, verbose
+            )
+            return history
         return self._training(
             x, y, batch_size=batch_size, epochs=epochs, initial_epoch=initial_epoch,
             validation_data=validation_data, validation_split=validation_split, shuffle=shuffle,
