@@ -18,6 +18,7 @@ from magmadnn.dmath.rates import Rates, measured
 from magmadnn.dmath.team import Array, Team
 from magmadnn.errors import MagmaDNNError, OutOfMemoryError
 from magmadnn.memory.dtypes import as_dtype
+from magmadnn.storage.machine_memory import total_bytes
 
 Record = dict[str, Any]
 """One operation as JSON: "op", "out" (number of the result), "in" (numbers of arrays, or {"v": value}),
@@ -130,6 +131,8 @@ class Worker:
         needed, made, problem = layout.elements(self.team.rank) * dtype.itemsize, None, None
         big = layout.most * dtype.itemsize >= _AGREED_FROM
         try:
+            if needed > total_bytes():
+                raise MemoryError  # Linux would promise it, and end the process on use
             if op == "array":
                 made = making.unpacked(self.team, layout, dtype, flat)
             else:
@@ -295,6 +298,12 @@ def _on_host(block: Array) -> Array:
     return block.get() if hasattr(block, "get") else block
 
 
+def _forget(worker: Worker) -> tuple[Any, None]:
+    worker.arrays.clear()
+    worker.team.kept.set_budget(0)
+    return None, None
+
+
 def _info(worker: Worker, x: Parts) -> tuple[Any, None]:
     return {"layout": x.layout.record(), "version": x.data.version}, None
 
@@ -341,6 +350,7 @@ def _set_budget(worker: Worker, nbytes: int) -> tuple[Any, None]:
 
 _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "pull": _pull,
+    "forget": _forget,
     "info": _info,
     "counters": _counters,
     "measure": _measure,

@@ -10,6 +10,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ class Workers:
         self._pending: deque[Pending] = deque()
         self._local: Worker | None = None
         self._ended = ""
+        self._one_at_a_time = threading.RLock()
         atexit.register(self.close)
         self.restart()
 
@@ -126,10 +128,10 @@ class Workers:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(importlib.import_module(_ABOVE).Session)})
 
-    def _let_go(self) -> None:
+    def _let_go(self, wait: bool) -> None:
         """Arrays that workers held are lost: whoever still has a handle is told so."""
         if (above := self.__dict__.pop("_above", None)) is not None:
-            above.close()
+            above.close(wait)
 
     # --- calls -------------------------------------------------------------------------------
 
@@ -161,6 +163,12 @@ class Workers:
         return self.start_scatter(name, arguments, arrays).wait()
 
     def _start(
+        self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
+    ) -> Pending:
+        with self._one_at_a_time:  # another thread may hand over what has come together
+            return self._handed_over(name, arguments, arrays)
+
+    def _handed_over(
         self, name: str, arguments: Sequence[Any], arrays: Sequence[Sequence[Any]]
     ) -> Pending:
         if self._ended:
@@ -200,6 +208,10 @@ class Workers:
             pending.error.__cause__ = error
 
     def _finish(self, pending: Pending) -> None:
+        with self._one_at_a_time:
+            self._finish_in_order(pending)
+
+    def _finish_in_order(self, pending: Pending) -> None:
         while pending.answers is None and pending.error is None:
             if pending not in self._pending:
                 raise CommunicationError(f"workers: {self._ended or 'the call was given up'}")
@@ -264,7 +276,7 @@ class Workers:
 
     def restart(self) -> None:
         """End the workers, whatever they do, and start new ones; what they kept is lost."""
-        self._let_go()
+        self._let_go(wait=False)
         self._end("")
         if self.count == 0:
             self._local = Worker(SerialCommunicator())
@@ -318,7 +330,7 @@ class Workers:
     def close(self) -> None:
         """End the workers. Closing twice does nothing."""
         atexit.unregister(self.close)
-        self._let_go()
+        self._let_go(wait=True)
         if self._job is not None and not self._ended and not self._pending:
             try:
                 for connection in self._connections:

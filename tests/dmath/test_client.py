@@ -23,6 +23,7 @@ from magmadnn.errors import (
     IndexOutOfRangeError,
     MagmaDNNError,
     NumericError,
+    OutOfMemoryError,
     ShapeError,
 )
 
@@ -426,6 +427,27 @@ def test_errors_come_with_the_line_that_caused_them() -> None:
     with refused(NumericError, "solve: the matrix is singular: no pivot in column 1"):
         dm.solve(w.ones((2, 2)), w.ones(2)).wait()
     assert float(w.ones(3).sum()) == 3  # and the workers go on
+
+
+def test_a_worker_without_memory_is_named() -> None:
+    w = alone()
+    with refused(
+        OutOfMemoryError,
+        r"full: worker 0 has no memory for its 8388608.00 GiB .*line .*test_client",
+    ):
+        w.zeros((2**25, 2**25)).wait()
+    engine = Recording(3)
+    session = dm.Session(engine)
+    settings = {"value": 0, "dtype": "float64"}
+    layout = dm.Rows(sizes=(0, 0, 2**25))
+    session._new("full", [], (2**25, 2**25), np.dtype(float), layout, **settings)
+
+    def one(comm: Communicator) -> Any:
+        return Worker(Team(comm)).run(engine.records[0][0])[0]["error"]
+
+    told = simulate(3, one)
+    assert told[0] == told[1] == told[2]
+    assert "worker 2 has no memory" in told[0]["text"]
 
 
 def test_closed_workers_refuse() -> None:

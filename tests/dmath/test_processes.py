@@ -61,6 +61,20 @@ def test_operations_do_not_wait_and_keep_their_order(three: Any) -> None:
     assert np.asarray(x).tolist() == [1000.0] * 7
 
 
+def test_sessions_of_the_same_workers_do_not_meet(three: Any) -> None:
+    fixed = dm.distributed(three, deterministic="layout")
+    A, B = three.ones((40, 40)), fixed.full((40, 40), 2.0)
+    assert float((A @ A).sum()) == 40**3
+    assert float((B @ B).sum()) == 4 * 40**3
+    with pytest.raises(ArgumentError, match="another set of workers"):
+        A + B
+    number = fixed._engine._number
+    assert all(a.value > 0 for a in three.call("test.arrays", number))
+    fixed.close()
+    assert all(a.value == 0 for a in three.call("test.arrays", number))
+    assert float(A.sum()) == 1600
+
+
 def test_an_operation_that_fails_leaves_the_workers_alive(three: Any) -> None:
     bad = dm.cholesky(-three.eye(5))
     with pytest.raises(NumericError, match=r"leading minor of order 1 .*test_processes.py:\d+"):

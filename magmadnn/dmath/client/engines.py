@@ -27,7 +27,7 @@ class Engine(Protocol):
         """Hand a record to all and wait for their answers, by worker."""
         ...
 
-    def close(self) -> None:
+    def close(self, wait: bool) -> None:
         """End; further calls are refused."""
         ...
 
@@ -48,7 +48,7 @@ class InProcess:
         """Carry the record out; its answer."""
         return [self.worker.run(record)]
 
-    def close(self) -> None:
+    def close(self, wait: bool) -> None:
         """Forget all arrays."""
         self.worker.arrays.clear()
 
@@ -73,5 +73,5 @@ class Recording:
         self.post(record)
         return [(None, None)] * self.size
 
-    def close(self) -> None:
+    def close(self, wait: bool) -> None:
         """Nothing to end."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, Final
 
 from magmadnn.dmath.client.engines import Answer
@@ -12,6 +14,7 @@ from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.team import Array, Team
 from magmadnn.dmath.worker import Record
 from magmadnn.dmath.worker import Worker as ArrayWorker
+from magmadnn.errors import CommunicationError
 from magmadnn.workers import Answer as Reply
 from magmadnn.workers import Pending, Worker, Workers, handler
 
@@ -20,14 +23,19 @@ _TOGETHER: Final = 64  # records that travel in one message
 _SECONDS: Final = 0.0005  # that a record waits for others
 
 
+_SESSIONS: Final = count()
+
+
 @handler("dmath.run")
 def run(worker: Worker, arguments: Any, arrays: list[Any]) -> Reply:
-    """Carry out records on a worker, in order; the answer of the last."""
-    mine = worker.objects.get("dmath")
+    """Carry out records of a session on a worker, in order; the answer of the last."""
+    number, records = arguments
+    name = f"dmath.{number}"
+    mine = worker.objects.get(name)
     if mine is None:
-        mine = worker.objects["dmath"] = ArrayWorker(Team(worker.communicator))
+        mine = worker.objects[name] = ArrayWorker(Team(worker.communicator))
     answer, flat = None, None
-    for record in arguments:
+    for record in records:
         answer, flat = mine.run(record, arrays[0] if arrays else None)
     return Reply(answer, [] if flat is None else [flat])
 
@@ -46,6 +54,11 @@ class Remote:
         self._records: list[Record] = []
         self._lock = threading.Lock()  # of all above
         self._waiting = threading.Event()
+        self._number = next(_SESSIONS)  # sessions of the same workers know nothing of each other
+        self._together = (
+            _TOGETHER if workers.count else 1
+        )  # in this process there is nothing to save
+        self._error: CommunicationError | None = None  # of what was sent in between
         self._closed = False
         self._sender: threading.Thread | None = None
         self.size = workers.size
@@ -56,11 +69,13 @@ class Remote:
             if flats is not None:
                 self._send()
                 arrays = [[flat] for flat in flats]
-                one = self._workers.start_scatter("dmath.run", [[record]] * self.size, arrays)
+                one = self._workers.start_scatter(
+                    "dmath.run", [[self._number, [record]]] * self.size, arrays
+                )
                 self._pending.append(one)
                 return
             self._records.append(record)
-            if len(self._records) >= _TOGETHER:
+            if len(self._records) >= self._together:
                 self._send()
                 return
         if not self._waiting.is_set():
@@ -72,8 +87,10 @@ class Remote:
     def _send(self) -> None:
         """Hand over what has come together; the lock is held."""
         if self._records:
-            records, self._records = self._records, []
-            self._pending.append(self._workers.start("dmath.run", records))
+            self._hand_over()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         while len(self._pending) > _IN_FLIGHT:
             self._pending.popleft().wait()
 
@@ -85,20 +102,29 @@ class Remote:
             self._waiting.clear()
             with self._lock:
                 if self._records and not self._closed:
-                    records, self._records = self._records, []
-                    self._pending.append(self._workers.start("dmath.run", records))
+                    try:
+                        self._hand_over()
+                    except CommunicationError as error:  # told at the next use
+                        self._error = error
+
+    def _hand_over(self) -> None:
+        records, self._records = self._records, []
+        self._pending.append(self._workers.start("dmath.run", [self._number, records]))
 
     def ask(self, record: Record) -> list[Answer]:
         """Hand a record to all and wait for their answers."""
         with self._lock:
             self._send()
-            asked = self._workers.start("dmath.run", [record])
+            asked = self._workers.start("dmath.run", [self._number, [record]])
             while self._pending:
                 self._pending.popleft().wait()
             return [(one.value, one.arrays[0] if one.arrays else None) for one in asked.wait()]
 
-    def close(self) -> None:
-        """Let go of the workers, who go on."""
+    def close(self, wait: bool) -> None:
+        """Let go of the workers, who go on without the arrays; workers that have ended need not be told."""
+        if wait:
+            with contextlib.suppress(CommunicationError):
+                self.ask({"op": "forget"})
         with self._lock:
             self._closed = True
             self._records.clear()

@@ -97,11 +97,15 @@ class Session(Creating):
             )
         return self._engine
 
-    def close(self) -> None:
-        """Drop all arrays; every use of them is refused from now on."""
+    def close(self, wait: bool = True) -> None:
+        """Drop all arrays; every use of them is refused from now on.
+
+        Args:
+            wait: for operations that are under way.
+        """
         if self._engine is not None:
             engine, self._engine = self._engine, None
-            engine.close()
+            engine.close(wait)
 
     def _drop(self, number: int) -> None:
         self._free.append(number)
