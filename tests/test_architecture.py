@@ -118,7 +118,7 @@ ROOMS = {
         code
     """,
     "workflow": """
-        workflow
+        workflow searches
         running
         ranks
         reporting

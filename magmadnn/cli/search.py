@@ -39,6 +39,7 @@ _SEARCH: tuple[Option, ...] = (
 _RUN: tuple[Option, ...] = (
     *MACHINE,
     ("--workers", whole(1, 1024), "N", "processes that train; the table does not depend on it"),
+    ("--mpi", whole(1, 1000), "N", "ranks that train, in a job of MPI; one more hands out points"),
     ("--out", str, "DIR", "new folder for the study (default: runs/<time>-search)"),
     ("--resume", str, "DIR", "go on with the search in DIR; nothing else is needed"),
 )

@@ -29,7 +29,7 @@ from .trials.records import FAILED, Job, Outcome, trials_of
 from .trials.rows import check_same_rows, data_sha256, folds_of, is_small, rows_of
 from .trials.schedule import Schedule
 from .trials.training import Task
-from .workers.places import Here, Place
+from .workers.places import Here, Place, place_elsewhere
 from .workers.pool import Pool
 
 _TOGETHER = 16  # trials that are trained in one call
@@ -165,6 +165,13 @@ def run(
         parts,
         len(chosen.rungs(epochs)) > 1,
     )
+    elsewhere = place_elsewhere()
+    if elsewhere is not None:
+        if workers is not None or trial_seconds is not None:
+            raise ArgumentError(
+                "search: trials are trained by other ranks, so leave workers and trial_seconds out"
+            )
+        elsewhere.known(task)
     plan = Plan(
         searched,
         method,
@@ -182,7 +189,9 @@ def run(
     alone = alone or reads_time(objectives) or not task.can_group or not is_small(train)
     planned = _planned(method, trials, searched)
     most = chosen.cohort if planned is None else min(chosen.cohort, planned)
-    group = 1 if alone else min(_TOGETHER, -(-most // (workers or 1)))
+    group = (
+        1 if alone else min(_TOGETHER, -(-most // (elsewhere.count if elsewhere else workers or 1)))
+    )
     folder = None if out is None else StudyFolder(out, plan.plain(), ends.plain(), resume)
     try:
         if folder is not None:
@@ -192,7 +201,8 @@ def run(
         if progress is not None and folder is not None:
             for job, outcome in folder.logged.results.values():
                 progress.known(job, outcome, judge.scores(outcome))
-        with closing(_place(task, workers, trial_seconds, folder)) as place:
+        where = elsewhere.place(task) if elsewhere else _place(task, workers, trial_seconds, folder)
+        with closing(where) as place:
             try:
                 _Search(judge, folder, progress, group).go(schedule, place, total_seconds)
             finally:

@@ -8,8 +8,24 @@ w.run()
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from magmadnn.calls import missing_name
+
 from .modules.context import Context
 from .modules.outside import Outside, connect
 from .workflow import Finished, Workflow, include
 
-__all__ = ["Context", "Finished", "Outside", "Workflow", "connect", "include"]
+if TYPE_CHECKING:
+    from .searches import grid
+
+__all__ = ["Context", "Finished", "Outside", "Workflow", "connect", "grid", "include"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs all of the search is imported when it is used: ranks that only run modules start sooner."""
+    if name == "grid":
+        from .searches import grid
+
+        return grid
+    raise missing_name("module magmadnn.workflow", ["workflow"], name, lambda: __all__)

@@ -103,4 +103,4 @@ class SearchArguments:
         return SearchArguments(self.settings, self.given, self.space, {**self.own, **new})
 
 
-_BESIDE = ("resume", "quiet", "threads", "loader_workers")
+_BESIDE = ("resume", "mpi", "quiet", "threads", "loader_workers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
 from dataclasses import replace
@@ -32,7 +33,7 @@ from .space_files import options_of, read_space
 
 RESULT, TABLE = "result.json", "trials.csv"
 _SHARE = 0.2  # that validates where the preset keeps nothing back
-_BESIDE = ("space", "out", "resume", "quiet", "threads", "loader_workers", *OWN)
+_BESIDE = ("space", "out", "resume", "mpi", "quiet", "threads", "loader_workers", *OWN)
 
 
 def start_search(arguments: Namespace, say: Console) -> int:
@@ -68,6 +69,8 @@ def start_search(arguments: Namespace, say: Console) -> int:
     own["method"] = own["method"] or "random"
     made = SearchArguments(settings, given, space, own)
     create_run(out, made.record())
+    if arguments.mpi is not None:
+        return _by_mpi(out, made, arguments.mpi, say)
     return _go(out, made, data, say)
 
 
@@ -80,12 +83,54 @@ def resume_search(arguments: Namespace, say: Console) -> int:
     folder = expanded(arguments.resume)
     made = SearchArguments.from_record(read_run(folder), arguments.resume).changed(arguments)
     check_links(folder)
+    if arguments.mpi is not None:
+        return _by_mpi(folder, made, arguments.mpi, say)
     settings = made.settings
     check_device(settings.device)
     source = settings.data_folder or settings.data
     data = load_data(settings, source, say, arguments.loader_workers)
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new search")
     return _go(folder, made, data, say)
+
+
+def _by_mpi(folder: Path, made: SearchArguments, ranks: int, say: Console) -> int:
+    """Search in a job of MPI: one rank hands out points, the others train."""
+    from magmadnn.workflow import Workflow
+
+    if made.own["workers"] is not None or made.own["trial_seconds"] is not None:
+        raise ArgumentError("--mpi: ranks train, so leave --workers and --trial-seconds out")
+    job = Workflow("search")
+    text = json.dumps({"own": dict(made.own), "quiet": say.quiet})
+    job.add_module(
+        "magmadnn.cli.searches.search_run:search_on_ranks",
+        "search",
+        ranks=ranks + 1,
+        args=[str(folder.absolute()), text],
+    )
+    place = folder / ".jobs"  # the study is the only thing to be seen
+    place.mkdir(exist_ok=True)
+    number = sum(1 for _ in place.iterdir())
+    say(f"output in {folder}")
+    finished = job.run(place / str(number))
+    assert finished is not None
+    log = finished.folder / "modules" / "search.0" / "rank-0.log"
+    say(log.read_text(encoding="utf-8").rstrip())
+    return 0
+
+
+def search_on_ranks(context: Any) -> None:
+    """The module of a search in a job of MPI; every rank runs it."""
+    from magmadnn.workflow.searches import on_ranks_of
+
+    folder = Path(context.args[0])
+    more = json.loads(context.args[1])
+    made = replace(SearchArguments.from_record(read_run(folder), str(folder)), own=more["own"])
+    settings = made.settings
+    say = Console(more["quiet"] or context.rank > 0)
+    source = settings.data_folder or settings.data
+    data = load_data(settings, source, say, None)
+    with on_ranks_of(context):
+        _go(folder, made, data, say)
 
 
 def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from magmadnn.search.trials.records import Job, Outcome
@@ -33,6 +35,46 @@ class Place(Protocol):
     def close(self) -> None:
         """End what runs."""
         ...
+
+
+class Elsewhere(Protocol):
+    """Makes the place of a search whose trials other processes train, which all call `run` alike.
+
+    Attributes:
+        count: how many processes train.
+    """
+
+    count: int
+
+    def known(self, task: Task) -> None:
+        """The task is known. A process that only trains does so now, and raises `Served` when it has done."""
+        ...
+
+    def place(self, task: Task) -> Place:
+        """Where the process that leads has trials trained."""
+        ...
+
+
+class Served(Exception):
+    """This process has trained for a search that another one leads."""
+
+
+_elsewhere: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
+
+
+@contextmanager
+def trained_elsewhere(elsewhere: Elsewhere) -> Iterator[None]:
+    """Searches of this block have their trials trained there."""
+    token = _elsewhere.set(elsewhere)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
+
+
+def place_elsewhere() -> Elsewhere | None:
+    """Where trials are trained, if not in this process or its own."""
+    return _elsewhere.get()
 
 
 class Here:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from magmadnn.comm.job import RANKS
 from magmadnn.errors import WorkflowError
 from magmadnn.workflow.description.checking import program_of
 from magmadnn.workflow.description.reading import Description
@@ -58,6 +59,8 @@ class Worker:
         self._watch = Watch(folder, int(world.Get_rank()))
         self._active, self._why = False, ""
         self._orders: list[dict[str, Any]] = []
+        # A module trains by itself, whatever else is in the job: `fit` would wait for all of its ranks.
+        os.environ[RANKS] = "1"
         signal.signal(INTERRUPT, self._interrupted)
         signal.signal(signal.SIGALRM, self._interrupted)
 

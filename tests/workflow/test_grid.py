@@ -1,0 +1,120 @@
+"""The grid engine: the same table as a search in one process, each point once, on the ranks of a job."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.search.trials.records import DONE, Job, Outcome, plain_result
+from magmadnn.workflow.searches import _TuplePlace
+
+pytest.importorskip("mpi4py")
+pytestmark = pytest.mark.timeout(120)
+ROOT = Path(__file__).resolve().parents[2]
+SEARCH = """
+import sys
+import numpy as np
+import magmadnn as md
+from pathlib import Path
+
+def build(lr, units, seed):
+    model = md.Model([md.layers.Dense(units, "relu"), md.layers.Dense(2)], inputs=5, seed=seed)
+    return model.compile(md.optim.SGD(lr), "cross_entropy", metrics=["accuracy"])
+SPACE = {"lr": md.search.choice([0.01, 0.1, 0.5]), "units": md.search.choice([3, 7])}
+draw = np.random.default_rng(3)
+x = draw.normal(size=(60, 5)).astype(np.float32)
+y = (x.sum(1) > 0).astype(np.int64)
+
+def module(ctx):
+    out = Path(ctx.args[0])
+    study = md.workflow.grid(ctx, build, SPACE, x, y, method="grid", epochs=2, out=out, resume=out.exists())
+    if study:
+        print(len(study.trials))
+
+if __name__ == "__main__":
+    w = md.workflow.Workflow("grid")
+    w.add_module(module, "grid", ranks=3, args=[sys.argv[1]])
+    w.run(sys.argv[1] + "-job")
+"""
+
+
+class Tuples:
+    """A context's tuple space, of one process."""
+
+    def __init__(self) -> None:
+        self.put_: list[tuple[str, Any]] = []
+
+    def put(self, tag: str, value: Any) -> None:
+        self.put_.append((tag, json.loads(json.dumps(value))))
+
+    def get(self, tag: str, timeout: float | None = None) -> Any:
+        for k, (name, value) in enumerate(self.put_):
+            if name.endswith("/jobs"):
+                del self.put_[k]
+                results = [
+                    {**one, "state": DONE, "metrics": {"loss": 1.0}} for one in value["jobs"]
+                ]
+                return {"number": value["number"], "results": results}
+        raise AssertionError(tag)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_batches_wait_for_all_and_others_for_one(batches: bool) -> None:
+    place = _TuplePlace(Tuples(), "grid", 3, batches)  # type: ignore[arg-type]
+    jobs = [Job(k, 0, 0, {"lr": 0.1 * k}, (2,)) for k in range(4)]
+    for job in jobs[:3]:
+        assert place.has_room
+        place.start([job])
+    assert not place.has_room and place.is_busy
+    found = place.wait()
+    assert len(found) == (3 if batches else 1)
+    assert found[0][0] == jobs[0] and found[0][1].metrics == {"loss": 1.0}
+    assert place.has_room and place.is_busy != batches
+    assert plain_result(*found[0])["state"] == DONE and isinstance(found[0][1], Outcome)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MAGMADNN_DATA": str(ROOT / "data")}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_a_grid_on_ranks_has_the_table_of_one_process(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(SEARCH)
+    run([sys.executable, "s.py", "out"], tmp_path)
+    names: dict[str, Any] = {"__name__": "here"}
+    exec(SEARCH, names)
+    alone = md.search.run(
+        names["build"], names["SPACE"], names["x"], names["y"], method="grid", epochs=2
+    )
+    study = md.search.load(tmp_path / "out")
+    assert [t.point for t in study.trials] == [t.point for t in alone.trials]
+    assert [t.value for t in study.trials] == [t.value for t in alone.trials]
+    assert [t.parameters_sha256 for t in study.trials] == [
+        t.parameters_sha256 for t in alone.trials
+    ]
+    assert len({tuple(t.point.items()) for t in study.trials}) == 6 == np.prod([3, 2])
+
+
+def test_heart_disease_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text("lr = {choice = [0.01, 0.1]}\nunits = {choice = [4, 8]}\n")
+    data = str(ROOT / "data" / "heart-disease" / "processed.cleveland.data")
+    command = [sys.executable, "-m", "magmadnn", "search", "--data", data, "--missing", "mean"]
+    more = ["--space", "space.toml", "--method", "grid", "--epochs", "3", "--out", "out"]
+    command += ["--mpi", "2"]
+    done = run([*command, *more], tmp_path)
+    with (tmp_path / "out" / "trials.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 4
+    assert "best" in done.stdout
