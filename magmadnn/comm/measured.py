@@ -85,6 +85,7 @@ def measure_all_reduce(
         for name in _ALGORITHMS:
             if name == "library" and communicator.clock is not None:
                 continue  # simulated ranks have none
+            communicator.all_reduce(x, op="max", algorithm=name)  # connections are made
             times = []
             for _ in range(repeats):
                 communicator.barrier()

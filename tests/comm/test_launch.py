@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -211,3 +212,28 @@ def test_wrong_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no script 'no.py'" in error("-n", "2", "no.py")
     assert "-n" in error("-n", "0", "a.py")
     assert launcher.MOST_RANKS == 1024
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_to_the_launcher_leaves_no_process(number: int, tmp_path: Path) -> None:
+    script = tmp_path / "sleeping_job.py"
+    script.write_text("import os, time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)\n")
+    launching = subprocess.Popen(
+        [sys.executable, "-m", "magmadnn", "launch", "-n", "2", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert launching.stdout is not None
+    ranks = [int(launching.stdout.readline()) for _ in range(2)]
+    launching.send_signal(number)
+    code = launching.wait(10)
+    launching.stdout.close()
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    until = time.monotonic() + 5
+    while (
+        left := [r for r in ranks if _read(Path(f"/proc/{r}/cmdline"))]
+    ) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not left

@@ -1,0 +1,120 @@
+"""Mistakes of programs on several workers: no MPI, no NCCL, calls that differ, a rank that is missing.
+
+See `cases.py` for what the tables hold; a GPU used twice is in `tests/comm/test_nccl.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.comm.launching import wheels
+from magmadnn.errors import ArgumentError, CommunicationError, MissingExtraError, ShapeError
+from tests.refusals.cases import (
+    CommandCase,
+    PythonCase,
+    check_in_python,
+    check_on_the_command_line,
+)
+
+simulate = md.comm.simulate
+
+PYTHON: dict[str, PythonCase] = {
+    "calls differ": (
+        lambda p: simulate(2, lambda c: c.all_reduce(np.ones(3 + c.rank))),
+        CommunicationError,
+        (
+            r"~calls differ: rank [01] makes all_reduce float64 \([34],\) sum at "
+            r"test_communication.py:\d+, rank [01] made all_reduce float64 \([34],\) sum at "
+            r"test_communication.py:\d+, as call 1 of their "
+            "group: all ranks make the same calls in the same order"
+        ),
+    ),
+    "a rank is missing": (
+        lambda p: simulate(2, lambda c: c.rank or c.barrier()),
+        CommunicationError,
+        (
+            r"~no rank can go on: rank 0 waits in barrier at test_communication.py:\d+; "
+            "rank 1 has ended; it made no call"
+        ),
+    ),
+    "rows that do not divide": (
+        lambda p: simulate(2, lambda c: c.reduce_scatter(np.ones((7, 2)))),
+        ShapeError,
+        (
+            "~rank [01] of 2: reduce_scatter: axis 0 of 7 rows does not divide among 2 ranks: "
+            "give counts"
+        ),
+    ),
+    "ranks": (
+        lambda p: simulate(65, print),
+        ArgumentError,
+        "simulate: size must be from 1 to 64, got 65",
+    ),
+    "workers": (
+        lambda p: md.workers(-2),
+        ArgumentError,
+        "workers: count must be an integer from 0 to 256, got -2",
+    ),
+    "workers: no such handler": (
+        lambda p: md.workers(0).call("no.thing"),
+        md.errors.UnknownNameError,
+        "~workers: call 'no.thing' is not known: .*known are.*",
+    ),
+}
+
+COMMAND: dict[str, CommandCase] = {
+    "no program": (
+        ("launch", "-n", "2"),
+        "launch: a program is missing: give a script, such as train.py",
+    ),
+    "no script": (
+        ("launch", "-n", "2", "nowhere.py"),
+        "launch: there is no script 'nowhere.py': give a file's path",
+    ),
+    "no ranks": (
+        ("launch", "-n", "0", "file"),
+        "-n: must be a whole number of at least 1, got '0'; see magmadnn launch --help",
+    ),
+}
+
+NO_MPI = (
+    'magmadnn launch needs mpi4py, which is not installed: pip install -e ".[mpi]" in the clone, or '
+    'pip install "magmadnn[mpi]"'
+)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_mistake_in_python(name: str, place: Path) -> None:
+    check_in_python(place, PYTHON[name])
+
+
+@pytest.mark.parametrize("name", COMMAND)
+def test_a_mistake_on_the_command_line(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_on_the_command_line(place, capsys, COMMAND[name])
+
+
+def test_no_mpi(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda name: None)
+    check_on_the_command_line(place, capsys, (("launch", "-n", "2", "file"), NO_MPI))
+    check_in_python(place, (lambda p: md.workers(2), MissingExtraError, NO_MPI))
+
+
+def test_no_nccl(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magmadnn.comm.gpu import NcclCommunicator
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    text = (
+        "communication among GPUs needs CuPy, which is not installed: pip install -e "
+        '".[cuda13]" in the clone, or pip install "magmadnn[cuda13]"'
+    )
+    alone = md.comm.SerialCommunicator()
+    check_in_python(place, (lambda p: NcclCommunicator(alone), MissingExtraError, text))
