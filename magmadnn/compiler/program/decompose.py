@@ -24,8 +24,9 @@ def decompose(program: Program, libraries: Collection[str] = ()) -> Program:
             suit it: ops that offer them are computed so.
     """
     new: dict[Node, Node] = {}
+    done = set[Node]()  # what they became
     for node in program.nodes():
-        _take_apart(node, new, libraries)
+        _take_apart(node, new, done, libraries)
     return program.with_roots([new[root] for root in program.roots])
 
 
@@ -34,13 +35,21 @@ def has_calls(program: Program) -> bool:
     return any(isinstance(node.op, Op) and node.op.by_library for node in nodes_inside(program))
 
 
-def _take_apart(node: Node, new: dict[Node, Node], libraries: Collection[str]) -> None:
-    """Add to `new` what becomes of a node; what it is made of may be made of others in turn."""
+def _take_apart(
+    node: Node, new: dict[Node, Node], done: set[Node], libraries: Collection[str]
+) -> None:
+    """Add to `new` what becomes of a node; what it is made of may be made of others in turn.
+
+    What is made of a node may lie on values that were made before, not on its operands alone.
+    """
     if node in new:
+        return
+    if node in done:
+        new[node] = node
         return
     for i in node.inputs:
         if i not in new:
-            _take_apart(i, new, libraries)
+            _take_apart(i, new, done, libraries)
     inputs = tuple(new[i] for i in node.inputs)
     fresh = with_inputs(node, inputs)
     made: Node | None = None
@@ -54,8 +63,9 @@ def _take_apart(node: Node, new: dict[Node, Node], libraries: Collection[str]) -
         new[node] = fresh
     else:
         parts = {i: i for i in inputs}
-        _take_apart(made, parts, libraries)
+        _take_apart(made, parts, done, libraries)
         new[node] = parts[made]
+    done.add(new[node])
 
 
 def _made(
