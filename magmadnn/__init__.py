@@ -34,6 +34,7 @@ from .runtime.threads import set_threads
 
 if TYPE_CHECKING:
     from magmadnn import (
+        analytics,
         comm,
         data,
         dmath,
@@ -67,7 +68,18 @@ _LATER = {
     **{
         name: name
         for name in (
-            *("comm", "data", "dmath", "fft", "layers", "losses", "metrics", "models", "optim"),
+            *(
+                "analytics",
+                "comm",
+                "data",
+                "dmath",
+                "fft",
+                "layers",
+                "losses",
+                "metrics",
+                "models",
+                "optim",
+            ),
             *("parallel", "search", "sklearn", "workers", "workflow"),
         )
     },
@@ -110,6 +122,7 @@ __all__ = [
     "Operation",
     "Tensor",
     "Variable",
+    "analytics",
     "asarray",
     "by_phase",
     "callbacks",

@@ -1,0 +1,113 @@
+"""Rows that are given: checked, and read block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.errors import ArgumentError, DataError, DTypeError, ShapeError
+from magmadnn.graph.signature import is_integer, shape_text
+from magmadnn.tensor import Tensor
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+_BLOCK_BYTES = 16 << 20  # of a block in float64
+
+
+def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
+    """Rows as an array; a memory map stays one.
+
+    Raises:
+        ShapeError: if it has not two axes, or not so many columns as in training.
+        DTypeError: if it holds no real numbers.
+        DataError: if there are no rows or columns.
+    """
+    array = x.numpy() if isinstance(x, Tensor) else np.asanyarray(x)
+    if array.ndim != 2:
+        raise ShapeError(
+            f"{name}: X has the shape {shape_text(array.shape)}, expected [rows, columns]"
+        )
+    if array.dtype.kind not in "fiub":
+        raise DTypeError(f"{name}: X is {array.dtype.name}, expected real numbers")
+    if not array.size:
+        raise DataError(
+            f"{name}: X has the shape {shape_text(array.shape)}, expected rows and columns"
+        )
+    if columns is not None and array.shape[1] != columns:
+        raise ShapeError(
+            f"{name}: X has {array.shape[1]} columns, expected {columns} as in training"
+        )
+    return array
+
+
+def blocks(name: str, x: Array) -> Iterator[tuple[slice, Floats]]:
+    """Blocks of rows in float64, and where they stand.
+
+    Raises:
+        DataError: if a number is NaN or infinite, naming row and column.
+    """
+    rows = max(_BLOCK_BYTES // (8 * x.shape[1]), 1)
+    for low in range(0, len(x), rows):
+        block = np.asarray(x[low : low + rows], np.float64)
+        if not np.isfinite(block).all():
+            row, column = np.argwhere(~np.isfinite(block))[0]
+            raise DataError(
+                f"{name}: X holds {block[row, column]} in row {low + row}, column {column}; "
+                "fill or drop such rows"
+            )
+        yield slice(low, low + len(block)), block
+
+
+class Moments:
+    """Number, mean and scatter of rows, added up block by block in float64.
+
+    As in Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983, equation 2.1.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.count = 0
+        self.mean: Floats = np.zeros(columns)
+        self.scatter: Floats = np.zeros((columns, columns))
+
+    def add(self, block: Floats) -> None:
+        """Take more rows in."""
+        count = self.count + len(block)
+        mean = block.mean(0)
+        inner = block - mean
+        apart = mean - self.mean
+        self.scatter += inner.T @ inner
+        self.scatter += np.outer(apart, apart * (self.count * len(block) / count))
+        self.mean = self.mean + apart * (len(block) / count)
+        self.count = count
+
+
+def counted(name: str, argument: str, value: Any, most: int | None = None) -> int:
+    """An argument that is an integer of at least 1.
+
+    Raises:
+        ArgumentError: otherwise, or if it is above `most`.
+    """
+    if not is_integer(value) or value < 1 or (most is not None and value > most):
+        limit = "at least 1" if most is None else f"from 1 to {most}"
+        raise ArgumentError(f"{name}: {argument} must be an integer {limit}, got {value!r}")
+    return int(value)
+
+
+def needs_fit(name: str, fitted: Any) -> Any:
+    """What `fit` found.
+
+    Raises:
+        ArgumentError: if it was not called.
+    """
+    if fitted is None:
+        raise ArgumentError(f"{name}: is not fitted yet; call fit first")
+    return fitted
+
+
+def flipped(rows: Floats) -> Floats:
+    """1 or -1 for each row, so that its largest element becomes positive."""
+    largest = np.take_along_axis(rows, np.abs(rows).argmax(1)[:, None], 1)[:, 0]
+    return np.where(largest < 0, -1.0, 1.0)

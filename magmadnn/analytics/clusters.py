@@ -1,0 +1,128 @@
+"""K-means."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.errors import ArgumentError
+
+from ._rows import Array, Floats, blocks, counted, needs_fit, rows_of
+
+
+class KMeans:
+    """Centres with the least sum of squared distances of rows to the nearest, by Lloyd's iteration.
+
+    It begins with centres that are drawn far apart: Arthur and Vassilvitskii, k-means++, 2007.
+
+    Args:
+        n_clusters: how many centres.
+        n_init: how often it begins anew; the best result is kept.
+        max_iter: at most so many iterations.
+        tol: it ends when centres move by less, squared and relative to the mean variance of columns.
+        random_state: the seed.
+
+    Attributes:
+        cluster_centers_: [clusters, columns].
+        labels_: [rows], the nearest centre of each.
+        inertia_: the sum of squared distances.
+        n_iter_: iterations of the best.
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        random_state: int = 0,
+    ) -> None:
+        self.n_clusters = counted("KMeans", "n_clusters", n_clusters)
+        self.n_init = counted("KMeans", "n_init", n_init)
+        self.max_iter = counted("KMeans", "max_iter", max_iter)
+        self.tol, self.random_state = tol, random_state
+        self.cluster_centers_: Floats | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the centres.
+
+        Raises:
+            ArgumentError: if there are fewer rows than clusters.
+            DataError: if a number is NaN or infinite.
+        """
+        x = np.concatenate([block for _, block in blocks("KMeans", rows_of("KMeans", X))])
+        if len(x) < self.n_clusters:
+            raise ArgumentError(
+                f"KMeans: {self.n_clusters} clusters need as many rows, got {len(x)}"
+            )
+        mean = x.mean(0)
+        x -= mean  # distances keep more digits
+        draw = np.random.default_rng(self.random_state)
+        best = min((self._once(x, draw) for _ in range(self.n_init)), key=lambda found: found[2])
+        centres, self.labels_, self.inertia_, self.n_iter_ = best
+        self.cluster_centers_ = centres + mean
+        return self
+
+    def _once(
+        self, x: Floats, draw: np.random.Generator
+    ) -> tuple[Floats, NDArray[np.int32], float, int]:
+        centres, least = self._apart(x, draw), self.tol * float(x.var(0).mean())
+        iterations = 0
+        while iterations < self.max_iter:
+            iterations += 1
+            labels, distances = _nearest(x, centres)
+            counts = np.bincount(labels, minlength=len(centres))
+            sums = np.zeros_like(centres)
+            np.add.at(sums, labels, x)
+            moved = sums / np.maximum(counts, 1)[:, None]
+            for empty in np.flatnonzero(
+                counts == 0
+            ):  # it begins anew at the row farthest from its own
+                row = int(distances.argmax())
+                moved[empty], distances[row] = x[row], 0
+            change = float(((moved - centres) ** 2).sum())
+            centres = moved
+            if change <= least:
+                break
+        labels, distances = _nearest(x, centres)
+        return centres, labels, float(distances.sum()), iterations
+
+    def _apart(self, x: Floats, draw: np.random.Generator) -> Floats:
+        """Rows drawn with odds that are squared distances to the nearest of those before."""
+        chosen = [x[draw.integers(len(x))]]
+        distances = ((x - chosen[0]) ** 2).sum(1)
+        while len(chosen) < self.n_clusters:
+            total = distances.sum()
+            odds = distances / total if total > 0 else None
+            chosen.append(x[draw.choice(len(x), p=odds)])
+            distances = np.minimum(distances, ((x - chosen[-1]) ** 2).sum(1))
+        return np.array(chosen)
+
+    def predict(self, X: Any) -> Array:
+        """The nearest centre of each row."""
+        centres = needs_fit("KMeans", self.cluster_centers_)
+        x = rows_of("KMeans", X, centres.shape[1])
+        return np.concatenate([_nearest(block, centres)[0] for _, block in blocks("KMeans", x)])
+
+    def transform(self, X: Any) -> Array:
+        """Distances [rows, clusters]."""
+        centres = needs_fit("KMeans", self.cluster_centers_)
+        x = rows_of("KMeans", X, centres.shape[1])
+        return np.concatenate(
+            [np.sqrt(_squares(block, centres)) for _, block in blocks("KMeans", x)]
+        )
+
+
+def _squares(x: Floats, centres: Floats) -> Floats:
+    found = (x**2).sum(1)[:, None] - 2 * (x @ centres.T) + (centres**2).sum(1)
+    return np.asarray(np.maximum(found, 0))
+
+
+def _nearest(x: Floats, centres: Floats) -> tuple[NDArray[np.int32], Floats]:
+    """Numbers of the nearest centres, and squared distances to them."""
+    squares = _squares(x, centres)
+    labels = squares.argmin(1).astype(np.int32)
+    return labels, ((x - centres[labels]) ** 2).sum(1)

@@ -1,0 +1,212 @@
+"""Principal components, and singular values of large matrices by random projections."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, DataError
+
+from ._rows import Array, Floats, Moments, blocks, counted, flipped, needs_fit, rows_of
+
+_SOLVERS = ("auto", "full", "covariance_eigh", "randomized")
+_COLUMNS = 2000  # up to so many, "auto" takes the scatter of columns
+
+
+def randomized_svd(
+    M: Any, n_components: int, *, n_oversamples: int = 10, n_iter: int = 7, random_state: int = 0
+) -> tuple[Floats, Floats, Floats]:
+    """The largest singular values of a matrix and their vectors, from products with few random columns.
+
+    As in Halko, Martinsson and Tropp, Finding structure with randomness, 2011, algorithms 4.4 and 5.1.
+
+    Args:
+        M: [m, n].
+        n_components: k, how many.
+        n_oversamples: how many columns more.
+        n_iter: how often the matrix and its transpose are applied; more for values that fall slowly.
+        random_state: the seed.
+
+    Returns:
+        U [m, k], S [k], V^T [k, n], of which the largest element of each row of V^T is positive.
+
+    Raises:
+        ArgumentError: if n_components is not from 1 to min(m, n).
+    """
+    a = np.asarray(rows_of("randomized_svd", M), np.float64)
+    k = counted("randomized_svd", "n_components", n_components, min(a.shape))
+    width = min(k + n_oversamples, *a.shape)
+    found = np.random.default_rng(random_state).normal(size=(a.shape[1], width))
+    basis = np.linalg.qr(a @ found).Q
+    for _ in range(n_iter):
+        basis = np.linalg.qr(a @ np.linalg.qr(a.T @ basis).Q).Q
+    u, s, v = np.linalg.svd(basis.T @ a, full_matrices=False)
+    signs = flipped(v[:k])
+    return (basis @ u[:, :k]) * signs, s[:k], v[:k] * signs[:, None]
+
+
+class PCA:
+    """Principal components of rows: directions of the largest variance.
+
+    Args:
+        n_components: how many; a number between 0 and 1: as many as explain that part of the
+            variance; None: all.
+        whiten: whether transformed columns get the variance 1.
+        svd_solver: "full" (singular values of the centred rows: the most digits, all rows in memory),
+            "covariance_eigh" (eigenvalues of the scatter, which is added up block by block: rows may be a
+            memory map larger than memory), "randomized", or "auto": the second up to 2000 columns if there
+            are ten times as many rows, else the first.
+        random_state: the seed of "randomized".
+
+    Attributes:
+        components_: [k, columns], the largest element of each positive.
+        explained_variance_, explained_variance_ratio_, singular_values_: [k].
+        mean_: [columns].
+        noise_variance_: the mean variance of what was left out.
+        n_components_, n_samples_, n_features_in_: sizes.
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        whiten: bool = False,
+        svd_solver: str = "auto",
+        random_state: int = 0,
+    ) -> None:
+        if svd_solver not in _SOLVERS:
+            raise ArgumentError(
+                f"PCA: svd_solver must be one of {', '.join(_SOLVERS)}, got {svd_solver!r}"
+            )
+        self.n_components, self.whiten = n_components, whiten
+        self.svd_solver, self.random_state = svd_solver, random_state
+        self.components_: Floats | None = None
+        self._moments: Moments | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the components of rows [rows, columns].
+
+        Raises:
+            DataError: if there are fewer than 2 rows, or a number is NaN or infinite.
+            ArgumentError: if there are fewer components than asked for.
+        """
+        x = rows_of("PCA", X)
+        if len(x) < 2:
+            raise DataError("PCA: X has 1 row, expected 2 or more")
+        solver = self.svd_solver
+        if solver == "auto":
+            thin = x.shape[1] <= _COLUMNS and len(x) >= 10 * x.shape[1]
+            solver = "covariance_eigh" if thin else "full"
+        self._moments = None
+        if solver == "covariance_eigh":
+            return self.partial_fit(x)
+        centred = np.concatenate([block for _, block in blocks("PCA", x)])
+        self.mean_ = centred.mean(0)
+        centred -= self.mean_
+        total = float((centred**2).sum()) / (len(x) - 1)
+        if solver == "randomized":
+            k = counted("PCA", "n_components", self.n_components, min(x.shape))
+            _, s, v = randomized_svd(centred, k, random_state=self.random_state)
+        else:
+            _, s, v = np.linalg.svd(centred, full_matrices=False)
+        self._keep(s, v, total, len(x))
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Take more rows in: the components are those of all rows so far, exactly."""
+        x = rows_of("PCA", X, None if self._moments is None else len(self._moments.mean))
+        moments = self._moments = self._moments or Moments(x.shape[1])
+        for _, block in blocks("PCA", x):
+            moments.add(block)
+        if moments.count < 2:
+            return self
+        self.mean_ = moments.mean
+        values, vectors = np.linalg.eigh(moments.scatter)
+        rank = min(moments.count, len(values))
+        s = np.sqrt(np.maximum(values[::-1][:rank], 0))
+        total = float(np.trace(moments.scatter)) / (moments.count - 1)
+        self._keep(s, vectors.T[::-1][:rank], total, moments.count)
+        return self
+
+    def _keep(self, s: Floats, v: Floats, total: float, rows: int) -> None:
+        variance = s**2 / (rows - 1)
+        ratio = variance / total if total else np.zeros_like(variance)
+        k = self._wanted(len(s), ratio)
+        self.components_ = v[:k] * flipped(v[:k])[:, None]
+        self.explained_variance_, self.explained_variance_ratio_ = variance[:k], ratio[:k]
+        self.singular_values_ = s[:k]
+        rest = min(v.shape[1], rows) - k
+        self.noise_variance_ = max(total - float(variance[:k].sum()), 0.0) / rest if rest else 0.0
+        self.n_components_, self.n_samples_, self.n_features_in_ = k, rows, v.shape[1]
+
+    def _wanted(self, most: int, ratio: Floats) -> int:
+        wanted = self.n_components
+        if wanted is None:
+            return most
+        if isinstance(wanted, float) and 0 < wanted < 1:
+            return min(int(np.searchsorted(np.cumsum(ratio), wanted, side="right")) + 1, most)
+        return counted("PCA", "n_components", wanted, most)
+
+    def transform(self, X: Any) -> Array:
+        """Coordinates [rows, k] of rows along the components; float32 for float32."""
+        components = needs_fit("PCA", self.components_)
+        x = rows_of("PCA", X, self.n_features_in_)
+        out = np.empty(
+            (len(x), len(components)), np.float32 if x.dtype == np.float32 else np.float64
+        )
+        for where, block in blocks("PCA", x):
+            out[where] = (block - self.mean_) @ components.T / self._scale()
+        return out
+
+    def _scale(self) -> Floats:
+        if not self.whiten:
+            return np.ones(len(self.explained_variance_))
+        return np.sqrt(np.maximum(self.explained_variance_, np.finfo(np.float64).tiny))
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X).transform(X)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Rows [rows, columns] with these coordinates."""
+        components = needs_fit("PCA", self.components_)
+        x = rows_of("PCA", X, len(components))
+        return np.asarray((np.asarray(x, np.float64) * self._scale()) @ components + self.mean_)
+
+
+class TruncatedSVD:
+    """The largest singular values of rows that are not centred, by `randomized_svd`.
+
+    Args:
+        n_components: how many.
+        n_iter: as for `randomized_svd`.
+        random_state: the seed.
+
+    Attributes:
+        components_: [k, columns].
+        singular_values_: [k].
+    """
+
+    def __init__(self, n_components: int = 2, *, n_iter: int = 5, random_state: int = 0) -> None:
+        self.n_components, self.n_iter, self.random_state = n_components, n_iter, random_state
+        self.components_: Floats | None = None
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find them."""
+        self.fit_transform(X)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        """Find them, and give U S of the rows."""
+        u, s, self.components_ = randomized_svd(
+            X, self.n_components, n_iter=self.n_iter, random_state=self.random_state
+        )
+        self.singular_values_ = s
+        return u * s
+
+    def transform(self, X: Any) -> Array:
+        """Coordinates [rows, k] of rows along the components."""
+        components = needs_fit("TruncatedSVD", self.components_)
+        x = rows_of("TruncatedSVD", X, components.shape[1])
+        return np.concatenate([block @ components.T for _, block in blocks("TruncatedSVD", x)])

@@ -1,0 +1,114 @@
+"""Linear discriminants of classes."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from magmadnn.errors import DataError, ShapeError
+
+from ._rows import Array, Floats, blocks, counted, flipped, needs_fit, rows_of
+
+_RANK = 1e-4  # singular values below that, relative to columns of deviation 1, count as 0
+
+
+class LinearDiscriminantAnalysis:
+    """Directions that separate classes best, and the classifier of normal classes with one covariance.
+
+    As in Hastie, Tibshirani and Friedman, The elements of statistical learning, section 4.3, by singular
+    values of the rows; no scatter is formed. Variances have divisor n.
+
+    Args:
+        n_components: how many directions; all, classes - 1 or fewer, where it is left out.
+
+    Attributes:
+        classes_, priors_, means_, xbar_: of the classes; the mean of all.
+        scalings_: [columns, directions].
+        coef_, intercept_: of the classifier.
+        explained_variance_ratio_: how much of the variance among classes each direction has.
+    """
+
+    def __init__(self, n_components: int | None = None) -> None:
+        self.n_components = n_components
+        self.scalings_: Floats | None = None
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the directions of rows with classes [rows].
+
+        Raises:
+            DataError: if there is one class only, or a number is NaN or infinite.
+            ShapeError: if there is not one class for each row.
+        """
+        name = "LinearDiscriminantAnalysis"
+        x = np.concatenate([block for _, block in blocks(name, rows_of(name, X))])
+        labels = np.asarray(y)
+        if labels.shape != (len(x),):
+            raise ShapeError(
+                f"{name}: y has the shape {labels.shape}, expected a class for each of {len(x)} rows"
+            )
+        self.classes_, number = np.unique(labels, return_inverse=True)
+        count = len(self.classes_)
+        if count < 2 or len(x) <= count:
+            raise DataError(
+                f"{name}: {len(x)} rows of {count} classes; give 2 classes or more, and more rows"
+            )
+        sizes = np.bincount(number)
+        self.priors_ = sizes / len(x)
+        self.means_ = np.array([x[number == k].mean(0) for k in range(count)])
+        self.xbar_ = self.priors_ @ self.means_
+        inner = x - self.means_[number]
+        deviation = inner.std(0)
+        deviation[deviation == 0] = 1
+        _, s, v = np.linalg.svd(inner / deviation / np.sqrt(len(x)), full_matrices=False)
+        rank = int((s > _RANK).sum())
+        white = (v[:rank] / deviation).T / s[:rank]
+        among = (
+            np.sqrt(len(x) * self.priors_ / (count - 1))[:, None]
+            * (self.means_ - self.xbar_)
+            @ white
+        )
+        _, s, v = np.linalg.svd(among, full_matrices=False)
+        kept = int((s > _RANK * s[0]).sum())
+        scalings = white @ v.T[:, :kept]
+        projected = (self.means_ - self.xbar_) @ scalings
+        self.coef_ = projected @ scalings.T
+        self.intercept_ = (
+            np.log(self.priors_) - 0.5 * (projected**2).sum(1) - self.coef_ @ self.xbar_
+        )
+        most = min(count - 1, x.shape[1])
+        wanted = (
+            most
+            if self.n_components is None
+            else counted(name, "n_components", self.n_components, most)
+        )
+        self.scalings_ = scalings * flipped(scalings.T)
+        self._kept = min(wanted, kept)
+        self.explained_variance_ratio_ = (s**2 / (s**2).sum())[: self._kept]
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Coordinates [rows, directions]."""
+        scalings = needs_fit("LinearDiscriminantAnalysis", self.scalings_)
+        x = rows_of("LinearDiscriminantAnalysis", X, len(scalings))
+        return np.asarray((x - self.xbar_) @ scalings[:, : self._kept])
+
+    def fit_transform(self, X: Any, y: Any) -> Array:
+        """`fit`, then `transform` of the same rows."""
+        return self.fit(X, y).transform(X)
+
+    def decision_function(self, X: Any) -> Array:
+        """Log odds [rows, classes], up to a number for each row."""
+        scalings = needs_fit("LinearDiscriminantAnalysis", self.scalings_)
+        x = rows_of("LinearDiscriminantAnalysis", X, len(scalings))
+        return np.asarray(x @ self.coef_.T + self.intercept_)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities [rows, classes]."""
+        scores = self.decision_function(X)
+        odds = np.exp(scores - scores.max(1, keepdims=True))
+        return np.asarray(odds / odds.sum(1, keepdims=True))
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each row."""
+        return np.asarray(self.classes_[self.decision_function(X).argmax(1)])

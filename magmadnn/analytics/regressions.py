@@ -1,0 +1,98 @@
+"""Least squares, and ridge regression."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from magmadnn.errors import ArgumentError, DataError, ShapeError
+from magmadnn.linalg import cho_solve, cholesky, lstsq
+
+from ._rows import Array, Moments, blocks, needs_fit, rows_of
+
+
+class Ridge:
+    """The coefficients w with the least |X w + b - y|^2 + alpha |w|^2, from sums over blocks of rows.
+
+    Args:
+        alpha: how much large coefficients cost, 0 or more.
+        fit_intercept: whether b is free; else it is 0.
+
+    Attributes:
+        coef_: [columns], or [targets, columns].
+        intercept_: a number, or [targets].
+    """
+
+    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True) -> None:
+        if not isinstance(alpha, (int, float)) or not 0 <= alpha < np.inf:
+            raise ArgumentError(
+                f"{self._name}: alpha must be a number of at least 0, got {alpha!r}"
+            )
+        self.alpha, self.fit_intercept = alpha, fit_intercept
+        self.coef_: Array | None = None
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Find the coefficients for targets [rows] or [rows, targets].
+
+        Raises:
+            ShapeError: if there is not one target for each row.
+            DataError: if a number is NaN or infinite.
+        """
+        x, targets = rows_of(self._name, X), np.asarray(y, np.float64)
+        if targets.ndim not in (1, 2) or len(targets) != len(x):
+            raise ShapeError(
+                f"{self._name}: y has the shape {targets.shape}, expected one target for each of "
+                f"{len(x)} rows"
+            )
+        if not np.isfinite(targets).all():
+            raise DataError(f"{self._name}: y holds NaN or infinity; fill or drop such rows")
+        columns = targets.reshape(len(x), -1)
+        n = x.shape[1]
+        shift = np.zeros(n + columns.shape[1])
+        if self._exactly():
+            dense = np.concatenate([block for _, block in blocks(self._name, x)])
+            if self.fit_intercept:
+                shift = np.concatenate([dense.mean(0), columns.mean(0)])
+            found = lstsq(dense - shift[:n], columns - shift[n:]).x.numpy()
+        else:
+            sums = Moments(len(shift))
+            for where, block in blocks(self._name, x):
+                sums.add(np.concatenate([block, columns[where]], 1))
+            scatter = sums.scatter
+            if self.fit_intercept:
+                shift = sums.mean
+            else:
+                scatter = scatter + len(x) * np.outer(sums.mean, sums.mean)
+            left = scatter[:n, :n] + self.alpha * np.eye(n)
+            found = cho_solve((cholesky(left), True), scatter[:n, n:]).numpy()
+        intercept = shift[n:] - shift[:n] @ found
+        flat = targets.ndim == 1
+        self.coef_ = found[:, 0] if flat else found.T
+        self.intercept_ = float(intercept[0]) if flat else intercept
+        return self
+
+    def _exactly(self) -> bool:
+        """Whether the rows themselves are factorised, since their scatter may be singular."""
+        return self.alpha == 0
+
+    def predict(self, X: Any) -> Array:
+        """Targets of rows."""
+        coefficients = needs_fit(self._name, self.coef_)
+        x = rows_of(self._name, X, coefficients.shape[-1])
+        return np.asarray(x @ coefficients.T + self.intercept_)
+
+
+class LinearRegression(Ridge):
+    """The shortest of the coefficients with the least |X w + b - y|^2, by singular values.
+
+    Args:
+        fit_intercept: whether b is free; else it is 0.
+    """
+
+    def __init__(self, *, fit_intercept: bool = True) -> None:
+        super().__init__(0.0, fit_intercept=fit_intercept)

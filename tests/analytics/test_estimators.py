@@ -1,0 +1,165 @@
+"""Estimators beside those of scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.analytics import _rows
+from magmadnn.errors import MagmaDNNError
+
+pytest.importorskip("sklearn")
+from sklearn import cluster, decomposition, discriminant_analysis, linear_model, preprocessing
+
+RNG = np.random.default_rng(12)
+X = RNG.normal(size=(211, 7)) * np.array([5, 4, 3, 2, 1, 0.5, 0.1]) @ RNG.normal(size=(7, 7)) + 3.0
+Y = X @ RNG.normal(size=(7, 2)) + RNG.normal(size=(211, 2))
+CLASSES = np.array(["a", "b", "c"])[(X[:, 0] > 3).astype(int) + (X[:, 1] > 4)]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_rows, "_BLOCK_BYTES", 8 * 7 * 30)
+
+
+def alike(one: Any, other: Any, *names: str, atol: float = 1e-9) -> None:
+    for name in names:
+        found, expected = getattr(one, name), getattr(other, name)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("solver", ["auto", "full", "covariance_eigh", "randomized"])
+@pytest.mark.parametrize("k", [3, 0.95, None])
+@pytest.mark.parametrize("whiten", [False, True])
+def test_components(whiten: bool, k: Any, solver: str) -> None:
+    if solver == "randomized":
+        k = 3
+    ours = md.analytics.PCA(k, svd_solver=solver, whiten=whiten)
+    theirs = decomposition.PCA(k, svd_solver="full", whiten=whiten)
+    found, expected = ours.fit_transform(X), theirs.fit_transform(X)
+    alike(
+        ours, theirs, "mean_", "explained_variance_", "explained_variance_ratio_",
+        "singular_values_", "noise_variance_", "components_", "n_components_", atol=1e-7,
+    )  # fmt: skip
+    np.testing.assert_allclose(found, expected, atol=1e-7)
+    np.testing.assert_allclose(
+        ours.inverse_transform(found), theirs.inverse_transform(expected), atol=1e-7
+    )
+    assert ours.transform(X.astype(np.float32)).dtype == np.float32
+
+
+def test_components_of_a_memory_map_and_of_parts(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    stored = np.load(tmp_path / "x.npy", mmap_mode="r")
+    whole = md.analytics.PCA(4, svd_solver="covariance_eigh").fit(stored)
+    parts = md.analytics.PCA(4)
+    for low in range(0, 211, 53):
+        parts.partial_fit(stored[low : low + 53])
+    alike(parts, whole, "components_", "explained_variance_", "mean_")
+    alike(whole, decomposition.PCA(4).fit(X), "components_", "explained_variance_", atol=1e-7)
+
+
+def test_randomised_singular_values() -> None:
+    low = RNG.normal(size=(90, 5)) @ RNG.normal(size=(5, 60))
+    u, s, v = md.analytics.randomized_svd(low, 5)
+    np.testing.assert_allclose(u * s @ v, low, atol=1e-10)
+    np.testing.assert_allclose(s, np.linalg.svd(low, compute_uv=False)[:5], rtol=1e-12)
+    ours = md.analytics.TruncatedSVD(2).fit(X)
+    alike(ours, decomposition.TruncatedSVD(2, algorithm="arpack").fit(X), "singular_values_")
+    np.testing.assert_allclose(ours.transform(X), ours.fit_transform(X), atol=1e-8)
+
+
+def test_scaling() -> None:
+    x = np.concatenate([X, np.full((211, 1), 0.1)], 1)
+    ours, theirs = md.analytics.StandardScaler().fit(x), preprocessing.StandardScaler().fit(x)
+    alike(ours, theirs, "mean_", "var_", "scale_")
+    np.testing.assert_allclose(ours.transform(x), theirs.transform(x), atol=1e-9)
+    np.testing.assert_allclose(ours.inverse_transform(ours.transform(x)), x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("y", [Y, Y[:, 0]], ids=["two", "one"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_regressions(intercept: bool, y: np.ndarray) -> None:
+    for ours, theirs in [
+        (
+            md.analytics.Ridge(0.7, fit_intercept=intercept),
+            linear_model.Ridge(0.7, fit_intercept=intercept),
+        ),
+        (
+            md.analytics.LinearRegression(fit_intercept=intercept),
+            linear_model.LinearRegression(fit_intercept=intercept),
+        ),
+    ]:
+        alike(ours.fit(X, y), theirs.fit(X, y), "coef_", "intercept_", atol=1e-8)
+        np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-8)
+
+
+def test_discriminants() -> None:
+    ours = md.analytics.LinearDiscriminantAnalysis().fit(X, CLASSES)
+    theirs = discriminant_analysis.LinearDiscriminantAnalysis().fit(X, CLASSES)
+    alike(
+        ours,
+        theirs,
+        "means_",
+        "xbar_",
+        "priors_",
+        "coef_",
+        "intercept_",
+        "explained_variance_ratio_",
+        atol=1e-8,
+    )
+    found, expected = ours.transform(X), theirs.transform(X)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-8)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_clusters() -> None:
+    centres = np.array([[0, 0], [9, 0], [0, 9], [9, 9]])
+    x = np.concatenate([c + RNG.normal(size=(40, 2)) for c in centres])
+    ours = md.analytics.KMeans(4, n_init=3).fit(x)
+    theirs = cluster.KMeans(4, n_init=5, random_state=0).fit(x)
+    order = [
+        int(((theirs.cluster_centers_ - c) ** 2).sum(1).argmin()) for c in ours.cluster_centers_
+    ]
+    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_[order], atol=1e-9)
+    assert abs(ours.inertia_ - theirs.inertia_) < 1e-8
+    assert np.array_equal(np.array(order)[ours.labels_], theirs.labels_)
+    assert np.array_equal(ours.predict(x), ours.labels_)
+    assert np.array_equal(ours.transform(x).argmin(1), ours.labels_)
+
+
+def test_mistakes() -> None:
+    holes = X.copy()
+    holes[40, 2] = np.nan
+    for call, text in [
+        (
+            lambda: md.analytics.PCA(3).fit(X[0]),
+            r"PCA: X has the shape \(7,\), expected \[rows, columns\]",
+        ),
+        (
+            lambda: md.analytics.PCA(8).fit(X),
+            "PCA: n_components must be an integer from 1 to 7, got 8",
+        ),
+        (lambda: md.analytics.PCA(3).transform(X), "PCA: is not fitted yet; call fit first"),
+        (lambda: md.analytics.PCA(3).fit(holes), "PCA: X holds nan in row 40, column 2"),
+        (
+            lambda: md.analytics.PCA(3).fit(X).transform(X[:, :4]),
+            "PCA: X has 4 columns, expected 7",
+        ),
+        (lambda: md.analytics.PCA(svd_solver="arpack"), "PCA: svd_solver must be one of auto"),
+        (lambda: md.analytics.Ridge(-1), "Ridge: alpha must be a number of at least 0"),
+        (lambda: md.analytics.Ridge().fit(X, Y[:5]), "expected one target for each of 211 rows"),
+        (lambda: md.analytics.KMeans(0), "KMeans: n_clusters must be an integer at least 1, got 0"),
+        (lambda: md.analytics.KMeans(9).fit(X[:5]), "KMeans: 9 clusters need as many rows, got 5"),
+        (
+            lambda: md.analytics.LinearDiscriminantAnalysis().fit(X, np.zeros(211)),
+            "211 rows of 1 classes; give 2 classes or more",
+        ),
+    ]:
+        with pytest.raises(MagmaDNNError, match=text):
+            call()
