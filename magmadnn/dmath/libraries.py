@@ -27,7 +27,7 @@ def distributed(workers: Any, *, device: str = "cpu", deterministic: str | None 
 
     Args:
         workers: what `md.workers(n)` gave.
-        device: "cpu", or "cuda" for a GPU on each worker; workers take turns if there are fewer GPUs.
+        device: "cpu", or "cuda" for a GPU on each worker, with NCCL among them.
         deterministic: "layout": products, sums and means have the same bits for all layouts and numbers of
             workers, on the same kind of machine. Products cut no sum and work in tiles of one shape.
 

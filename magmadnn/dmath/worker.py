@@ -10,6 +10,7 @@ import numpy as np
 
 from magmadnn import errors
 from magmadnn.dmath import elementwise, factors, making, reducing, views
+from magmadnn.dmath.devices import on_devices
 from magmadnn.dmath.kept import Kept
 from magmadnn.dmath.layouts import Layout, even_cuts
 from magmadnn.dmath.parts import Parts, remap
@@ -325,11 +326,7 @@ def _counters(worker: Worker) -> tuple[Any, None]:
 def _use(worker: Worker, device: str) -> tuple[Any, None]:
     """Choose where this worker computes; before there are arrays."""
     if device == "cuda":
-        from magmadnn.dmath.staging import Staged, use_device
-
-        xp = use_device(worker.team.rank)
-        comm: Any = Staged(worker.team.comm, xp)
-        worker.team = Team(comm, xp, kept=worker.team.kept)
+        worker.team = on_devices(worker.team)
     return None, None
 
 

@@ -12,7 +12,11 @@ import pytest
 
 import magmadnn as md
 from magmadnn import dmath as dm
-from magmadnn.errors import ArgumentError, CommunicationError, NumericError
+from magmadnn.backends.cuda import device_count
+from magmadnn.comm import Communicator, simulate
+from magmadnn.dmath import devices
+from magmadnn.dmath.team import Team
+from magmadnn.errors import ArgumentError, CommunicationError, DeviceError, NumericError
 from tests.dmath import asked  # noqa: F401 - workers import it from here
 from tests.dmath.test_client import SCRIPTS, equations, same
 
@@ -73,6 +77,34 @@ def test_sessions_of_the_same_workers_do_not_meet(three: Any) -> None:
     fixed.close()
     assert all(a.value == 0 for a in three.call("test.arrays", number))
     assert float(A.sum()) == 1600
+
+
+@pytest.mark.skipif(device_count() >= 3, reason="there are enough GPUs")
+def test_workers_without_a_gpu_each_are_refused(three: Any) -> None:
+    with pytest.raises(DeviceError, match=r"device 0 cannot be used|3 workers need a GPU each"):
+        dm.distributed(three, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("script", [*SCRIPTS, equations])
+def test_on_two_gpus(script: Any) -> None:
+    with md.workers(2) as w:
+        script(dm.distributed(w, device="cuda"), check)
+
+
+def test_more_workers_than_gpus_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "device_memory", lambda number: None)
+    monkeypatch.setattr(devices, "array_library", lambda: np)
+    monkeypatch.setattr(devices, "device_count", lambda: 2)
+
+    def one(comm: Communicator) -> str:
+        with pytest.raises(DeviceError) as caught:
+            devices.on_devices(Team(comm))
+        return str(caught.value)
+
+    text = "cuda: 3 workers need a GPU each, this machine has 2: start md.workers(2)"
+    assert simulate(3, one) == [text] * 3
 
 
 def test_an_operation_that_fails_leaves_the_workers_alive(three: Any) -> None:

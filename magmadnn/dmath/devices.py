@@ -1,0 +1,37 @@
+"""Workers that compute on a GPU each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magmadnn.backends.cuda import array_library, device_count, device_memory
+from magmadnn.comm import Communicator
+from magmadnn.dmath.team import Team
+from magmadnn.errors import DeviceError
+
+
+def on_devices(team: Team) -> Team:
+    """The team with CuPy's arrays in place of NumPy's, and NCCL among its workers. Collective.
+
+    Worker r takes device r: workers are processes of one machine.
+
+    Raises:
+        DeviceError: if there is no GPU, or there are fewer than workers; says what is missing.
+        MissingExtraError: if CuPy or NCCL is not installed.
+    """
+    device_memory(0)  # says what is missing
+    cupy: Any = array_library()
+    if cupy is None:
+        raise DeviceError("cuda: arrays on a GPU need CuPy: install the extra cuda13 or cuda12")
+    count = device_count()
+    if count < team.size:
+        raise DeviceError(
+            f"cuda: {team.size} workers need a GPU each, this machine has {count}: start md.workers({count})"
+        )
+    comm: Communicator = team.comm
+    if team.size > 1:
+        from magmadnn.comm.gpu.nccl import NcclCommunicator
+
+        cupy.cuda.Device(team.rank).use()
+        comm = NcclCommunicator(team.comm)
+    return Team(comm, cupy, kept=team.kept)
