@@ -4,7 +4,7 @@ python -m benchmarks.cpu.search [--points 1000] [--epochs 10] [--workers 2] [--l
 
 Networks are 13-16-2 with Adam, batches of 32 of 242 rows, each point a training of its own. "here" is one
 process on all cores, "workers" as many processes; both begin with kernels that are on the disk. Shown are the
-clock and the processor time of all processes. Peers are not run: neither Optuna nor Ray trains by itself.
+clock and the processor time of all processes. Peers are in `search_peers.py`.
 """
 
 from __future__ import annotations
