@@ -145,6 +145,7 @@ PUBLIC_MODULES = {
     "magmadnn.search": "search",
     "magmadnn.tensor": "tensor",
     "magmadnn.training": "training",
+    "magmadnn.workflow": "workflow",
 }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +18,8 @@ import pytest
 
 import magmadnn as md
 from magmadnn.search.trials.records import DONE, Job, Outcome, plain_result
+from magmadnn.workflow.description.history import History
+from magmadnn.workflow.ranks.plan_folder import open_folder
 from magmadnn.workflow.searches import _TuplePlace
 
 pytest.importorskip("mpi4py")
@@ -118,3 +123,47 @@ def test_heart_disease_on_the_command_line(tmp_path: Path) -> None:
     with (tmp_path / "out" / "trials.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 4
     assert "best" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_random_kills_leave_each_point_once(tmp_path: Path) -> None:
+    wide = '"lr": md.search.choice([round(0.01 * k, 2) for k in range(1, 41)])'
+    text = SEARCH.replace('"lr": md.search.choice([0.01, 0.1, 0.5])', wide)
+    text = text.replace("choice([3, 7])", "choice([3, 4, 5, 6, 7])")
+    text = text.replace('"-job")', '"-job", resume=Path(sys.argv[1] + "-job").exists())')
+    (tmp_path / "s.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    chance, kills = random.Random(11), 0
+    for _ in range(40):
+        process = subprocess.Popen(
+            [sys.executable, "s.py", "out"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            process.wait(timeout=2.5 + 2 * chance.random())
+        except subprocess.TimeoutExpired:
+            ranks = ranks_of(tmp_path / "out-job")
+            if ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(ranks), signal.SIGKILL)
+                    kills += 1
+        assert process.wait(timeout=120) in (0, 1)
+        if process.returncode == 0:
+            break
+    assert process.returncode == 0 and kills >= 2
+    study = md.search.load(tmp_path / "out")  # refuses a log in which a point is there twice
+    assert len(study.trials) == 200 == len({tuple(t.point.items()) for t in study.trials})
+    assert all(t.state == DONE for t in study.trials)
+
+
+def ranks_of(folder: Path) -> list[int]:
+    """Process numbers of the ranks that run now."""
+    try:
+        processes = History.of(open_folder(folder).records()).processes
+    except md.errors.MagmaDNNError:
+        return []
+    return [p for p in processes if Path(f"/proc/{p}").exists()]

@@ -46,13 +46,16 @@ def _box(description: Description, step: Step, x: int, y: int, height: int) -> s
     made = [f'<rect class="{kind}" x="{x}" y="{y}" width="{_WIDTH}" height="{height}" rx="5"/>']
     line = y + 19
     if step.is_group:
-        often = f"until {step.until}" if step.until else f"{step.iterations} times"
-        made.append(_text(x + 8, line, step.name, often))
+        end = f"until {step.until}" if step.until else f"{step.iterations} times"
+        made.append(_text(x + 8, line, step.name, end))
         line += _ROW
     for name in step.modules:
         module = description.module(name)
-        about = f"{module.copies} x {module.ranks}" if module.copies > 1 else f"{module.ranks}"
-        made.append(_text(x + (20 if step.is_group else 8), line, name, f"{about} ranks"))
+        many = "rank" if module.ranks == 1 else "ranks"
+        often = f"{module.copies} x " if module.copies > 1 else ""
+        made.append(
+            _text(x + (20 if step.is_group else 8), line, name, f"{often}{module.ranks} {many}")
+        )
         line += _ROW
     return "".join(made)
 

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-_SPINS = 60
+_SPINS = 200
 _FIRST = 2e-5
 _PATIENT = 400  # pauses after which a process has long had nothing to do
 
