@@ -8,7 +8,6 @@ ever.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import struct
@@ -27,6 +26,7 @@ _HEAD: Final = struct.Struct(
 STATE: Final = 24  # where the state of a rank is among its bytes
 RUNS, WAITS, ENDED, FAILED, KILLED = b"r", b"w", b"e", b"f", b"k"
 _HOW: Final = {ENDED: "has ended", FAILED: "has failed", KILLED: "was killed"}
+_BETWEEN: Final = "\x1f"  # the fields of a line
 _FAILED: Final = 2.0  # seconds that a rank which has failed may take to end the job
 _STUCK: Final = 0.6  # seconds in which no rank makes a step, until a circle of waiting is believed
 
@@ -75,10 +75,11 @@ class Ledger:
         """This rank makes a call and may wait in it."""
         if call.number:
             self._numbers[call.group] = call.number
-        numbers = dict(list(self._numbers.items())[-8:])
+        numbers = ";".join([f"{g}:{n}" for g, n in self._numbers.items()][-8:])
         what = call.what if len(call.what) < 800 else call.what[:800]
-        fields = [call.group, call.number, what, call.site[-200:], call.peers, numbers]
-        self._write(WAITS, json.dumps(fields).encode(), beside)
+        peers = ",".join(map(str, call.peers))
+        fields = (call.group, str(call.number), what, call.site[-200:], peers, numbers)
+        self._write(WAITS, _BETWEEN.join(fields).encode(), beside)
 
     def step(self) -> None:
         """Messages were sent or have come."""
@@ -114,8 +115,13 @@ class Ledger:
                 break
         call, numbers = None, dict[str, int]()
         if text:
-            group, number, what, site, peers, numbers = json.loads(text)
-            call = Call(group, number, what, site, 0, tuple(peers))
+            group, number, what, site, peers, pairs = text.decode().split(_BETWEEN)
+            others = tuple(int(one) for one in peers.split(",") if one)
+            call = Call(group, int(number), what, site, 0, others)
+            for pair in pairs.split(";"):
+                name, _, last = pair.rpartition(":")
+                if name:
+                    numbers[name] = int(last)
         return Entry(rank, steps, process, state, flag == b"1", call, numbers)
 
     def entries(self) -> list[Entry | None]:
@@ -139,7 +145,9 @@ class Ledger:
         """
         found = self.entries()
         peers = [members[peer] for peer in call.peers] if call.peers else members
-        late = [r for r in peers if r != self.rank and not self._takes_part(call, found[r])]
+        late = [
+            r for r in peers if r != self.rank and not self._takes_part(call, found[r], self.rank)
+        ]
         for rank in peers:
             entry = found[rank]
             if entry is None or entry.call is None or rank == self.rank:
@@ -165,8 +173,8 @@ class Ledger:
             return f"no rank can go on: {'; '.join(waits)}"
         return None
 
-    def _takes_part(self, call: Call, entry: Entry | None) -> bool:
-        """Whether a rank has come as far as this call."""
+    def _takes_part(self, call: Call, entry: Entry | None, asking: int) -> bool:
+        """Whether a rank has come as far as the call of the rank that asks."""
         if entry is None:
             return False
         if call.number:
@@ -174,7 +182,26 @@ class Ledger:
         theirs = entry.call
         if theirs is None or theirs.number or theirs.group != call.group or entry.state == ENDED:
             return False
-        return theirs.what.split(" ")[0] != call.what.split(" ")[0]
+        towards = call.group != "world" or theirs.peers == (asking,)
+        return towards and theirs.what.split(" ")[0] != call.what.split(" ")[0]
+
+    def _blocked(self, entry: Entry, found: list[Entry | None]) -> bool:
+        """Whether a rank that waits surely waits for one that has not come; large messages may take long."""
+        call = entry.call
+        if call is None:
+            return False
+        if call.number:
+            peers = [
+                e.rank for e in found if e and (call.group == "world" or call.group in e.numbers)
+            ]
+        elif call.group == "world":
+            peers = list(call.peers)
+        else:
+            return False
+        return any(
+            peer != entry.rank and not self._takes_part(call, found[peer], entry.rank)
+            for peer in peers
+        )
 
     def _other_half(self, call: Call, entry: Entry) -> bool:
         """Whether the other rank is in the other half of this message, but names another array."""
@@ -188,8 +215,11 @@ class Ledger:
         return tags[0] == tags[1] and arrays[0] != arrays[1]
 
     def _stuck(self, found: list[Entry | None]) -> bool:
-        """Whether all ranks wait, and have done so for a while."""
-        if any(e is None or e.state == RUNS or e.beside for e in found):
+        """Whether all ranks wait for one that has not come, and have done so for a while."""
+        waiting = [e for e in found if e is not None and e.state == WAITS]
+        if any(e is None or e.state == RUNS or e.beside for e in found) or not all(
+            self._blocked(entry, found) for entry in waiting
+        ):
             self._seen = []
             return False
         steps = [entry.steps for entry in found if entry]
