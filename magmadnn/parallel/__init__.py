@@ -2,5 +2,6 @@
 
 from magmadnn.parallel.asynchronous import AsyncSGD
 from magmadnn.parallel.data_parallel import DataParallel
+from magmadnn.parallel.server import ParameterServer
 
-__all__ = ["AsyncSGD", "DataParallel"]
+__all__ = ["AsyncSGD", "DataParallel", "ParameterServer"]

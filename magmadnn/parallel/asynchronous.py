@@ -13,7 +13,7 @@ Messages are arrays: to a worker what to do, then parameters; to the server the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ import numpy as np
 
 from magmadnn.comm import Communicator, Request
 from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
-from magmadnn.graph import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.tensor.operation import Feeds
@@ -268,36 +267,10 @@ class AsyncStep(ParallelStep):
     def _counts(self) -> list[int]:
         return [int(node.value.read()) for node, _ in self._counters]
 
-    def _held(self) -> list[Node]:
-        floats = [n for n in self.states if n not in [c for c, _ in self._counters]]
-        return [*(p.node for p in self.parameters), *floats]
-
-    def _values(self) -> list[Array]:
-        """Parameters and running statistics, one vector for each dtype."""
-        by: dict[Any, list[Array]] = {}
-        for node in self._held():
-            by.setdefault(node.dtype, []).append(np.ravel(node.value.read()))
-        return [np.concatenate(parts) for parts in by.values()]
-
-    def _take(self, vectors: Sequence[Array]) -> None:
-        at = dict.fromkeys([v.dtype for v in vectors], 0)
-        by = {v.dtype: v for v in vectors}
-        for node in self._held():
-            size, start = int(np.prod(node.shape, dtype=np.int64)), at[node.dtype]
-            node.value.write(by[node.dtype][start : start + size].reshape(node.shape))
-            at[node.dtype] = start + size
-
     def end_epoch(self) -> None:
         """Counters of random numbers go on by the batches of the epoch."""
         if self._first_counts and not self._comm.rank:
             self._count_on(self._first_counts, self._given)
-
-    def share_state(self) -> None:
-        """Give all ranks what the optimiser of the server goes on from, and counters."""
-        held = [self._count, *self._slots.values()]
-        for node in [*(v.node for v in held), *(c for c, _ in self._counters)]:
-            value = np.array(node.value.read(), order="C")
-            node.value.write(self._comm.broadcast(value))
 
 
 def _one_of(comm: Communicator) -> Any:

@@ -235,20 +235,27 @@ class ParallelStep(Step):
         if self._way.computed is not None:
             self._way.computed(self._comm)
         likes = self._likes()
-        small, *vectors = (
-            self._tree.all_sum([one[k] for one in sums], like, there)
-            for k, like in enumerate(likes)
-        )
+        small = self._tree.all_sum([one[0] for one in sums], likes[0], there)
         if small[0]:
             raise self._told(failed[0] if failed else None)
         if guard and not np.isfinite(small).all():
             raise self._told(self._fault(own, bounds, before))
+        parts = [[one[k] for one in sums] for k in range(1, len(likes))]
         try:
-            self._apply(small, vectors, self.scalars(), guard)
+            self._share(small, parts, likes[1:], there, guard)
         except NumericError as error:
             raise self._told(self._fault(own, bounds, before), error) from error
         self._count_on(before, self._way.shards)
         return self._outputs(small)
+
+    def _share(
+        self, small: Array, parts: Sequence[list[Array]], likes: Sequence[Array], there: Sequence[int],
+        guard: bool,
+    ) -> None:  # fmt: skip
+        """Add up gradients of all shards, and update; `parts` are this rank's, for each dtype."""
+        pairs = zip(parts, likes, strict=True)
+        vectors = [self._tree.all_sum(own, like, there) for own, like in pairs]
+        self._apply(small, vectors, self.scalars(), guard)
 
     def _apply(
         self, small: Array, vectors: Sequence[Array], scalars: Mapping[Node, Any], guard: bool
@@ -333,6 +340,32 @@ class ParallelStep(Step):
         return kind(
             f"rank {rank} of {self._comm.size} stopped the step: {text}; nothing was updated on any"
         )
+
+    def _held(self) -> list[Node]:
+        floats = [n for n in self.states if n not in [c for c, _ in self._counters]]
+        return [*(p.node for p in self.parameters), *floats]
+
+    def _values(self) -> list[Array]:
+        """Parameters and running statistics, one vector for each dtype."""
+        by: dict[Any, list[Array]] = {}
+        for node in self._held():
+            by.setdefault(node.dtype, []).append(np.ravel(node.value.read()))
+        return [np.concatenate(parts) for parts in by.values()]
+
+    def _take(self, vectors: Sequence[Array]) -> None:
+        at = dict.fromkeys([v.dtype for v in vectors], 0)
+        by = {v.dtype: v for v in vectors}
+        for node in self._held():
+            size, start = int(np.prod(node.shape, dtype=np.int64)), at[node.dtype]
+            node.value.write(by[node.dtype][start : start + size].reshape(node.shape))
+            at[node.dtype] = start + size
+
+    def share_state(self) -> None:
+        """Give all ranks what the optimiser of the server goes on from, and counters."""
+        held = [self._count, *self._slots.values()]
+        for node in [*(v.node for v in held), *(c for c, _ in self._counters)]:
+            value = np.array(node.value.read(), order="C")
+            node.value.write(self._comm.broadcast(value))
 
     # --- what a step of one batch has beside that -------------------------------------------------
 

@@ -9,7 +9,7 @@ the sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,17 @@ class TreeSum:
             comm.all_gather(chunk, counts=np.diff(cuts(len(like), comm.size)).tolist())
         )
 
-    def reduced_share(self, own: list[Array], like: Array, there: Collection[int]) -> Array:
-        """The sum of all leaves, of which rank r has elements `cuts(length, ranks)[r]` to `[r + 1]`."""
+    def reduced_share(
+        self,
+        own: list[Array],
+        like: Array,
+        there: Collection[int],
+        share: Sequence[int] | None = None,
+    ) -> Array:
+        """The sum of all leaves, of which rank r has elements `share[r]` to `share[r + 1]`; even ones if
+        None."""
         comm = self._communicator
-        share = cuts(len(like), comm.size)
+        share = cuts(len(like), comm.size) if share is None else share
         mine = share[comm.rank + 1] - share[comm.rank]
         parts = [
             np.stack([one[share[r] : share[r + 1]] for one in own])

@@ -14,6 +14,7 @@ from magmadnn.memory.dtypes import as_dtype
 from magmadnn.parallel.agreement import SameDecisions
 from magmadnn.parallel.asynchronous import AsyncStep
 from magmadnn.parallel.data_parallel import DataParallel
+from magmadnn.parallel.server import ServerStep
 from magmadnn.runtime.agreement import agreeing
 from magmadnn.storage.checkpoint import State
 
@@ -106,6 +107,8 @@ class Together:
     def ends_epoch(self, fit: Fit) -> None:
         """At the end of an epoch's batches, all done or not: all ranks know what rank 0 knows."""
         step = fit.step
+        if isinstance(step, ServerStep):
+            step.share_state()
         if not isinstance(step, AsyncStep):
             return
         step.pause()
