@@ -107,8 +107,7 @@ class TreeSum:
         there: Collection[int],
         share: Sequence[int] | None = None,
     ) -> Array:
-        """The sum of all leaves, of which rank r has elements `share[r]` to `share[r + 1]`; even ones if
-        None."""
+        """The sum of all leaves; rank r has elements `share[r]` to `share[r + 1]`, even parts for None."""
         comm = self._communicator
         share = cuts(len(like), comm.size) if share is None else share
         mine = share[comm.rank + 1] - share[comm.rank]
