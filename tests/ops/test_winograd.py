@@ -97,8 +97,10 @@ def layer(c: int, o: int, places: int = 16, dtype: str = "float32", **settings: 
 def test_the_choice_follows_sizes() -> None:
     """Many channels on both sides, whole tiles but for some places, float32."""
     assert stacks(layer(128, 128)) == stacks(layer(64, 256)) == stacks(layer(512, 96, 7)) == 1
+    assert stacks(layer(192, 384, 13)) == stacks(layer(256, 256, 13)) == 1  # 1.51 times the outputs
     for other in (
-        layer(64, 64), layer(512, 32), layer(128, 128, 5), layer(128, 128, 16, "float64"),
+        layer(64, 64), layer(512, 32), layer(128, 128, 5), layer(128, 128, 13), layer(512, 512, 9),
+        layer(128, 128, 16, "float64"),
         layer(128, 128, strides=2), layer(128, 128, dilation=2), layer(256, 256, groups=2),
         layer(128, 128, algorithm="direct"),
     ):  # fmt: skip

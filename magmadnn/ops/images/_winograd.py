@@ -38,7 +38,9 @@ _OUTPUTS, _TAPS = (
     3,
 )  # of a convolution along an axis; of the gradient of its filters the other way round
 _LEAST = 48.0  # of 1 / (1 / c + 1 / o): below, transforms cost more than products save
-_MOST_WASTE = 1.4  # times as many outputs in whole tiles as there are
+# times as many outputs in whole tiles as there are, at most; and where products outweigh transforms by far
+_MOST_WASTE = 1.4
+_MUCH, _MOST_WASTE_OF_MUCH = 120.0, 1.6
 
 
 def pays(x: Any, w_shape: Shape, is_wanted: bool, settled: Attributes) -> bool:
@@ -54,7 +56,9 @@ def pays(x: Any, w_shape: Shape, is_wanted: bool, settled: Attributes) -> bool:
         return False
     c, o, *counts = (int(n) for n in _known(x, w_shape, settled))
     waste = math.prod(-(-n // _OUTPUTS) * _OUTPUTS / n for n in counts)
-    return is_wanted or (1 / (1 / c + 1 / o) >= _LEAST and waste <= _MOST_WASTE)
+    weight = 1 / (1 / c + 1 / o)
+    most = _MOST_WASTE_OF_MUCH if weight >= _MUCH else _MOST_WASTE
+    return is_wanted or (weight >= _LEAST and waste <= most)
 
 
 def check(words: OpWords, x: Any, w_shape: Shape, settled: Attributes) -> None:
