@@ -144,9 +144,9 @@ def _rings(a: Layout, b: Layout, target: Layout) -> Iterator[ProductPlan]:
     if len(members) < 2 or not _single(target):
         return
     stays = c_stays(k, target, target)
-    if _single(b) and b.active == members:
+    if target.grid[1] == 1 and _single(b) and b.active == members:
         yield replace(stays, name="ring of B", way="ring b")
-    if _single(a) and a.active == members:
+    if target.grid[0] == 1 and _single(a) and a.active == members:
         yield replace(stays, name="ring of A", way="ring a")
     if k >= workers == len(members):
         la, lb, lc = grid(m, k, n, (1, workers, 1), (0, 1, 2), workers)
