@@ -59,9 +59,9 @@ REDUCE: dict[int, Any] = {0: "sum", 1: "prod", 2: "max", 3: "min"}
 class FakeNccl:
     """NCCL's group: each call carried out by a simulated communicator, at once or at the end of the group."""
 
-    def __init__(self, size: int, number: tuple[int, ...], rank: int) -> None:
+    def __init__(self, size: int, number: bytes, rank: int) -> None:
         self.inner = LOCAL.comm
-        assert (number, size, rank) == ((7, -3, 5), self.inner.size, self.inner.rank)
+        assert (number, size, rank) == (b"\x07\xfd\x05", self.inner.size, self.inner.rank)
         LOCAL.groups = None
 
     def _do(self, call: Any) -> None:
@@ -146,7 +146,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     cupy, cuda, nccl = (ModuleType(n) for n in ("cupy", "cupy.cuda", "cupy.cuda.nccl"))
     fields: dict[str, Any] = {
         "available": True,
-        "get_unique_id": lambda: (7, -3, 5),
+        "get_unique_id": lambda: bytes((7, 253, 5)),
         "NcclCommunicator": FakeNccl,
         "groupStart": lambda: setattr(LOCAL, "groups", []),
         "groupEnd": group_end,

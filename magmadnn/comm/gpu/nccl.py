@@ -98,8 +98,8 @@ class NcclCommunicator:
         self._device = int(self._cupy.cuda.runtime.getDevice())
         _check_devices(control, self._cupy, self._device)
         number = self._nccl.get_unique_id() if self.rank == 0 else None
-        shared = control.exchange(None if number is None else [int(one) for one in number])[0]
-        self._comm: Any = self._nccl.NcclCommunicator(self.size, tuple(shared), self.rank)
+        shared = control.exchange(None if number is None else [int(one) % 256 for one in number])[0]
+        self._comm: Any = self._nccl.NcclCommunicator(self.size, bytes(shared), self.rank)
         self._stream = _quick_stream(self._cupy)
         self._known: set[str] = set()
 
