@@ -14,24 +14,30 @@ from .equations import det, inv, slogdet, solve
 from .factorisation import cholesky
 from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
 from .functions import cond, expm, kron, matrix_power, matrix_rank, norm
+from .general_eigenvalues import EigResult, eig, eigvals
 from .least_squares import LstsqResult, lstsq, pinv
 from .orthogonal import qr
+from .refinement import RefinedResult
 from .singular_values import svd, svdvals
 from .triangular import solve_triangular
 
 __all__ = [
+    "EigResult",
     "EighResult",
     "LUFactors",
     "LUResult",
     "LstsqResult",
     "QRResult",
+    "RefinedResult",
     "SVDResult",
     "SlogdetResult",
     "cho_solve",
     "cholesky",
     "cond",
     "det",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "expm",
     "inv",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.errors import NumericError
+from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import elementwise, last_axes
@@ -28,6 +28,7 @@ from magmadnn.ops import sum as sum_
 from ._matrices import computed, diagonal, refuse_unless_finite, transposed
 from ._operands import SlogdetResult, operand, operands
 from .elimination import eliminated, exchanging, lu_factored, lu_solved, refuse_singular
+from .refinement import refined
 
 # --- solve ----------------------------------------------------------------------------------------
 
@@ -88,12 +89,16 @@ solved: Op = Op(
 )
 
 
-def solve(a: Any, b: Any) -> Any:
+def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool = False) -> Any:
     """X with A X = B, by LU with exchanges of rows (LAPACK's getrf and getrs; cuSOLVER's on a GPU).
 
     Args:
         a: [..., n, n]; NaN and infinity are refused.
         b: [n], one right side for all; or [..., n, k]. Leading axes broadcast.
+        method: "lu"; or "refine": factors in float32 and steps that give the digits of float64, of one matrix
+            of known values; falls back to float64 by itself (see `refinement.py` for the sources).
+        assume_a: "pos" lets "refine" take a Cholesky factor of a positive definite A.
+        info: whether "refine" gives (x, iterations, residual, way).
 
     Returns:
         [..., n] or [..., n, k], of the operands' common dtype, float64 for integers. Gradients of both
@@ -103,6 +108,15 @@ def solve(a: Any, b: Any) -> Any:
         NumericError: if a matrix is singular, naming it and the pivot, or one holds NaN or infinity.
         ShapeError: if the sizes do not fit.
     """
+    if method not in ("lu", "refine") or assume_a not in ("gen", "pos"):
+        raise ArgumentError(
+            f'solve: method must be "lu" or "refine" assume_a "gen" or "pos", got {method!r}, {assume_a!r}'
+        )
+    if method == "refine":
+        found = refined(a, b, assume_a == "pos")
+        return found if info else found.x
+    if info or assume_a != "gen":
+        raise ArgumentError('solve: info and assume_a go with method="refine"; leave them out')
     a, b = operands("solve", ("a", a, 2), ("b", b, 1))
     if b.ndim == 1:
         return squeeze(solved(a, expand_dims(b, -1)), axis=-1)
