@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from magmadnn import errors
 from magmadnn.comm import SerialCommunicator
+from magmadnn.comm.job import rank_in_job, ranks_of_job
 from magmadnn.comm.launching.launcher import Job
 from magmadnn.comm.sites import call_site, told_site
 from magmadnn.errors import ArgumentError, CommunicationError, UnknownAttributeError
@@ -73,7 +74,7 @@ class Workers:
     Raises:
         MissingExtraError: if there is no MPI and several are wanted.
         ArgumentError: for a wrong count.
-        CommunicationError: if workers do not come.
+        CommunicationError: if workers do not come, or this process is one of several ranks itself.
     """
 
     def __init__(self, count: int) -> None:
@@ -281,6 +282,11 @@ class Workers:
         if self.count == 0:
             self._local = Worker(SerialCommunicator())
             return
+        if ranks_of_job() > 1:
+            raise CommunicationError(
+                f"workers: this process is rank {rank_in_job()} of a job of {ranks_of_job()} ranks: start the "
+                "script with plain python, or let all ranks work together by md.comm.world()"
+            )
         word = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0), backlog=self.count) as server:
             port = server.getsockname()[1]
