@@ -284,8 +284,8 @@ class Workers:
             return
         if ranks_of_job() > 1:
             raise CommunicationError(
-                f"workers: this process is rank {rank_in_job()} of a job of {ranks_of_job()} ranks: start the "
-                "script with plain python, or let all ranks work together by md.comm.world()"
+                f"workers: this process is rank {rank_in_job()} of a job of {ranks_of_job()} ranks: start "
+                "the script with plain python, or let all ranks work together by md.comm.world()"
             )
         word = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0), backlog=self.count) as server:
