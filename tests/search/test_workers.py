@@ -72,15 +72,20 @@ def test_until_ends_at_the_same_trial_for_any_number_of_workers() -> None:
     assert 3 < tables.pop().count("\n") < 40
 
 
-def test_jobs_run_in_other_processes_at_the_same_time() -> None:
+def test_jobs_run_in_other_processes_at_the_same_time(tmp_path: Path) -> None:
+    """Each waits until three are at work, which one after the other they never would be."""
+
     def waiting(units: int) -> Any:
-        time.sleep(0.5)
+        (tmp_path / str(os.getpid())).touch()
+        end = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert time.monotonic() < end
         return build(units=units)
 
-    begun = time.monotonic()
     study = run(waiting, {"units": S.integer(1, 6)}, workers=6)
-    assert len(study.trials) == 6
-    assert time.monotonic() - begun < 2.5  # one after the other it would be 3 s and more
+    assert [trial.state for trial in study.trials] == ["done"] * 6
+    assert str(os.getpid()) not in {path.name for path in tmp_path.iterdir()}
 
 
 def children() -> list[int]:
