@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ import magmadnn as md
 from pathlib import Path
 
 def build(lr, units, seed):
-    model = md.Model([md.layers.Dense(units, "relu"), md.layers.Dense(2)], inputs=5, seed=seed)
-    return model.compile(md.optim.SGD(lr), "cross_entropy", metrics=["accuracy"])
+    layers = [md.layers.Input(5), md.layers.Dense(units, activation="tanh"), md.layers.Dense(2)]
+    optimizer = md.optim.SGD(lr)
+    return md.Model(layers, loss="cross_entropy", optimizer=optimizer, metrics=["accuracy"], seed=seed)
 SPACE = {"lr": md.search.choice([0.01, 0.1, 0.5]), "units": md.search.choice([3, 7])}
 draw = np.random.default_rng(3)
 x = draw.normal(size=(60, 5)).astype(np.float32)
@@ -105,6 +107,7 @@ def test_a_grid_on_ranks_has_the_table_of_one_process(tmp_path: Path) -> None:
         names["build"], names["SPACE"], names["x"], names["y"], method="grid", epochs=2
     )
     study = md.search.load(tmp_path / "out")
+    assert all(t.state == DONE for t in study.trials)
     assert [t.point for t in study.trials] == [t.point for t in alone.trials]
     assert [t.value for t in study.trials] == [t.value for t in alone.trials]
     assert [t.parameters_sha256 for t in study.trials] == [
@@ -131,6 +134,10 @@ def test_random_kills_leave_each_point_once(tmp_path: Path) -> None:
     wide = '"lr": md.search.choice([round(0.01 * k, 2) for k in range(1, 41)])'
     text = SEARCH.replace('"lr": md.search.choice([0.01, 0.1, 0.5])', wide)
     text = text.replace("choice([3, 7])", "choice([3, 4, 5, 6, 7])")
+    text = text.replace(
+        "def build(lr, units, seed):", "def build(lr, units, seed):\n    time.sleep(0.1)"
+    )
+    text = text.replace("import sys", "import sys, time")
     text = text.replace('"-job")', '"-job", resume=Path(sys.argv[1] + "-job").exists())')
     (tmp_path / "s.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -143,14 +150,15 @@ def test_random_kills_leave_each_point_once(tmp_path: Path) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        try:
-            process.wait(timeout=2.5 + 2 * chance.random())
-        except subprocess.TimeoutExpired:
-            ranks = ranks_of(tmp_path / "out-job")
-            if ranks:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(chance.choice(ranks), signal.SIGKILL)
-                    kills += 1
+        job = tmp_path / "out-job"
+        while process.poll() is None and not ranks_of(job):
+            time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1 + 3 * chance.random())
+        if kills < 3 and process.poll() is None and (ranks := ranks_of(job)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(ranks), signal.SIGKILL)
+                kills += 1
         assert process.wait(timeout=120) in (0, 1)
         if process.returncode == 0:
             break
