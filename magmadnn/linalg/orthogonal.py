@@ -20,7 +20,7 @@ from magmadnn.graph.op import (
     Sample,
     promote_floating,
 )
-from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import concat, greater_equal, matmul, where
@@ -45,7 +45,7 @@ _WHY = "what is made of reflections has gradients of its own"
 
 
 def _reflected_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
-    *leading, m, n = specs[0].shape
+    *leading, m, n = by_signature("... m n -> ... m n")(words, specs, attributes)
     return (*leading, n + 1, m)
 
 
@@ -132,7 +132,7 @@ columns_of: Op = Op(
 
 def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
     """[..., m + n, k]: Q, and below it R^T."""
-    *leading, m, n = specs[0].shape
+    *leading, m, n = by_signature("... m n -> ... m n")(words, specs, attributes)
     return (*leading, m + n, m if attributes["full"] else smaller(m, n))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from magmadnn.errors import GraphError, NumericError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
-from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import expand_dims, less_equal, matmul, reciprocal, reshape, where
@@ -37,7 +37,7 @@ def _sizes(shape: Any, full: bool) -> tuple[Any, Any, Any, Any]:
 
 def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
     """[..., 1, so many]: singular values, and behind them U and V^T."""
-    *leading, m, n = specs[0].shape
+    *leading, m, n = by_signature("... m n -> ... m n")(words, specs, attributes)
     _, left, k, right = _sizes((m, n), attributes["full"])
     return (*leading, 1, k + m * left + right * n if attributes["vectors"] else k)
 
