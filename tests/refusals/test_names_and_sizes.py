@@ -254,14 +254,14 @@ COMMAND: dict[str, CommandCase] = {
         ("trian",),
         (
             "command 'trian' is not known: did you mean 'train'? known are doctor, "
-            "evaluate, export, predict, search, summary, train, tune"
+            "evaluate, export, launch, predict, search, summary, train, tune, workflow"
         ),
     ),
     "name: no command": (
         (),
         (
-            "a command is missing: give one of train, search, evaluate, predict, export, summary, doctor, "
-            "tune, or --help"
+            "a command is missing: give one of train, search, workflow, evaluate, predict, export, summary, "
+            "launch, doctor, tune, or --help"
         ),
     ),
     "name: option before the command": (
@@ -277,7 +277,7 @@ COMMAND: dict[str, CommandCase] = {
             "--epochs, --features, --help, --hidden, --ignore, --image-size, --json, "
             "--loader-workers, --lr, --missing, --optimizer, "
             "--out, --precision, --preset, --quiet, --refit, --resume, --seed, --target, --task, "
-            "--test-split, --threads, --validation-split, --weight-decay, -h"
+            "--test-split, --threads, --validation-split, --weight-decay, --workers, -h"
         ),
     ),
     "name: model": (
