@@ -3,8 +3,7 @@
 Only point-to-point messages are used, so the order of sums is ours (`rounds.py`), not the library's. A tag
 holds the call's number and a digest of what is called, so that calls that differ never match; the rank that
 waits then looks into the ledger. A rank that waits tests some times, then sleeps between tests, longer and
-longer up to a
-millisecond: MPICH itself would spin, and ranks may outnumber cores.
+longer up to a millisecond: MPICH itself would spin, and ranks may outnumber cores.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from .communicator import Request
 from .engine import Call
 from .ledger import Ledger
 from .rounds import Task
+from .shared_memory import note_files
 
 _TESTS: Final = 200  # before the first sleep
 _FIRST_SLEEP: Final = 20e-6  # seconds
@@ -39,6 +39,7 @@ def load_mpi() -> Any:
     Raises:
         MissingExtraError: if mpi4py or a library of MPI is not there.
     """
+    begun = "mpi4py.MPI" in sys.modules
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -47,6 +48,8 @@ def load_mpi() -> Any:
         reason = str(error).splitlines()[0]
         missing = MissingExtraError.of("a library of MPI", f"mpi4py ({reason})", "mpi")
         raise missing from error
+    if not begun:
+        note_files()
     return MPI
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from magmadnn.comm.job import ranks_of_job
+from magmadnn.comm.mpi import load_mpi
 from magmadnn.errors import ArgumentError, quoted
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.durable import write_file
@@ -214,8 +215,7 @@ def _folder(description: Description, out: str | Path | None) -> Path:
 
 def _run_in_job(description: Description, out: str | Path | None, resume: bool) -> Finished | None:
     """Run in the job of MPI that this process belongs to; every rank calls it."""
-    from mpi4py import MPI
-
+    MPI = load_mpi()
     world = MPI.COMM_WORLD
     path = bytearray(4096)
     failure: BaseException | None = None

@@ -148,6 +148,20 @@ def test_a_fault_is_named_and_ends_the_job(name: str, tmp_path: Path) -> None:
     assert seconds < 5  # two, and what a busy machine adds
 
 
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory lies elsewhere")
+def test_a_killed_job_leaves_no_shared_memory(tmp_path: Path) -> None:
+    body = (
+        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'mpich_shm' in line}, flush=True)\n"
+        "comm.barrier()\n"
+        "if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "comm.barrier()"
+    )
+    code, out, _, _ = launched(tmp_path, 2, body)
+    assert code != 0
+    names = set(out.split())
+    assert names and not [name for name in names if Path(name).exists()]
+
+
 def test_an_error_before_the_group_exists_ends_the_job(tmp_path: Path) -> None:
     body = "if os.environ['PMI_RANK'] == '1': raise KeyError('early')\ntime.sleep(30)\n"
     code, _, err, seconds = launched(tmp_path, 2, body, begin="import os, time\n")

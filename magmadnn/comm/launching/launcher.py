@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from magmadnn.comm.job import RANKS
 from magmadnn.comm.ledger import ENDED, FAILED, KILLED, SLOT, STATE, VARIABLE, Ledger
+from magmadnn.comm.shared_memory import remove_files
 from magmadnn.errors import ArgumentError
 
 from .wheels import find_starter
@@ -115,7 +116,7 @@ class Job:
             self.process.wait(seconds)
 
     def end(self) -> None:
-        """Leave no process behind."""
+        """Leave no process and no shared memory behind."""
         processes = [e.process for e in self.ledger.entries() if e is not None]
         for kind, seconds in ((signal.SIGTERM, 0.5), (signal.SIGKILL, 5.0)):
             left = [one for one in processes if _alive(one) and _is_of_job(one, self._folder.name)]
@@ -131,6 +132,7 @@ class Job:
             until = time.monotonic() + seconds
             while any(map(_alive, left)) and time.monotonic() < until:
                 time.sleep(0.01)
+        remove_files(Path(self._folder.name))
         self._folder.cleanup()
 
 

@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from magmadnn.comm.mpi import load_mpi
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.storage.event_log import EventLog
 from magmadnn.storage.holding import Holding
@@ -37,8 +38,7 @@ def run_here(folder: Folder) -> tuple[str, str]:
         ArgumentError: the job has too few ranks.
         MagmaDNNError: it cannot go on, on rank 0; the other ranks are ended.
     """
-    from mpi4py import MPI
-
+    MPI = load_mpi()
     world = MPI.COMM_WORLD
     rank, size = world.Get_rank(), world.Get_size()
     count = folder.description.model.tuple_space.servers
@@ -77,8 +77,7 @@ def _executive(
     about: list[dict[str, Any]],
     prefix: str,
 ) -> tuple[str, str]:
-    from mpi4py import MPI
-
+    MPI = load_mpi()
     holding = Holding(folder.path, "run a workflow")
     (folder.path / STOP).unlink(missing_ok=True)
     log = EventLog(folder.path / LOG, folder.begin)
