@@ -28,6 +28,7 @@ RUNS, WAITS, ENDED, FAILED, KILLED = b"r", b"w", b"e", b"f", b"k"
 _HOW: Final = {ENDED: "has ended", FAILED: "has failed", KILLED: "was killed"}
 _BETWEEN: Final = "\x1f"  # the fields of a line
 _FAILED: Final = 2.0  # seconds that a rank which has failed may take to end the job
+_ATTEMPTS: Final = 60  # to read a line that is being written
 _STUCK: Final = 0.6  # seconds in which no rank makes a step, until a circle of waiting is believed
 
 
@@ -46,6 +47,18 @@ class Entry:
     def last(self) -> str:
         """The last call in words."""
         return f"its last call was {self.call}" if self.call else "it made no call"
+
+
+def _parsed(text: bytes) -> tuple[Call, dict[str, int]]:
+    """The call of a line, and the number of the last call of each group."""
+    group, number, what, site, peers, pairs = text.decode().split(_BETWEEN)
+    others = tuple(int(one) for one in peers.split(",") if one)
+    numbers = {}
+    for pair in pairs.split(";"):
+        name, _, last = pair.rpartition(":")
+        if name:
+            numbers[name] = int(last)
+    return Call(group, int(number), what, site, 0, others), numbers
 
 
 class Ledger:
@@ -100,29 +113,27 @@ class Ledger:
         self._memory[start + _HEAD.size : start + _HEAD.size + len(text)] = text
         self._steps += 1
         flag = b"1" if beside else b"0"
-        head = (2 * self._writes, self._steps, os.getpid(), len(text), state, flag)
+        head = (2 * self._writes - 1, self._steps, os.getpid(), len(text), state, flag)
         _HEAD.pack_into(self._memory, start, *head)
+        struct.pack_into("=Q", self._memory, start, 2 * self._writes)  # last: all of it is there
 
     def read(self, rank: int) -> Entry | None:
-        """What a rank has written, or None if it has not begun."""
+        """What a rank has written, or None if it has not begun.
+
+        The entry is without a call where the rank is in the middle of writing, and stays there.
+        """
         start = rank * SLOT
-        for _ in range(100):
+        for attempt in range(_ATTEMPTS):
             writes, steps, process, length, state, flag = _HEAD.unpack_from(self._memory, start)
             text = self._memory[start + _HEAD.size : start + _HEAD.size + length]
             if writes == 0:
                 return None
             if writes % 2 == 0 and struct.unpack_from("=Q", self._memory, start)[0] == writes:
-                break
-        call, numbers = None, dict[str, int]()
-        if text:
-            group, number, what, site, peers, pairs = text.decode().split(_BETWEEN)
-            others = tuple(int(one) for one in peers.split(",") if one)
-            call = Call(group, int(number), what, site, 0, others)
-            for pair in pairs.split(";"):
-                name, _, last = pair.rpartition(":")
-                if name:
-                    numbers[name] = int(last)
-        return Entry(rank, steps, process, state, flag == b"1", call, numbers)
+                call, numbers = _parsed(text) if text else (None, {})
+                return Entry(rank, steps, process, state, flag == b"1", call, numbers)
+            if attempt >= _ATTEMPTS // 2:
+                time.sleep(1e-4)  # it may not have a core
+        return Entry(rank, steps, process, state, flag == b"1", None)
 
     def entries(self) -> list[Entry | None]:
         """What all ranks have written."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from magmadnn.comm import ledger as module
 from magmadnn.comm.engine import Call
 from magmadnn.comm.ledger import ENDED, FAILED, KILLED, Ledger
 
+ROOT = Path(__file__).resolve().parents[2]
 MEMBERS = [0, 1, 2]
 
 
@@ -123,3 +127,45 @@ def test_halves_of_a_message_that_do_not_fit(ranks: list[Ledger]) -> None:
     assert text is not None and text.endswith(
         "but rank 0 is in send float64 (4,) to rank 1 with tag 0 at send.py:1"
     )
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from magmadnn.comm.engine import Call
+from magmadnn.comm.ledger import Ledger
+ledger = Ledger(Path(sys.argv[1]), 0, 1)
+print(flush=True)
+while True:
+    for length in (1, 700):
+        ledger.enter(Call("world", length, "x" * length, "a.py:" + "7" * (length // 7), length))
+"""
+
+
+def test_lines_that_are_being_written_are_read_whole(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "ledger", 1)
+    reader = Ledger(tmp_path / "ledger", -1, 1)
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "ledger")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as writer:
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            seen = set()
+            until = time.monotonic() + 2
+            while time.monotonic() < until:
+                entry = reader.read(0)
+                if entry is not None and entry.call is not None:
+                    call = entry.call
+                    assert call.what == "x" * call.number == "x" * entry.numbers["world"]
+                    assert call.site == "a.py:" + "7" * (call.number // 7)
+                    seen.add(call.number)
+        finally:
+            writer.kill()
+    assert seen == {1, 700}
+
+
+def test_a_rank_that_was_killed_while_it_wrote_has_no_call(ranks: list[Ledger]) -> None:
+    ranks[1].enter(barrier(1))
+    struct.pack_into("=Q", ranks[1]._memory, 1 * module.SLOT, 3)  # odd: being written
+    entry = ranks[0].read(1)
+    assert entry is not None and entry.call is None and not entry.numbers
