@@ -173,7 +173,13 @@ def test_a_killed_rank_ends_the_job_which_goes_on_with_others(tmp_path: Path) ->
     again = command(tmp_path, "--resume", "killed", "--workers", "3", "--json", "a.json")
     _, errors = again.communicate(timeout=200)
     assert again.returncode == 0, errors
-    assert json.loads((tmp_path / "a.json").read_text())["parameters_sha256"]
+    whole = command(
+        tmp_path, *given, *often[:2], "--out", "whole", "--workers", "4", "--json", "b.json"
+    )
+    _, errors = whole.communicate(timeout=200)
+    assert whole.returncode == 0, errors
+    one, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in "ab")
+    assert one["parameters_sha256"] == other["parameters_sha256"]
 
 
 def _parent(process: int) -> int:
