@@ -13,7 +13,7 @@ from ._rows import Array, Moments, blocks, needs_fit, rows_of
 
 
 class Ridge:
-    """The coefficients w with the least |X w + b - y|^2 + alpha |w|^2, from sums over blocks of rows.
+    """The coefficients w with the least `|X w + b - y|^2 + alpha |w|^2`, from sums over blocks of rows.
 
     Args:
         alpha: how much large coefficients cost, 0 or more.
@@ -88,7 +88,7 @@ class Ridge:
 
 
 class LinearRegression(Ridge):
-    """The shortest of the coefficients with the least |X w + b - y|^2, by singular values.
+    """The shortest of the coefficients with the least `|X w + b - y|^2`, by singular values.
 
     Args:
         fit_intercept: whether b is free; else it is 0.

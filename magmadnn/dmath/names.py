@@ -112,7 +112,7 @@ def matmul(
         layout: of the result; "auto" leaves it to the planner.
         dtype: of the result; None for what NumPy gives.
         wire: a dtype such as "float16" in which operands travel, rounded once to it: each element of C is
-            then off by at most about 2 u sum_k |a_ik b_kj|, where u is half the spacing of numbers near 1
+            then off by at most about `2 u sum_k |a_ik b_kj|`, where u is half the spacing of numbers near 1
             in that dtype.
         keep: whether workers keep blocks that others sent, for products to come, such as those of a
             backward pass; see `Session.keep_blocks`.

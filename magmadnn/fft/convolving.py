@@ -15,7 +15,7 @@ _MODES = ("full", "same", "valid")
 def convolve(a: Any, v: Any, mode: str = "full", axis: int = -1) -> Any:
     """Y[k] = sum over j of a[j] v[k - j] along an axis, as np.convolve's; other axes broadcast.
 
-    Results are off by some eps times |a| |v|, also where they are small.
+    Results are off by some eps times `|a| |v|`, also where they are small.
 
     Args:
         a: n numbers along the axis, real or complex.

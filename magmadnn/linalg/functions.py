@@ -112,7 +112,7 @@ def _matrix_norm(x: Any, ord: Any) -> Any:
 
 
 def cond(x: Any, p: Any = None) -> Any:
-    """How much a small change of A [..., m, n] may change solutions: |A| |A^-1|, in the norm p (2 without).
+    """How much a small change of A [..., m, n] may change solutions: `|A| |A^-1|`, in the norm p (2 without).
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or is singular and p is not 2 or -2.

@@ -164,7 +164,7 @@ fitted: Op = Op(
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
-    """X with the least |A X - B|, of those the shortest, by the singular values of A; ranks may be lower.
+    """X with the least `|A X - B|`, of those the shortest, by the singular values of A; ranks may be lower.
 
     Args:
         a: [..., m, n].

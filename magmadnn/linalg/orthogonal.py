@@ -212,7 +212,7 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     Args:
         a: [..., m, n], with k the smaller of m and n.
         mode: "reduced" (Q [..., m, k], R [..., k, n]), "complete" (Q [..., m, m], R [..., m, n]), "r": R.
-        pivoting: whether columns are exchanged so that |R_ii| descends; of a matrix that is known, without
+        pivoting: whether columns are exchanged so that `|R_ii|` descends; of a matrix that is known, without
             gradient: A[:, P] = Q R. Needs SciPy.
 
     Returns:

@@ -29,7 +29,7 @@ _RESTART = 30  # vectors of GMRES before it begins anew
 
 
 class RefinedResult(NamedTuple):
-    """Solutions x, steps of refinement, the largest |A x - b| / (|A| |x| + |b|), and the way taken last."""
+    """Solutions x, steps of refinement, the largest `|A x - b| / (|A| |x| + |b|)`, and the way taken last."""
 
     x: Any
     iterations: int
@@ -135,7 +135,7 @@ def _classical(a: Array, b: Array, step: Callable[[Array], Array]) -> tuple[Arra
 
 
 def _ratio(a: Array, x: Array, left: Array) -> float:
-    """How much of what dsgesv allows is left: |A| |x| eps sqrt(n), for each right side."""
+    """How much of what dsgesv allows is left: `|A| |x| eps sqrt(n)`, for each right side."""
     n = len(a)
     allowed = np.linalg.norm(a, np.inf) * np.abs(x).max(0) * np.finfo(np.float64).eps * n**0.5
     return float(

@@ -365,6 +365,7 @@ def test_one_interface_on_every_place() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not device_count(), reason="no GPU")
 @pytest.mark.parametrize("script", [*SCRIPTS, equations])
 def test_on_a_gpu(script: Script) -> None:
     def check(found: Any, expected: Any) -> None:

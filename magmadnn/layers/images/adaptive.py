@@ -92,7 +92,7 @@ class AdaptiveMaxPooling2D(_AdaptivePooling):
 
 
 class AdaptiveMaxPooling3D(_AdaptivePooling):
-    """The largest value of each bin: [n, depth, height, width, c] -> [n, *output_size, c].
+    """The largest value of each bin: `[n, depth, height, width, c] -> [n, *output_size, c]`.
 
     See `AdaptiveMaxPooling2D`.
 
@@ -128,7 +128,7 @@ class AdaptiveAveragePooling2D(_AdaptiveAverage):
 
 
 class AdaptiveAveragePooling3D(_AdaptiveAverage):
-    """The mean of each bin: [n, depth, height, width, c] -> [n, *output_size, c].
+    """The mean of each bin: `[n, depth, height, width, c] -> [n, *output_size, c]`.
 
     Bins are those of `AdaptiveMaxPooling2D`.
 
