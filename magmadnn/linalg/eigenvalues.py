@@ -139,7 +139,9 @@ def _is_lower(name: str, which: Any) -> bool:
 
 
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
-    """Eigenvalues and eigenvectors of symmetric A [..., n, n], by LAPACK's syevd or cuSOLVER.
+    """Eigenvalues and eigenvectors of symmetric A [..., n, n], by LAPACK's syevd.
+
+    Steps that run on a GPU send the matrices to the host for this.
 
     Of A the triangle UPLO alone is read, "L" or "U", and the gradient is that triangle's. The sign of an
     eigenvector is the library's. Vectors of equal eigenvalues are any basis of their space; what depends on

@@ -88,7 +88,8 @@ def _reference(a: Array) -> Array:
     return packed(*eliminated(a))
 
 
-def _samples(draw: Draw) -> Iterable[Sample]:
+def square_samples(draw: Draw) -> Iterable[Sample]:
+    """Square matrices and stacks of them whose rows are exchanged."""
     for shape in ((5,), (1,), (2, 3), (2, 1, 3)):
         yield Sample((exchanging(draw, *shape),))
 
@@ -113,7 +114,7 @@ lu_factored: Op = Op(
     numpy=_numpy,
     vjp=NoGradient(why=_WHY),
     reference=_reference,
-    samples=_samples,
+    samples=square_samples,
 )
 
 

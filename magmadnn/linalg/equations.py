@@ -27,7 +27,14 @@ from magmadnn.ops import sum as sum_
 
 from ._matrices import computed, diagonal, refuse_unless_finite, transposed
 from ._operands import SlogdetResult, operand, operands
-from .elimination import eliminated, exchanging, lu_factored, lu_solved, refuse_singular
+from .elimination import (
+    eliminated,
+    exchanging,
+    lu_factored,
+    lu_solved,
+    refuse_singular,
+    square_samples,
+)
 from .refinement import refined
 
 # --- solve ----------------------------------------------------------------------------------------
@@ -90,7 +97,9 @@ solved: Op = Op(
 
 
 def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool = False) -> Any:
-    """X with A X = B, by LU with exchanges of rows (LAPACK's getrf and getrs; cuSOLVER's on a GPU).
+    """X with A X = B, by LU with exchanges of rows (LAPACK's getrf and getrs).
+
+    Steps that run on a GPU send the matrices to the host for this.
 
     Args:
         a: [..., n, n]; NaN and infinity are refused.
@@ -180,11 +189,6 @@ def _minors(a: Array) -> Array:
     return total
 
 
-def _square_samples(draw: Draw) -> Iterable[Sample]:
-    for shape in ((5,), (1,), (2, 3), (2, 1, 3)):
-        yield Sample((exchanging(draw, *shape),))
-
-
 determinant: Op = Op(
     name="_det",
     args=("a",),
@@ -197,7 +201,7 @@ determinant: Op = Op(
     numpy=_det_numpy,
     vjp=_det_vjp,
     reference=_minors,
-    samples=_square_samples,
+    samples=square_samples,
 )
 
 
@@ -234,7 +238,7 @@ log_determinant: Op = Op(
     numpy=_slogdet_numpy,
     vjp=_slogdet_vjp,
     reference=_slogdet_reference,
-    samples=_square_samples,
+    samples=square_samples,
 )
 
 

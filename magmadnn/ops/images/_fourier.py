@@ -38,7 +38,7 @@ from magmadnn.ops.contraction import matmul
 from magmadnn.ops.movement import concat, transpose
 from magmadnn.ops.slicing import pad, slice_
 
-from .windows import Counts, Pairs
+from .windows import Counts, Pairs, beyond_plain
 
 _SMOOTH = (2, 3, 5, 7)  # factors of lengths that are transformed fast
 _WHY = "transforms are made after gradients are"
@@ -59,11 +59,8 @@ def check(words: OpWords, x: Any, w_shape: Shape, settled: Attributes) -> None:
 
 def _obstacle(x: Any, w_shape: Shape, settled: Attributes) -> str:
     """What is against it; empty where nothing is."""
-    for name in ("strides", "dilation"):
-        if {*settled[name]} != {1}:
-            return f"{name} {settled[name]}"
-    if settled["groups"] != 1:
-        return f"{settled['groups']} groups"
+    if why := beyond_plain(settled):
+        return why
     if x.dtype.name not in ("float32", "float64"):
         return str(x.dtype.name)
     known = all(isinstance(n, int) and n > 0 for n in (*x.shape[1:], *w_shape))

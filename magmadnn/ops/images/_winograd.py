@@ -29,7 +29,7 @@ from magmadnn.ops.contraction import matmul
 from magmadnn.ops.movement import reshape, transpose
 from magmadnn.ops.slicing import pad, slice_
 
-from .windows import Counts, Pairs, windows, windows_along
+from .windows import Counts, Pairs, beyond_plain, windows, windows_along
 
 _POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)  # and infinity
 _TILE = len(_POINTS) + 1
@@ -76,11 +76,8 @@ def check(words: OpWords, x: Any, w_shape: Shape, settled: Attributes) -> None:
 
 def _obstacle(x: Any, w_shape: Shape, settled: Attributes) -> str:
     """What is against it; empty where nothing is."""
-    for name in ("strides", "dilation"):
-        if {*settled[name]} != {1}:
-            return f"{name} {settled[name]}"
-    if settled["groups"] != 1:
-        return f"{settled['groups']} groups"
+    if why := beyond_plain(settled):
+        return why
     if tuple(w_shape[:-2]) != (_TAPS, _TAPS):
         return f"filters {shape_text(w_shape)}"
     if x.dtype != np.float32:

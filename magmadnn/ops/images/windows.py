@@ -47,6 +47,14 @@ def check_image(words: OpWords, spec: Spec, places: int | None = None) -> int:
     return found
 
 
+def beyond_plain(settled: Attributes) -> str:
+    """The first of strides, dilation and groups of a convolution that is not 1, as text; empty if none is."""
+    for name in ("strides", "dilation"):
+        if {*settled[name]} != {1}:
+            return f"{name} {settled[name]}"
+    return f"{settled['groups']} groups" if settled["groups"] != 1 else ""
+
+
 def counts_of(words: OpWords, what: str, value: Any, axes: int) -> Counts:
     """A number from 1 for each axis of places, from one number or one for each.
 
