@@ -73,7 +73,7 @@ class Moments:
         self.scatter: Floats = np.zeros((columns, columns))
 
     def add(self, block: Floats) -> None:
-        """Take more rows in."""
+        """Add the rows of a block [rows, columns] to the sums."""
         count = self.count + len(block)
         mean = block.mean(0)
         inner = block - mean

@@ -1,4 +1,4 @@
-"""K-means."""
+"""K-means: centres of clusters that rows are nearest to."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ class KMeans:
         return np.array(chosen)
 
     def predict(self, X: Any) -> Array:
-        """The nearest centre of each row."""
+        """The number [rows] of the centre nearest to each row of X [rows, columns]."""
         centres = needs_fit("KMeans", self.cluster_centers_)
         x = rows_of("KMeans", X, centres.shape[1])
         return np.concatenate([_nearest(block, centres)[0] for _, block in blocks("KMeans", x)])
 
     def transform(self, X: Any) -> Array:
-        """Distances [rows, clusters]."""
+        """Euclidean distances [rows, clusters] of rows of X [rows, columns] from the centres."""
         centres = needs_fit("KMeans", self.cluster_centers_)
         x = rows_of("KMeans", X, centres.shape[1])
         return np.concatenate(

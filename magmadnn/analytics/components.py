@@ -193,12 +193,12 @@ class TruncatedSVD:
         self.components_: Floats | None = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find them."""
+        """Find the singular directions of X [rows, columns]; y is ignored."""
         self.fit_transform(X)
         return self
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
-        """Find them, and give U S of the rows."""
+        """Find the singular directions of X, and give U S [rows, n_components], its rows in them."""
         u, s, self.components_ = randomized_svd(
             X, self.n_components, n_iter=self.n_iter, random_state=self.random_state
         )

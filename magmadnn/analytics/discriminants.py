@@ -1,4 +1,4 @@
-"""Linear discriminants of classes."""
+"""Linear discriminants: directions in which classes differ most beside how much they scatter."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class LinearDiscriminantAnalysis:
         return self
 
     def transform(self, X: Any) -> Array:
-        """Coordinates [rows, directions]."""
+        """Coordinates [rows, directions] of X [rows, columns] along the discriminants."""
         scalings = needs_fit("LinearDiscriminantAnalysis", self.scalings_)
         x = rows_of("LinearDiscriminantAnalysis", X, len(scalings))
         return np.asarray((x - self.xbar_) @ scalings[:, : self._kept])
@@ -104,11 +104,11 @@ class LinearDiscriminantAnalysis:
         return np.asarray(x @ self.coef_.T + self.intercept_)
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities [rows, classes]."""
+        """Probabilities [rows, classes] of rows of X [rows, columns], in the order of `classes_`."""
         scores = self.decision_function(X)
         odds = np.exp(scores - scores.max(1, keepdims=True))
         return np.asarray(odds / odds.sum(1, keepdims=True))
 
     def predict(self, X: Any) -> Array:
-        """The most probable class of each row."""
+        """The most probable class [rows] of each row of X [rows, columns]."""
         return np.asarray(self.classes_[self.decision_function(X).argmax(1)])

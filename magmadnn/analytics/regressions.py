@@ -81,7 +81,7 @@ class Ridge:
         return self.alpha == 0
 
     def predict(self, X: Any) -> Array:
-        """Targets of rows."""
+        """Targets [rows] or [rows, targets] of X [rows, columns]."""
         coefficients = needs_fit(self._name, self.coef_)
         x = rows_of(self._name, X, coefficients.shape[-1])
         return np.asarray(x @ coefficients.T + self.intercept_)

@@ -30,7 +30,7 @@ class StandardScaler:
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Take more rows in."""
+        """Add the rows of X [rows, columns] to the means and deviations; y is ignored."""
         x = rows_of("StandardScaler", X, None if self.mean_ is None else len(self.mean_))
         if self.mean_ is None:
             self.n_samples_seen_, self.mean_ = 0, np.zeros(x.shape[1])
