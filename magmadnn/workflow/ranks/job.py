@@ -19,7 +19,7 @@ from magmadnn.storage.holding import Holding
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.client import TupleClient
-from magmadnn.workflow.tuples.mail import Mail, Pause
+from magmadnn.workflow.tuples.mail import KEEN, Mail, Pause
 from magmadnn.workflow.tuples.segments import Segments, can_share, remove_all
 from magmadnn.workflow.tuples.server import Server
 
@@ -121,7 +121,7 @@ def _serve(folder: Folder, number: int, control: Mail, space: Mail, prefix: str)
         control.send_json(record, 0)
 
     server = Server(number, memory, segments, space.send, tell)
-    pause, count = Pause(), 0
+    pause, count = Pause(spins=KEEN), 0
     try:
         while not server.ended:
             found = space.receive()

@@ -19,7 +19,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, DataError, WorkflowError, quoted
 
 from . import messages as m
-from .mail import Mail, Pause
+from .mail import KEEN, Mail, Pause
 from .payload import array_of, pack, unpack
 from .segments import Mappings, can_share
 
@@ -174,14 +174,11 @@ class TupleClient:
         if found is None:
             return False
         message = m.unpacked(found[1])
-        if message.operation == m.ERROR:
-            self._answers[message.request] = message
-        else:
-            self._answers[message.request] = message
+        self._answers[message.request] = message
         return True
 
     def _wait(self, request: int, timeout: float | None, tag: str = "") -> m.Message:
-        begun, pause = time.monotonic(), Pause()
+        begun, pause = time.monotonic(), Pause(spins=KEEN)
         while request not in self._answers:
             if not self._look():
                 pause()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 # operation, flags, bytes of the tag, bytes of words, number of the request, number of the run
 HEAD = Struct("<BBHIQI")
@@ -20,8 +19,7 @@ SMALL = 1 << 16
 """Bytes up to which data travels inside the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A message that has arrived.
 
     Attributes:

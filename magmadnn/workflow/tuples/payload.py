@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,9 @@ def pack(value: Any) -> Packed:
         value, kind = value.get(), "c"
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         array = np.asarray(value)
-        if array.dtype.hasobject:
-            raise DTypeError(
-                f"put: arrays of Python objects cannot be put, got dtype {array.dtype}; give "
-                "numbers, bytes or JSON values"
-            )
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        named = array.dtype.isbuiltin != 1 or array.dtype.names
-        dtype = array.dtype.name if named and not array.dtype.names else array.dtype.str
-        if array.dtype.names:
-            dtype = json.dumps(np.lib.format.dtype_to_descr(array.dtype))
-        if array.dtype.kind in "SUmM":
-            dtype = array.dtype.str
-        shape = ",".join(map(str, array.shape))
-        return f"{kind}{shape}|{dtype}".encode(), array.reshape(-1).view(np.uint8).data
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array).reshape(array.shape)
+        return _words(kind, array.shape, array.dtype), array.reshape(-1).view(np.uint8).data
     try:
         text = json.dumps(value, allow_nan=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
@@ -66,9 +56,8 @@ def unpack(words: bytes, data: Any) -> Any:
             return json.loads(bytes(data))
         if kind not in (b"a", b"c"):
             raise ValueError("unknown kind")
-        shape, _, dtype = text.partition("|")
-        sizes = tuple(int(part) for part in shape.split(",") if part)
-        array = np.frombuffer(data, dtype=_dtype(dtype)).reshape(sizes)
+        sizes, dtype = _parsed(text)
+        array = np.frombuffer(data, dtype=dtype).reshape(sizes)
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"get: what arrived is no tuple: {quoted(words)}: {error}") from error
     return _on_gpu(array) if kind == b"c" else array
@@ -84,6 +73,26 @@ def array_of(tag: str, value: Any, dtype: Any) -> Any:
         got = getattr(value, "dtype", type(value).__name__)
         raise DTypeError(f"get: tag {tag!r}: expected an array of {np.dtype(dtype)}, got {got}")
     return value
+
+
+@lru_cache(maxsize=1024)
+def _words(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    if dtype.hasobject:
+        raise DTypeError(
+            f"put: arrays of Python objects cannot be put, got dtype {dtype}; give numbers, bytes or JSON values"
+        )
+    text = dtype.str
+    if dtype.names:
+        text = json.dumps(np.lib.format.dtype_to_descr(dtype))
+    elif dtype.isbuiltin != 1 and dtype.kind not in "SUmM":
+        text = dtype.name
+    return f"{kind}{','.join(map(str, shape))}|{text}".encode()
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    shape, _, dtype = text.partition("|")
+    return tuple(int(part) for part in shape.split(",") if part), _dtype(dtype)
 
 
 def _dtype(text: str) -> np.dtype[Any]:

@@ -80,7 +80,7 @@ class Server:
 
     def _take_for_executive(self, tag: str) -> int | None:
         """Take the first tuple of a tag, whatever it is; which run had put it."""
-        found = self.store.get(Waiting(0, 0, 0, m.TAKE, tag, ""))
+        found = self.store.get(Waiting(0, 0, 0, m.TAKE, tag, b""))
         if found is None:
             return None
         self._gone(found[0])
@@ -101,7 +101,7 @@ class Server:
                         "request": asker.request,
                         "run": asker.run,
                         "tag": asker.tag,
-                        "where": asker.where,
+                        "where": asker.where.decode(),
                     }
                 )
 
@@ -115,7 +115,8 @@ class Server:
         self._add(message, bytes(message.data), "", size)
 
     def _add(self, message: m.Message, data: bytes, segment: str, size: int) -> None:
-        for one in self.store.put(message.tag, message.words, data, segment, size, message.run):
+        _, _, _, run, tag, words, _ = message
+        for one in self.store.put(tag, words, data, segment, size, run):
             self._deliver(*one)
 
     def _allocate(self, source: int, message: m.Message) -> None:
@@ -142,8 +143,8 @@ class Server:
     # --- getting -------------------------------------------------------------------------------------
 
     def _get(self, source: int, message: m.Message) -> None:
-        where = message.words.decode()
-        asker = Waiting(source, message.request, message.run, message.flags, message.tag, where)
+        _, flags, request, run, tag, where, _ = message
+        asker = Waiting(source, request, run, flags, tag, where)
         found = self.store.get(asker)
         if found is not None:
             self._deliver(asker, *found)
@@ -154,7 +155,8 @@ class Server:
             self._send(m.packed(m.NOTHING, request=message.request), source)
 
     def _deliver(self, asker: Waiting, held: Held, gone: bool) -> None:
-        self._forget(asker)
+        if self._since:
+            self._forget(asker)
         if not held.segment:
             kind, flags, data = m.VALUE, 0, held.data
         else:

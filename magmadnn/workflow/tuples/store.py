@@ -47,7 +47,7 @@ class Waiting:
         run: of the module run.
         flags: of the GET.
         tag: or pattern.
-        where: file and line of the asker.
+        where: file and line of the asker, as bytes.
     """
 
     rank: int
@@ -55,7 +55,7 @@ class Waiting:
     run: int
     flags: int
     tag: str
-    where: str
+    where: bytes
 
     def meets(self, tag: str) -> bool:
         """Whether a tag is what it waits for."""
