@@ -25,7 +25,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **find_starter().environment(), **own}
 
 
 def call(folder: Path, *arguments: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
@@ -144,7 +145,7 @@ if done:
 @pytest.mark.parametrize("under", [False, True], ids=["starts a job", "under mpiexec"])
 def test_three_steps_from_python(tmp_path: Path, under: bool) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)
-    front = [find_starter().path, "-n", "4"] if under else []
+    front = find_starter().command(4) if under else []
     command = [*front, sys.executable, "driver.py", "out"]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60

@@ -79,7 +79,8 @@ def array_of(tag: str, value: Any, dtype: Any) -> Any:
 def _words(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     if dtype.hasobject:
         raise DTypeError(
-            f"put: arrays of Python objects cannot be put, got dtype {dtype}; give numbers, bytes or JSON values"
+            f"put: arrays of Python objects cannot be put, got dtype {dtype}; give numbers, bytes or "
+            "JSON values"
         )
     text = dtype.str
     if dtype.names:
