@@ -150,8 +150,6 @@ def native_plan(
         checked = max((draft.phases[r] for r in early), default=-1) + 1
         if draft.alike is not None:
             draft.alike.checked = checked
-    # products of libraries on a device write rows that follow each other
-    inside = parts_placed(draft) if rounding else {}
     plan = NativePlan(
         draft.program,
         draft.work,
@@ -165,7 +163,7 @@ def native_plan(
             draft,
             functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),
         ),
-        inside,
+        parts_placed(draft),
         alike=draft.alike,
     )
     dump.add("plan", functools.partial(describe, plan))

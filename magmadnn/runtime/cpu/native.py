@@ -15,11 +15,10 @@ from magmadnn.compiler.llvm.driver.driver import Driver, Task
 from magmadnn.compiler.llvm.kernel import scratch
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.plan.arena import Life
-from magmadnn.compiler.plan.frames import frames_of
+from magmadnn.compiler.plan.frames import frames_of, part_of
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
-from magmadnn.compiler.plan.parts_in_place import places_of
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph.dim import bind_shape, substitute
 from magmadnn.graph.node import (
@@ -131,10 +130,7 @@ class Instance:
         whole = self.plan.inside[node]
         if whole not in self.arrays:
             (self._take_place if whole in places else self._take_part)(whole, places, arena)
-        shapes = [bind_shape(i.shape, self.sizes) for i in whole.inputs]
-        parts = places_of(whole, self.arrays[whole], shapes, self.sizes)
-        number = [self.plan.layouts.bases[i] for i in whole.inputs].index(node)
-        self.arrays[node] = parts[number].reshape(bind_shape(node.shape, self.sizes))
+        self.arrays[node] = part_of(self.plan, node, self.arrays[whole], self.sizes)
 
     def _leaf(self, node: Node) -> Array:
         if node in self._held:

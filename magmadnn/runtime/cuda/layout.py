@@ -43,15 +43,29 @@ class Place(NamedTuple):
     address: int | None
 
 
-def places_of(
-    plan: NativePlan, sizes: Mapping[str, int], own: Sequence[Node]
-) -> tuple[dict[Node, int], dict[Node, Span], int]:
-    """Offsets of values and of rooms for partial results in one piece of memory, and how large that is.
+class Places(NamedTuple):
+    """Places in one piece of memory.
+
+    Attributes:
+        offsets: of values,
+        rooms: and of partial results, first and last.
+        nbytes: how large the memory is.
+        shared: whether values use what others have used.
+    """
+
+    offsets: dict[Node, int]
+    rooms: dict[Node, Span]
+    nbytes: int
+    shared: bool
+
+
+def places_of(plan: NativePlan, sizes: Mapping[str, int], own: Sequence[Node]) -> Places:
+    """Where values and partial results lie in one piece of memory.
 
     Args:
         plan: what is run.
         sizes: of symbolic dimensions.
-        own: the values that have memory of their own: no views, and nothing that lies in a variable.
+        own: the values that have memory of their own: no views or parts, and nothing that lies in a variable.
     """
     arena = arena_of(plan, sizes)
     lives = {life.node: life for life in arena.lives}
@@ -70,7 +84,7 @@ def places_of(
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             end = start + room.nbytes
         rooms[room.node] = start, start + room.nbytes
-    return offsets, rooms, end
+    return Places(offsets, rooms, end, shared)
 
 
 class Layout:
@@ -86,6 +100,7 @@ class Layout:
         self._memory = device_memory(device)
         self._offsets: dict[Node, int] = {}
         self._rooms: dict[Node, Span] = {}  # of partial results, in the arena
+        self._shared = False  # whether values use memory that others have used
         nodes = plan.program.nodes()
         self.variables = [node for node in nodes if node.op is VARIABLE]
         self._targets = {target for target, _ in plan.program.updates}
@@ -106,9 +121,10 @@ class Layout:
     def _place(self) -> int:
         """Offsets in the arena; how large it is."""
         own = [n for n in self.frames if not self.plan.layouts.is_view(n)]
-        own = [n for n in own if self._variable_of(n) is None]
-        self._offsets, self._rooms, end = places_of(self.plan, self.sizes, own)
-        return end
+        own = [n for n in own if self._variable_of(n) is None and n not in self.plan.inside]
+        places = places_of(self.plan, self.sizes, own)
+        self._offsets, self._rooms, self._shared = places.offsets, places.rooms, places.shared
+        return places.nbytes
 
     def _variable_of(self, node: Node) -> Node | None:
         """The variable whose memory a value lies in."""
@@ -145,7 +161,14 @@ class Layout:
         variable = self._variable_of(node)
         if variable is not None:
             return self.variable(variable)
+        if node in self.plan.inside:
+            return self.base_address(self.plan.owner(node)) + self._beyond(node)
         return self._base + self._offsets[node]
+
+    def _beyond(self, node: Node) -> int:
+        """Bytes from the beginning of the memory that a value has a part of to its first element."""
+        frames = self.frames
+        return frames[node].ctypes.data - frames[self.plan.owner(node)].ctypes.data
 
     def address(self, node: Node) -> int:
         """The address of a value's first element."""
@@ -159,10 +182,23 @@ class Layout:
         return None if found is None else (self._base + found[0], self._base + found[1])
 
     def span(self, node: Node) -> Span:
-        """First and last address of the memory that a value, or what it is a view of, lies in."""
+        """Addresses that stand for the memory that a value, or what it is a view of, lies in.
+
+        Mostly the first and the last. The parts of a concatenation lie between each other, row by row: each
+        has a share of the result's addresses that no other part has, so that nothing waits for what only
+        lies beside it. Where memory is used again, by values that know nothing of shares, it has all.
+        """
         base = self.plan.layouts.bases[node]
-        start = self.base_address(base)
-        return start, start + max(self.frames[base].nbytes, 1)
+        whole = self.plan.inside.get(base)
+        if whole is None:
+            start = self.base_address(base)
+            return start, start + max(self.frames[base].nbytes, 1)
+        start, end = self.span(whole)
+        if self._shared:
+            return start, end
+        bases = [self.plan.layouts.bases[i] for i in whole.inputs]
+        sizes = [self.frames[i].nbytes for i in whole.inputs[: bases.index(base)]]
+        return start + sum(sizes), start + sum(sizes) + max(self.frames[base].nbytes, 1)
 
     def variable(self, node: Node) -> int:
         """The address of a variable's values on this device, brought up to date if it lies there."""
@@ -254,9 +290,14 @@ class Layout:
     def read(self, node: Node) -> Array:
         """A value as an array of its own on the host."""
         base = self.plan.layouts.bases[node]
-        whole = np.empty(self.frames[base].shape, base.dtype)
-        self.copy_out(whole, self.base_address(base))
-        return whole if node is base else np.array(self._through(node, base, whole))
+        owner = self.plan.owner(node)
+        memory = np.empty(self.frames[owner].shape, owner.dtype)
+        self.copy_out(memory, self.base_address(owner))
+        if node is owner:
+            return memory
+        frame = self.frames[base]
+        part = np.ndarray(frame.shape, frame.dtype, memory.data, self._beyond(base), frame.strides)
+        return np.array(part if node is base else self._through(node, base, part))
 
     def _through(self, node: Node, base: Node, whole: Array) -> Array:
         source = node.inputs[0]

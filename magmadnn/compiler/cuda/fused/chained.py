@@ -9,14 +9,16 @@ first of them keeps them. Texts are those of the kernels alone, and so are the b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
-from magmadnn.compiler.kernels.operands import COLUMN, FULL
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR, STRIDED, Operand
 
 from .merged import inlined
 from .rows import RowsVariant
@@ -266,16 +268,57 @@ def _near(
 ) -> tuple[Near, ...] | None:
     """What parts make that others read, with all who do; None where it is read in another way."""
     made = {**_of_product(0, first, values[0]), **_of_rows(middle, values[1])}
-    readers = [(1, o.name, values[1].get(f"{o.name}_row", 1)) for o in middle.kernel.operands]
-    readers.append((2, "a", dict(last.strides)["a"]))
-    found = []
+    rows, found = first.sizes[0], []
+    readers = _readers(middle, last, values[1], rows)
     for address, near in made.items():
-        own = [(k, slot, row) for k, slot, row in readers if values[k][slot] == address]
-        if any(row != near.stride for _, _, row in own):
-            return None
-        slots = dict.fromkeys((*near.slots, *((k, slot) for k, slot, _ in own)))
+        end = address + ((rows - 1) * near.stride + near.columns) * ITEM_BYTES[near.dtype]
+        own = [one for one in readers if address <= values[one.part][one.slot] < end]
+        whole = (address, near.columns, near.stride)
+        if any((values[o.part][o.slot], o.columns, o.stride) != whole for o in own):
+            return None  # a part of it, or what lies in the same rows
+        if any(
+            values[o.part][o.slot] < address < values[o.part][o.slot] + o.nbytes for o in readers
+        ):
+            return None  # more than what the block makes
+        slots = dict.fromkeys((*near.slots, *((one.part, one.slot) for one in own)))
         found.append(replace(near, slots=tuple(slots)))
     return tuple(found)
+
+
+class _Reader(NamedTuple):
+    """What a part reads: columns of each row, elements from row to row, and the bytes of all rows."""
+
+    part: int
+    slot: str
+    columns: int
+    stride: int
+    nbytes: int
+
+
+def _readers(
+    middle: RowsVariant, last: GemmVariant, values: Mapping[str, int], rows: int
+) -> list[_Reader]:
+    """All operands of the rows, and the left one of the last product."""
+    found = []
+    for one in middle.kernel.operands:
+        columns = values["column1"] if one.spread in (FULL, ROW, STRIDED) else 1
+        stride = values.get(f"{one.name}_row", 1)
+        steps = {FULL: stride * (rows - 1), COLUMN: rows - 1, ROW: 0, SCALAR: 0}.get(one.spread)
+        if steps is None:
+            steps, stride = _steps(one, values, rows), 0
+        nbytes = (steps + columns) * ITEM_BYTES[one.dtype]
+        found.append(_Reader(1, one.name, columns, stride, nbytes))
+    k, stride = last.sizes[2], dict(last.strides)["a"]
+    item_bytes = ITEM_BYTES[last.kernel.halves or last.kernel.dtype]
+    return [*found, _Reader(2, "a", k, stride, ((rows - 1) * stride + k) * item_bytes)]
+
+
+def _steps(operand: Operand, values: Mapping[str, int], rows: int) -> int:
+    """Elements from the first row of a strided operand to the last."""
+    numbers = [values[slot] for slot in operand.slots[1:]]
+    sizes, steps = numbers[: operand.axes - 1], numbers[operand.axes - 1 :]
+    sizes = [-(-rows // max(math.prod(sizes), 1)), *sizes]
+    return sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
 
 
 def _of_product(number: int, part: GemmVariant, values: Mapping[str, int]) -> dict[int, Near]:

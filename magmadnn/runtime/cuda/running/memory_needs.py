@@ -40,7 +40,7 @@ def memory_on_device(
             and variables twice, since a slice does so too; else for single steps, which take the least.
     """
     found = step_memory(plan, sizes)
-    values = size_class(max(places_of(plan, sizes, _own(plan))[2], 1)) + loop_bytes(plan, sizes)
+    values = size_class(max(places_of(plan, sizes, _own(plan)).nbytes, 1)) + loop_bytes(plan, sizes)
     targets = [target for target, _ in plan.program.updates]
     variables = dict.fromkeys([n for n in plan.program.nodes() if n.op is VARIABLE] + targets)
     times, workspace = 1, 0
@@ -93,6 +93,7 @@ def _own(plan: NativePlan) -> list[Node]:
         and (node in stored or not isinstance(node.op, Op))
         and node.op is not VARIABLE
         and node not in plan.in_place
+        and node not in plan.inside
     ]
 
 

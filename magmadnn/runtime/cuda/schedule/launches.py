@@ -206,7 +206,8 @@ class Items:
         if node.ndim == 2 and (made := self._folded(work, whole, values)):
             return made
         bare = writes[-1]  # the product's own memory is the last
-        items = [self._by_library(p, reads[:2]) for p in products_of(node, self._layout, whole)]
+        goal, products = self._part(work, "c"), products_of(node, self._layout, whole)
+        items = [self._by_library(p, reads[:2], goal) for p in products]
         rest = finishing(gemm)
         if rest is not None:
             filled = {slot: values[finishing_slots(slot)] for slot in rest.slots}
@@ -237,7 +238,7 @@ class Items:
             product, reads = replace(product, scales=scales[0]), (*reads, scales)
         if not self._engine.algorithms(product):
             return []
-        made = [*before, self._by_library(product, reads)]
+        made = [*before, self._by_library(product, reads, self._part(work, slot))]
         if found.after is not None:
             launch = choose(found.after, values, self.chip)
             assert launch is not None
@@ -259,10 +260,19 @@ class Items:
         goal = start, start + 8
         return [Item(launch, tuple(spans[o.name] for o in kernel.operands), (goal,))], goal
 
-    def _by_library(self, product: ProductNode, reads: tuple[Span, ...]) -> Item:
+    def _part(self, work: Work, slot: str) -> Span | None:
+        """What stands for the memory of a result that lies within that of a movement; None for others."""
+        assert work.lowered is not None
+        node = next(node for name, node, _ in work.lowered.writes if name == slot)
+        return self._layout.span(node) if node in self._layout.plan.inside else None
+
+    def _by_library(
+        self, product: ProductNode, reads: tuple[Span, ...], goal: Span | None = None
+    ) -> Item:
+        """The launch of a library's product; `goal` stands for what it writes, if rows lie apart."""
         workspace = self._workspace()
         nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.stored or product.dtype]
-        written = (product.c, product.c + nbytes)
+        written = goal or (product.c, product.c + nbytes)
         product = replace(product, workspace=workspace[0])
         algorithm = algorithm_of(self._engine, self._layout.device, product)
         return Item(replace(product, algorithm=algorithm), reads, (written, workspace))
