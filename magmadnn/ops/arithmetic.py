@@ -205,6 +205,25 @@ where: Op = pointwise(
 )  # fmt: skip
 
 
+def _faded_samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((draw(5, 7),), {"below": 0.5})
+    yield Sample((draw(11),), {"below": 0.3})
+
+
+# One op: optimisers have two of it for each parameter, and passes look at every node.
+_faded: Op = pointwise(
+    "_faded", "0 where |x| < below, x elsewhere",
+    lambda x, below: s.where(s.less(s.absolute(x), below), 0.0, x),
+    attributes={"below": 0.0}, vjp=lambda g, z, x, below: where(abs(x) < below, 0, g),
+    reference=lambda x, below: x * ~(np.abs(x) < below), samples=_faded_samples,
+)  # fmt: skip
+
+
+def faded(x: Any) -> Any:
+    """x, with 0 in place of elements that are below the smallest normal number; NaN stays."""
+    return _faded(x, below=float(np.finfo(dtype_of(x)).tiny))
+
+
 def _clip_samples(draw: Draw) -> Iterable[Sample]:
     yield Sample((draw(5, 7), np.float64(-0.71), np.float64(0.53)))
     yield Sample((draw(5, 7), -draw.positive(7), draw.positive(5, 1)))

@@ -22,6 +22,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
+from magmadnn.ops import arithmetic
 
 from .records import ABOVE_0, AT_LEAST_0, FRACTION, Record, Setting
 
@@ -98,8 +99,7 @@ def faded(mean: Any) -> Any:
     Where gradients stay 0, as those of dead units, a mean would come to rest at 4 or 5 times the smallest
     number there is (0.9 of which is rounded to itself), and CPUs take some 150 cycles for each such number.
     """
-    tiny = float(np.finfo(mean.dtype).tiny)
-    return ops.where(ops.abs(mean) < tiny, 0.0, mean)
+    return arithmetic.faded(mean)
 
 
 # --- clipping and decay ------------------------------------------------------------------------

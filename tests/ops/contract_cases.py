@@ -176,7 +176,7 @@ LAYOUTS: tuple[Callable[[Array], Array], ...] = (strided, fortran, backwards, re
 EXACT = set(
     "abs ceil floor sign negative relu maximum minimum _clip where equal not_equal less less_equal "
     "greater greater_equal logical_and logical_or logical_not isnan stop_gradient floor_divide max min "
-    "argmax argmin one_hot random_uniform take take_class _where_positive "
+    "argmax argmin one_hot random_uniform take take_class _where_positive _faded "
     "_after _checkpoint max_pooling max_pooling_indices _max_pooling_chosen".split()
 ) | {name for name, op in BUILT_IN.items() if op.kind is OpKind.MOVEMENT}
 ROUNDINGS = {
