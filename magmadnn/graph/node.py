@@ -295,6 +295,11 @@ def scope(entry: object) -> Iterator[None]:
         yield
 
 
+def scopes() -> tuple[object, ...]:
+    """The scopes that nodes made now belong to, outermost first."""
+    return _path.get()
+
+
 class scoped:
     """Nodes made inside belong to exactly `path`, whatever the scope outside."""
 

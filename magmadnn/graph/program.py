@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from magmadnn.backends.cpu.forks import cached_property
 
 from .dim import Dim, dims_of
-from .node import PLACEHOLDER, Node, Updated, resolve_phase, topological
+from .node import PLACEHOLDER, VARIABLE, Node, Updated, resolve_phase, topological
 from .text import describe
 
 
@@ -53,9 +53,14 @@ class Program:
         return topological(self.roots)
 
     @cached_property
+    def leaves(self) -> tuple[Node, ...]:
+        """Variables that are read, and what must be fed, in the order of `nodes`."""
+        return tuple(node for node in self._nodes if node.op is VARIABLE or node.op is PLACEHOLDER)
+
+    @cached_property
     def placeholders(self) -> tuple[Node, ...]:
         """What must be fed."""
-        return tuple(node for node in self._nodes if node.op is PLACEHOLDER)
+        return tuple(node for node in self.leaves if node.op is PLACEHOLDER)
 
     @cached_property
     def open_sizes(self) -> tuple[Dim, ...]:
@@ -82,3 +87,44 @@ class Program:
         lines += [f"{t.name} := %{numbers[v]}" for t, v in self.updates]
         lines.append("return " + ", ".join(f"%{numbers[n]}" for n in self.outputs))
         return "\n".join(lines)
+
+
+class LaterProgram(Program):
+    """A program that is built like an earlier one, and is made when somebody looks into it.
+
+    To run it, its leaves are enough: what was compiled for the earlier one is taken for these.
+
+    Args:
+        make: makes it.
+        like: equal for programs that are built alike.
+        sizes: numbers that it has in place of those of others, which `like` leaves out.
+        leaves: as `Program.leaves` of what is made. No size of it may turn out negative.
+    """
+
+    like: Hashable
+    sizes: tuple[int, ...]
+
+    def __init__(
+        self,
+        make: Callable[[], Program],
+        like: Hashable,
+        sizes: tuple[int, ...],
+        leaves: tuple[Node, ...],
+    ) -> None:
+        known = {"_make": make, "like": like, "sizes": sizes, "leaves": leaves, "open_sizes": ()}
+        self.__dict__.update(known)
+
+    @cached_property
+    def _made(self) -> Program:
+        make: Callable[[], Program] = self.__dict__["_make"]
+        return make()
+
+    @cached_property
+    def outputs(self) -> tuple[Node, ...]:
+        """See `Program`."""
+        return self._made.outputs
+
+    @cached_property
+    def updates(self) -> tuple[Updated, ...]:
+        """See `Program`."""
+        return self._made.updates

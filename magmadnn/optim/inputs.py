@@ -118,6 +118,11 @@ class Settings:
         """The inputs."""
         return [entry.node for entry in self._inputs.values()]
 
+    @property
+    def names(self) -> dict[Node, str]:
+        """The inputs by node; no name of another leaf of a step begins with a colon."""
+        return {entry.node: f":{name}" for name, entry in self._inputs.items()}
+
     def node(self, name: str) -> Node | None:
         """The input of a setting; None if there is no such setting."""
         entry = self._inputs.get(name)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from magmadnn.compiler import Plan
+from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError, CheckpointError
 from magmadnn.graph.drawing.diagram import Diagram
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.graph.program import Program
 from magmadnn.graph.signature import shape_text
 from magmadnn.runtime import Executable
 from magmadnn.runtime.step_memory import StepMemory
@@ -19,6 +21,7 @@ from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .accumulation import Accumulation
+from .alike import known_of, later, noted, origin_of
 from .courses import Looked, StepCourse
 from .inputs import Settings
 from .loss_scaling import LossScale
@@ -82,7 +85,11 @@ class Step:
         self._scaling = LossScale() if precision == "mixed_fp16" else None
         self.accumulation = accumulation
         around = (self._scaling, held, accumulation)
-        update = Update(name, parts, self._settings.scalars, roots, nodes, *around)
+        origin = known = None
+        if executor == "native" and self._scaling is None and accumulation is None:
+            origin = origin_of(roots, nodes, held, parts, (name, precision))
+            known = None if origin is None else known_of(origin)
+        update = Update(name, parts, self._settings.scalars, roots, nodes, *around, known)
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = dict(update.slots)
@@ -93,12 +100,24 @@ class Step:
         self._count = update.count
         self.batch_seconds: dict[int, float] = {}  # of a batch in the last slice, by its size
         self.sizes: dict[Any, dict[str, int]] = {}  # of dimensions, by what data looks like
-        self._executable = self._compiled(
-            update, {"executor": executor, "precision": precision, "device": device}
-        )
+        way: dict[str, Any] = {"executor": executor, "precision": precision, "device": device}
+        if origin is None:
+            self._executable = self._compiled(update, way)
+            return
+
+        def made() -> Program:
+            program = Program.of(update.outputs, update.updates, training=True)
+            return rounded(program, precision)
+
+        names = self._settings.names | update.names
+        if known is None:
+            program = noted(origin, made(), nodes, update.parameters, names)
+        else:
+            program = later(origin, known, names, made)
+        self._executable = Executable(program, **way)
 
     def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
-        """What runs the graph of a step."""
+        """What runs the graph of a step that has to be made."""
         return Executable(update.outputs, update.updates, training=True, **way)
 
     def __call__(self, feeds: Feeds | None = None) -> Tensor:

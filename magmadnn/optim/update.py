@@ -12,16 +12,26 @@ from typing import Any
 import numpy as np
 
 from magmadnn import ops
+from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.gradient import gradient
-from magmadnn.graph.node import VARIABLE, Updated, resolve_phase, scope, topological
+from magmadnn.graph.node import (
+    VARIABLE,
+    Updated,
+    resolve_phase,
+    scope,
+    scoped,
+    scopes,
+    topological,
+)
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
 from magmadnn.tensor import Operation, Tensor, Variable
 
 from .accumulation import Accumulation
+from .alike import Known
 from .inputs import distinct
 from .loss_scaling import LossScale, seed_of
 from .parts import Transform
@@ -96,6 +106,8 @@ def nodes_of_outputs(where: str, outputs: Sequence[Any]) -> list[Node]:
 class Update:
     """The graph of one step; `name` is the optimiser's, for errors and as the scope of its nodes.
 
+    Outputs and updates are made when they are asked for; `known` is what is known of a step like this one.
+
     Attributes:
         outputs: the loss and further outputs, in the training phase.
         updates: new values of parameters, slots and the count, and what the graph itself updates.
@@ -115,39 +127,75 @@ class Update:
         scaling: LossScale | None = None,
         kept: Collection[Node] = (),
         accumulation: Accumulation | None = None,
+        known: Known | None = None,
     ) -> None:
-        where = f"{name}.step"
-        self.scaling, self._accumulation = scaling, accumulation
-        self.outputs, own = resolve_phase(roots, training=True)
-        reached = {n for n in topological(self.outputs[:1]) if n.op is VARIABLE}
+        self._name, self._outer = name, scopes()
+        self.scaling, self._accumulation, self._kept = scaling, accumulation, kept
+        self._parts, self._scalars, self._roots = parts, scalars, roots
         keys = dict(zip(parameters, _keys(parameters), strict=True))
-        self.parameters = [p for p in parameters if p in reached]
-        if not self.parameters:
-            names = ", ".join(keys[p] for p in parameters[:5])
+        self.parameters = (
+            self._reached(keys) if known is None else [parameters[k] for k in known.reached]
+        )
+        self.slots: dict[str, Variable] = {}
+        self.count = Variable("count", Tensor.wrap(np.zeros((), np.int64)))
+        self._prefixes = [keys[p] for p in self.parameters]
+        specs = [Spec(p.shape, _compute_dtype(p.dtype)) for p in self.parameters]
+        each = list(zip(self._prefixes, specs, strict=True))
+        with scope(name):
+            self._slots = [[self._new_slots(part, k, spec) for k, spec in each] for part in parts]
+
+    def _reached(self, keys: Mapping[Node, str]) -> list[Node]:
+        """The parameters that the loss depends on.
+
+        Raises:
+            GraphError: if it depends on none, or a layer updates one itself.
+        """
+        where, (outputs, own) = f"{self._name}.step", self._resolved
+        reached = {n for n in topological(outputs[:1]) if n.op is VARIABLE}
+        found = [p for p in keys if p in reached]
+        if not found:
+            names = ", ".join(list(keys.values())[:5])
             raise GraphError(
-                f"{where}: the loss does not depend on any of the {len(parameters)} parameters "
+                f"{where}: the loss does not depend on any of the {len(keys)} parameters "
                 f"({names}); give the variables that it is computed from"
             )
         if both := [p.name for p, _ in own if p in keys]:
             raise GraphError(
                 f"{where}: parameter {both[0]} is also updated by a layer; leave it out of the list"
             )
-        self.slots: dict[str, Variable] = {}
-        self.count = Variable("count", Tensor.wrap(np.zeros((), np.int64)))
-        self.updates: list[Updated] = []
-        self._prefixes = [keys[p] for p in self.parameters]
-        found = gradient(self.outputs[0], self.parameters, seed_of(scaling), training=True)
-        with scope(name):
-            self._build(where, parts, scalars, found)
-        self.updates += [(target, value) for target, value in own if target not in kept]
+        return found
 
-    def _build(
-        self,
-        where: str,
-        parts: Sequence[Transform],
-        scalars: Sequence[Mapping[str, Scalar]],
-        found: Sequence[Node],
-    ) -> None:
+    @cached_property
+    def _resolved(self) -> tuple[list[Node], list[Updated]]:
+        """The loss and further outputs in the training phase, and the updates of layers."""
+        return resolve_phase(self._roots, training=True)
+
+    @property
+    def outputs(self) -> list[Node]:
+        """The loss and further outputs, in the training phase."""
+        return self._resolved[0]
+
+    @cached_property
+    def updates(self) -> list[Updated]:
+        """New values of parameters, slots and the count, and what the graph itself updates."""
+        with scoped(self._outer):
+            seed = seed_of(self.scaling)
+            found = gradient(self.outputs[0], self.parameters, seed, training=True)
+            with scope(self._name):
+                made = self._build(found)
+        kept = self._kept
+        return [
+            *made,
+            *((target, value) for target, value in self._resolved[1] if target not in kept),
+        ]
+
+    @property
+    def names(self) -> dict[Node, str]:
+        """The slots and the count, each by a name of its own."""
+        return {self.count.node: "count", **{s.node: name for name, s in self.slots.items()}}
+
+    def _build(self, found: Sequence[Node]) -> list[Updated]:
+        """The new values; `found` are the gradients."""
         wide = [_compute_dtype(p.dtype) for p in self.parameters]
         weights = [_cast(Operation(p), d) for p, d in zip(self.parameters, wide, strict=True)]
         steps = [_cast(Operation(g), d) for g, d in zip(found, wide, strict=True)]
@@ -156,51 +204,51 @@ class Update:
             steps = self.scaling.unscaled(steps)
         if self._accumulation is not None:
             steps = self._accumulation.averaged(steps, self._prefixes)
-        for part, settings in zip(parts, scalars, strict=True):
-            slots = [self._slots(part, k, w) for k, w in zip(self._prefixes, weights, strict=True)]
+        updates: list[Updated] = []
+        for part, settings, slots in zip(self._parts, self._scalars, self._slots, strict=True):
             before = [dict(s) for s in slots]
             steps, after = part.transform(steps, weights, before, settings, count)
-            self._check(f"{where}: {type(part).__name__}", weights, steps, slots, after)
+            where = f"{self._name}.step: {type(part).__name__}"
+            updates += self._checked(where, weights, steps, slots, after)
         for parameter, weight, step in zip(self.parameters, weights, steps, strict=True):
             new = _cast(weight - step, parameter.dtype)
-            self.updates.append((parameter, new.node))
+            updates.append((parameter, new.node))
         if self.scaling is not None:
-            self.updates = [*self.scaling.kept(self.updates), *self.scaling.updates()]
+            updates = [*self.scaling.kept(updates), *self.scaling.updates()]
         counted = [(self.count.node, (self.count + 1).node)]
-        if self._accumulation is not None:
-            self.updates = self._accumulation.kept([*counted, *self.updates])
-            self.updates += self._accumulation.updates()
-        else:
-            self.updates = [*counted, *self.updates]
+        if self._accumulation is None:
+            return [*counted, *updates]
+        updates = self._accumulation.kept([*counted, *updates])
+        return [*updates, *self._accumulation.updates()]
 
     def _counted(self) -> Operation:
         """The number of this step among those that changed parameters, from 1."""
         done: Operation = self.count + 1
         return done if self.scaling is None else done - self.scaling.skipped
 
-    def _slots(self, part: Transform, prefix: str, weight: Operation) -> dict[str, Variable]:
+    def _new_slots(self, part: Transform, prefix: str, spec: Spec) -> dict[str, Variable]:
         """New slots of one parameter, by the names that the part knows."""
-        spec = Spec(weight.shape, weight.dtype)
         slots = {}
         for name, initial in part.slots(spec).items():
             key = distinct(f"{prefix}/{name}", self.slots)
             slots[name] = self.slots[key] = _slot(key, initial)
         return slots
 
-    def _check(
+    def _checked(
         self,
         where: str,
         weights: Sequence[Operation],
         steps: Sequence[Any],
         slots: Sequence[Mapping[str, Variable]],
         after: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Note the slots' new values; a part's mistake is told here, by its name."""
+    ) -> list[Updated]:
+        """The slots' new values; a part's mistake is told here, by its name."""
         if not len(steps) == len(after) == len(weights):
             raise GraphError(
                 f"{where}: expected {len(weights)} gradients and slots, "
                 f"got {len(steps)} and {len(after)}"
             )
+        updates = []
         for key, w, g, old, new in zip(self._prefixes, weights, steps, slots, after, strict=True):
             _same(f"{where}: the new gradient of {key}", w, g)
             if set(new) != set(old):
@@ -210,7 +258,8 @@ class Update:
                 )
             for name, slot in old.items():
                 node = _same(f"{where}: the new value of slot {name} of {key}", slot, new[name])
-                self.updates.append((slot.node, node))
+                updates.append((slot.node, node))
+        return updates
 
 
 def _same(what: str, expected: Operation, got: Any) -> Node:

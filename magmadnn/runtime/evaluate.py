@@ -42,7 +42,7 @@ class Executable:
     """A program that is compiled once, at its first run, and then run many times.
 
     Args:
-        outputs: what a run gives.
+        outputs: what a run gives; or a program, in its phase and precision.
         updates: (variable, its new value): written when everything is computed.
         training: the phase (dropout, batch statistics).
         executor: "native" runs compiled kernels, "reference" NumPy, op by op.
@@ -59,7 +59,7 @@ class Executable:
 
     def __init__(
         self,
-        outputs: Sequence[Node],
+        outputs: Sequence[Node] | Program,
         updates: Sequence[Updated] = (),
         *,
         training: bool = False,
@@ -71,7 +71,10 @@ class Executable:
     ) -> None:
         if executor not in EXECUTORS:
             raise UnknownNameError.of("executor", executor, EXECUTORS)
-        self.program = rounded(Program.of(outputs, updates, training=training), precision)
+        if isinstance(outputs, Program):
+            self.program = outputs
+        else:
+            self.program = rounded(Program.of(outputs, updates, training=training), precision)
         self.executor, self.precision = executor, precision
         self.device = device_of(device, executor)
         if not loops:
@@ -195,7 +198,7 @@ class Executable:
         if self.executor != "native" or self._has_run(sizes):
             return 0
         found = self._runner.memory(sizes, workspace=False)
-        variables = [node for node in self.program.nodes() if node.op is VARIABLE]
+        variables = [node for node in self.program.leaves if node.op is VARIABLE]
         there = self.device is None or all(tensor_of(n).memory.device_valid for n in variables)
         return found.total - (found.parameters if there else 0)
 

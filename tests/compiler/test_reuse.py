@@ -149,7 +149,7 @@ def test_a_bounded_number_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_long_programs_none_is_kept(
     made: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reuse, "_LONGEST", 5)
+    monkeypatch.setattr(reuse, "LONGEST", 5)
     for _ in range(2):
         md.Model([md.layers.Input((5,)), md.layers.Dense(3), md.layers.Dense(2)]).predict(X)
     assert not reuse._templates and len(made) == 2

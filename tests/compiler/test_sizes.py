@@ -13,6 +13,7 @@ import magmadnn as md
 from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.plan import planning, reuse, sizes
 from magmadnn.compiler.plan.listing import describe
+from magmadnn.compiler.plan.look import structure_of
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import NoGradient, Op, OpKind, promote
@@ -181,7 +182,7 @@ def test_sizes_that_follow_from_others_have_no_symbol_of_their_own(
     (template,) = known.templates
     given = program(50)
     passed = planning._run(planning._ON_PROGRAMS, Draft(given), False, {}, Dump("native")).program
-    found = sizes._look_of(passed).sizes
+    found = structure_of(passed).sizes
     assert found == (50, 100) and sizes._filled(template, passed, found) is not None
     assert sizes._filled(template, passed, (50, 101)) is None
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.dim import Dim
+from magmadnn.graph.dim import Dim, Size
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.program import Program
 
+LEAST = 16  # smaller sizes are numbers: axes are numbered below, and rules ask for 0 and 1
+LONGEST = 2_000  # nodes of a program whose template is kept: longer ones take memory, and seldom come again
 _LARGEST = 1 << 16  # bytes of a constant that is compared
 
 
@@ -43,6 +46,69 @@ def look_of(program: Program) -> Hashable:
     if any(t not in numbers for t, _ in program.updates):
         raise NotComparedError
     return tuple(entries), outputs, updates
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A program but for its sizes.
+
+    Attributes:
+        key: equal for programs that differ in these only.
+        sizes: the numbers, in the order in which they come first.
+    """
+
+    key: Hashable
+    sizes: tuple[int, ...]
+
+
+def structure_of(program: Program, *, names: bool = False) -> Structure:
+    """A program with the numbers of its sizes taken out; `names`: those of nodes and scopes count too.
+
+    Raises:
+        NotComparedError: where something has no value that could be compared.
+    """
+    numbers: dict[Node, int] = {}
+    places: dict[int, int] = {}
+    paths: dict[int, tuple[str, ...]] = {}
+
+    def taken(size: Size) -> Hashable:
+        if isinstance(size, int) and size >= LEAST:
+            return ("size", places.setdefault(size, len(places)))
+        return size
+
+    entries = []
+    for node in program.nodes():
+        numbers[node] = len(numbers)
+        shape = node.shape if node.op is CONSTANT else tuple(map(taken, node.shape))
+        held = node.attributes
+        attributes: tuple[Hashable, ...] = ()
+        if held:
+            attributes = tuple(
+                [(k, "shape" if is_shape(v, node) else plain(v)) for k, v in held.items()]
+            )
+        value = look_of_constant(node.value) if node.op is CONSTANT else None
+        inputs = tuple([numbers[i] for i in node.inputs])
+        entry: tuple[Hashable, ...] = (id(node.op), inputs, shape, node.dtype, attributes, value)
+        if names:
+            if id(node.path) not in paths:
+                paths[id(node.path)] = tuple(map(str, node.path))
+            entry = (*entry, str(node.name), paths[id(node.path)])
+        entries.append(entry)
+    if any(target not in numbers for target, _ in program.updates):
+        raise NotComparedError
+    outputs = tuple(numbers[n] for n in program.outputs)
+    updates = tuple((numbers[t], numbers[v]) for t, v in program.updates)
+    return Structure((tuple(entries), outputs, updates), tuple(places))
+
+
+def is_open(size: Size) -> bool:
+    """Whether a size is taken out of a structure."""
+    return isinstance(size, int) and size >= LEAST
+
+
+def is_shape(value: Any, node: Node) -> bool:
+    """Whether an attribute is the shape of the result, with sizes that are taken out."""
+    return isinstance(value, tuple) and value == node.shape and any(map(is_open, value))
 
 
 def look_of_constant(value: Any) -> Hashable:

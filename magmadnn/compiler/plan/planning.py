@@ -28,7 +28,7 @@ from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.compiler.regions.verify_draft import verify_draft
 from magmadnn.graph.drawing.diagram import to_svg
 from magmadnn.graph.node import Node
-from magmadnn.graph.program import Program
+from magmadnn.graph.program import LaterProgram, Program
 
 from .diagram import diagram_of_plan
 from .listing import describe
@@ -158,7 +158,7 @@ def native_plan(
         checked,
         dump,
         check,
-        open_choices(program),
+        () if isinstance(program, LaterProgram) else open_choices(program),
         _loops(
             draft,
             functools.partial(native_plan, check=check, rounding=rounding, libraries=libraries),

@@ -7,20 +7,18 @@ own, so a plan cannot be shared; but a copy over other leaves takes a few percen
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from magmadnn.backends.cpu.forks import ProcessLock
 from magmadnn.compiler.regions.draft import Alike, Draft
-from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
-from magmadnn.graph.program import Program
+from magmadnn.graph.node import Node
+from magmadnn.graph.program import LaterProgram, Program
 
 from .copied import named, over_leaves
-from .look import NotComparedError, look_of
+from .look import LONGEST, NotComparedError, look_of
 
-_MOST = 32  # templates that are kept
-_LONGEST = 2_000  # nodes of a program whose template is kept: longer ones take memory, and seldom come again
-_LEAVES = (VARIABLE, PLACEHOLDER)
+_MOST = 64  # keys whose templates are kept
 
 
 @dataclass(frozen=True)
@@ -52,17 +50,19 @@ def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) ->
         run: the passes.
         way: what else the result depends on.
     """
-    if len(program.nodes()) > _LONGEST:
-        return run(program)
-    try:
-        key = (way, look_of(program))
-    except NotComparedError:
-        return run(program)
-    leaves = [node for node in program.nodes() if node.op in _LEAVES]
-    with _lock:
-        found = _templates.get(key)
-        if found is not None:
-            _templates.move_to_end(key)
+    keys: list[Hashable] = []
+    if isinstance(program, LaterProgram):
+        keys.append((way, program.like, program.sizes))
+    found = _found(keys)
+    if found is None:
+        if len(program.nodes()) > LONGEST:
+            return run(program)
+        try:
+            keys.append((way, look_of(program)))
+        except NotComparedError:
+            return run(program)
+        found = _found(keys)
+    leaves = program.leaves
     if found is not None:
         found.alike.has_others = True
         made = over_leaves(found.draft, dict(zip(found.leaves, leaves, strict=True)))
@@ -72,11 +72,27 @@ def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) ->
     bare = {node: _bare(node) for node in leaves}
     ops = tuple(dict.fromkeys(node.op for node in program.nodes()))
     template = _Template(over_leaves(draft, bare), tuple(bare.values()), ops, draft.alike)
-    with _lock:
-        _templates[key] = template
-        if len(_templates) > _MOST:
-            _templates.popitem(last=False)
+    _keep(keys, template)
     return draft
+
+
+def _found(keys: Sequence[Hashable]) -> _Template | None:
+    """The template of one of these keys; it is kept under all of them then."""
+    with _lock:
+        found = next((_templates[key] for key in keys if key in _templates), None)
+    if found is not None:
+        _keep(keys, found)
+    return found
+
+
+def _keep(keys: Sequence[Hashable], template: _Template) -> None:
+    """Keep a template; the oldest go where there are many."""
+    with _lock:
+        for key in keys:
+            _templates[key] = template
+            _templates.move_to_end(key)
+        while len(_templates) > _MOST:
+            _templates.popitem(last=False)
 
 
 def _bare(node: Node) -> Node:

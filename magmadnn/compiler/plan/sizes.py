@@ -35,28 +35,14 @@ from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec
 
 from .copied import copied
-from .look import NotComparedError, look_of_constant, plain
+from .look import LEAST, NotComparedError, is_open, is_shape, structure_of
 
-LEAST = 16  # smaller sizes are numbers: axes are numbered below, and rules ask for 0 and 1
 _MOST = 32  # structures that are kept
 _MOST_TEMPLATES = 4  # of one structure, for sizes that are decided upon differently
 _LARGEST = 1 << 24  # bytes of a stand-in: some movements copy theirs
 _MARK = "size "  # what names of symbols begin with: no symbol of a user's program does
 
 Run = Callable[[Program], Draft]
-
-
-@dataclass(frozen=True)
-class _Look:
-    """A program but for its sizes.
-
-    Attributes:
-        key: equal for programs that differ in these only.
-        sizes: the numbers, in the order in which they come first.
-    """
-
-    key: Hashable
-    sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -104,7 +90,7 @@ def planned(program: Program, run: Run, way: Hashable) -> Draft:
         way: what else the result depends on.
     """
     try:
-        look = _look_of(program)
+        look = structure_of(program)
     except NotComparedError:
         return run(program)
     if not look.sizes:
@@ -136,46 +122,6 @@ def _of_structure(key: Hashable, program: Program) -> _Known | None:
         else:
             _known.move_to_end(key)
     return known
-
-
-def _look_of(program: Program) -> _Look:
-    """A program with numbers of sizes taken out.
-
-    Raises:
-        NotComparedError: where something has no value that could be compared.
-    """
-    numbers: dict[Node, int] = {}
-    places: dict[int, int] = {}
-
-    def taken(size: Size) -> Hashable:
-        if isinstance(size, int) and size >= LEAST:
-            return ("size", places.setdefault(size, len(places)))
-        return size
-
-    entries = []
-    for node in program.nodes():
-        numbers[node] = len(numbers)
-        shape = node.shape if node.op is CONSTANT else tuple(map(taken, node.shape))
-        attributes = tuple(
-            (k, "shape" if _is_shape(v, node) else plain(v)) for k, v in node.attributes.items()
-        )
-        value = look_of_constant(node.value) if node.op is CONSTANT else None
-        inputs = tuple(numbers[i] for i in node.inputs)
-        entries.append((id(node.op), inputs, shape, node.dtype, attributes, value))
-    if any(target not in numbers for target, _ in program.updates):
-        raise NotComparedError
-    outputs = tuple(numbers[n] for n in program.outputs)
-    updates = tuple((numbers[t], numbers[v]) for t, v in program.updates)
-    return _Look((tuple(entries), outputs, updates), tuple(places))
-
-
-def _is_open(size: Size) -> bool:
-    return isinstance(size, int) and size >= LEAST
-
-
-def _is_shape(value: Any, node: Node) -> bool:
-    """Whether an attribute is the shape of the result, with sizes that get symbols."""
-    return isinstance(value, tuple) and value == node.shape and any(map(_is_open, value))
 
 
 # --- making ---------------------------------------------------------------------------------------
@@ -238,7 +184,7 @@ def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) ->
     The largest size of a reshape follows from the others, such as 784 from 28 and 28; those of other results
     from what the rule gives, such as 40 for 20 and 20. Where there is no rule for symbols, they are numbers.
     """
-    own = [size for n in (node, *node.inputs) for size in n.shape if _is_open(size)]
+    own = [size for n in (node, *node.inputs) for size in n.shape if is_open(size)]
     used = {
         s for size in own if isinstance(t := terms[size], Dim) for s in t.symbols & hints.keys()
     }
@@ -269,7 +215,7 @@ def _settled(node: Node, terms: Mapping[int, Size], hints: Mapping[str, int]) ->
 def _terms_in(node: Node, terms: Mapping[int, Size]) -> Mapping[str, Any]:
     """The attributes of a node, with terms in its shape."""
     given = node.attributes.items()
-    return MappingProxyType({k: _with(v, terms) if _is_shape(v, node) else v for k, v in given})
+    return MappingProxyType({k: _with(v, terms) if is_shape(v, node) else v for k, v in given})
 
 
 def _may_be(symbol: Size, term: Size) -> bool:
@@ -311,7 +257,7 @@ def _moves_any_size(node: Node) -> bool:
     if not isinstance(op, Op) or op.kind is not OpKind.MOVEMENT:
         return True
     own = str(getattr(op.numpy, "__module__", "")).startswith("magmadnn.")
-    given = [v for v in node.attributes.values() if not _is_shape(v, node)]
+    given = [v for v in node.attributes.values() if not is_shape(v, node)]
     return own and all(abs(number) < LEAST for number in _integers(given))
 
 
