@@ -11,7 +11,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.compiler.dump import Dump
-from magmadnn.compiler.plan import planning, reuse, sizes
+from magmadnn.compiler.plan import look, planning, reuse, sizes
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.look import structure_of
 from magmadnn.compiler.regions.draft import Draft
@@ -230,7 +230,7 @@ def test_parameters_have_the_bits_of_plans_with_numbers(
     together = [trained(width) for width in widths]
     assert counts["filled"]
     counts.clear()
-    monkeypatch.setattr(sizes, "LEAST", 1 << 40)
+    monkeypatch.setattr(look, "LEAST", 1 << 40)
     reuse._templates.clear()
     assert [trained(width) for width in widths] == together
     assert not counts["filled"] + counts["symbols"]

@@ -178,9 +178,7 @@ def test_variables_that_layers_must_not_update_are_told_apart(built: list[Update
         trained = model.parameters()
         states = [v for v in model.variables() if all(v.node is not p.node for p in trained)]
         before = [v.value.numpy().copy() for v in states]
-        md.optim.SGD(0.1).step(loss, trained, kept=states if kept else ()).run(
-            {x: X}, guard=True
-        )
+        md.optim.SGD(0.1).step(loss, trained, kept=states if kept else ()).run({x: X}, guard=True)
         return [np.array_equal(b, v.value.numpy()) for b, v in zip(before, states, strict=True)]
 
     for kept in (False, False, False, True):
