@@ -1,6 +1,7 @@
 """Communication among workers: one protocol, and an implementation for each way of sending."""
 
 from magmadnn.comm.communicator import Communicator, Request
+from magmadnn.comm.groups import bound
 from magmadnn.comm.job import world
 from magmadnn.comm.measured import Choice, measure_all_reduce
 from magmadnn.comm.network import Delay, Drop, Kill, Network
@@ -18,6 +19,7 @@ __all__ = [
     "SerialCommunicator",
     "SimulatedCommunicator",
     "Topology",
+    "bound",
     "measure_all_reduce",
     "read_topology",
     "simulate",

@@ -45,6 +45,9 @@ class OpKind(Enum):
     RANDOM = "random"  # depends on a counter, see `Op.draws`
     LOOP = "loop"  # runs its attribute `body` (`body.py`) `length` times; has several results
     RESULT = "result"  # the result number `index` of its operand, which has several
+    COLLECTIVE = (
+        "collective"  # depends on the values of other ranks; all run the same ones in one order
+    )
     OTHER = "other"
 
 

@@ -86,6 +86,16 @@ from .movement import (
     transpose,
 )
 from .probabilities import log_softmax, logsumexp, softmax
+from .ranks.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    own_part,
+    reduce_scatter,
+    reduce_to,
+    summed_gradient,
+)
 from .reductions import (
     argmax,
     argmin,
@@ -107,11 +117,15 @@ use(
 __all__ = [
     "abs",
     "add",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "angle",
     "arange",
     "argmax",
     "argmin",
     "average_pooling",
+    "broadcast",
     "broadcast_to",
     "cast",
     "ceil",
@@ -170,6 +184,7 @@ __all__ = [
     "norm",
     "not_equal",
     "one_hot",
+    "own_part",
     "pad",
     "pointwise",
     "power",
@@ -179,6 +194,8 @@ __all__ = [
     "random_uniform",
     "real",
     "reciprocal",
+    "reduce_scatter",
+    "reduce_to",
     "relu",
     "remainder",
     "reshape",
@@ -199,6 +216,7 @@ __all__ = [
     "stop_gradient",
     "subtract",
     "sum",
+    "summed_gradient",
     "swapaxes",
     "swish",
     "take",

@@ -80,7 +80,13 @@ def _compute(
 ) -> tuple[list[Any], set[int]]:
     """The slots when all steps are done, and the ids of the leaves' arrays; nothing is written."""
     fed, sizes = bind(plan.program, feeds)
-    return _Way(sizes, watch, float64, check).compute(plan, fed)
+    way = _Way(sizes, watch, float64, check)
+    if isinstance(watch, FiniteWatch) and any(s.op.kind is OpKind.COLLECTIVE for s in plan.steps):
+        from magmadnn.comm.groups import telling
+
+        with telling():  # one rank finds what is wrong, and all are to know
+            return way.compute(plan, fed)
+    return way.compute(plan, fed)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from magmadnn.graph.spec import DTYPES, is_floating
 Array = NDArray[Any]
 # Not what tests define later, nor loops, which take a body (tests/runtime/test_scan.py), nor parts of
 # md.linalg and md.fft, which want matrices of full rank, give vectors of either sign, or are complex:
-# tests/linalg has their own.
+# tests/linalg has their own. Nor collectives, which want several ranks (tests/parallel/test_collectives.py).
 OF_MATRICES = set(
     "_lu_factored _lu_solved _solve _det _slogdet _eigh _svd _reflected _columns_of_reflections _qr _pinv "
     "_lstsq _expm _fft _rfft _irfft _real _imag _conj _angle".split()
@@ -29,7 +29,8 @@ OF_MATRICES = set(
 BUILT_IN = {
     name: op
     for name, op in REGISTRY.items()
-    if op.kind not in (OpKind.LOOP, OpKind.RESULT) and name not in OF_MATRICES
+    if op.kind not in (OpKind.LOOP, OpKind.RESULT, OpKind.COLLECTIVE)
+    and name not in OF_MATRICES | {"summed_gradient"}
 }
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from magmadnn.compiler.regions.draft import Draft, Work
-from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.compiler.regions.region import BY_PYTHON, RegionKind
 from magmadnn.compiler.regions.stages import product_of
 from magmadnn.graph.node import Node
 
@@ -18,7 +18,7 @@ def select(draft: Draft) -> Draft:
     work = []
     for region in sorted(draft.regions, key=lambda r: draft.phases[r]):
         stored = tuple(n for n in region.nodes if n in needed)
-        called = region.kind in (RegionKind.CALL, RegionKind.LOOP)
+        called = region.kind in BY_PYTHON
         lowered = None if called else lower(region, draft.layouts, stored, draft.in_place)
         gemm = region.kind is RegionKind.GEMM
         bare = gemm and main_result(region, stored, draft.in_place) not in stored

@@ -20,7 +20,11 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
 
 _WRITERS = (RegionKind.ROWS, RegionKind.GEMM, RegionKind.MOVE)
-_ANY_STRIDES = (RegionKind.MOVE, RegionKind.CALL)  # what reads operands that lie in any way
+_ANY_STRIDES = (
+    RegionKind.MOVE,
+    RegionKind.CALL,
+    RegionKind.COLLECTIVE,
+)  # what reads operands that lie in any way
 
 
 def places_of(

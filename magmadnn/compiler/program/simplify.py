@@ -18,7 +18,7 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
 LARGEST_CONSTANT = 1024  # elements; a larger one is not worth its memory in the plan
-_NOT_FOLDED = (OpKind.RANDOM, OpKind.LOOP, OpKind.RESULT)
+_NOT_FOLDED = (OpKind.RANDOM, OpKind.LOOP, OpKind.RESULT, OpKind.COLLECTIVE)
 
 
 def simplify(program: Program) -> Program:

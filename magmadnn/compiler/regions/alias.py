@@ -22,7 +22,7 @@ from magmadnn.graph.program import Program
 
 from .dependencies import Dependencies, in_order
 from .draft import Draft
-from .region import Region, RegionKind
+from .region import BY_PYTHON, Region, RegionKind
 
 
 def fold(draft: Draft) -> Draft:
@@ -66,7 +66,7 @@ def _candidates(draft: Draft, known: Dependencies, early: set[Region]) -> list[U
     is_alone, found = alone(draft.program, draft.layouts), []
     for target, value in draft.program.updates:
         region = known.home.get(value)
-        if region is None or region.kind is RegionKind.CALL or region in early:
+        if region is None or region.kind in BY_PYTHON or region in early:
             continue
         if is_alone(target, value) and is_safe(target, value, region, draft.layouts):
             found.append((target, value, region))

@@ -11,7 +11,13 @@ from magmadnn.graph.node import Node
 
 from .region import Region, RegionKind
 
-_MAY_FAIL = (RegionKind.GATHER, RegionKind.LIBRARY, RegionKind.LOOP, RegionKind.CALL)
+_MAY_FAIL = (
+    RegionKind.GATHER,
+    RegionKind.LIBRARY,
+    RegionKind.LOOP,
+    RegionKind.COLLECTIVE,
+    RegionKind.CALL,
+)
 
 
 class Dependencies:

@@ -80,6 +80,8 @@ class Fusion:
             self._begin(RegionKind.LOOP, node)
         elif kind is OpKind.RESULT:
             self.growth.join(node, self.of[node.inputs[0]])
+        elif kind is OpKind.COLLECTIVE:
+            self._begin(RegionKind.COLLECTIVE, node)
         elif not self._compilable(node):
             self._begin(RegionKind.CALL, node)
         elif kind is OpKind.POINTWISE:

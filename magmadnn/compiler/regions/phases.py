@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from .dependencies import in_order
 from .draft import Draft
-from .region import Region
+from .region import Region, RegionKind
 
 
 def order(draft: Draft) -> Draft:
-    """The earliest phase of each region; those that outputs need come before all others."""
+    """The earliest phase of each region; those that outputs need come before all others.
+
+    A phase has one collective at most, and they come in the order of regions, the same on all ranks.
+    """
     known = draft.dependencies
     early = known.early(draft.program.outputs)
     before = {r: known.before[r] | draft.before.get(r, frozenset()) for r in draft.regions}
@@ -19,9 +22,14 @@ def order(draft: Draft) -> Draft:
     assert ordered is not None
     phases: dict[Region, int] = {}
     checked = 0  # phases of those that outputs need, which are all in front
+    calls = 0  # the first phase for the next collective: all ranks make these in one order, one at a time
     for region in ordered:
         first = 0 if region in early else checked
+        if region.kind is RegionKind.COLLECTIVE:
+            first = max(first, calls)
         phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
+        if region.kind is RegionKind.COLLECTIVE:
+            calls = phases[region] + 1
         if region in early:
             checked = max(checked, phases[region] + 1)
     return replace(draft, phases=phases)

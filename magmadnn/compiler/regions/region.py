@@ -25,6 +25,7 @@ class RegionKind(Enum):
     OWN = "own kernel"  # of one op, whose record names it
     LIBRARY = "library"  # a library's function for each matrix of a stack
     LOOP = "loop"  # a plan of its own that runs once for each step
+    COLLECTIVE = "collective"  # the NumPy function of an op on which other ranks wait
     CALL = "call"  # the NumPy function of one op
 
 
@@ -36,8 +37,11 @@ ALONE = (
     RegionKind.OWN,
     RegionKind.LIBRARY,
     RegionKind.LOOP,
+    RegionKind.COLLECTIVE,
     RegionKind.CALL,
 )
+# What has no kernel: a loop is a plan of its own, the others are functions of NumPy.
+BY_PYTHON = (RegionKind.CALL, RegionKind.LOOP, RegionKind.COLLECTIVE)
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from magmadnn.graph.op import Op
 
 from .alias import alone, is_safe
 from .draft import Draft, Work
-from .region import Region, RegionKind
+from .region import BY_PYTHON, Region
 
 if TYPE_CHECKING:
     pass
@@ -75,7 +75,7 @@ class _Draft:
             if targets.count(target) > 1:
                 raise self.fail(f"{where}: {target.label} is written {targets.count(target)} times")
             region = known.home.get(value)
-            if region is None or region.kind is RegionKind.CALL:
+            if region is None or region.kind in BY_PYTHON:
                 raise self.fail(f"{where}: no kernel computes it")
             if region in self.early:
                 raise self.fail(f"{where}: outputs need {region}, and come before all updates")

@@ -8,10 +8,13 @@ some microseconds beside what NumPy takes.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from magmadnn.comm.groups import Binding
 
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
@@ -49,3 +52,46 @@ class HostCall:
         """What the function raised, once."""
         failure, self.failure = self.failure, None
         return failure
+
+
+class HostCalls:
+    """The callbacks of a plan.
+
+    Args:
+        faults: `faults[0]` becomes 1 when one of them raises.
+    """
+
+    def __init__(self, faults: NDArray[np.int64]) -> None:
+        self._faults = faults
+        self._made: list[HostCall] = []
+        self._has_collectives = False
+        self._binding: Binding | None = None
+
+    @property
+    def some(self) -> bool:
+        """Whether there are any."""
+        return bool(self._made)
+
+    def made(self, function: Callable[[], None], among_ranks: bool) -> HostCall:
+        """A callback; `among_ranks`: one whose collectives run on the groups of the run's thread."""
+        if among_ranks:
+            self._has_collectives = True
+            function = functools.partial(self._in_groups, function)
+        self._made.append(HostCall(function, self._faults))
+        return self._made[-1]
+
+    def begin(self) -> None:
+        """Before a run, on the thread that asks for it."""
+        if self._has_collectives:
+            self._binding = Binding()
+
+    def _in_groups(self, function: Callable[[], None]) -> None:
+        assert self._binding is not None
+        with self._binding.here():
+            function()
+
+    def raise_failure(self) -> None:
+        """Raise what a function raised, once."""
+        for failure in [call.take_failure() for call in self._made]:
+            if failure is not None:
+                raise failure

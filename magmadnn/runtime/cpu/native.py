@@ -304,6 +304,8 @@ class Instance:
             what a function of NumPy raised.
         """
         if driver is not None:
+            if isinstance(self._tasks, Tasks):
+                self._tasks.calls.begin()
             driver.run(0, 1)
         return self._tasks is None or self._tasks.went_well()
 

@@ -45,7 +45,7 @@ from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
 from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends
-from .host_call import HostCall
+from .host_call import HostCalls
 from .lapack import function_of, is_native
 from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
@@ -79,6 +79,7 @@ class Tasks:
         patches: addresses to be set before each run.
         scratch_bytes: what each thread needs.
         useful_threads: how many threads have something to gain: one, where no step is worth cutting.
+        calls: steps that Python computes; told before each run.
         faults: [1], not 0 after a run in which a number of a row was out of range, or NumPy raised something.
     """
 
@@ -115,7 +116,7 @@ class Tasks:
         self.work_of: dict[int, Work] = {}  # by the id of a task
         self.faults = np.zeros(1, np.int64)
         self._function, self._moving = function, moving
-        self._calls: list[HostCall] = []
+        self.calls = HostCalls(self.faults)
         self._values = {
             work: slot_values(work, arrays, sizes) for work in plan.work if is_native(work)
         }
@@ -203,7 +204,7 @@ class Tasks:
 
         Copies of factors lie in memory of the tasks, and a product that is to be measured changes its tile.
         """
-        return not (self._untried or self._shared or self._calls)
+        return not (self._untried or self._shared or self.calls.some)
 
     def tune(self) -> None:
         """Between two runs: time a run of a product that nobody has measured, if it is time for it.
@@ -253,9 +254,7 @@ class Tasks:
         if not self.faults[0]:
             return True
         self.faults[0] = 0
-        for failure in [call.take_failure() for call in self._calls]:
-            if failure is not None:
-                raise failure
+        self.calls.raise_failure()
         return False
 
     def phase(self, number: int) -> list[list[Task]]:
@@ -273,8 +272,8 @@ class Tasks:
 
     def _call(self, work: Work) -> Task:
         """A step that NumPy computes, as one task."""
-        call = HostCall(self._function(work), self.faults)
-        self._calls.append(call)
+        among_ranks = work.region.kind in (RegionKind.COLLECTIVE, RegionKind.LOOP)
+        call = self.calls.made(self._function(work), among_ranks)
         task = Task(call, np.zeros(0, np.int64), (call, self.faults))
         self.work_of[id(task)] = work
         return task

@@ -175,6 +175,7 @@ class Leg:
         for node, values in settings.items():
             self._settings[node][: len(values)] = values
         self._read = (order, data)
+        self.tasks.calls.begin()
 
     def release(self) -> None:
         """Let go of the data; before the next batches `point` says what they are made of."""

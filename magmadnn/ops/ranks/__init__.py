@@ -1,0 +1,1 @@
+"""Ops among the ranks of a group."""
