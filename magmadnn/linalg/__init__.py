@@ -1,8 +1,7 @@
 """Linear algebra of matrices and stacks of them, with gradients: `md.linalg.NAME`, as in NumPy and SciPy.
 
 Arrays and Tensors are computed with at once; Variables and Operations give Operations. In compiled programs
-these are calls of a library: LAPACK and BLAS on the CPU; on a GPU Cholesky factors and triangular
-solutions are cuSOLVER's and cuBLAS's, and the host computes the rest.
+these are calls of a library: LAPACK and BLAS on the CPU, cuSOLVER and cuBLAS on a GPU.
 """
 
 from typing import TYPE_CHECKING

@@ -99,7 +99,7 @@ solved: Op = Op(
 def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool = False) -> Any:
     """X with A X = B, by LU with exchanges of rows (LAPACK's getrf and getrs).
 
-    Steps that run on a GPU send the matrices to the host for this.
+    On a GPU these are cuSOLVER's, or cuBLAS's for many small matrices, as parts of a step's graph.
 
     Args:
         a: [..., n, n]; NaN and infinity are refused.

@@ -160,7 +160,7 @@ singular: Op = Op(
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """The singular value decomposition A = U diag(S) Vh of A [..., m, n], by LAPACK's gesdd.
 
-    Steps that run on a GPU send the matrices to the host for this.
+    On a GPU by cuSOLVER's Jacobi method (gesvdj), between the graphs of a step.
 
     With k the smaller of m and n: U [..., m, m] and Vh [..., n, n], or [..., m, k] and [..., k, n] without
     `full_matrices`, which gradients need where m and n differ. Signs of vectors are the library's. Vectors of

@@ -12,6 +12,7 @@ import pytest
 from magmadnn.backends.cuda._cusolver import MatrixFunctions
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, MatrixNode
 from magmadnn.errors import DeviceError
+from tests.runtime.cuda.emulated_matrices import columns_at
 
 pytest.importorskip("scipy")
 from scipy.linalg import blas, lapack  # type: ignore[import-untyped]
@@ -21,14 +22,8 @@ STREAM = 7
 DTYPES = {"S": "float32", "D": "float64"}
 LAPACK = {"float32": lapack.spotrf, "float64": lapack.dpotrf}
 BLAS = {"float32": blas.strsm, "float64": blas.dtrsm}
-_NAME = re.compile(r"(?:cublas|cusolverDn)(?:([SD])(?=potrf|trsm))?(\w+)")
-
-
-def columns_at(address: int, rows: int, columns: int, dtype: str) -> np.ndarray:
-    """A matrix that lies column by column."""
-    kind = np.dtype(dtype)
-    raw = (ctypes.c_char * (rows * columns * kind.itemsize)).from_address(address)
-    return np.frombuffer(raw, kind).reshape(columns, rows).T
+_NAME = re.compile(r"(?:cublas|cusolverDn)(?:([SD])(?=potrf|trsm|ge|orgqr))?(\w+)")
+REALS = {0: "float32", 1: "float64"}  # of the functions of any dtype
 
 
 class Library:
@@ -101,6 +96,163 @@ class Library:
         a[:] = made
         ctypes.c_int32.from_address(info).value = found
 
+    def _getrf_bufferSize(self, dtype: str, *rest: Any) -> None:
+        rest[-1]._obj.value = 7
+
+    _geqrf_bufferSize = _orgqr_bufferSize = _getrf_bufferSize
+
+    def _getrf(
+        self, dtype: str, handle: Any, m: Any, n: Any, a: Any, lda: Any, work: Any, piv: Any, info: Any
+    ) -> None:  # fmt: skip
+        assert (handle.value, work.value, lda.value, m.value) == (12, 99, n.value, n.value)
+        goal = columns_at(a.value, n.value, n.value, dtype)
+        factors, exchanges, found = lapack.dgetrf(goal)
+        goal[:] = factors
+        columns_at(piv.value, n.value, 1, "int32")[:, 0] = exchanges + 1
+        ctypes.c_int32.from_address(info.value).value = found
+
+    def _getrfBatched(
+        self, dtype: str, handle: Any, n: Any, table: Any, lda: Any, piv: Any, info: Any, count: Any
+    ) -> None:  # fmt: skip
+        assert handle.value == 11
+        for k, at in enumerate(_addresses(table, count)):
+            one = ctypes.c_void_p(at), lda, ctypes.c_void_p(99)
+            places = [
+                ctypes.c_void_p(piv.value + 4 * n.value * k),
+                ctypes.c_void_p(info.value + 4 * k),
+            ]
+            self._getrf(dtype, ctypes.c_void_p(12), n, n, *one, *places)
+
+    def _getrs(
+        self, dtype: str, handle: Any, trans: Any, n: Any, width: Any, a: Any, lda: Any, piv: Any,
+        b: Any, ldb: Any, info: Any,
+    ) -> None:  # fmt: skip
+        assert (lda.value, ldb.value) == (n.value, n.value)
+        goal = columns_at(b.value, n.value, width.value, dtype)
+        exchanges = columns_at(piv.value, n.value, 1, "int32")[:, 0] - 1
+        factors = columns_at(a.value, n.value, n.value, dtype)
+        goal[:] = lapack.dgetrs(factors, exchanges, goal, trans=trans.value)[0]
+        ctypes.c_int32.from_address(info.value).value = 0
+
+    def _getrsBatched(
+        self, dtype: str, handle: Any, trans: Any, n: Any, width: Any, a: Any, lda: Any, piv: Any,
+        b: Any, ldb: Any, info: Any, count: Any,
+    ) -> None:  # fmt: skip
+        pairs = zip(_addresses(a, count), _addresses(b, count), strict=True)
+        for k, (one, other) in enumerate(pairs):
+            exchanges, said = ctypes.c_void_p(piv.value + 4 * n.value * k), ctypes.c_int32()
+            self._getrs(
+                dtype, handle, trans, n, width, ctypes.c_void_p(one), lda, exchanges,
+                ctypes.c_void_p(other), ldb, ctypes.c_void_p(ctypes.addressof(said)),
+            )  # fmt: skip
+        info._obj.value = 0
+
+    def _geqrf(
+        self, dtype: str, handle: Any, m: Any, n: Any, a: Any, lda: Any, tau: Any, work: Any,
+        words: Any, info: Any,
+    ) -> None:  # fmt: skip
+        assert (handle.value, work.value, words.value, lda.value) == (12, 99, 7, m.value)
+        goal = columns_at(a.value, m.value, n.value, dtype)
+        found, scales, _, _ = lapack.dgeqrf(goal)
+        goal[:] = found
+        columns_at(tau.value, len(scales), 1, dtype)[:, 0] = scales
+
+    def _geqrfBatched(
+        self, dtype: str, handle: Any, m: Any, n: Any, a: Any, lda: Any, tau: Any, info: Any, count: Any
+    ) -> None:  # fmt: skip
+        for one, other in zip(_addresses(a, count), _addresses(tau, count), strict=True):
+            self._geqrf(
+                dtype, ctypes.c_void_p(12), m, n, ctypes.c_void_p(one), lda,
+                ctypes.c_void_p(other), ctypes.c_void_p(99), ctypes.c_int(7), None,
+            )  # fmt: skip
+        info._obj.value = 0
+
+    def _orgqr(
+        self, dtype: str, handle: Any, m: Any, n: Any, k: Any, a: Any, lda: Any, tau: Any, work: Any,
+        words: Any, info: Any,
+    ) -> None:  # fmt: skip
+        assert (work.value, words.value, lda.value) == (99, 7, m.value)
+        goal = columns_at(a.value, m.value, n.value, dtype)
+        scales = columns_at(tau.value, k.value, 1, dtype)[:, 0]
+        goal[:] = lapack.dorgqr(goal, scales)[0]
+
+    # --- spectra
+
+    def _CreateParams(self, dtype: str, made: Any) -> None:
+        made._obj.value = 13
+
+    def _CreateGesvdjInfo(self, dtype: str, made: Any) -> None:
+        made._obj.value = 14
+
+    def _Xsyevd_bufferSize(self, dtype: str, handle: Any, *rest: Any) -> None:
+        rest[10]._obj.value, rest[11]._obj.value = 40, 16
+
+    _XsyevBatched_bufferSize = _Xsyevd_bufferSize
+
+    def _Xsyevd(
+        self, dtype: str, handle: Any, params: Any, vectors: Any, fill: Any, n: Any, real: Any, a: Any,
+        lda: Any, real_w: Any, w: Any, computed: Any, there: Any, bytes_there: Any, here: Any,
+        bytes_here: Any, info: Any,
+    ) -> None:  # fmt: skip
+        assert (params.value, there.value, bytes_there.value, bytes_here.value) == (13, 99, 40, 16)
+        assert real.value == real_w.value == computed.value
+        ctypes.memset(here.value, 1, 16)
+        kind = REALS[real.value]
+        goal = columns_at(a.value, n.value, n.value, kind)
+        values, columns = np.linalg.eigh(goal, "L" if fill.value == 0 else "U")
+        columns_at(w.value, n.value, 1, kind)[:, 0] = values
+        goal[:] = columns
+        ctypes.c_int32.from_address(info.value).value = 0
+
+    def _XsyevBatched(self, dtype: str, handle: Any, *arguments: Any) -> None:
+        *first, info, count = arguments
+        n, size = first[3].value, np.dtype(REALS[first[4].value]).itemsize
+        for k in range(count.value):
+            one = list(first)
+            one[5] = ctypes.c_void_p(first[5].value + k * n * n * size)
+            one[8] = ctypes.c_void_p(first[8].value + k * n * size)
+            self._Xsyevd(dtype, handle, *one, ctypes.c_void_p(info.value + 4 * k))
+
+    def _gesvdj_bufferSize(self, dtype: str, *arguments: Any) -> None:
+        assert len(arguments) == 14 and arguments[-1].value == 14
+        arguments[-2]._obj.value = 7
+
+    def _gesvdjBatched_bufferSize(self, dtype: str, *arguments: Any) -> None:
+        assert len(arguments) == 14 and arguments[-2].value == 14
+        arguments[-3]._obj.value = 7
+
+    def _gesvdj(
+        self, dtype: str, handle: Any, vectors: Any, econ: Any, m: Any, n: Any, a: Any, lda: Any, s: Any,
+        u: Any, ldu: Any, v: Any, ldv: Any, work: Any, words: Any, info: Any, params: Any,
+    ) -> None:  # fmt: skip
+        assert (work.value, words.value, params.value) == (99, 7, 14)
+        p, q = m.value, n.value
+        assert p >= q and (lda.value, ldu.value, ldv.value) == (p, p, q)
+        left, values, right = np.linalg.svd(
+            columns_at(a.value, p, q, dtype), full_matrices=not econ.value
+        )
+        columns_at(s.value, q, 1, dtype)[:, 0] = values
+        if vectors.value:
+            columns_at(u.value, p, left.shape[1], dtype)[:] = left
+            columns_at(v.value, q, q, dtype)[:] = right.T
+        ctypes.c_int32.from_address(info.value).value = 0
+
+    def _gesvdjBatched(
+        self, dtype: str, handle: Any, vectors: Any, m: Any, n: Any, a: Any, lda: Any, s: Any, u: Any,
+        ldu: Any, v: Any, ldv: Any, work: Any, words: Any, info: Any, params: Any, count: Any,
+    ) -> None:  # fmt: skip
+        p, q, size = m.value, n.value, np.dtype(dtype).itemsize
+
+        def at(place: Any, k: int, step: int) -> Any:
+            return ctypes.c_void_p(place.value + k * step)
+
+        for k in range(count.value):
+            self._gesvdj(
+                dtype, handle, vectors, ctypes.c_int(0), m, n, at(a, k, p * q * size), lda,
+                at(s, k, q * size), at(u, k, p * p * size), ldu, at(v, k, q * q * size), ldv, work,
+                words, at(info, k, 4), params,
+            )  # fmt: skip
+
     def _trsm_v2(self, dtype: str, *arguments: Any) -> None:
         self._solve(dtype, *arguments)
 
@@ -123,6 +275,12 @@ class Library:
             1.0, columns_at(a.value, n.value, n.value, dtype), goal,
             side=side.value, lower=fill.value == 0, trans_a=trans.value,
         )  # fmt: skip
+
+
+def _addresses(table: Any, count: Any) -> list[int]:
+    """What a table of addresses holds."""
+    found: list[int] = columns_at(table.value, count.value, 1, "int64")[:, 0].tolist()
+    return found
 
 
 def node(function: str, settings: tuple[bool, ...], *stacks: np.ndarray) -> tuple[MatrixNode, Any]:
@@ -188,3 +346,118 @@ def test_a_failure_names_the_function() -> None:
         MatrixFunctions(Library(fails="cublasDtrsm_v2"), Library(), STREAM).call(call)
     with pytest.raises(DeviceError, match="cusolverDnCreate gives status 3"):
         MatrixFunctions(Library(), Library(fails="cusolverDnCreate"), STREAM)
+
+
+def filled(function: str, settings: tuple[bool, ...], **parts: Any) -> tuple[MatrixNode, Any]:
+    """A call for stacks that lie column by column, by the names of the node's attributes."""
+    stacks = parts.pop("operands", ())
+    pieces = parts.pop("pieces", ())
+    count = len((*stacks, *pieces)[0])
+    places = tuple(tuple(s[k].ctypes.data for k in range(count)) for s in stacks)
+    tables = [np.array(table, np.int64) for table in places]
+    info = np.full(count, -1, np.int32)
+    made = MatrixNode(
+        function, "float64", settings, operands=places, tables=tuple(t.ctypes.data for t in tables),
+        pieces=tuple(p.ctypes.data for p in pieces), info=info.ctypes.data, workspace=99,
+        matrices=count, **parts,
+    )  # fmt: skip
+    return made, (info, tables)
+
+
+def turned(a: np.ndarray) -> np.ndarray:
+    """Matrices so that they lie column by column."""
+    return np.ascontiguousarray(np.swapaxes(a, -1, -2))
+
+
+@pytest.mark.parametrize(("count", "n"), [(1, 5), (3, 5), (2, 300)])
+def test_eliminations(count: int, n: int) -> None:
+    """One by one where there is one, or they are large; else all at once."""
+    a = RNG.normal(size=(count, n, n))
+    b = RNG.normal(size=(count, 3, n))
+    factors, exchanges = turned(a), np.zeros((count, n), np.int32)
+    sizes = {"height": n, "width": n}
+    call, (info, _) = filled(
+        "getrf", (), operands=(factors,), pieces=(exchanges,), rows=n + 1, columns=n, **sizes
+    )
+    libraries = Library(), Library()
+    functions = MatrixFunctions(*libraries, STREAM)
+    assert functions.workspace(call) == 7 * 8
+    functions.call(call)
+    assert info.tolist() == [0] * count
+    for transpose in (False, True):
+        x = b.copy()
+        call, (info, _) = filled(
+            "getrs", (transpose,), operands=(factors, x), pieces=(exchanges,), rows=3, columns=n,
+            **sizes,
+        )  # fmt: skip
+        functions.call(call)
+        back = np.swapaxes(a, -1, -2) if transpose else a
+        np.testing.assert_allclose(back @ np.swapaxes(x, -1, -2), np.swapaxes(b, -1, -2), atol=1e-9)
+    together = count == 3
+    assert ("cublasDgetrfBatched" in libraries[0].calls) == together
+    assert ("cublasDgetrsBatched" in libraries[0].calls) == together
+    assert libraries[1].calls.count("cusolverDnDgetrf") == (0 if together else count)
+
+
+@pytest.mark.parametrize(("count", "m", "n"), [(1, 5, 3), (3, 3, 5), (2, 300, 4)])
+def test_reflections(count: int, m: int, n: int) -> None:
+    a, k = RNG.normal(size=(count, m, n)), min(m, n)
+    columns, scales = turned(a), np.zeros((count, k))
+    call, _ = filled(
+        "geqrf", (), operands=(scales, columns), rows=n + 1, columns=m, height=m, width=n
+    )
+    libraries = Library(), Library()
+    functions = MatrixFunctions(*libraries, STREAM)
+    assert functions.workspace(call) == 7 * 8
+    functions.call(call)
+    assert ("cublasDgeqrfBatched" in libraries[0].calls) == (count == 3)
+    r = np.triu(np.swapaxes(columns, -1, -2)[:, :k])
+    q = columns[:, :k].copy()
+    call, _ = filled("orgqr", (), operands=(scales, q), rows=k, columns=m, height=n + 1, width=m)
+    functions.call(call)
+    np.testing.assert_allclose(np.swapaxes(q, -1, -2) @ r, a, atol=1e-12)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_eigenvalues(count: int, lower: bool) -> None:
+    a = RNG.normal(size=(count, 5, 5))
+    both = a + np.swapaxes(a, -1, -2)
+    given = np.tril(both) if lower else np.triu(both)  # row by row
+    vectors, values = given.copy(), np.zeros((count, 5))
+    call, (info, _) = filled(
+        "syevd", (lower, True), pieces=(vectors, values), rows=6, columns=5, height=5, width=5
+    )
+    solver = Library()
+    functions = MatrixFunctions(Library(), solver, STREAM)
+    assert functions.workspace(call) == 40
+    functions.call(call)
+    assert f"cusolverDn{'XsyevBatched' if count > 1 else 'Xsyevd'}" in solver.calls
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(both), atol=1e-12)
+    rows = vectors  # each a vector
+    np.testing.assert_allclose(
+        np.swapaxes(rows, -1, -2) @ (values[..., None] * rows), both, atol=1e-12
+    )
+    assert info.tolist() == [0] * count
+
+
+@pytest.mark.parametrize(
+    ("count", "p", "q", "full"),
+    [(1, 5, 3, False), (3, 5, 3, True), (2, 40, 7, True), (2, 40, 7, False)],
+)
+def test_singular_values(count: int, p: int, q: int, full: bool) -> None:
+    a = RNG.normal(size=(count, p, q))
+    width = p if full or p <= 32 else q
+    pieces = turned(a), np.zeros((count, q)), np.zeros((count, width, p)), np.zeros((count, q, q))
+    call, (info, _) = filled(
+        "gesdd", (True, full), pieces=pieces, rows=1, columns=1, height=p, width=q
+    )
+    solver = Library()
+    functions = MatrixFunctions(Library(), solver, STREAM)
+    assert functions.workspace(call) == 7 * 8
+    functions.call(call)
+    assert ("cusolverDnDgesvdjBatched" in solver.calls) == (count == 3)
+    _, s, u, v = pieces
+    found = np.swapaxes(u[:, :q], -1, -2) @ (s[..., None] * v)
+    np.testing.assert_allclose(found, a, atol=1e-12)
+    assert info.tolist() == [0] * count

@@ -24,6 +24,7 @@ from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
 from ._cupy import CudaEvent
 from ._cusolver import MatrixFunctions
+from .called import Called, CalledAlone
 from .engine import (
     FUSED_CONVOLUTIONS,
     ConvolutionNode,
@@ -213,6 +214,8 @@ class CudaEngine(CudaLane):
             return CudaReusableEvent(self, driver.new_event(timed=False))
 
     def fail(self, call: NativeCall, status: int) -> NoReturn:
+        if isinstance(call.held, Called) and call.held.error is not None:
+            raise call.held.error
         driver.fail(call.name, status)
 
     def argsort(self, keys: int, count: int, order: int) -> None:
@@ -306,6 +309,16 @@ class CudaEngine(CudaLane):
 
     @cached_property
     def _functions(self) -> MatrixFunctions:
+        """Functions of matrices, to be captured."""
+        return MatrixFunctions(*self._matrix_libraries, self._side)
+
+    @cached_property
+    def _functions_at_once(self) -> MatrixFunctions:
+        """The same, on the stream that all is launched on."""
+        return MatrixFunctions(*self._matrix_libraries, self.stream)
+
+    @cached_property
+    def _matrix_libraries(self) -> tuple[ctypes.CDLL, ctypes.CDLL]:
         cublas.destroy(cublas.create())  # CuPy loads the libraries with the first calls
         version = nvrtc.getVersion()[0]
         try:
@@ -318,7 +331,7 @@ class CudaEngine(CudaLane):
                 f"factors of matrices need cuSOLVER, which cannot be loaded: {error}; magmadnn doctor "
                 "says what brings it, or compute on the processor"
             ) from error
-        return MatrixFunctions(ctypes.CDLL(f"libcublas.so.{version}"), solver, self._side)
+        return ctypes.CDLL(f"libcublas.so.{version}"), solver
 
     @cached_property
     def _convolutions(self) -> Convolutions | None:
@@ -338,6 +351,13 @@ class CudaEngine(CudaLane):
                 return self._functions.workspace(node)
             assert self._convolutions is not None
             return self._convolutions.workspace(node)
+
+    def alone(self, node: MatrixNode) -> CalledAlone:
+        def call() -> None:
+            with self.here():
+                self._functions_at_once.call(node)
+
+        return CalledAlone(f"library {node.function}", call)
 
     def _captured(self, node: LibraryNode) -> int:
         """A call of a library as a graph of its own."""

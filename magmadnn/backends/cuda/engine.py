@@ -16,6 +16,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .matrix_node import MatrixNode as MatrixNode
+
 
 @dataclass(frozen=True)
 class KernelNode:
@@ -101,47 +103,6 @@ class ProductNode:
     def addresses(self) -> tuple[int, ...]:
         """All memory that it is given; 0 for none."""
         return (self.a, self.b, self.c, self.bias, self.scales)
-
-
-@dataclass(frozen=True)
-class MatrixNode:
-    """A function of BLAS or LAPACK for each matrix of a stack, in place: by cuBLAS and cuSOLVER.
-
-    Attributes:
-        function: its name without the letter of the dtype: "potrf", "trsm".
-        dtype: float32 or float64.
-        settings: what the function is told besides, see `compiler/kernels/library.py`.
-        rows, columns: of each matrix that it works on, row by row.
-        operands: tables of addresses, one for each matrix: of operands that are only read, and last of what
-            it works on.
-        tables: where the same tables lie on the device, for functions of many matrices.
-        info: address of 32 bits for each matrix, for what it found: 0 if all is well.
-        workspace: as for `ProductNode`, but of `Engine.workspace` bytes where that is more.
-        after: as for `KernelNode`.
-    """
-
-    function: str
-    dtype: str
-    settings: tuple[bool, ...]
-    rows: int
-    columns: int
-    operands: tuple[tuple[int, ...], ...]
-    tables: tuple[int, ...]
-    info: int
-    workspace: int
-    after: tuple[int, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """What it computes, without addresses."""
-        matrices = len(self.operands[-1])
-        many = f"{matrices} of " if matrices > 1 else ""
-        return f"library {self.function} {many}{self.rows} x {self.columns} in {self.dtype}"
-
-    @property
-    def addresses(self) -> tuple[int, ...]:
-        """All memory that it is given; 0 for none."""
-        return (*(a for table in self.operands for a in table), *self.tables, self.info)
 
 
 @dataclass(frozen=True)
@@ -380,6 +341,10 @@ class Engine(Protocol):
 
     def graph(self, nodes: Sequence[GraphNode]) -> Graph:
         """A graph of nodes."""
+        ...
+
+    def alone(self, node: MatrixNode) -> Graph:
+        """A call that no graph can hold (`MatrixNode.is_captured`), to be launched like one."""
         ...
 
     def launch(self, node: KernelNode) -> None:

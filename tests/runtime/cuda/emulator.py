@@ -52,6 +52,7 @@ from tests.runtime.cuda.emulated_lanes import (
     EmulatedLane,
     EmulatedMark,
 )
+from tests.runtime.cuda.emulated_matrices import compute_matrices
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -197,6 +198,17 @@ class EmulatedGraph:
             self._engine.run(self.nodes[number])
 
 
+class EmulatedCall:
+    """A call that no graph holds."""
+
+    def __init__(self, node: MatrixNode, engine: Emulator) -> None:
+        self.node, self._engine = node, engine
+        self.call = engine.called("call", self.launch)
+
+    def launch(self) -> None:
+        self._engine.later(lambda: self._engine.run(self.node))
+
+
 def _run(node: GraphNode) -> None:
     if isinstance(node, EventNode):
         node.event[0] = time.perf_counter()
@@ -205,7 +217,8 @@ def _run(node: GraphNode) -> None:
         _multiply(node)
         return
     if isinstance(node, MatrixNode):
-        factor_or_solve(node)
+        ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
+        compute_matrices(node)
         return
     if isinstance(node, ConvolutionNode):
         convolve(node)
@@ -255,30 +268,6 @@ def _multiply(node: ProductNode) -> None:
         if node.bias:
             made = made + _array(node.bias, 1, n, n, node.stored or node.dtype).astype(node.dtype)
         c[:] = np.maximum(made, 0) if node.positive else made
-
-
-def factor_or_solve(node: MatrixNode) -> None:
-    """What cuSOLVER and cuBLAS do, in place: nothing above the diagonal of a factor is written."""
-    n = node.rows
-    ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
-    widths = [*[n] * (len(node.operands) - 1), node.columns]
-    for number, places in enumerate(zip(*node.operands, strict=True)):
-        arrays = [_array(at, n, w, w, node.dtype) for at, w in zip(places, widths, strict=True)]
-        goal = arrays[-1]
-        if node.function == "potrf":
-            try:
-                factor, found = np.linalg.cholesky(goal), 0
-                goal[:] = factor + np.triu(factor.T, 1)  # above the diagonal too, as cuSOLVER does
-            except np.linalg.LinAlgError:
-                found = 1
-            ctypes.c_int32.from_address(node.info + 4 * number).value = found
-            continue
-        assert node.function == "trsm"
-        lower, transpose = node.settings
-        triangle = np.tril(arrays[0]) if lower else np.triu(arrays[0])
-        if np.diagonal(triangle).all():
-            inverse = np.linalg.inv(triangle.astype(np.float64))
-            goal[:] = (inverse.T if transpose else inverse) @ goal
 
 
 def convolve(node: ConvolutionNode) -> None:
@@ -423,8 +412,13 @@ class Emulator:
         for number, node in enumerate(nodes):
             assert all(0 <= k < number for k in node.after)
             assert isinstance(node, GraphNode)
+            assert not isinstance(node, MatrixNode) or node.is_captured
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
+
+    def alone(self, node: MatrixNode) -> EmulatedCall:
+        assert not node.is_captured
+        return EmulatedCall(node, self)
 
     def launch(self, node: KernelNode) -> None:
         self.later(lambda: self.run(node))

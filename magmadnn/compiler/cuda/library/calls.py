@@ -6,14 +6,30 @@ from collections.abc import Callable, Mapping
 
 from magmadnn.compiler.kernels.library import Library
 
+from .geqrf import around_geqrf, around_orgqr
+from .getrf import around_getrf, around_getrs, bytes_of_exchanges
 from .potrf import around_potrf
-from .surroundings import Around
+from .spectra import around_gesdd, around_syevd, bytes_of_eigen, bytes_of_singular
+from .surroundings import Around, piece
 from .trsm import around_trsm
 
 # by the name in the op's record (`LibraryCall.function`)
 AROUND: dict[str, Callable[[Library, dict[str, int]], Around]] = {
+    "geqrf": around_geqrf,
+    "gesdd": around_gesdd,
+    "getrf": around_getrf,
+    "getrs": around_getrs,
+    "orgqr": around_orgqr,
     "potrf": around_potrf,
+    "syevd": around_syevd,
     "trsm": around_trsm,
+}
+# bytes of `MatrixNode.pieces`, of those that have some
+PIECES: dict[str, Callable[[Library, dict[str, int]], tuple[int, ...]]] = {
+    "gesdd": bytes_of_singular,
+    "getrf": bytes_of_exchanges,
+    "getrs": bytes_of_exchanges,
+    "syevd": bytes_of_eigen,
 }
 
 
@@ -22,10 +38,29 @@ def can_call(kernel: Library) -> bool:
     return kernel.function in AROUND
 
 
-def around(kernel: Library, values: Mapping[str, int]) -> Around | None:
-    """The kernels around a call, for values of its slots and of `INFO`; None where there are no elements."""
+def pieces(kernel: Library, values: Mapping[str, int]) -> tuple[int, ...]:
+    """Bytes of each piece of memory that a call has besides, for values of its slots."""
+    if kernel.function not in PIECES:
+        return ()
+    return PIECES[kernel.function](kernel, _counted(values))
+
+
+def around(kernel: Library, values: Mapping[str, int], own: tuple[int, ...] = ()) -> Around | None:
+    """The kernels around a call, for values of its slots and of `INFO`; None where there are no elements.
+
+    Args:
+        kernel: the call.
+        values: of its slots.
+        own: addresses of `pieces`.
+    """
+    known = _counted(values)
+    if not known["count"]:
+        return None
+    known |= {piece(number): address for number, address in enumerate(own)}
+    return AROUND[kernel.function](kernel, known)
+
+
+def _counted(values: Mapping[str, int]) -> dict[str, int]:
     matrices = values["row1"] - values["row0"]
     count = matrices * values["rows"] * values["columns"]
-    if not count:
-        return None
-    return AROUND[kernel.function](kernel, {**values, "matrices": matrices, "count": count})
+    return {**values, "matrices": matrices, "count": count}

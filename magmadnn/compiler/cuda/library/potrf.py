@@ -70,4 +70,5 @@ def around_potrf(kernel: Library, values: dict[str, int]) -> Around:
     """The matrices, of which the function makes factors; what is above those, and what the function says."""
     count = values["count"]
     before = launch_of(CopyOfMatrices(kernel.dtype), count, values)
-    return Around(before, (), launch_of(LowerTriangles(kernel.dtype), count, values))
+    after = launch_of(LowerTriangles(kernel.dtype), count, values)
+    return Around(before, after=after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.variant import Launch, Variant, arguments_of
@@ -12,21 +13,29 @@ INFO = "info"  # the slot of words in which a function says what it found, one f
 
 @dataclass(frozen=True)
 class Around:
-    """Kernels around a function that works in place of the result.
+    """Kernels around a function.
 
     Attributes:
-        before: fills the result with what the function works on.
-        read: slots of operands that the function reads besides.
+        before: fills with what the function works on.
+        operands: slots of what the function reads, a matrix each, and last of what it works on; with how many
+            elements are skipped in front of each matrix.
         after: finishes the result, and looks at what the function says of each matrix; None where it has
             nothing to do.
+        calls: whether the function is called: not for matrices without elements.
     """
 
     before: Launch
-    read: tuple[str, ...] = ()
+    operands: tuple[tuple[str, int], ...] = (("result", 0),)
     after: Launch | None = None
+    calls: bool = True
 
 
-def launch_of(variant: Variant, threads: int, values: dict[str, int]) -> Launch:
+def piece(number: int) -> str:
+    """The slot of memory that a function has besides, see `MatrixNode.pieces`."""
+    return f"piece{number}"
+
+
+def launch_of(variant: Variant, threads: int, values: Mapping[str, int]) -> Launch:
     """A launch of so many threads, or some more."""
     blocks = max(-(-threads // THREADS), 1)
     return Launch(variant, (blocks, 1, 1), (THREADS, 1, 1), arguments_of(variant, values))

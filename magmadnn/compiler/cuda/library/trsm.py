@@ -44,4 +44,5 @@ class RightSides:
 def around_trsm(kernel: Library, values: dict[str, int]) -> Around:
     """Copies of the right sides, which the function makes solutions."""
     threads = max(values["count"], values["matrices"] * values["rows"])
-    return Around(launch_of(RightSides(kernel.dtype), threads, values), ("x0",))
+    before = launch_of(RightSides(kernel.dtype), threads, values)
+    return Around(before, (("x0", 0), ("result", 0)))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from magmadnn.backends.cuda.engine import Engine, Graph, GraphNode, KernelNode, LibraryNode
+from magmadnn.backends.cuda.called import Course
+from magmadnn.backends.cuda.engine import (
+    Engine,
+    Graph,
+    GraphNode,
+    KernelNode,
+    LibraryNode,
+    MatrixNode,
+)
 from magmadnn.compiler.cuda.fused.merged import merge, registers_of
 from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, hastened
@@ -18,7 +27,7 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.runtime.cuda.code import chip_of, functions_of
 from magmadnn.runtime.cuda.schedule.chains import Unit, chains_of, joined
 from magmadnn.runtime.cuda.schedule.hazards import Span, edges_of
-from magmadnn.runtime.cuda.schedule.launch import Item, Touched, touched_by
+from magmadnn.runtime.cuda.schedule.launch import Item, Touched, can_be_in_graph, touched_by
 from magmadnn.runtime.cuda.schedule.levels import levels_of, load_of, outer_of
 from magmadnn.runtime.cuda.schedule.library_groups import groups_around_libraries
 from magmadnn.runtime.cuda.schedule.listing import listing
@@ -42,14 +51,32 @@ def graphs_of(
 ) -> list[Graph]:
     """Such graphs, whose kernels are compiled together, and with those `beside` that will be wanted soon."""
     chip = chip_of(engine)
-    made = [merged(items, chip) for items in several]
-    launches = [i.what for one in made for i in one.items if isinstance(i.what, Launch)]
+    made = [[merged(part, chip) for part in cut_at_calls(items)] for items in several]
+    parts = [part for one in made for part in one]
+    launches = [i.what for part in parts for i in part.items if isinstance(i.what, Launch)]
     functions_of(engine, [*(launch.variant for launch in launches), *beside])
-    graphs = []
+    graphs: list[Graph] = []
     for one in made:
-        dump_kernel("graph.txt", partial(listing, one.items, one.after))
-        graphs.append(engine.graph(nodes_of(engine, one.items, one.after)))
+        pieces = [_piece(engine, part) for part in one]
+        graphs.append(pieces[0] if len(pieces) == 1 else Course(pieces))
     return graphs
+
+
+def cut_at_calls(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """Launches in runs that a graph can hold, and the calls between them that none can, each alone."""
+    found: list[Sequence[Item]] = []
+    for can_be_held, group in itertools.groupby(items, key=can_be_in_graph):
+        run = list(group)
+        found += [run] if can_be_held else [[item] for item in run]
+    return found or [[]]
+
+
+def _piece(engine: Engine, part: Launches) -> Graph:
+    """A graph of launches, or the call that they are."""
+    dump_kernel("graph.txt", partial(listing, part.items, part.after))
+    if part.items and isinstance(call := part.items[0].what, MatrixNode) and not call.is_captured:
+        return engine.alone(call)
+    return engine.graph(nodes_of(engine, part.items, part.after))
 
 
 def nodes_of(

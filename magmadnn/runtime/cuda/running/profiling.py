@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from magmadnn.compiler.program.precision import half_of
 from magmadnn.compiler.rates import Rates
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
+from magmadnn.runtime.cuda.schedule.launch import can_be_in_graph
 from magmadnn.runtime.cuda.schedule.launches import runs_on_device
 from magmadnn.runtime.profile.steps import enough_runs, is_wide, step_time, variables_kept
 from magmadnn.runtime.profile.text import Profile
@@ -106,10 +107,11 @@ def _last(nodes: list[GraphNode]) -> tuple[int, ...]:
 
 
 class _Call:
-    """A step that NumPy computes, on copies; the copies belong to its time."""
+    """A step that no graph holds: NumPy's, on copies that belong to its time, or with a library's calls."""
 
     def __init__(self, instance: Instance, number: int, work: Work) -> None:
-        self._number, self._engine, self._call = number, instance.engine, instance.call(work)
+        self._number, self._engine = number, instance.engine
+        self._call = _alone(instance, work)
 
     def run(self) -> dict[int, float]:
         """Seconds of the step."""
@@ -119,11 +121,20 @@ class _Call:
         return {self._number: time.perf_counter() - begun}
 
 
+def _alone(instance: Instance, work: Work) -> Callable[[], None]:
+    """A step by itself."""
+    if runs_on_device(instance.plan, work):
+        return graph_of(instance.engine, instance.items.of(work)).launch
+    return instance.call(work)
+
+
 def _pieces(instance: Instance) -> list[_Chain | _Call]:
     pieces: list[_Chain | _Call] = []
     waiting: dict[int, Work] = {}
     for number, work in enumerate(instance.plan.work):
-        if runs_on_device(instance.plan, work):
+        if runs_on_device(instance.plan, work) and all(
+            map(can_be_in_graph, instance.items.of(work))
+        ):
             waiting[number] = work
             continue
         if waiting:
@@ -149,10 +160,7 @@ def _run_in_ranges(instance: Instance) -> None:
     """Run each step by itself, in a range with its title."""
     engine = instance.engine
     for work in instance.plan.work:
-        if runs_on_device(instance.plan, work):
-            action = graph_of(engine, instance.items.of(work)).launch
-        else:
-            action = instance.call(work)
+        action = _alone(instance, work)
         with engine.marked(title_of(work, instance.layout.sizes)):
             action()
             engine.wait()

@@ -26,7 +26,7 @@ from magmadnn.runtime.cuda.schedule.megakernel import whole
 from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.runtime.variables import is_finite, tensor_of
 
-from .graphs import graph_of, merged
+from .graphs import cut_at_calls, graph_of, merged
 from .memory_needs import PRODUCTS_AT_ONCE, memory_on_device
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction
@@ -99,8 +99,9 @@ class Instance:
                 waiting += self.items.of(work)
             elif waiting:
                 whole_one = [Item(whole(waiting), (), ())] if self.items.small else waiting
-                made = merged(whole_one, self.items.chip)
-                texts.append(listing(made.items, made.after))
+                for part in cut_at_calls(whole_one):
+                    made = merged(part, self.items.chip)
+                    texts.append(listing(made.items, made.after))
                 waiting = []
         return "\n".join(texts)
 

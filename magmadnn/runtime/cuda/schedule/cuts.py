@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from magmadnn.backends.cuda.matrix_node import CAPTURED
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.dim import bind_value
 
@@ -15,9 +17,21 @@ _LONG_AS_SHORT = 2  # of the longest graphs, while rows come: the host is ahead 
 
 
 def most_steps(plan: NativePlan, sizes: Mapping[str, int]) -> int:
-    """How many steps the longest graphs of a plan have: fewer where each step has long loops."""
+    """How many steps the longest graphs of a plan have: fewer where each step has long loops.
+
+    One where graphs are cut within a step: those of each step are the same then.
+    """
+    if _is_cut(plan):
+        return 1
     launches = _launches_of_loops(plan, sizes)
     return max(steps for steps in STEPS if steps == 1 or steps * launches <= _MOST_LAUNCHES)
+
+
+def _is_cut(plan: NativePlan) -> bool:
+    """Whether a step has calls that no graph can hold."""
+    kernels = (work.lowered.kernel for work in plan.work if work.lowered is not None)
+    calls = (k.function not in CAPTURED for k in kernels if isinstance(k, Library))
+    return any(calls) or any(_is_cut(loop.step) for loop in plan.loops.values())
 
 
 def _launches_of_loops(plan: NativePlan, sizes: Mapping[str, int]) -> int:

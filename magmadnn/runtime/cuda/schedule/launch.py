@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from magmadnn.backends.cuda.engine import LibraryNode
+from magmadnn.backends.cuda.engine import LibraryNode, MatrixNode
 from magmadnn.compiler.cuda.text.variant import Launch
 
 from .hazards import Span
@@ -41,3 +41,8 @@ def touched_by(items: Iterable[Item]) -> Touched:
         tuple(span for item in some for span in item.reads),
         tuple(span for item in some for span in item.writes),
     )
+
+
+def can_be_in_graph(item: Item) -> bool:
+    """Whether a graph can hold a launch; else it is cut there."""
+    return not isinstance(item.what, MatrixNode) or item.what.is_captured

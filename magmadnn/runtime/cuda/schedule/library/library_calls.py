@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from magmadnn.backends.cuda.engine import MatrixNode
-from magmadnn.compiler.cuda.library.calls import around
+from magmadnn.compiler.cuda.library.calls import around, pieces
 from magmadnn.compiler.cuda.library.surroundings import INFO
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import Library
@@ -39,24 +39,34 @@ class LibraryCalls:
         """The launches of one step, in order."""
         assert work.lowered is not None and isinstance(work.lowered.kernel, Library)
         kernel, info = work.lowered.kernel, self._info(work, values["row1"])
-        found = around(kernel, {**values, INFO: info[0]})
+        own = self._rooms.pieces(work, pieces(kernel, values))
+        starts = tuple(start for start, _ in own)
+        found = around(kernel, {**values, INFO: info[0]}, starts)
         if found is None:
             return []
         spans = {slot: self._layout.span(node) for slot, node, _ in work.lowered.reads}
         result = self._layout.span(work.lowered.writes[0][1])
-        places = tuple(_places(kernel, values, slot) for slot in (*found.read, "result"))
+        items = [Item(found.before, tuple(spans.values()), (result, *own))]
+        if not found.calls:
+            return items
+        places = tuple(_places(kernel, values, *operand) for operand in found.operands)
         node = MatrixNode(
             kernel.function, kernel.dtype, kernel.settings, values["rows"], values["columns"],
-            places, tuple(map(self._table, places)), info[0], 0,
+            places, tuple(map(self._table, places)), info[0], 0, height=values["height"],
+            width=values["width"], pieces=starts, matrices=values["row1"],
         )  # fmt: skip
         workspace = self._rooms.of(node)
-        read = (*(spans[slot] for slot in found.read), result)
-        items = [
-            Item(found.before, tuple(spans.values()), (result,)),
-            Item(replace(node, workspace=workspace[0]), read, (result, info, workspace)),
-        ]
+        read = tuple(spans[slot] for slot, _ in found.operands if slot != "result")
+        touched = (*own, result) if found.operands else own
+        items.append(
+            Item(
+                replace(node, workspace=workspace[0]),
+                (*read, *touched),
+                (*touched, info, workspace),
+            )
+        )
         if found.after is not None:
-            items.append(Item(found.after, (info, result), (result,)))
+            items.append(Item(found.after, (info, result, *own), (result,)))
         return items
 
     def _info(self, work: Work, matrices: int) -> Span:
@@ -71,8 +81,8 @@ class LibraryCalls:
         return self._tables[places]
 
 
-def _places(kernel: Library, values: Mapping[str, int], slot: str) -> tuple[int, ...]:
-    """The address of each matrix of an operand or of the result."""
-    size = values["rows"] * values["columns"]
-    step = (size if slot == "result" else values[f"{slot}_step"]) * ITEM_BYTES[kernel.dtype]
-    return tuple(values[slot] + number * step for number in range(values["row1"]))
+def _places(kernel: Library, values: Mapping[str, int], slot: str, skip: int) -> tuple[int, ...]:
+    """The address of each matrix of an operand or of the result, so many elements behind its first."""
+    size, item = values["rows"] * values["columns"], ITEM_BYTES[kernel.dtype]
+    step = (size if slot == "result" else values[f"{slot}_step"]) * item
+    return tuple(values[slot] + skip * item + k * step for k in range(values["row1"]))

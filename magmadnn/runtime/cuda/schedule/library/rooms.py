@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, ConvolutionNode, Engine, MatrixNode
+from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import Span
+
+_LARGEST_OWN = 1 << 20  # bytes
 
 
 class Rooms:
@@ -22,15 +25,33 @@ class Rooms:
 
     def __init__(self, layout: Layout, engine: Engine, workspace: Callable[[], Span]) -> None:
         self._layout, self._engine, self._workspace = layout, engine, workspace
-        self._large: dict[int, Span] = {}  # by their bytes
+        self._large: dict[tuple[int, int], Span] = {}  # by their bytes, and which of a call's it is
+        self._own: dict[tuple[Work, int], Span] = {}
 
     def of(self, node: MatrixNode | ConvolutionNode) -> Span:
         """A workspace for a call."""
         nbytes = self._engine.workspace(node)
-        if nbytes <= PRODUCT_WORKSPACE:
-            return self._workspace()
-        nbytes = 1 << (nbytes - 1).bit_length()
-        if nbytes not in self._large:
+        return self._workspace() if nbytes <= PRODUCT_WORKSPACE else self._shared(nbytes, 0)
+
+    def pieces(self, work: Work, nbytes: tuple[int, ...]) -> tuple[Span, ...]:
+        """Pieces of memory for a step: small ones are its own, large ones are shared as workspaces are."""
+        found = []
+        for number, wanted in enumerate(nbytes):
+            if wanted > _LARGEST_OWN:
+                found.append(self._shared(wanted, number + 1))
+                continue
+            key = work, number
+            if key not in self._own:
+                start = self._layout.reserved(max(wanted, 1))
+                self._own[key] = start, start + max(wanted, 1)
+            found.append(self._own[key])
+        return tuple(found)
+
+    def _shared(self, nbytes: int, number: int) -> Span:
+        """Memory that calls share: what is a call's at the same time has different numbers."""
+        unit = max(1 << (nbytes - 1).bit_length() >> 3, 1)
+        nbytes = -(-nbytes // unit) * unit  # at most an eighth more, so that some have the same
+        if (nbytes, number) not in self._large:
             start = self._layout.reserved(nbytes)
-            self._large[nbytes] = start, start + nbytes
-        return self._large[nbytes]
+            self._large[nbytes, number] = start, start + nbytes
+        return self._large[nbytes, number]

@@ -1,0 +1,82 @@
+"""Handles of cuBLAS and cuSOLVER on one stream, and how their functions are called."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_int, c_size_t, c_void_p
+from typing import Any
+
+from magmadnn.errors import DeviceError
+
+from .engine import PRODUCT_WORKSPACE
+from .matrix_node import MatrixNode
+
+_LETTERS = {"float32": "S", "float64": "D"}
+_REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+LOWER, UPPER = 0, 1  # CUBLAS_FILL_MODE_...
+
+
+class Handles:
+    """Both libraries on one stream.
+
+    Args:
+        blas: cuBLAS, as `ctypes.CDLL` gives it.
+        solver: cuSOLVER, likewise.
+        stream: what calls are given to.
+    """
+
+    def __init__(self, blas: Any, solver: Any, stream: int) -> None:
+        self._blas, self.solver, self.stream = blas, solver, stream
+        self._blas_handle, self._solver_handle = c_void_p(), c_void_p()
+        self._call(blas, "cublasCreate_v2", byref(self._blas_handle))
+        self._call(blas, "cublasSetStream_v2", self._blas_handle, c_void_p(stream))
+        self._call(solver, "cusolverDnCreate", byref(self._solver_handle))
+        self._call(solver, "cusolverDnSetStream", self._solver_handle, c_void_p(stream))
+
+    def by_blas(self, node: MatrixNode, name: str, *arguments: Any) -> None:
+        """Call cuBLAS's function of a name, with `?` for the letter of the dtype."""
+        # A workspace of our own: what cuBLAS would take itself cannot be part of a graph within another.
+        room = c_void_p(node.workspace), c_size_t(PRODUCT_WORKSPACE)
+        self._call(self._blas, "cublasSetWorkspace_v2", self._blas_handle, *room)
+        full = f"cublas{name.replace('?', _LETTERS[node.dtype])}"
+        self._call(self._blas, full, self._blas_handle, *arguments)
+
+    def by_solver(self, node: MatrixNode, name: str, *arguments: Any) -> None:
+        """The same of cuSOLVER's."""
+        full = f"cusolverDn{name.replace('?', _LETTERS[node.dtype])}"
+        self._call(self.solver, full, self._solver_handle, *arguments)
+
+    def words(
+        self, node: MatrixNode, name: str, *arguments: Any, behind: Sequence[Any] = ()
+    ) -> int:
+        """What a function `NAME_bufferSize` says: how many numbers its function wants for itself."""
+        found = c_int()
+        self.by_solver(node, f"{name}_bufferSize", *arguments, byref(found), *behind)
+        return found.value
+
+    def made(self, name: str) -> c_void_p:
+        """What a function of cuSOLVER makes that takes a place for it alone: parameters of others."""
+        found = c_void_p()
+        self._call(self.solver, f"cusolverDn{name}", byref(found))
+        return found
+
+    def _call(self, library: Any, name: str, *arguments: Any) -> None:
+        status: int = getattr(library, name)(*arguments)
+        if status:
+            raise DeviceError(f"the device failed: {name} gives status {status}")
+
+
+def one(node: MatrixNode) -> Any:
+    """The number 1, by address."""
+    return byref(_REALS[node.dtype](1))
+
+
+def item_bytes(node: MatrixNode) -> int:
+    """Bytes of an element."""
+    return 4 if node.dtype == "float32" else 8
+
+
+def at(address: int, number: int = 0, step: int = 0) -> c_void_p:
+    """An address, so many steps of bytes on."""
+    return c_void_p(address + number * step)

@@ -1,0 +1,112 @@
+"""Eigenvalues and singular values: calls that no graph holds, since they look at values while they run."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
+from typing import Any
+
+import numpy as np
+
+from magmadnn.backends.cpu.forks import cached_property
+
+from ._matrix_handles import LOWER, UPPER, Handles, at, item_bytes
+from .matrix_node import SMALL_SINGULAR, MatrixNode, sizes_of_singular
+
+_REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
+
+
+class Spectra:
+    """Calls on one stream.
+
+    Args:
+        handles: of the libraries.
+    """
+
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
+
+    def workspace(self, node: MatrixNode) -> int:
+        """Bytes that a call wants for itself."""
+        if node.function == "syevd":
+            return self._eigen_bytes(node)[0]
+        return self._singular_words(node) * item_bytes(node)
+
+    def call(self, node: MatrixNode) -> None:
+        """Give the stream the call of a node."""
+        (self._syevd if node.function == "syevd" else self._gesdd)(node)
+
+    # --- eigenvalues ------------------------------------------------------------------------------
+
+    @cached_property
+    def _options(self) -> c_void_p:
+        """What functions of any dtype are told besides: nothing."""
+        return self._handles.made("CreateParams")
+
+    def _eigen_arguments(self, node: MatrixNode, number: int = 0) -> list[Any]:
+        n, real = node.width, c_int(_REAL[node.dtype])
+        lower, vectors = node.settings
+        matrices, values = node.pieces
+        size = item_bytes(node)
+        return [
+            self._options, c_int(vectors), c_int(UPPER if lower else LOWER), c_int64(n),
+            real, at(matrices, number, n * n * size), c_int64(n),
+            real, at(values, number, n * size), real,
+        ]  # fmt: skip
+
+    def _eigen_bytes(self, node: MatrixNode) -> tuple[int, int]:
+        """Bytes on the device and on the host."""
+        there, here = c_size_t(), c_size_t()
+        name, count = ("XsyevBatched", [c_int64(node.count)]) if node.count > 1 else ("Xsyevd", [])
+        self._handles.by_solver(
+            node,
+            f"{name}_bufferSize",
+            *self._eigen_arguments(node),
+            byref(there),
+            byref(here),
+            *count,
+        )
+        return there.value, here.value
+
+    def _syevd(self, node: MatrixNode) -> None:
+        there, here = self._eigen_bytes(node)
+        room = np.empty(max(here, 1), np.uint8)
+        name, count = ("XsyevBatched", [c_int64(node.count)]) if node.count > 1 else ("Xsyevd", [])
+        self._handles.by_solver(
+            node, name, *self._eigen_arguments(node), c_void_p(node.workspace), c_size_t(there),
+            c_void_p(room.ctypes.data), c_size_t(here), c_void_p(node.info), *count,
+        )  # fmt: skip
+
+    # --- singular values --------------------------------------------------------------------------
+
+    @cached_property
+    def _jacobi(self) -> c_void_p:
+        """What Jacobi's methods are told besides: nothing, so that they go on to the last digit."""
+        return self._handles.made("CreateGesvdjInfo")
+
+    def _is_together(self, node: MatrixNode) -> bool:
+        return node.count > 1 and max(node.height, node.width) <= SMALL_SINGULAR
+
+    def _singular(self, node: MatrixNode, number: int = 0) -> tuple[str, list[Any], list[Any]]:
+        """The function, what it is told up to its workspace, and what behind that."""
+        vectors, full = node.settings
+        p, q, columns = sizes_of_singular(node.height, node.width, full)
+        size, (matrices, values, left, right) = item_bytes(node), node.pieces
+        stacks = [
+            c_int(p), c_int(q), at(matrices, number, p * q * size), c_int(p),
+            at(values, number, q * size), at(left, number, p * columns * size), c_int(p),
+            at(right, number, q * q * size), c_int(q),
+        ]  # fmt: skip
+        if self._is_together(node):
+            return "?gesvdjBatched", [c_int(vectors), *stacks], [self._jacobi, c_int(node.count)]
+        return "?gesvdj", [c_int(vectors), c_int(not full), *stacks], [self._jacobi]
+
+    def _singular_words(self, node: MatrixNode) -> int:
+        name, arguments, behind = self._singular(node)
+        return self._handles.words(node, name, *arguments, behind=behind)
+
+    def _gesdd(self, node: MatrixNode) -> None:
+        words = c_int(self._singular_words(node))
+        for number in range(1 if self._is_together(node) else node.count):
+            name, arguments, behind = self._singular(node, number)
+            room, info = c_void_p(node.workspace), at(node.info, number, 4)
+            self._handles.by_solver(node, name, *arguments, room, words, info, *behind)

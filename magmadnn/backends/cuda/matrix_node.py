@@ -1,0 +1,83 @@
+"""A call of cuBLAS or cuSOLVER for matrices, as a node of a graph or between graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Functions that a stream takes down when it is captured. The others look at values on the host while they
+# run, so a graph is cut where they are called.
+CAPTURED = frozenset({"potrf", "trsm", "getrf", "getrs", "geqrf", "orgqr"})
+
+# Rows of matrices of which the library decomposes many at once into singular values; it gives all of U then.
+SMALL_SINGULAR = 32
+
+
+def sizes_of_singular(height: int, width: int, full: bool) -> tuple[int, int, int]:
+    """Rows and columns of a matrix that is not wider than high, and for how many columns U has memory."""
+    p, q = max(height, width), min(height, width)
+    return p, q, p if full or p <= SMALL_SINGULAR else q
+
+
+@dataclass(frozen=True)
+class MatrixNode:
+    """A function of BLAS or LAPACK for each matrix of a stack: by cuBLAS and cuSOLVER.
+
+    All matrices lie column by column; what lies row by row is the transpose of such a one.
+
+    Attributes:
+        function: its name without the letter of the dtype: "potrf", "trsm", ...
+        dtype: float32 or float64.
+        settings: what the function is told besides, see `compiler/kernels/library.py`.
+        rows, columns: of each matrix of the result, row by row.
+        operands: tables of addresses, one for each matrix: of what is only read, and last of what the
+            function works on in place.
+        tables: where the same tables lie on the device, for functions of many matrices.
+        info: address of 32 bits for each matrix, for what it found: 0 if all is well.
+        workspace: as for `ProductNode`, but of `Engine.workspace` bytes where that is more.
+        after: as for `KernelNode`.
+        height, width: of each matrix of the first operand, row by row.
+        pieces: addresses of packed stacks that the function reads or writes besides: of getrf and getrs the
+            exchanges as integers of 32 bits from 1 on; of syevd the matrices, which become vectors, and the
+            values; of gesdd the matrices [p, q] with p >= q, the values, U [p, p or q] and V [q, q].
+        matrices: how many; the length of the tables where there are some.
+    """
+
+    function: str
+    dtype: str
+    settings: tuple[bool, ...]
+    rows: int
+    columns: int
+    operands: tuple[tuple[int, ...], ...]
+    tables: tuple[int, ...]
+    info: int
+    workspace: int
+    after: tuple[int, ...] = ()
+    height: int = 0
+    width: int = 0
+    pieces: tuple[int, ...] = ()
+    matrices: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many matrices there are."""
+        return len(self.operands[-1]) if self.operands else self.matrices
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the call can be part of a graph."""
+        return self.function in CAPTURED
+
+    @property
+    def title(self) -> str:
+        """What it computes, without addresses."""
+        many = f"{self.count} of " if self.count > 1 else ""
+        rows, columns = self.rows, self.columns
+        if self.function not in ("potrf", "trsm"):
+            rows, columns = self.height, self.width
+        return f"library {self.function} {many}{rows} x {columns} in {self.dtype}"
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """All memory that it is given; 0 for none."""
+        tables = (a for table in self.operands for a in table)
+        return (*tables, *self.tables, *self.pieces, self.info)

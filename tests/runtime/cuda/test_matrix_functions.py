@@ -1,0 +1,169 @@
+"""Functions of matrices on a device: by cuSOLVER, cuBLAS and kernels of this package, never on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.backends.cuda.called import Course
+from magmadnn.errors import NumericError
+from magmadnn.graph import Node
+from magmadnn.graph.gradient import gradient
+from magmadnn.runtime import Executable
+from magmadnn.runtime.cuda.running import slices as cuda_slices
+from magmadnn.runtime.cuda.running.runner import Instance
+from magmadnn.runtime.cuda.schedule import small
+from tests.linalg.test_matrix_functions import FUNCTIONS, listed, matrices, node, right
+from tests.linalg.whitening import BATCH, X, Y, apart, trained
+from tests.runtime.cuda.devices import DEVICES, on
+
+RNG = np.random.default_rng(12)
+# those by factors and spectra; others are made of these and of ops, and expm is the host's
+NAMES = [n for n in FUNCTIONS if "norm" not in n and "power" not in n and n != "expm"]
+
+
+@pytest.fixture(autouse=True)
+def no_calls_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps stay on the device, but for those without elements."""
+    original = Instance.call
+
+    def called(self: Instance, work: Any) -> Any:
+        if all(0 in one.shape for one in work.needed):
+            return original(self, work)
+        raise AssertionError(f"NumPy computes {work.region}")
+
+    monkeypatch.setattr(Instance, "call", called)
+    monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_values_are_those_of_numpy(dtype: str, device: str) -> None:
+    """To 100 n eps, as on the processor: all functions in one program, which shares factors."""
+    outputs: list[Node] = []
+    feeds: dict[Node, np.ndarray] = {}
+    expected: list[tuple[str, np.ndarray, int]] = []
+    for name in NAMES:
+        function = FUNCTIONS[name]
+        for shape in function.shapes:
+            if device == "emulated" and np.prod(shape) > 2000:
+                continue
+            a = matrices(*shape).astype(dtype)
+            x = node(a)
+            feeds[x] = a
+            found = listed(function.call(x))
+            outputs += found
+            values = listed(function.expected(a.astype(np.float64)))
+            n = max(shape[-1], 3) * (shape[-1] if name in ("svd", "eigh") else 1)
+            expected += [(f"{name} {shape}", one, n) for one in values]
+    with on(device):
+        found = Executable(outputs, executor="native", device="cuda", check=True).run(feeds)
+    for (name, one, n), other in zip(expected, found, strict=True):
+        assert other.shape == one.shape and other.dtype == dtype, name
+        bound = 100 * n * np.finfo(dtype).eps * np.abs(one).max(initial=1)
+        assert np.abs(other - one).max(initial=0) <= bound, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_are_those_of_the_reference(device: str) -> None:
+    """First and second: of things that do not depend on signs of vectors."""
+    outputs: list[Node] = []
+    feeds: dict[Node, np.ndarray] = {}
+    for shape in ((5, 5), (2, 4, 4)):
+        a = matrices(*shape)
+        x = node(a)
+        feeds[x] = a
+        u, s, v = md.linalg.svd(x, full_matrices=False)
+        w, c = md.linalg.eigh(x + md.ops.swapaxes(x, -1, -2))
+        q, r = md.linalg.qr(x)
+        for y in (
+            md.linalg.solve(x, right(a)),
+            s,
+            u * u * v * v,
+            w,
+            c * c * c * c,
+            q * r,
+            md.linalg.det(x),
+        ):
+            (slope,) = gradient(md.ops.sum(y * RNG.normal(size=y.shape)), [x])
+            outputs += [slope, *gradient(md.ops.sum(slope * RNG.normal(size=shape)), [x])]
+    expected = Executable(outputs, executor="reference").run(feeds)
+    with on(device):
+        found = Executable(outputs, executor="native", device="cuda").run(feeds)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_errors_name_the_matrix_and_change_no_variable(device: str) -> None:
+    singular = matrices(2, 3, 5, 5)
+    singular[1, 2, :, 3] = singular[1, 2, :, 0] = 0
+    holes = matrices(4, 6, 6)
+    holes[2, 4, 1] = np.inf
+    with on(device):
+        for call, array, words in [
+            (
+                lambda a: md.linalg.solve(a, right(a)),
+                singular,
+                r"solve: a\[1, 2\] is singular: pivot",
+            ),
+            (md.linalg.inv, singular, r"inv: a\[1, 2\] is singular: pivot . of 5 is 0"),
+            (
+                lambda a: md.linalg.solve(np.eye(6), a),
+                holes,
+                r"solve: b\[2\] holds inf at \[4, 1\]",
+            ),
+            (md.linalg.det, holes, r"a\[2\] holds inf at \[4, 1\]; give finite numbers"),
+            (md.linalg.svdvals, holes, r"svd: a\[2\] holds inf at \[4, 1\]"),
+            (md.linalg.eigvalsh, holes, r"eigh: a\[2\] holds inf at \[4, 1\]"),
+        ]:
+            x, v = node(array), md.variable("v", np.ones(3))
+            step = Executable([call(x)], [(v.node, v.node + 1.0)], executor="native", device="cuda")
+            with pytest.raises(NumericError, match=words):
+                step.run({x: array})
+            assert np.array_equal(v, np.ones(3))
+        x = node(singular)
+        (found,) = Executable([md.linalg.det(x)], executor="native", device="cuda").run(
+            {x: singular}
+        )
+    assert found[1, 2] == 0
+    np.testing.assert_allclose(found[0], np.linalg.det(singular[0]), rtol=1e-12)
+
+
+class Spectrum(md.layers.Layer):
+    """x V w of samples, with the eigenvectors V of A + A^T and functions w of its eigenvalues."""
+
+    def build(self, x: Any) -> None:
+        """A [n, n]."""
+        self.root = self.parameter("root", 2 * x.shape[-1:], md.init.normal(), x.dtype)
+
+    def forward(self, x: Any) -> Any:
+        """[batch, n] -> [batch, n]"""
+        w, v = md.linalg.eigh(self.root + md.ops.swapaxes(self.root, 0, 1))
+        turned = md.ops.matmul(x, v * md.ops.tanh(w))
+        return md.ops.matmul(turned, md.ops.swapaxes(v, 0, 1))
+
+
+def spectral(**options: Any) -> md.Model:
+    layers = [md.layers.Input((6,)), Spectrum(), md.layers.Dense(2)]
+    return md.Model(layers, loss="mse", optimizer=md.optim.SGD(0.01), seed=3, **options)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_graphs_are_cut_at_calls_that_none_can_hold_and_steps_still_run_in_slices(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courses: list[Course] = []
+    launch = Course.launch
+    monkeypatch.setattr(Course, "launch", lambda self: (courses.append(self), launch(self))[1])
+    with on(device):
+        model = trained(spectral(device="cuda"))
+        assert any(cuda_slices._kept.values())  # not batch by batch
+        assert len(courses) >= 3 * (len(X) // BATCH) and len(set(courses)) <= 4
+        assert "library syevd 6 x 6 in float32" in model.plan()
+        assert "by NumPy" not in model.plan()
+        assert apart(model, trained(spectral(executor="reference"))) < 1e-3
+        assert "library syevd" in str(model.profile(X[:BATCH], Y[:BATCH]))
