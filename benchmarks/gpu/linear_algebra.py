@@ -1,0 +1,293 @@
+"""md.linalg on a GPU beside CuPy and PyTorch, and its residuals beside NumPy in float64.
+
+python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [--seconds 0.3]
+
+Times are the least of several runs within the seconds given for each cell, in microseconds, values on the
+device before and after; residuals in units of n eps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+import magmadnn as md
+from magmadnn.backends.cuda import device_engine
+from magmadnn.runtime import Executable
+
+RNG = np.random.default_rng(1)
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
+MANY, SMALL = 10_000, (8, 16, 32)
+Run = Callable[[], object]
+
+
+class Compiled:
+    """Functions of variables on the device whose results lie in variables.
+
+    Args:
+        call: the functions.
+        arrays: of the operands.
+    """
+
+    def __init__(self, call: Callable[..., Any], *arrays: np.ndarray) -> None:
+        operands = [md.variable(f"x{k}", a) for k, a in enumerate(arrays)]
+        made = call(*operands)
+        results = made if isinstance(made, tuple) else (made,)
+        self.results = [
+            md.variable(f"y{k}", np.zeros(y.shape, y.dtype)) for k, y in enumerate(results)
+        ]
+        updates = [(v.node, y.node) for v, y in zip(self.results, results, strict=True)]
+        self._step = Executable([], updates, executor="native", device="cuda")
+
+    def __call__(self) -> None:
+        """Compute anew; back when it is done."""
+        self._step.run({})
+
+    def values(self) -> list[np.ndarray]:
+        """Results of one run."""
+        self()
+        return [np.asarray(v).astype(np.float64) for v in self.results]
+
+
+# --- accuracy -------------------------------------------------------------------------------------
+
+
+def general(*shape: int) -> np.ndarray:
+    """Random matrices."""
+    return RNG.normal(size=shape)
+
+
+def symmetric(*shape: int) -> np.ndarray:
+    """Random symmetric matrices."""
+    a = RNG.normal(size=shape)
+    return np.asarray(a + np.swapaxes(a, -1, -2))
+
+
+def definite(*shape: int) -> np.ndarray:
+    """Random positive definite matrices."""
+    a = RNG.normal(size=shape)
+    return np.asarray(a @ np.swapaxes(a, -1, -2) + shape[-1] * np.eye(shape[-1]))
+
+
+def turned(a: np.ndarray) -> np.ndarray:
+    """Transposes."""
+    return np.swapaxes(a, -1, -2)
+
+
+def _away(found: np.ndarray, expected: np.ndarray, *factors: np.ndarray) -> float:
+    """The largest difference, beside the product of norms."""
+    size = np.prod([np.linalg.norm(f, axis=(-2, -1)).max(initial=0) for f in factors])
+    return float(np.abs(found - expected).max(initial=0) / max(float(size), 1e-300))
+
+
+def residuals(a: np.ndarray, b: np.ndarray, dtype: str) -> Iterator[tuple[str, float]]:
+    """How far results are from what they are to be, for each function."""
+    n, one = a.shape[-1], np.eye(a.shape[-1])
+    a, b = a.astype(dtype), b.astype(dtype)
+    wide, right = a.astype(np.float64), b.astype(np.float64)
+    (x,) = Compiled(md.linalg.solve, a, b).values()
+    yield "solve", _away(wide @ x, right, wide, x)
+    (x,) = Compiled(md.linalg.inv, a).values()
+    yield "inv", _away(wide @ x, one, wide, x)
+    (size,) = Compiled(lambda v: md.linalg.slogdet(v)[1], a).values()
+    yield "slogdet", float(np.abs(size - np.linalg.slogdet(wide)[1]).max(initial=0)) / n
+    q, r = Compiled(lambda v: tuple(md.linalg.qr(v)), a).values()
+    yield "qr", _away(q @ r, wide, wide)
+    yield "qr: Q", _away(turned(q) @ q, one)
+    u, s, v = Compiled(lambda v: tuple(md.linalg.svd(v, full_matrices=False)), a).values()
+    yield "svd", _away((u * s[..., None, :]) @ v, wide, wide)
+    yield "svd: U, V", max(_away(turned(u) @ u, one), _away(v @ turned(v), one))
+    (s,) = Compiled(md.linalg.svdvals, a).values()
+    yield "svdvals", float(np.abs(s - np.linalg.svd(wide, compute_uv=False)).max() / s.max())
+    both = (wide + turned(wide)).astype(dtype)
+    w, v = Compiled(lambda x: tuple(md.linalg.eigh(x)), both).values()
+    yield "eigh", _away((v * w[..., None, :]) @ turned(v), both.astype(np.float64), both)
+    yield "eigh: V", _away(turned(v) @ v, one)
+    (w,) = Compiled(md.linalg.eigvalsh, both).values()
+    expected = np.linalg.eigvalsh(both.astype(np.float64))
+    yield "eigvalsh", float(np.abs(w - expected).max() / np.abs(w).max())
+    positive = (wide @ turned(wide) + n * one).astype(dtype)
+    (factor,) = Compiled(md.linalg.cholesky, positive).values()
+    yield "cholesky", _away(factor @ turned(factor), positive.astype(np.float64), positive)
+
+
+def accuracy() -> None:
+    """Print residuals in n eps, the most over sizes and stacks."""
+    shapes = [
+        (1, 1),
+        (7, 7),
+        (33, 33),
+        (150, 150),
+        (600, 600),
+        (300, 8, 8),
+        (40, 33, 33),
+        (3, 140, 140),
+    ]
+    worst: dict[tuple[str, str], tuple[float, tuple[int, ...]]] = {}
+    for dtype in ("float64", "float32"):
+        for shape in shapes:
+            for name, found in residuals(general(*shape), general(*shape[:-1], 3), dtype):
+                unit = found / (max(shape[-1], 4) * np.finfo(dtype).eps)
+                if not unit <= worst.get((name, dtype), (-1.0, shape))[0]:
+                    worst[name, dtype] = unit, shape
+    print("residuals in n eps, the most, and where")
+    for (name, dtype), (unit, shape) in worst.items():
+        print(f"{name:>10} {dtype} {unit:8.3f} {shape}{'' if unit < 30 else '  TOO LARGE'}")
+    for shape in ((9, 4), (4, 9), (50, 20), (20, 50), (5, 40, 12)):
+        a = general(*shape)
+        u, s, v = Compiled(lambda x: tuple(md.linalg.svd(x, full_matrices=True)), a).values()
+        k = s.shape[-1]
+        away = _away((u[..., :k] * s[..., None, :]) @ v[..., :k, :], a, a)
+        q, r = Compiled(lambda x: tuple(md.linalg.qr(x)), a).values()
+        print(f"{shape}: svd {away / 2e-16:.1f} eps, qr {_away(q @ r, a, a) / 2e-16:.1f} eps")
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+
+def peers() -> dict[str, tuple[Any, Callable[[np.ndarray], Any], Run]]:
+    """Modules of the peers that are installed, how they take arrays, and how they are waited for."""
+    found: dict[str, tuple[Any, Callable[[np.ndarray], Any], Run]] = {}
+    try:
+        cupy = import_module("cupy")
+        found["CuPy"] = cupy, cupy.asarray, cupy.cuda.runtime.deviceSynchronize
+    except ImportError:
+        pass
+    try:
+        torch = import_module("torch")
+        found["PyTorch"] = torch, lambda a: torch.tensor(a, device="cuda"), torch.cuda.synchronize
+    except ImportError:
+        pass
+    return found
+
+
+def microseconds(run: Run, wait: Run, seconds: float) -> float:
+    """The least time of a run, of at least two, within some seconds."""
+    found, end = [], time.perf_counter() + seconds
+    run()
+    wait()
+    while len(found) < 2 or time.perf_counter() < end:
+        begun = time.perf_counter()
+        run()
+        wait()
+        found.append(time.perf_counter() - begun)
+        if found[-1] > 2 * seconds:
+            break
+    return 1e6 * min(found)
+
+
+def row(
+    name: str,
+    ours: Callable[..., Any],
+    theirs: Callable[[Any], Callable[..., Any]],
+    arrays: tuple[np.ndarray, ...],
+    seconds: float,
+) -> None:
+    """Measure and print one line."""
+    cells = []
+    for peer, (module, given, wait) in peers().items():
+        try:
+            call, operands = theirs(module), [given(a) for a in arrays]
+            cells.append(microseconds(lambda c=call, o=operands: c(*o), wait, seconds))  # type: ignore[misc]
+        except Exception as error:
+            print(f"# {peer} {name}: {type(error).__name__} {str(error)[:60]}")
+            cells.append(float("nan"))
+    own = microseconds(Compiled(ours, *arrays), device_engine(0).wait, seconds)
+    others = "".join(f"{cell:14.1f}" for cell in cells)
+    print(f"{name:<24}{own:14.1f}{others}{np.nanmin([*cells, np.inf]) / own:9.2f}", flush=True)
+
+
+def head() -> None:
+    """The first line of a table."""
+    print(
+        f"{'float64':<24}{'ours':>14}" + "".join(f"{p:>14}" for p in peers()) + f"{'best/ours':>9}"
+    )
+
+
+def large(seconds: float) -> None:
+    """Single matrices."""
+    head()
+    linalg = md.linalg
+    for n in SIZES:
+        a, b = general(n, n), general(n, 1)
+        row(f"solve {n}", linalg.solve, lambda m: m.linalg.solve, (a, b), seconds)
+        row(
+            f"cholesky {n}",
+            linalg.cholesky,
+            lambda m: m.linalg.cholesky,
+            (definite(n, n),),
+            seconds,
+        )
+        row(f"qr {n}", lambda x: tuple(linalg.qr(x)), lambda m: m.linalg.qr, (a,), seconds)
+        row(
+            f"eigh {n}",
+            lambda x: tuple(linalg.eigh(x)),
+            lambda m: m.linalg.eigh,
+            (symmetric(n, n),),
+            seconds,
+        )
+        row(
+            f"svd {n}",
+            lambda x: tuple(linalg.svd(x, full_matrices=False)),
+            lambda m: lambda x: m.linalg.svd(x, full_matrices=False),
+            (a,),
+            seconds,
+        )
+
+
+def many(seconds: float) -> None:
+    """Many small matrices."""
+    head()
+    for n in SMALL:
+        a, b = general(MANY, n, n), general(MANY, n, 1)
+        row(f"matmul {MANY} of {n}", md.ops.matmul, lambda m: m.matmul, (a, a), seconds)
+        row(
+            f"cholesky {MANY} of {n}",
+            md.linalg.cholesky,
+            lambda m: m.linalg.cholesky,
+            (definite(MANY, n, n),),
+            seconds,
+        )
+        row(f"solve {MANY} of {n}", md.linalg.solve, lambda m: m.linalg.solve, (a, b), seconds)
+        row(f"inv {MANY} of {n}", md.linalg.inv, lambda m: m.linalg.inv, (a,), seconds)
+        row(f"det {MANY} of {n}", md.linalg.det, lambda m: m.linalg.det, (a,), seconds)
+        row(
+            f"qr {MANY} of {n}",
+            lambda x: tuple(md.linalg.qr(x)),
+            lambda m: m.linalg.qr,
+            (a,),
+            seconds,
+        )
+        row(
+            f"eigh {MANY} of {n}", lambda x: tuple(md.linalg.eigh(x)), lambda m: m.linalg.eigh,
+            (symmetric(MANY, n, n),), seconds,
+        )  # fmt: skip
+        row(
+            f"svd {MANY} of {n}",
+            lambda x: tuple(md.linalg.svd(x, full_matrices=False)),
+            lambda m: lambda x: m.linalg.svd(x, full_matrices=False),
+            (a,),
+            seconds,
+        )
+
+
+def main() -> None:
+    """Measure and print what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["accuracy", "large", "many"])
+    parser.add_argument("--seconds", type=float, default=0.3)
+    options = parser.parse_args()
+    for what in options.what:
+        if what == "accuracy":
+            accuracy()
+        else:
+            {"large": large, "many": many}[what](options.seconds)
+
+
+if __name__ == "__main__":
+    main()
