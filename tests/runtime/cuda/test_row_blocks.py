@@ -7,6 +7,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.columns import Columns
@@ -24,7 +25,7 @@ UNIT = np.finfo(np.float32).eps
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("rows", "columns"), [(8192, 16), (8211, 17), (20011, 7)])
+@pytest.mark.parametrize(("rows", "columns"), [(8192, 16), (8211, 17), (20011, 7), (8211, 36)])
 def test_sums_over_many_rows(device: str, rows: int, columns: int) -> None:
     """A result, and what is made of it, twice: each run finds the same bits."""
     x = np.random.default_rng(3).standard_normal((rows, columns)).astype(np.float32)
@@ -65,12 +66,14 @@ def test_there_is_a_block_for_each_multiprocessor(rows: int, columns: int) -> No
     )
     assert first is not None and last is not None
     assert first.grid[0] >= max(128, PROCESSORS)
-    assert np.prod(first.block) >= 512
+    assert isinstance(first.variant, ColumnsVariant)
+    assert np.prod(first.block) * first.variant.width >= 512  # elements that a block reads at once
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(1, 5), (3, 33), (100, 7), (700, 33), (2000, 128), (8211, 17), (20011, 7)]
+    ("rows", "columns"),
+    [(1, 5), (3, 33), (100, 7), (700, 33), (2000, 128), (8211, 17), (8211, 36), (20011, 7)],
 )
 def test_mean_and_variance_from_one_reading(device: str, rows: int, columns: int) -> None:
     """All rows at once, in a loop, in groups of columns, in blocks; the mean is large."""

@@ -1,8 +1,8 @@
 """Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
 
-A block has a warp's width of columns, or where there are many, of groups of neighbouring columns. Its threads
-combine rows that lie `lanes` apart, in order, and the lanes' results are then combined in order. So the order
-of a sum depends on the number of rows only.
+A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Its threads combine rows that lie
+`lanes` apart, in order, and the lanes' results are then combined in order. So the order of a sum depends on
+the number of rows only.
 
 A lane adds deviations from its first element, d, and their squares: sum(d ** 2) - sum(d) ** 2 / n is the sum
 of squared deviations from the mean of its n elements. As the first is one of them, sum(d ** 2) is at most n
@@ -36,6 +36,9 @@ _ACROSS = 32  # columns of a block
 _MOST_LANES = 32
 _ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
 _UNROLL = 16
+_MOST_IN_PIECES = (
+    4  # neighbouring columns of a thread where matrices are cut in pieces of 32 columns
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,14 @@ class ColumnsVariant(OfParts):
         lanes: threads that share a column: a power of two.
         steps: rows that a lane takes, all of which are read at once; 0 for any number, in a loop.
         width: neighbouring columns of a thread, which are read together; more than one in a loop only.
+        across: threads beside each other.
     """
 
     kernel: Columns
     lanes: int
     steps: int
     width: int = 1
+    across: int = _ACROSS
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -78,14 +83,26 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
         lanes *= 2
     steps = -(-rows // lanes)
-    width = 1
-    if steps > _UNROLL and not kernel.in_pieces:
+    width, across = 1, _ACROSS
+    if steps > _UNROLL and kernel.in_pieces:
+        width = _width_in_pieces(kernel, values, columns)
+        across //= width  # as many blocks as without groups: matrices are cut for that many
+    elif steps > _UNROLL:
         width = width_for(kernel.parts, values, columns)
         while width > 1 and columns < _ACROSS * width * chip.processors // 2:
             width //= 2
-    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width)
-    grid = (-(-columns // (_ACROSS * width)) * matrices, 1, 1)
-    return Launch(variant, grid, (_ACROSS, lanes, 1), arguments_of(variant, values))
+    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width, across)
+    grid = (-(-columns // (across * width)) * matrices, 1, 1)
+    return Launch(variant, grid, (across, lanes, 1), arguments_of(variant, values))
+
+
+def _width_in_pieces(kernel: Columns, values: Mapping[str, int], columns: int) -> int:
+    """Neighbouring columns of a thread, where each matrix of a stack begins so that they can be loaded."""
+    width = min(width_for(kernel.parts, values, columns), _MOST_IN_PIECES)
+    outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread == FULL]
+    while width > 1 and any(step % width for step in outer):
+        width //= 2
+    return width
 
 
 class _Text:
@@ -101,7 +118,7 @@ class _Text:
         slots = parameters(kernel.slots, kernel.parts, {})
         if self.variant.width > 1:
             self._groups()
-            return Function(self.name, slots, str(lines), _ACROSS * lanes)
+            return Function(self.name, slots, str(lines), self.variant.across * lanes)
         block = self._block_of_matrix()
         lines.add(f"const i64 column = {block} * {_ACROSS} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
@@ -120,13 +137,14 @@ class _Text:
         self._combine_all()
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
-        return Function(self.name, slots, str(lines), _ACROSS * lanes)
+        return Function(self.name, slots, str(lines), self.variant.across * lanes)
 
     def _groups(self) -> None:
         """Neighbouring columns by each thread: one load for all of them in a row."""
         kernel, lines, width = self.kernel, self.lines, self.variant.width
         streams = [o for o in kernel.operands if o.spread == FULL]
-        lines.add(f"const i64 first = (blockIdx.x * (i64){_ACROSS} + threadIdx.x) * {width};")
+        block, across = self._block_of_matrix(), self.variant.across
+        lines.add(f"const i64 first = ({block} * {across} + threadIdx.x) * {width};")
         for reduction in kernel.reduce:
             for kind, name, start in self._state(reduction):
                 lines.add(f"{kind} {name}_t[{width}];")
@@ -236,9 +254,15 @@ class _Text:
             found += [
                 (kind, f"{name}_first", "0"),
                 (kind, f"{name}_sum", "0"),
-                ("i64", f"{name}_n", "0"),
+                ("i64", f"{name}_n", "0" if self.kernel.joins else self._rows_of_lane()),
             ]
         return found
+
+    def _rows_of_lane(self) -> str:
+        lanes = self.variant.lanes
+        return (
+            f"row1 > row0 + threadIdx.y ? (row1 - row0 - threadIdx.y + {lanes - 1}) / {lanes} : 0"
+        )
 
     def _add(self, leaf: Callable[[Formula], Cell]) -> None:
         """Add a row's elements to the lane's totals."""
@@ -256,11 +280,10 @@ class _Text:
                 self.lines.add(f"{total} = deviations({both});")
                 self.lines.add(f"{name}_n += {name}_here;")
             elif reduction.kind == DEVIATIONS:
-                self.lines.add(f"if ({name}_n == 0) {name}_first = {cell};")
+                self.lines.add(f"if (row == row0 + threadIdx.y) {name}_first = {cell};")
                 self.lines.add(f"const {TYPES[reduction.dtype]} {name}_d = {cell} - {name}_first;")
                 self.lines.add(f"{name}_sum = {name}_sum + {name}_d;")
                 self.lines.add(f"{total} = {total} + {name}_d * {name}_d;")
-                self.lines.add(f"++{name}_n;")
             else:
                 self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell});")
 
