@@ -4,7 +4,8 @@ Unlike all other passes it changes values, on purpose. So it runs first, and for
 reference computes the same rounded products. A rounded operand is a cast there and back. A value that a
 product reads is rounded for whatever else reads it too, so that it is stored once; variables, what is fed and
 what a program gives keep their digits. A bias is rounded where the sum, or its activation, will be: a
-library then does it all.
+library then does it all. A gradient of an image that is a sum of others, of which one is a convolution's, is
+rounded where it is stored: a residual block has one for its whole size, which several kernels read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.compiler.formulas import is_contraction, is_pointwise, is_sum
+from magmadnn.compiler.formulas import is_contraction, is_pointwise, is_sum, operations
 from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.body import with_bodies
@@ -25,6 +26,9 @@ from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
 
 PRECISIONS = ("float32", "tf32", "mixed_bf16", "mixed_fp16", "float64")
+
+_IMAGE_AXES = 4  # batch, two of places, channels
+_FEW = 2  # operations
 
 _HALVES: dict[str, np.dtype[Any]] = {
     "mixed_bf16": BFLOAT16,
@@ -63,6 +67,7 @@ def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
     }
     wanted = {n for n in read if n.dtype == np.float32 and n.op is not CONSTANT}
     biases = _biases(program, wanted)
+    wanted |= _sums_of_images(program)
     new: dict[Node, Node] = {}
     rounded: dict[Node, Node] = {}
     for node in program.nodes():
@@ -82,18 +87,53 @@ def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
 
 def _biases(program: Program, wanted: set[Node]) -> dict[Node, Node]:
     """Sums of a product and a vector that become operands of products, at most after an activation."""
-    readers: dict[Node, list[Node]] = {}
-    for node in program.nodes():
-        for i in node.inputs:
-            readers.setdefault(i, []).append(node)
+    readers = _readers(program)
     found = {}
     for node in program.nodes():
-        activated = [n for n in readers.get(node, []) if n.inputs == (node,) and is_pointwise(n)]
+        activated = [n for n in readers[node] if n.inputs == (node,) and is_pointwise(n)]
         if is_sum(node) and is_contraction(node.inputs[0]) and wanted & {node, *activated}:
             bias = node.inputs[1]
             if bias.ndim == 1 and bias.dtype == np.float32 and bias.op is not CONSTANT:
                 found[node] = bias
     return found
+
+
+def _sums_of_images(program: Program) -> set[Node]:
+    """Sums of a convolution's result and another image, after what is done to them before they are stored."""
+    readers = _readers(program)
+    found = set()
+    for node in program.nodes():
+        if not _adds_images(node) or not any(map(is_contraction, node.inputs)):
+            continue
+        while len(readers[node]) == 1 and _follows(readers[node][0], node):
+            (node,) = readers[node]
+        if len(readers[node]) > 1 and node not in program.roots:
+            found.add(node)
+    return found
+
+
+def _readers(program: Program) -> dict[Node, list[Node]]:
+    readers: dict[Node, list[Node]] = {node: [] for node in program.nodes()}
+    for node in program.nodes():
+        for i in dict.fromkeys(node.inputs):
+            readers[i].append(node)
+    return readers
+
+
+def _adds_images(node: Node) -> bool:
+    """Whether a node adds two arrays of the same size, each of several matrices."""
+    return (
+        is_sum(node)
+        and node.ndim >= _IMAGE_AXES
+        and node.dtype == np.float32
+        and all(i.shape == node.shape for i in node.inputs)
+    )
+
+
+def _follows(reader: Node, node: Node) -> bool:
+    """Whether a reader is a further sum, or cuts a gradient where an activation was cut."""
+    same = is_pointwise(reader) and all(i.shape == node.shape for i in reader.inputs)
+    return same and len(reader.inputs) == 2 and operations(reader) <= _FEW
 
 
 def _reads_rounded(node: Node, operand: Node, layouts: Layouts) -> bool:

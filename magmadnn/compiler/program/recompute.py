@@ -1,19 +1,23 @@
-"""recompute: what costs one operation and is made of a value in memory is computed by each of its readers.
+"""recompute: what costs little and is made of values in memory is computed by each of its readers.
 
 A reduction over rows needs all of its operand, so that lies in memory. What is made of the operand and of a
 row (x - mean, in the forward and the backward pass of a normalisation) would be one more matrix there, to be
-written once, and then read by others in place of the operand, which takes as long to read.
+written once, and then read by others in place of the operand, which takes as long to read. Likewise what is
+made of the results of a library's functions and then reduced, such as a gradient that is cut where ReLU cut:
+it is computed again where that moves fewer bytes than to store it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from magmadnn.compiler.formulas import is_pointwise, operations
+from magmadnn.compiler.formulas import is_pointwise, operations, widens
 from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
+
+_FEW = 2  # operations that each reader does again, for a reduction's operand
 
 
 def recompute(program: Program) -> Program:
@@ -24,22 +28,29 @@ def recompute(program: Program) -> Program:
         for i in dict.fromkeys(node.inputs):
             readers[i].append(node)
     reduced = {node.inputs[0] for node in nodes if _reduces_rows(node)}
+    stored = {n for n in nodes if _is_stored(n, readers)}
     roots = set(program.roots)
     again = {
         node
         for node in nodes
         if node not in roots
         and len(readers[node]) > 1
-        and _is_cheap(node, reduced)
+        and (_is_cheap(node, reduced) or _moves_less(node, reduced, stored))
         and all(_walks(reader, node) for reader in readers[node])
     }
     if not again:
         return program
     new: dict[Node, Node] = {}
+
+    def own(node: Node) -> Node:
+        """A node that one reader has for itself, with all that is computed again for it."""
+        if node not in again:
+            return new[node]
+        return replace(node, inputs=tuple(map(own, node.inputs)))
+
     for node in nodes:
-        own = {i: replace(new[i]) if i in again else new[i] for i in node.inputs}
-        inputs = tuple(own[i] for i in node.inputs)
-        new[node] = with_inputs(node, inputs)
+        apart = {i: own(i) for i in node.inputs}
+        new[node] = with_inputs(node, tuple(apart[i] for i in node.inputs))
     return program.with_roots([new[root] for root in program.roots])
 
 
@@ -51,6 +62,11 @@ def _reduces_rows(node: Node) -> bool:
     return bool(node.attributes.get("axis") == tuple(range(node.inputs[0].ndim - 1)))
 
 
+def _is_stored(node: Node, readers: dict[Node, list[Node]]) -> bool:
+    """Whether a value lies in memory because a library's function gives or takes it."""
+    return any(isinstance(n.op, Op) and n.op.kind is OpKind.LIBRARY for n in (node, *readers[node]))
+
+
 def _is_cheap(node: Node, reduced: set[Node]) -> bool:
     """Whether it is one operation on a matrix that is reduced too, and on what is the same in every row."""
     if not is_pointwise(node) or operations(node) != 1:
@@ -58,6 +74,22 @@ def _is_cheap(node: Node, reduced: set[Node]) -> bool:
     full = [i for i in node.inputs if i.shape == node.shape]
     rows = (i for i in node.inputs if i.shape != node.shape)
     return len(full) == 1 and full[0] in reduced and all(product(i.shape[:-1]) == 1 for i in rows)
+
+
+def _moves_less(node: Node, reduced: set[Node], stored: set[Node]) -> bool:
+    """Whether a few operations on stored values, for a reduction, are cheaper than their result in memory.
+
+    Two kernels read it: the one that reduces, and one that computes element by element.
+    """
+    if node not in reduced or not is_pointwise(node) or not 1 <= operations(node) <= _FEW:
+        return False
+    if any(i.shape != node.shape for i in node.inputs):
+        return False
+    sources = {i.inputs[0] if widens(i) else i for i in node.inputs}
+    if not sources <= stored:
+        return False
+    again, once = sum(i.dtype.itemsize for i in sources), node.dtype.itemsize
+    return 2 * again < again + once + 2 * once
 
 
 def _walks(reader: Node, node: Node) -> bool:

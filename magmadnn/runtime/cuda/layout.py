@@ -296,7 +296,8 @@ class Layout:
         if node is owner:
             return memory
         frame = self.frames[base]
-        part = np.ndarray(frame.shape, frame.dtype, memory.data, self._beyond(base), frame.strides)
+        held = memory.reshape(-1).view(np.uint8).data  # NumPy has no buffers of every dtype
+        part = np.ndarray(frame.shape, frame.dtype, held, self._beyond(base), frame.strides)
         return np.array(part if node is base else self._through(node, base, part))
 
     def _through(self, node: Node, base: Node, whole: Array) -> Array:

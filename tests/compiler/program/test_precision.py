@@ -85,3 +85,20 @@ def test_a_model_learns_in_every_precision() -> None:
     assert losses["tf32"] == losses["float32"]  # on a CPU
     assert len(set(losses.values())) == len(PRECISIONS) - 1
     assert max(losses.values()) < 0.8 < np.log(3)
+
+
+def test_a_sum_of_gradients_of_images_is_stored_in_halves() -> None:
+    """The gradient of what enters a residual block is read by two; it is rounded once, after it was cut."""
+    shape = (2, 5, 5, 4)
+    x, w = placeholder("x", shape, "float32"), placeholder("w", (3, 3, 4, 4), "float32")
+    entered = ops.relu(x)
+    left = entered + ops.tanh(ops.convolution(entered, w, padding=((1, 1), (1, 1))))
+    (gradient,) = md.grad(ops.sum(left * left), [x])
+    arrays = [DRAW.normal(size=s).astype(np.float32) for s in (shape, (3, 3, 4, 4))]
+    feeds = dict(zip((x.node, w.node), arrays, strict=True))
+    mixed = precision(Program.of([(gradient * 2.0).node, (gradient * 3.0).node]), "mixed_bf16")
+    found = Executable(mixed.outputs, executor="reference").run(feeds)
+    half = HALVES["mixed_bf16"]
+    assert found[0].any()
+    np.testing.assert_array_equal(found[0], found[0].astype(half).astype(np.float32))
+    np.testing.assert_allclose(found[1], 1.5 * found[0], rtol=1e-7)

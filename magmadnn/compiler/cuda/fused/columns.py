@@ -1,8 +1,8 @@
 """Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
 
-A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Its threads combine rows that lie
-`lanes` apart, in order, and the lanes' results are then combined in order. So the order of a sum depends on
-the number of rows only.
+A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Its threads combine rows that
+lie `lanes` apart, in order, and the lanes' results are then combined in order. So the order of a sum depends
+on the number of rows only.
 
 A lane adds deviations from its first element, d, and their squares: sum(d ** 2) - sum(d) ** 2 / n is the sum
 of squared deviations from the mean of its n elements. As the first is one of them, sum(d ** 2) is at most n
