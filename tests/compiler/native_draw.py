@@ -305,6 +305,48 @@ def product_of_two(draft: Draft) -> Node | None:
     return ops.matmul(*fits[draft.rng.integers(len(fits))]) if fits else None
 
 
+def ended(draft: Draft) -> Node | None:
+    """A product of matrices, or of a stack of them, and after it what repeats itself or lies another way."""
+    rng = draft.rng
+    a = draft.one(lambda n: n.ndim > 2 and is_floating(n.dtype) and isinstance(n.shape[-1], int))
+    if a is None or not a.shape[-1]:
+        return None
+    columns = int(rng.integers(1, 9))
+    shape = (a.shape[-1], columns)
+    if rng.random() < 0.3 and isinstance(a.shape[0], int):
+        shape = (a.shape[0], *shape)
+    made = ops.matmul(a, constant(values(rng, shape, a.dtype)))
+    other = ops.matmul(a, constant(values(rng, shape[-2:], a.dtype)))
+    ways: list[Callable[[], Node]] = [
+        lambda: other[:, :1], lambda: other[..., :1, :1], lambda: other[0], lambda: other[:, ::-1],
+        lambda: ops.transpose(ops.tanh(ops.transpose(other, (1, 0, 2))), (1, 0, 2)),
+        lambda: ops.concat([other, other], -1)[..., 1 : columns + 1],
+    ]  # fmt: skip
+    function = [ops.add, ops.multiply, ops.maximum, ops.subtract][rng.integers(4)]
+    found: Node = function(made, ways[rng.integers(len(ways))]())
+    return found
+
+
+def assembled(draft: Draft) -> Node | None:
+    """Several values side by side, or one with an edge, and what is done to each element of that."""
+    rng = draft.rng
+    a = draft.one(lambda n: n.ndim > 0 and is_floating(n.dtype))
+    if a is None:
+        return None
+    alike = [
+        n for n in draft.nodes if n.dtype == a.dtype and n.shape[:-1] == a.shape[:-1] and n.ndim
+    ]
+    if rng.integers(2):
+        parts = [alike[k] for k in rng.integers(0, len(alike), rng.integers(1, 4))]
+        made = ops.concat([ops.tanh(a) if rng.integers(2) else a, *parts], -1)
+    else:
+        edges = rng.integers(0, 3, (a.ndim, 2))
+        made = ops.pad(a, tuple((int(x), int(y)) for x, y in edges), float(rng.choice([0.0, 0.5])))
+    if rng.integers(2):
+        made = ops.add(made, made[..., :1])
+    return ops.maximum(made, 0.25) if rng.integers(2) else made
+
+
 def einsums(draft: Draft) -> Node | None:
     """Of one operand or two, which share some axes: common, summed, or of one only."""
     a, rng = draft.one(lambda n: 0 < n.ndim < 4 and is_floating(n.dtype)), draft.rng
@@ -438,7 +480,7 @@ RULES: list[tuple[float, Rule]] = [
     (2, with_number), (1, integers), (1, truths), (1.5, chosen), (1.5, converted), (4, reduced),
     (1, placed), (2, softmaxed), (1, classes), (1, taken), (0.7, scattered), (3, product_of_two),
     (1, einsums), (2, reshaped), (3, moved), (1.5, widened), (0.5, dropped), (1, looped),
-    (1.5, factored),
+    (1.5, factored), (1.5, ended), (1.5, assembled),
 ]  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def integers(batch: int) -> Any:
 def agree(x: Any, nodes: list[Any]) -> NativePlan:
     reference = Executable(nodes, executor="reference")
     run = Executable(nodes, executor="native", check=True)
-    for batch in (11, 1, 200):
+    for batch in (11, 1, 200, 0):
         fed = {x: integers(batch)}
         for got, expected in zip(run.run(fed), reference.run(fed), strict=True):
             np.testing.assert_array_equal(got, expected)

@@ -400,7 +400,8 @@ def _lower_gemm(
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
     writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))
-    return Lowered(kernel, reads, (*writes, ("c", main, FULL)))
+    shapes = tuple(formulas.shapes)
+    return Lowered(kernel, reads, (*writes, ("c", main, FULL)), shapes=shapes)
 
 
 def _loading(layouts: Layouts, factor: Node) -> Loading | None:

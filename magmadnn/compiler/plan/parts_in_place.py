@@ -48,7 +48,7 @@ def places_of(
     found: dict[int, Array] = {}
     for goal, source in op.boxes(result, *operands, **attributes):
         whole = isinstance(source, tuple) and source[1] is operands[source[0]]
-        if whole and np.may_share_memory(goal, result):
+        if whole and (np.may_share_memory(goal, result) or not goal.size):
             found[source[0]] = goal
     return found
 

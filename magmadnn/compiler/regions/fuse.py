@@ -37,6 +37,7 @@ _MOST_OPERANDS = (
     14  # streams that a kernel reads and writes; more than the caches' ways gain nothing
 )
 _MOST_REDUCTIONS = 8  # of one kernel that reads a matrix once for all of them
+_BY_STRIDES = (RegionKind.ROWS, RegionKind.GEMM)  # whose kernels read strided operands
 _ALONE = {
     OpKind.RANDOM: RegionKind.RANDOM,
     OpKind.MOVEMENT: RegionKind.MOVE,
@@ -64,7 +65,7 @@ class Fusion:
         self.growth = Growth(self.layouts)
         self.of: Mapping[Node, Region] = self.growth.of
         self._late = late_nodes(program)
-        self._strided: set[Node] = set()  # operands that only kernels over rows can read
+        self._strided: set[Node] = set()  # operands that not every kernel can read
         self._private = Producers(
             program, self.layouts, compilable, lambda n: self._reduced_as(n) is RegionKind.COLUMNS
         )
@@ -180,7 +181,7 @@ class Fusion:
         spread = self.layouts.spread(operand, *walked)
         if spread in (STRIDED, STRIDED_COLUMN):
             self._strided.add(operand)
-            return region.kind is RegionKind.ROWS
+            return region.kind in _BY_STRIDES
         if region.kind is RegionKind.COLUMNS and spread == COLUMN:
             return False  # a number for each matrix of a stack
         return spread == SCALAR if region.kind is RegionKind.RANDOM else spread is not None
@@ -317,7 +318,7 @@ class Fusion:
             one.numbers | other.numbers,
             one.elements | other.elements,
         )
-        if merged.kind is not RegionKind.ROWS and any(
+        if merged.kind not in _BY_STRIDES and any(
             operand in self._strided for node in nodes for operand in node.inputs
         ):
             return None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from magmadnn.compiler.kernels.gemm import MOST_AXES, Gemm, axis_slots
+from magmadnn.compiler.kernels.gemm import MOST_AXES, Finish, Gemm, axis_slots
 from magmadnn.compiler.kernels.operands import FULL
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.layout import broadcast, fewest_axes, row_axes
@@ -67,14 +67,15 @@ def _strided_slots(
     lowered: Lowered, arrays: Mapping[Node, Array], sizes: Mapping[str, int]
 ) -> dict[str, int]:
     """Where the rows of strided operands begin: see `kernels.operands.Operand.spread`."""
-    assert isinstance(lowered.kernel, Rows)
-    operands = {operand.name: operand for operand in lowered.kernel.operands}
+    kernel = lowered.kernel.epilogue if isinstance(lowered.kernel, Gemm) else lowered.kernel
+    assert isinstance(kernel, Rows | Finish)
+    operands = {operand.name: operand for operand in kernel.operands}
     nodes = {slot: node for slot, node, _ in lowered.reads}
     values: dict[str, int] = {}
     for slot, shape in lowered.shapes:
         seen, operand = broadcast(arrays[nodes[slot]], bind_shape(shape, sizes)), operands[slot]
         assert seen is not None
-        axes = row_axes(seen)
+        axes = row_axes(seen) if seen.size else []  # of no rows strides say nothing
         axes = [(1, 0)] * (operand.axes - len(axes)) + axes
         numbers = [size for size, _ in axes[1:]] + [step for _, step in axes]
         for name, number in zip(operand.slots[1:], numbers, strict=True):

@@ -52,7 +52,7 @@ def agree(x: Node, nodes: list[Node], device: str) -> NativePlan:
     reference = Executable(nodes, executor="reference")
     with on(device):
         run = Executable(nodes, executor="native", device="cuda", check=True)
-        for batch in (11, 2):
+        for batch in (11, 0):
             fed = {x: integers(batch)}
             for got, expected in zip(run.run(fed), reference.run(fed), strict=True):
                 np.testing.assert_array_equal(got, expected)
@@ -133,6 +133,41 @@ def test_what_reads_a_part_and_what_lies_beside_it_is_no_link_of_a_chain(device:
         expected = shares / shares.sum(1, keepdims=True) @ c.astype(np.float64)
         # 40 and 11 terms of size 10 at most, each off by half a unit in the last place
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_added_to_a_product_is_no_link_of_its_chain(device: str) -> None:
+    """It may be read before the block has made it: softmax(y) @ c + y, with y = x @ a of a few columns."""
+    rng = np.random.default_rng(4)
+    x = placeholder("x", Spec((BATCH, 40), np.dtype(np.float32)))
+    a, c = (rng.standard_normal((n, 8)).astype(np.float32) for n in (40, 8))
+    y = ops.matmul(Operation(x), a)
+    fed = rng.standard_normal((120, 40)).astype(np.float32)
+    with on(device):
+        nodes = [(ops.matmul(ops.softmax(y), c) + y).node]
+        run = Executable(nodes, executor="native", device="cuda", check=True)
+        (got,) = run.run({x: fed})
+    logits = fed.astype(np.float64) @ a.astype(np.float64)
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    expected = shares / shares.sum(1, keepdims=True) @ c.astype(np.float64) + logits
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)  # 40 terms below 10
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_right_operand_is_no_link_of_a_chain(device: str) -> None:
+    """s = softmax(x @ a), then w @ s: each row of that needs all rows of s, and a block has some of them."""
+    rng = np.random.default_rng(5)
+    x = placeholder("x", Spec((12, 400), np.dtype(np.float32)))
+    a, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((400, 8), (12, 12)))
+    fed = 0.1 * rng.standard_normal((12, 400)).astype(np.float32)
+    with on(device):
+        nodes = [ops.matmul(w, ops.softmax(ops.matmul(Operation(x), a))).node]
+        run = Executable(nodes, executor="native", device="cuda", check=True)
+        (got,) = run.run({x: fed})
+    logits = fed.astype(np.float64) @ a.astype(np.float64)
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    expected = w.astype(np.float64) @ (shares / shares.sum(1, keepdims=True))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)  # 400 terms below 1
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn import ops
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.schedule import megakernel as whole
 from magmadnn.runtime.cuda.schedule import small
 from magmadnn.runtime.cuda.schedule.launch import Item
+from magmadnn.tensor import Operation
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulator import Emulator, emulated_device, needs_compiler
 
@@ -100,3 +105,23 @@ def test_levels_come_after_what_they_depend_on() -> None:
     items = [Item(None, reads, writes) for reads, writes in touched]  # type: ignore[arg-type]
     levels = [[items.index(item) for item in level] for level in whole.levels_of(items)]
     assert levels == [[0, 2], [1], [3, 4]]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_variable_that_nobody_reads_is_written(device: str) -> None:
+    rng = np.random.default_rng(2)
+    x = placeholder("x", Spec((5, 7), np.dtype(np.float32)))
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((7, 6), (6, 3)))
+    goal = md.variable("goal", np.zeros((5, 3), np.float32))
+    y = ops.softmax(ops.matmul(Operation(x), a))
+    fed = rng.standard_normal((5, 7)).astype(np.float32)
+    with on(device):
+        step = Executable(
+            [], [(goal.node, ops.matmul(y, b).node)], executor="native", device="cuda"
+        )
+        step.run({x: fed})
+        found = goal.node.value.read()
+    logits = fed.astype(np.float64) @ a
+    shares = np.exp(logits - logits.max(1, keepdims=True))
+    expected = shares / shares.sum(1, keepdims=True) @ b
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

@@ -18,7 +18,7 @@ from magmadnn.compiler.cuda.gemm.gemm import GemmVariant
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR, STRIDED, Operand
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, Operand, row_constant
 
 from .merged import inlined
 from .rows import RowsVariant
@@ -44,6 +44,10 @@ class Near:
     columns: int
     stride: int
     slots: tuple[tuple[int, str], ...]
+
+    def nbytes(self, rows: int) -> int:
+        """From the first element of so many rows to behind the last, where they lie in memory."""
+        return ((rows - 1) * self.stride + self.columns) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -269,17 +273,16 @@ def _near(
     """What parts make that others read, with all who do; None where it is read in another way."""
     made = {**_of_product(0, first, values[0]), **_of_rows(middle, values[1])}
     rows, found = first.sizes[0], []
-    readers = _readers(middle, last, values[1], rows)
+    readers = _readers(middle, last, values, rows)
+    others = _read_early(last, values[2], rows)
     for address, near in made.items():
-        end = address + ((rows - 1) * near.stride + near.columns) * ITEM_BYTES[near.dtype]
-        own = [one for one in readers if address <= values[one.part][one.slot] < end]
+        end = address + near.nbytes(rows)
+        if any(one.address < end and address < one.address + one.nbytes for one in others):
+            return None  # the block would read it before it is made
         whole = (address, near.columns, near.stride)
-        if any((values[o.part][o.slot], o.columns, o.stride) != whole for o in own):
-            return None  # a part of it, or what lies in the same rows
-        if any(
-            values[o.part][o.slot] < address < values[o.part][o.slot] + o.nbytes for o in readers
-        ):
-            return None  # more than what the block makes
+        own = [one for one in readers if one.address < end and address < one.address + one.nbytes]
+        if any((one.address, one.columns, one.stride) != whole for one in own):
+            return None  # a part of it, or more
         slots = dict.fromkeys((*near.slots, *((one.part, one.slot) for one in own)))
         found.append(replace(near, slots=tuple(slots)))
     return tuple(found)
@@ -290,35 +293,59 @@ class _Reader(NamedTuple):
 
     part: int
     slot: str
+    address: int
     columns: int
     stride: int
     nbytes: int
 
 
 def _readers(
-    middle: RowsVariant, last: GemmVariant, values: Mapping[str, int], rows: int
+    middle: RowsVariant, last: GemmVariant, values: Sequence[Mapping[str, int]], rows: int
 ) -> list[_Reader]:
     """All operands of the rows, and the left one of the last product."""
-    found = []
-    for one in middle.kernel.operands:
-        columns = values["column1"] if one.spread in (FULL, ROW, STRIDED) else 1
-        stride = values.get(f"{one.name}_row", 1)
-        steps = {FULL: stride * (rows - 1), COLUMN: rows - 1, ROW: 0, SCALAR: 0}.get(one.spread)
-        if steps is None:
-            steps, stride = _steps(one, values, rows), 0
-        nbytes = (steps + columns) * ITEM_BYTES[one.dtype]
-        found.append(_Reader(1, one.name, columns, stride, nbytes))
+    columns = values[1]["column1"]
+    found = [_reader(1, one, values[1], (rows, columns)) for one in middle.kernel.operands]
     k, stride = last.sizes[2], dict(last.strides)["a"]
-    item_bytes = ITEM_BYTES[last.kernel.halves or last.kernel.dtype]
-    return [*found, _Reader(2, "a", k, stride, ((rows - 1) * stride + k) * item_bytes)]
+    nbytes = ((rows - 1) * stride + k) * ITEM_BYTES[last.kernel.halves or last.kernel.dtype]
+    return [*found, _Reader(2, "a", values[2]["a"], k, stride, nbytes)]
 
 
-def _steps(operand: Operand, values: Mapping[str, int], rows: int) -> int:
-    """Elements from the first row of a strided operand to the last."""
+def _read_early(last: GemmVariant, values: Mapping[str, int], rows: int) -> list[_Reader]:
+    """What the last product reads before the rows are done: its right operand, and what formulas read."""
+    steps = {f"{name}_row": step for name, step in last.strides}
+    numbers = {**values, **steps, **dict(last.axes)}
+    _, n, k = last.sizes
+    lines, columns = (n, k) if last.kernel.transpose_b else (k, n)
+    elements = (lines - 1) * steps["b_row"] + columns
+    nbytes = elements * ITEM_BYTES[last.kernel.halves or last.kernel.dtype]
+    right = _Reader(2, "b", values["b"], columns, steps["b_row"], nbytes)
+    return [right, *(_reader(2, one, numbers, (rows, n)) for one in last.operands)]
+
+
+def _reader(
+    part: int, operand: Operand, values: Mapping[str, int], sizes: tuple[int, int]
+) -> _Reader:
+    """An operand of a part that walks over so many rows and columns; 0 from row to row where strided."""
+    rows, columns = sizes
+    if row_constant(operand):
+        columns = 1
+    stride, item = values.get(f"{operand.name}_row", 1), ITEM_BYTES[operand.dtype]
+    address = values[operand.name]
+    if operand.axes:
+        ways = _ways(operand, values, rows)
+        stride, steps = 0, sum(map(abs, ways))
+        address += item * sum(way for way in ways if way < 0)
+    else:
+        steps = {FULL: stride, COLUMN: 1}.get(operand.spread, 0) * (rows - 1)
+    return _Reader(part, operand.name, address, columns, stride, (steps + columns) * item)
+
+
+def _ways(operand: Operand, values: Mapping[str, int], rows: int) -> list[int]:
+    """Elements from the beginning of each axis of a strided operand's rows to its end."""
     numbers = [values[slot] for slot in operand.slots[1:]]
     sizes, steps = numbers[: operand.axes - 1], numbers[operand.axes - 1 :]
     sizes = [-(-rows // max(math.prod(sizes), 1)), *sizes]
-    return sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+    return [(size - 1) * step for size, step in zip(sizes, steps, strict=True)]
 
 
 def _of_product(number: int, part: GemmVariant, values: Mapping[str, int]) -> dict[int, Near]:

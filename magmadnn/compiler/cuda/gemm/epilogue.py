@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY, Cell, Lines, Writer
-from magmadnn.compiler.cuda.text.parts import kept, seen
+from magmadnn.compiler.cuda.text.parts import kept, row_begin, seen
 from magmadnn.compiler.kernels.formula import Formula
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, Operand, Result, row_constant
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+    Operand,
+    Result,
+    row_constant,
+)
 
 _QUAD = 4
+FIRST_ROW = "first_row"  # of a product, among the rows of all
 _INLINE = "static __device__ __forceinline__ void"
 
 
@@ -63,6 +73,10 @@ def _place(part: Operand | Result) -> str:
         return f"s.{part.name}"
     if part.spread == COLUMN:
         return f"s.{part.name} + row"
+    if isinstance(part, Operand) and part.spread in (STRIDED, STRIDED_COLUMN):
+        slots = [f"s.{slot}" for slot in part.slots[1:]]
+        begin = f"s.{part.name} + {row_begin(slots, part.axes, f'(s.{FIRST_ROW} + row)')}"
+        return begin if part.spread == STRIDED_COLUMN else f"{begin} + column"
     start = f"s.{part.name} + row * s.{part.name}_row" if part.spread == FULL else f"s.{part.name}"
     return f"{start} + column"
 

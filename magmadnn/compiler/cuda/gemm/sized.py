@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY
@@ -14,7 +14,7 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import FULL, Operand, Result, row_constant
 
-from .epilogue import finish_text
+from .epilogue import FIRST_ROW, finish_text
 
 _QUAD = 4  # elements that are moved together at most
 _WIDEST_LOAD = 16  # bytes
@@ -29,12 +29,14 @@ class SizedProduct:
         sizes: m, n, k.
         strides: elements from row to row of `a`, `b` and all that is a whole matrix.
         widths: how many elements of each can be moved together.
+        axes: slots of strided operands: sizes and steps of the axes by which their rows are numbered.
     """
 
     kernel: Gemm
     sizes: tuple[int, int, int]
     strides: tuple[tuple[str, int], ...]
     widths: tuple[tuple[str, int], ...]
+    axes: tuple[tuple[str, int], ...]
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -68,10 +70,15 @@ class SizedProduct:
         return ", ".join(f"{self.kinds[slot]} *{slot}" for slot in self.slots)
 
     def slots_text(self, name: str, index: str) -> str:
-        """The struct `NAME_slots`, whose steps from row to row are constants of type `index`."""
-        fields = " ".join(f"{self.kinds[slot]} *{slot};" for slot in self.slots)
-        rows = " ".join(f"static constexpr {index} {n}_row = {s};" for n, s in self.strides)
-        return f"struct {name}_slots {{ {fields} {rows} }};"
+        """The struct `NAME_slots`, whose steps from row to row are constants of type `index`.
+
+        Strided operands number rows from `FIRST_ROW` on: the first is that of a stack's first product.
+        """
+        fields = [f"{self.kinds[slot]} *{slot};" for slot in self.slots]
+        fields += [f"i64 {FIRST_ROW} = 0;"] if self.axes else []
+        fields += [f"static constexpr {index} {n}_row = {s};" for n, s in self.strides]
+        fields += [f"static constexpr i64 {slot} = {n};" for slot, n in self.axes]
+        return f"struct {name}_slots {{ {' '.join(fields)} }};"
 
     def finish(self, name: str) -> str:
         """The struct `NAME_finish`: what is done to the elements."""
@@ -107,11 +114,15 @@ def sized(kernel: Gemm, values: Mapping[str, int]) -> SizedProduct:
     }
     for part in parts:
         if not row_constant(part):
-            widths[part.name] = _width(values, part.name, n, ITEM_BYTES[part.dtype])
+            widths[part.name] = _width(values, part.name, n, ITEM_BYTES[part.dtype], part.slots[1:])
+    strided = [o for o in operands_of(kernel) if o.axes]
+    axes = {slot: values[slot] for operand in strided for slot in operand.slots[1:]}
     strides = {
         s: values[f"{s}_row"] for s in ("a", "b", *(p.name for p in parts if p.spread == FULL))
     }
-    return SizedProduct(kernel, sizes, tuple(strides.items()), tuple(widths.items()))
+    return SizedProduct(
+        kernel, sizes, tuple(strides.items()), tuple(widths.items()), tuple(axes.items())
+    )
 
 
 def operands_of(gemm: Gemm) -> tuple[Operand, ...]:
@@ -133,9 +144,16 @@ def parts_of(gemm: Gemm) -> tuple[Part, ...]:
     return (*operands_of(gemm), *results_of(gemm))
 
 
-def _width(values: Mapping[str, int], name: str, length: int, item: int) -> int:
-    """Elements that can be moved together, of lines of `length`."""
-    width, row = _QUAD, values.get(f"{name}_row", 0)
-    while length % width or row % width or values[name] % min(width * item, _WIDEST_LOAD):
+def _width(
+    values: Mapping[str, int], name: str, length: int, item: int, slots: Sequence[str] = ()
+) -> int:
+    """Elements that can be moved together, of lines of `length`; `slots`: where they begin."""
+    width, steps = _QUAD, [values.get(f"{name}_row", 0)]
+    steps += [values[slot] for slot in slots if "_size" not in slot]
+    while (
+        length % width
+        or any(step % width for step in steps)
+        or values[name] % min(width * item, _WIDEST_LOAD)
+    ):
         width //= 2
     return width

@@ -57,6 +57,7 @@ class StackedProduct:
         product = self.product
         bounds = f"__launch_bounds__({product.cut.threads}, 1)"
         slots = ", ".join(f"{slot}{self._beyond(slot)}" for slot in self.slots)
+        slots += f", z * {product.sizes[0]}" if product.axes else ""
         return f"""{product.types(name)}extern "C" __global__ void {bounds} {name}({product.parameters}) {{
   SHARED_MEMORY({product.shared_bytes})
   const i64 z = blockIdx.x / {self.blocks};

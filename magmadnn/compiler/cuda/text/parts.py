@@ -49,13 +49,13 @@ def place(part: Part, row: str, column: str) -> str:
     if part.spread == COLUMN:
         return f"{part.name} + {row}"
     if isinstance(part, Operand) and part.spread in (STRIDED, STRIDED_COLUMN):
-        begin = f"{part.name} + {_begin(part.slots[1:], part.axes, row)}"
+        begin = f"{part.name} + {row_begin(part.slots[1:], part.axes, row)}"
         return begin if part.spread == STRIDED_COLUMN else f"{begin} + {column}"
     start = f"{part.name} + {row} * {part.name}_row" if part.spread == FULL else part.name
     return f"{start} + {column}"
 
 
-def _begin(slots: Sequence[str], axes: int, row: str) -> str:
+def row_begin(slots: Sequence[str], axes: int, row: str) -> str:
     """Where a row of a strided operand begins."""
     if axes == 1:
         return f"{row} * {slots[0]}"

@@ -7,7 +7,7 @@ and writes besides was announced to the caches before the tile's products began.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from magmadnn.compiler.kernels.formula import Formula
@@ -17,7 +17,7 @@ from magmadnn.compiler.llvm.ir.builder import FLOATS, Array, Code, Value, item_b
 from magmadnn.compiler.llvm.ir.frame import Slots
 
 from .cache_hints import LINE_BYTES
-from .epilogue import Finisher, Place, finisher, tile_finisher
+from .epilogue import Place, TileFinisher, finisher
 from .register_tile import Tile, Totals
 
 _LIGHT = 8  # operations on each element that are done in registers beside a tile's sums
@@ -78,42 +78,24 @@ class Finishing:
         code.subroutine(f"finish_{self.name}_edge", body, ending, wide, rows)
 
     def _write(self, tile: Tile, code: Code, ending: Ending, i: Value, rows: Value) -> None:
-        end = self._end(code, ending)
+        end = _RowEnds(self.gemm, code, ending)
+        end.begin(ending.row + i)
         with code.loop(0, rows) as r:
             for x in range(tile.width):
                 at = (i + r) * tile.columns + x * tile.lanes
                 column = ending.column + x * tile.lanes
-                end(at, Place(ending.row + i + r, column, tile.lanes, None))
+                end.store(at, Place(ending.row + i + r, column, tile.lanes, None))
+            end.next_row()
 
     def _write_edge(self, lanes: int, code: Code, ending: Ending, wide: Value, rows: Value) -> None:
-        end = self._end(code, ending)
+        end = _RowEnds(self.gemm, code, ending)
         with code.loop(0, wide) as x:
             mask = code.first(ending.columns - x * lanes, lanes)
             column = ending.column + x * lanes
+            end.begin(ending.row)
             with code.loop(0, rows) as r:
-                end((r * wide + x) * lanes, Place(ending.row + r, column, lanes, mask))
-
-    def _end(self, code: Code, ending: Ending) -> Callable[[Value, Place], None]:
-        """What finishes the vector of sums at one place in scratch memory, which belongs to a place of C."""
-        gemm = self.gemm
-        slots = Slots(code, ending.block, gemm.slots)
-        finish = finisher(gemm.epilogue, code, slots)
-        item = FLOATS[gemm.dtype]
-        c, ldc = slots.array("c", item), slots.integer("ldc")
-
-        def end(at: Value, place: Place) -> None:
-            value = ending.sums.vector(at, place.lanes)
-            self._store(finish, value, place, c, place.row * ldc + place.column)
-
-        return end
-
-    def _store(
-        self, finish: Finisher | None, value: Value, place: Place, c: Array, at: Value
-    ) -> None:
-        if finish is not None:
-            value = finish(value, place)
-        if not self.gemm.unread:
-            c.put(at, value, place.mask)
+                end.store((r * wide + x) * lanes, Place(ending.row + r, column, lanes, mask))
+                end.next_row()
 
     def ready(self, code: Code, ending: Ending) -> ReadyFinish:
         """The same where addresses are read once for many tiles."""
@@ -131,6 +113,34 @@ class Finishing:
                     yield slots.array(part.name, item), slots.integer(f"{part.name}_row"), False
 
 
+class _RowEnds:
+    """Finishes vectors of sums in scratch memory, each of which belongs to a place of C, row after row."""
+
+    def __init__(self, gemm: Gemm, code: Code, ending: Ending) -> None:
+        slots = Slots(code, ending.block, gemm.slots)
+        self._gemm, self._sums = gemm, ending.sums
+        self._finish = finisher(gemm.epilogue, code, slots)
+        self._c, self._ldc = slots.array("c", FLOATS[gemm.dtype]), slots.integer("ldc")
+
+    def begin(self, row: Value) -> None:
+        """The first row."""
+        if self._finish is not None:
+            self._finish.begin(row)
+
+    def next_row(self) -> None:
+        """A row is done."""
+        if self._finish is not None:
+            self._finish.next_row()
+
+    def store(self, at: Value, place: Place) -> None:
+        """The vector `at` of the sums."""
+        value = self._sums.vector(at, place.lanes)
+        if self._finish is not None:
+            value = self._finish.write(value, place)
+        if not self._gemm.unread:
+            self._c.put(place.row * self._ldc + place.column, value, place.mask)
+
+
 class ReadyFinish:
     """Writes the ends of tiles into the function that has them, addresses read beforehand.
 
@@ -145,22 +155,24 @@ class ReadyFinish:
         self._streams = list(finishing.streams(slots))
         item = FLOATS[gemm.dtype]
         self._c, self._ldc = slots.array("c", item), slots.integer("ldc")
-        self._tiles = None
+        self._finish = None
         if isinstance(gemm.epilogue, Finish) and _is_light(gemm.epilogue, gemm):
-            self._tiles = tile_finisher(gemm.epilogue, code, slots)
-        self.is_light = self._tiles is not None
+            self._finish = TileFinisher(gemm.epilogue, code, slots)
+        self.is_light = self._finish is not None
 
     def write(self, code: Code, tile: Tile, ending: Ending, i: Value, totals: Totals) -> None:
         """The end of the tile at row `i`, whose columns all exist, on its sums in registers."""
-        assert self._tiles is not None
-        finish = self._tiles()
+        finish = self._finish
+        assert finish is not None
+        finish.begin(ending.row + i)
         columns = [ending.column + x * tile.lanes for x in range(tile.width)]
         for r, across in enumerate(totals):
             row = ending.row + i + r
             for column, total in zip(columns, across, strict=True):
-                value = finish(total.value, Place(row, column, tile.lanes, None))
+                value = finish.write(total.value, Place(row, column, tile.lanes, None))
                 if not self._gemm.unread:
                     self._c.put(row * self._ldc + column, value)
+            finish.next_row()
 
     def announce(self, code: Code, tile: Tile, ending: Ending, i: Value) -> None:
         """Hints about the memory that the end of the whole tile at row `i` will touch."""

@@ -171,6 +171,8 @@ class _Writer:
     def _store(self, j0: Value, count: Value) -> None:
         code, lanes = self.code, self.lanes
         c, ldc = self.frame.array("c", self.item), self.frame.integer("ldc")
+        if self.finish is not None:
+            self.finish.begin(j0 if self.gemv.column else self.fixed)
         if not self.gemv.column:
             with code.loop(0, count, lanes) as j:
                 mask = code.first(count - j, lanes)
@@ -186,6 +188,7 @@ class _Writer:
                 place = Place(j0 + j, self.fixed, lanes, one)
                 value = self._finished(self.sums.vector(j, lanes, one), place)
                 c.put(place.row * ldc + self.fixed, value, one)
+                self.finish.next_row()
 
     def _finished(self, value: Value, place: Place) -> Value:
-        return value if self.finish is None else self.finish(value, place)
+        return value if self.finish is None else self.finish.write(value, place)

@@ -44,8 +44,8 @@ def is_small(
     operations = sum(costs_of(plan, work, sizes)[0] for work in plan.work)
     phases = 1 + max(work.phase for work in plan.work)
     bases = {plan.layouts.bases[node] for work in plan.work for node in _touched(work)}
-    homes = {plan.in_place.get(base, base) for base in bases}
-    nbytes = sum(-(-frames[n].nbytes // 16) * 16 + 16 for n in homes)
+    homes = {plan.in_place.get(base, base): base for base in bases}
+    nbytes = sum(-(-frames[base].nbytes // 16) * 16 + 16 for base in homes.values())
     return (
         operations <= MOST_OPERATIONS * phases
         and fed <= MOST_FED
