@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import DTypeError
+from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_complex
@@ -33,10 +34,12 @@ def _library() -> tuple[Any, dict[str, Any]]:
 
 
 def _call(name: str, x: Array, *sizes: Any, axes: Axes, norm: str) -> Array:
-    library, options = _library()
     if not axes:
         return x
-    return np.asarray(getattr(library, name)(x, *sizes, axes=axes, norm=norm, **options))
+    # arrays of other libraries have functions of their own, which NumPy's lead to
+    library, options = _library() if isinstance(x, np.ndarray) else (np.fft, {})
+    found: Array = getattr(library, name)(x, *sizes, axes=axes, norm=norm, **options)
+    return found
 
 
 def _stacked(call: StackedCall) -> Any:
@@ -82,6 +85,7 @@ transformed: Op = Op(
     args=("x",),
     formula="the transform of x along axes",
     kind=OpKind.OTHER,
+    library=LibraryCall("c2c", whole=True),
     stacked=_stacked,
     shapes=lambda words, specs, attributes: specs[0].shape,
     dtypes=_complex_dtype,
@@ -120,6 +124,7 @@ half_transformed: Op = Op(
     args=("x",),
     formula="the transform of a real x along axes, of the last of which half is kept",
     kind=OpKind.OTHER,
+    library=LibraryCall("r2c", whole=True),
     stacked=_stacked,
     shapes=_half_shape,
     dtypes=_half_dtype,
@@ -161,6 +166,7 @@ back_transformed: Op = Op(
     args=("x",),
     formula="the n real numbers whose transform has this half",
     kind=OpKind.OTHER,
+    library=LibraryCall("c2r", whole=True),
     stacked=_stacked,
     shapes=_back_shape,
     dtypes=lambda words, dtypes, attributes: (

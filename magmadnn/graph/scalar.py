@@ -210,7 +210,9 @@ def _erf(x: Any) -> Any:
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    return np.where(np.asarray(condition, bool), x, y)
+    if getattr(condition, "dtype", None) != np.dtype(bool):
+        condition = np.asarray(condition, bool)
+    return np.where(condition, x, y)
 
 
 def _power(x: Any, p: Any) -> Any:
@@ -264,4 +266,4 @@ def cast(x: Scalar, dtype: object) -> Any:
     target = as_dtype(dtype)
     if isinstance(x, Expr):
         return Expr("cast", (x, target.name))
-    return np.asarray(x).astype(target)
+    return (x if hasattr(x, "astype") else np.asarray(x)).astype(target)

@@ -25,7 +25,7 @@ from magmadnn.graph.signature import (
     is_integer,
     shape_text,
 )
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec, is_complex, is_floating
 from magmadnn.graph.stacking import StackedCall
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
@@ -140,7 +140,8 @@ def _slice_numpy(x: Array, index: Sequence[Entry]) -> Array:
     for axis, entry in enumerate(index):
         if entry[0] == "int":  # on an axis that was of unknown size
             _check_place(words_of("slice"), axis, entry[1], x.shape[axis])
-    return np.asarray(x[_numpy_index(index)])
+    found: Array = x[_numpy_index(index)]
+    return np.asarray(found) if isinstance(found, np.generic) else found
 
 
 def _slice_samples(draw: Draw) -> Iterable[Sample]:
@@ -185,7 +186,7 @@ slice_: Op = Op(
 
 
 def _unslice_numpy(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
-    out = np.zeros(shape, g.dtype)
+    out = np.zeros_like(g, shape=shape)
     out[_numpy_index(index)] = g
     return out
 
@@ -339,7 +340,7 @@ def _pad_canonical(
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
     """Whether a dtype has this number; floats round it."""
-    if is_floating(dtype):
+    if is_floating(dtype) or is_complex(dtype):
         return isinstance(value, float) or abs(value) < 2**1023  # what Python can convert
     low, high = (0, 1) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     return bool(low <= value <= high) and value == int(value)
@@ -348,7 +349,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 def _pad_numpy(x: Array, widths: Any, value: Any) -> Array:
     shape = [n + a + b for n, (a, b) in zip(x.shape, widths, strict=True)]
     number = float(value) if is_floating(x.dtype) else value  # ml_dtypes takes no large integers
-    out = np.full(shape, number, x.dtype)
+    out = np.full_like(x, number, shape=shape)
     out[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, widths, strict=True))] = x
     return out
 

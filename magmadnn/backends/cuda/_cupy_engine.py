@@ -22,13 +22,16 @@ from . import _driver as driver
 from ._cublaslt import Products
 from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
+from ._cufft import Transforms
 from ._cupy import CudaEvent
 from ._cusolver import MatrixFunctions
+from .array_node import ArrayNode, DeviceArray
 from .called import Called, CalledAlone
 from .engine import (
     FUSED_CONVOLUTIONS,
     ConvolutionNode,
     EventNode,
+    FourierNode,
     GraphNode,
     KernelNode,
     LibraryNode,
@@ -66,6 +69,12 @@ def _numbers(address: int, count: int, dtype: type[np.generic]) -> cupy.ndarray:
     """Integers of 64 bits at an address, as CuPy sees them."""
     memory = cupy.cuda.UnownedMemory(address, 8 * count, None)
     return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _seen(array: DeviceArray) -> cupy.ndarray:
+    """An array of any layout, as CuPy sees it."""
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(array.address, 0, None), 0)
+    return cupy.ndarray(array.shape, array.dtype, memory, array.strides)
 
 
 class CudaTimer:
@@ -334,6 +343,21 @@ class CudaEngine(CudaLane):
         return ctypes.CDLL(f"libcublas.so.{version}"), solver
 
     @cached_property
+    def _transforms(self) -> Transforms:
+        """cuFFT, which CuPy finds."""
+        try:
+            from cupy.cuda import cufft
+
+            cufft.getVersion()
+            library = ctypes.CDLL(f"libcufft.so.{nvrtc.getVersion()[0] - 1}")  # 11 in CUDA 12
+        except (ImportError, OSError) as error:
+            raise DeviceError(
+                f"transforms need cuFFT, which cannot be loaded: {error}; magmadnn doctor says what "
+                "brings it, or compute on the processor"
+            ) from error
+        return Transforms(library, self._side)
+
+    @cached_property
     def _convolutions(self) -> Convolutions | None:
         """cuDNN on this device; None where it is not installed, or not for this CUDA."""
         with self.here():
@@ -345,19 +369,25 @@ class CudaEngine(CudaLane):
     def functions(self) -> frozenset[str]:
         return frozenset() if self._convolutions is None else FUSED_CONVOLUTIONS
 
-    def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
+    def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         with self.here():
             if isinstance(node, MatrixNode):
                 return self._functions.workspace(node)
+            if isinstance(node, FourierNode):
+                return self._transforms.workspace(node)
             assert self._convolutions is not None
             return self._convolutions.workspace(node)
 
-    def alone(self, node: MatrixNode) -> CalledAlone:
+    def alone(self, node: MatrixNode | ArrayNode) -> CalledAlone:
         def call() -> None:
             with self.here():
-                self._functions_at_once.call(node)
+                if isinstance(node, MatrixNode):
+                    self._functions_at_once.call(node)
+                    return
+                with cupy.cuda.ExternalStream(self.stream, self._device):
+                    node.run([_seen(array) for array in node.arrays])
 
-        return CalledAlone(f"library {node.function}", call)
+        return CalledAlone(node.title, call)
 
     def _captured(self, node: LibraryNode) -> int:
         """A call of a library as a graph of its own."""
@@ -375,5 +405,8 @@ class CudaEngine(CudaLane):
             return functools.partial(self._products.multiply, node)
         if isinstance(node, MatrixNode):
             return functools.partial(self._functions.call, node)
+        if isinstance(node, FourierNode):
+            self._transforms.prepare(node)
+            return functools.partial(self._transforms.call, node)
         assert self._convolutions is not None
         return functools.partial(self._convolutions.call, node)

@@ -16,6 +16,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .array_node import ArrayNode as ArrayNode
+from .fourier_node import FourierNode as FourierNode
 from .matrix_node import MatrixNode as MatrixNode
 
 
@@ -198,7 +200,7 @@ CONVOLUTIONS = frozenset({"fprop", "dgrad", "wgrad"})
 # and, of a step forward, what follows it as well
 FUSED_CONVOLUTIONS = CONVOLUTIONS | {"fprop_fused"}
 # Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
-LibraryNode = ProductNode | MatrixNode | ConvolutionNode
+LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode
 GraphNode = KernelNode | LibraryNode | EventNode
 
 PRODUCT_WORKSPACE = 32 << 20
@@ -335,7 +337,7 @@ class Engine(Protocol):
         """The library's algorithms for a product, as it prefers them; none where it has no such product."""
         ...
 
-    def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
+    def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         """Bytes of workspace that a call wants."""
         ...
 
@@ -343,8 +345,8 @@ class Engine(Protocol):
         """A graph of nodes."""
         ...
 
-    def alone(self, node: MatrixNode) -> Graph:
-        """A call that no graph can hold (`MatrixNode.is_captured`), to be launched like one."""
+    def alone(self, node: MatrixNode | ArrayNode) -> Graph:
+        """A call that no graph can hold (not `MatrixNode.is_captured`), to be launched like one."""
         ...
 
     def launch(self, node: KernelNode) -> None:

@@ -34,9 +34,12 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import Provider, install
+from magmadnn.backends.cuda.array_node import DeviceArray
 from magmadnn.backends.cuda.engine import (
+    ArrayNode,
     ConvolutionNode,
     EventNode,
+    FourierNode,
     GraphNode,
     KernelNode,
     LibraryNode,
@@ -46,6 +49,7 @@ from magmadnn.backends.cuda.engine import (
 )
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
+from tests.runtime.cuda.emulated_arrays import ForeignArray
 from tests.runtime.cuda.emulated_lanes import (
     EmulatedCalls,
     EmulatedFence,
@@ -201,7 +205,7 @@ class EmulatedGraph:
 class EmulatedCall:
     """A call that no graph holds."""
 
-    def __init__(self, node: MatrixNode, engine: Emulator) -> None:
+    def __init__(self, node: MatrixNode | ArrayNode, engine: Emulator) -> None:
         self.node, self._engine = node, engine
         self.call = engine.called("call", self.launch)
 
@@ -209,7 +213,10 @@ class EmulatedCall:
         self._engine.later(lambda: self._engine.run(self.node))
 
 
-def _run(node: GraphNode) -> None:
+def _run(node: GraphNode | ArrayNode) -> None:
+    if isinstance(node, ArrayNode):
+        node.run([ForeignArray(_seen(array)) for array in node.arrays])
+        return
     if isinstance(node, EventNode):
         node.event[0] = time.perf_counter()
         return
@@ -220,14 +227,30 @@ def _run(node: GraphNode) -> None:
         ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
         compute_matrices(node)
         return
+    if isinstance(node, FourierNode):
+        transform(node)
+        return
     if isinstance(node, ConvolutionNode):
         convolve(node)
         return
     run_launch(node.function, node.grid, node.block, node.arguments)
 
 
-def addresses_of(node: GraphNode) -> Sequence[int]:
+def _seen(array: DeviceArray) -> np.ndarray:
+    """An array where it lies."""
+    frame = np.lib.stride_tricks.as_strided(np.empty(0, array.dtype), array.shape, array.strides)
+    low, high = np.lib.array_utils.byte_bounds(frame) if frame.size else (0, 0)
+    if not frame.size:
+        return np.empty(array.shape, array.dtype)
+    before = frame.ctypes.data - low
+    raw = (ctypes.c_char * (high - low)).from_address(array.address - before)
+    return np.ndarray(array.shape, array.dtype, raw, before, array.strides)
+
+
+def addresses_of(node: GraphNode | ArrayNode) -> Sequence[int]:
     """What a node is given: addresses, and numbers that are far too small for one."""
+    if isinstance(node, ArrayNode):
+        return node.addresses
     if isinstance(node, LibraryNode):
         return (*node.addresses, node.workspace)
     return node.arguments if isinstance(node, KernelNode) else ()
@@ -268,6 +291,26 @@ def _multiply(node: ProductNode) -> None:
         if node.bias:
             made = made + _array(node.bias, 1, n, n, node.stored or node.dtype).astype(node.dtype)
         c[:] = np.maximum(made, 0) if node.positive else made
+
+
+def transform(node: FourierNode) -> None:
+    """What cuFFT does: it scales nothing, and writes over what it transforms back."""
+    ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
+    axes = tuple(range(-len(node.sizes), 0))
+    half = (node.count, *node.sizes[:-1], node.sizes[-1] // 2 + 1)
+    whole = (node.count, *node.sizes)
+    wide, real = ("complex128", "float64") if node.double else ("complex64", "float32")
+    if node.kind == "r2c":
+        goal = _packed(node.result, half, wide)
+        goal[:] = np.fft.rfftn(_packed(node.source, whole, real), axes=axes)
+    elif node.kind == "c2r":
+        source, goal = _packed(node.source, half, wide), _packed(node.result, whole, real)
+        goal[:] = np.fft.irfftn(source, node.sizes, axes=axes, norm="forward")
+        source[:] = -7
+    else:
+        source, goal = (_packed(at, whole, wide) for at in (node.source, node.result))
+        function, norm = (np.fft.ifftn, "forward") if node.inverse else (np.fft.fftn, "backward")
+        goal[:] = function(source, axes=axes, norm=norm)
 
 
 def convolve(node: ConvolutionNode) -> None:
@@ -369,7 +412,7 @@ class Emulator:
         """Have something done after all that was launched before."""
         self.queue.append(what)
 
-    def run(self, node: GraphNode) -> None:
+    def run(self, node: GraphNode | ArrayNode) -> None:
         """Do what a node says, if the memory that it is given is still there."""
         if self.memory is not None:
             freed = [k for k, x in enumerate(addresses_of(node)) if self.memory.is_freed(x)]
@@ -405,7 +448,7 @@ class Emulator:
         taken = node.halves is not None or node.stored is None
         return list(self.proposals[:most]) if taken else []
 
-    def workspace(self, node: MatrixNode | ConvolutionNode) -> int:
+    def workspace(self, node: MatrixNode | ConvolutionNode | FourierNode) -> int:
         return self.workspace_bytes
 
     def graph(self, nodes: Sequence[GraphNode]) -> EmulatedGraph:
@@ -416,8 +459,8 @@ class Emulator:
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 
-    def alone(self, node: MatrixNode) -> EmulatedCall:
-        assert not node.is_captured
+    def alone(self, node: MatrixNode | ArrayNode) -> EmulatedCall:
+        assert isinstance(node, ArrayNode) or not node.is_captured
         return EmulatedCall(node, self)
 
     def launch(self, node: KernelNode) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from magmadnn.backends.cuda.called import Course
 from magmadnn.backends.cuda.engine import (
+    ArrayNode,
     Engine,
     Graph,
     GraphNode,
@@ -74,7 +75,8 @@ def cut_at_calls(items: Sequence[Item]) -> list[Sequence[Item]]:
 def _piece(engine: Engine, part: Launches) -> Graph:
     """A graph of launches, or the call that they are."""
     dump_kernel("graph.txt", partial(listing, part.items, part.after))
-    if part.items and isinstance(call := part.items[0].what, MatrixNode) and not call.is_captured:
+    call = part.items[0].what if part.items else None
+    if isinstance(call, ArrayNode) or (isinstance(call, MatrixNode) and not call.is_captured):
         return engine.alone(call)
     return engine.graph(nodes_of(engine, part.items, part.after))
 
@@ -90,7 +92,7 @@ def nodes_of(
         if isinstance(item.what, LibraryNode):
             nodes.append(replace(item.what, after=after))
         else:
-            one = item.what
+            one = item.launch
             function = functions[one.variant]
             nodes.append(
                 KernelNode(function, one.grid, one.block, one.shared_bytes, one.arguments, after)
@@ -100,6 +102,8 @@ def nodes_of(
 
 def merged(items: Sequence[Item], chip: Chip) -> Launches:
     """Fewer launches that do the same; what calls of the device's library come between stays apart."""
+    if len(items) == 1 and not can_be_in_graph(items[0]):
+        return Launches(list(items), [()])
     groups = groups_around_libraries(items)
     if len(groups) == 1 and not _is_call(groups[0]):
         return _merged_kernels(items, chip)

@@ -9,6 +9,8 @@ from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.dim import bind_value
 
+from .array_calls import takes_arrays
+
 LONGEST = 4096  # batches of one slice, for which there is room to keep outputs and settings
 STEPS = (1, 8, 64)  # of a graph
 _MOST = 1024  # steps of one kernel
@@ -29,6 +31,8 @@ def most_steps(plan: NativePlan, sizes: Mapping[str, int]) -> int:
 
 def _is_cut(plan: NativePlan) -> bool:
     """Whether a step has calls that no graph can hold."""
+    if any(map(takes_arrays, plan.work)):
+        return True
     kernels = (work.lowered.kernel for work in plan.work if work.lowered is not None)
     calls = (k.function not in CAPTURED for k in kernels if isinstance(k, Library))
     return any(calls) or any(_is_cut(loop.step) for loop in plan.loops.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from magmadnn.backends.cuda.engine import LibraryNode, MatrixNode
+from magmadnn.backends.cuda.engine import ArrayNode, LibraryNode, MatrixNode
 from magmadnn.compiler.cuda.text.variant import Launch
 
 from .hazards import Span
@@ -18,12 +18,12 @@ class Item:
     """A launch.
 
     Attributes:
-        what: of a kernel, or a call of the device's library.
+        what: of a kernel, or a call of the device's library, or of one that has NumPy's functions.
         reads: spans of memory that it reads,
         writes: and that it writes.
     """
 
-    what: Launch | LibraryNode
+    what: Launch | LibraryNode | ArrayNode
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
 
@@ -45,4 +45,6 @@ def touched_by(items: Iterable[Item]) -> Touched:
 
 def can_be_in_graph(item: Item) -> bool:
     """Whether a graph can hold a launch; else it is cut there."""
-    return not isinstance(item.what, MatrixNode) or item.what.is_captured
+    if isinstance(item.what, MatrixNode):
+        return item.what.is_captured
+    return not isinstance(item.what, ArrayNode)

@@ -37,11 +37,13 @@ from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.code import chip_of
 from magmadnn.runtime.cuda.layout import Layout
 
+from .array_calls import array_call, takes_arrays
 from .batched_products import products_of, stack_axes
 from .hazards import Span
 from .host_calls import host_call
 from .launch import Item
 from .library.convolutions import Convolutions, can_convolve
+from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
 from .library.rooms import Rooms
 from .loops import LoopSteps
@@ -53,6 +55,8 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     loop = plan.loops.get(work.region.nodes[0])
     if loop is not None:
         return all(runs_on_device(loop.step, inner) for inner in loop.step.work)
+    if takes_arrays(work):
+        return True
     kernel = None if work.lowered is None else work.lowered.kernel
     if isinstance(kernel, Library):
         return can_call(kernel)
@@ -103,6 +107,7 @@ class Items:
         rooms = Rooms(layout, engine, self._workspace)
         self._library = LibraryCalls(layout, rooms)
         self._convolutions = Convolutions(layout, engine, rooms, tensor_float)
+        self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
         self._boxes: dict[Node, tuple[int, int, int, int]] = {}
@@ -139,6 +144,10 @@ class Items:
         """The launches of one step that runs on the device, in order."""
         if work.region.kind is RegionKind.LOOP:
             return [piece for piece in self.pieces(work) if isinstance(piece, Item)]
+        if takes_arrays(work):
+            if is_transform(self._layout, work):
+                return self._transforms.of(work)
+            return [self._on_arrays(work)]
         assert work.lowered is not None
         values = self._values(work)
         reads = tuple(self._layout.span(node) for _, node, _ in work.lowered.reads)
@@ -154,6 +163,19 @@ class Items:
             return self._in_blocks(work.lowered, values, room)
         launch = choose(work.lowered.kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
+
+    def _on_arrays(self, work: Work) -> Item:
+        """A call of NumPy's functions where values lie on the device."""
+        span = self._layout.span
+        reads = dict.fromkeys(
+            span(i) for node in work.region.nodes for i in node.inputs if self._lies(i)
+        )
+        writes = dict.fromkeys(map(span, work.needed))
+        return Item(array_call(self._layout, work), tuple(reads), tuple(writes))
+
+    def _lies(self, node: Node) -> bool:
+        """Whether a value has memory."""
+        return self._layout.plan.layouts.bases[node] in self._layout.frames
 
     def _in_blocks(self, lowered: Lowered, values: Mapping[str, int], room: Span) -> list[Item]:
         """A launch that reduces blocks of rows, and one that combines their results."""

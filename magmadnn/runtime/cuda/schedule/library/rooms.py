@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, ConvolutionNode, Engine, MatrixNode
+from magmadnn.backends.cuda.engine import (
+    PRODUCT_WORKSPACE,
+    ConvolutionNode,
+    Engine,
+    FourierNode,
+    MatrixNode,
+)
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import Span
@@ -28,7 +34,7 @@ class Rooms:
         self._large: dict[tuple[int, int], Span] = {}  # by their bytes, and which of a call's it is
         self._own: dict[tuple[Work, int], Span] = {}
 
-    def of(self, node: MatrixNode | ConvolutionNode) -> Span:
+    def of(self, node: MatrixNode | ConvolutionNode | FourierNode) -> Span:
         """A workspace for a call."""
         nbytes = self._engine.workspace(node)
         return self._workspace() if nbytes <= PRODUCT_WORKSPACE else self._shared(nbytes, 0)

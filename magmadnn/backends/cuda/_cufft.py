@@ -1,0 +1,69 @@
+"""cuFFT through ctypes: transforms on one stream, in workspaces that are given."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_int, c_longlong, c_size_t, c_void_p
+from typing import Any
+
+from magmadnn.errors import DeviceError
+
+from .fourier_node import FourierNode
+
+# cufftType, single and double
+_TYPES = {"c2c": (0x29, 0x69), "r2c": (0x2A, 0x6A), "c2r": (0x2C, 0x6C)}
+_CALLS = {
+    "c2c": ("cufftExecC2C", "cufftExecZ2Z"),
+    "r2c": ("cufftExecR2C", "cufftExecD2Z"),
+    "c2r": ("cufftExecC2R", "cufftExecZ2D"),
+}
+_FORWARD, _INVERSE = -1, 1
+
+
+class Transforms:
+    """Transforms on one stream; plans are kept.
+
+    Args:
+        library: cuFFT, as `ctypes.CDLL` gives it.
+        stream: what they are given to.
+    """
+
+    def __init__(self, library: Any, stream: int) -> None:
+        self._library, self._stream = library, stream
+        self._plans: dict[object, tuple[int, int]] = {}  # handles, and bytes of their workspace
+
+    def workspace(self, node: FourierNode) -> int:
+        """Bytes that a transform wants for itself."""
+        return self._plan(node)[1]
+
+    def call(self, node: FourierNode) -> None:
+        """Give the stream a transform."""
+        plan = c_int(self._plan(node)[0])
+        self._call("cufftSetWorkArea", plan, c_void_p(node.workspace))
+        direction = [c_int(_INVERSE if node.inverse else _FORWARD)] if node.kind == "c2c" else []
+        places = c_void_p(node.source), c_void_p(node.result)
+        self._call(_CALLS[node.kind][node.double], plan, *places, *direction)
+
+    def prepare(self, node: FourierNode) -> None:
+        """Make the plan of a transform, if there is none."""
+        self._plan(node)
+
+    def _plan(self, node: FourierNode) -> tuple[int, int]:
+        if node.plan not in self._plans:
+            plan, nbytes = c_int(), c_size_t()
+            sizes = (c_longlong * len(node.sizes))(*node.sizes)
+            self._call("cufftCreate", byref(plan))
+            self._call("cufftSetAutoAllocation", plan, c_int(0))
+            none, packed = c_void_p(), c_longlong(1)
+            self._call(
+                "cufftMakePlanMany64",
+                plan, c_int(len(node.sizes)), sizes, none, packed, packed, none, packed, packed,
+                c_int(_TYPES[node.kind][node.double]), c_longlong(node.count), byref(nbytes),
+            )  # fmt: skip
+            self._call("cufftSetStream", plan, c_void_p(self._stream))
+            self._plans[node.plan] = plan.value, nbytes.value
+        return self._plans[node.plan]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status: int = getattr(self._library, name)(*arguments)
+        if status:
+            raise DeviceError(f"the device failed: {name} gives status {status}")
