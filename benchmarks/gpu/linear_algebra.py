@@ -1,6 +1,6 @@
 """md.linalg on a GPU beside CuPy and PyTorch, and its residuals beside NumPy in float64.
 
-python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [--seconds 0.3]
+python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [--seconds 0.3]
 
 Times are the least of several runs within the seconds given for each cell, in microseconds, values on the
 device before and after; residuals in units of n eps.
@@ -276,17 +276,31 @@ def many(seconds: float) -> None:
         )
 
 
+def transforms(seconds: float) -> None:
+    """Fourier transforms of complex numbers, and of real ones."""
+    head()
+
+    for shape, name in [
+        *(((1 << k,), "fft") for k in (10, 14, 18, 21, 24)),
+        ((4096, 4096), "fft2"), ((512, 512, 512), "fftn"), ((1 << 24,), "rfft"), ((10_000, 256), "fft"),
+    ]:  # fmt: skip
+        x = RNG.normal(size=shape).astype(np.float64 if name == "rfft" else np.complex128)
+        ours = getattr(md.fft, name)
+        title = f"{name} {' x '.join(map(str, shape))}"
+        row(title, ours, lambda m, n=name: getattr(m.fft, n), (x,), seconds)  # type: ignore[misc]
+
+
 def main() -> None:
     """Measure and print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["accuracy", "large", "many"])
+    parser.add_argument("what", nargs="*", default=["accuracy", "large", "many", "fft"])
     parser.add_argument("--seconds", type=float, default=0.3)
     options = parser.parse_args()
     for what in options.what:
         if what == "accuracy":
             accuracy()
         else:
-            {"large": large, "many": many}[what](options.seconds)
+            {"large": large, "many": many, "fft": transforms}[what](options.seconds)
 
 
 if __name__ == "__main__":
