@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.backends.cuda._cufft import Transforms
-from magmadnn.backends.cuda.fourier_node import FourierNode
+from magmadnn.backends.cuda.libraries.cufft import Transforms
+from magmadnn.backends.cuda.nodes.transforms import FourierNode
 from magmadnn.errors import DeviceError
 from tests.runtime.cuda.emulator import transform
 

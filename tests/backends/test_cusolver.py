@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.backends.cuda._cusolver import MatrixFunctions
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, MatrixNode
+from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
 from magmadnn.errors import DeviceError
 from tests.runtime.cuda.emulated_matrices import columns_at
 

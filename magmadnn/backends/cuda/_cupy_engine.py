@@ -22,10 +22,7 @@ from . import _driver as driver
 from ._cublaslt import Products
 from ._cudnn import Convolutions
 from ._cudnn_library import find_cudnn
-from ._cufft import Transforms
 from ._cupy import CudaEvent
-from ._cusolver import MatrixFunctions
-from .array_node import ArrayNode, DeviceArray
 from .called import Called, CalledAlone
 from .engine import (
     FUSED_CONVOLUTIONS,
@@ -39,6 +36,9 @@ from .engine import (
     NativeCall,
     ProductNode,
 )
+from .libraries.cufft import Transforms
+from .libraries.cusolver import MatrixFunctions
+from .nodes.arrays import ArrayNode, DeviceArray
 
 # Where CuPy was built without NVTX its place is taken by an object that has no functions.
 nvtx = found if hasattr(found := getattr(cupy.cuda, "nvtx", None), "RangePush") else None

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .array_node import ArrayNode as ArrayNode
-from .fourier_node import FourierNode as FourierNode
-from .matrix_node import MatrixNode as MatrixNode
+from .nodes.arrays import ArrayNode as ArrayNode
+from .nodes.matrices import MatrixNode as MatrixNode
+from .nodes.transforms import FourierNode as FourierNode
 
 
 @dataclass(frozen=True)

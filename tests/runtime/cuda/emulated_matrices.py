@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from magmadnn.backends.cuda.engine import MatrixNode
-from magmadnn.backends.cuda.matrix_node import sizes_of_singular
+from magmadnn.backends.cuda.nodes.matrices import sizes_of_singular
 
 _GARBAGE = -7.5  # where a library leaves no result
 

@@ -34,7 +34,6 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda import Provider, install
-from magmadnn.backends.cuda.array_node import DeviceArray
 from magmadnn.backends.cuda.engine import (
     ArrayNode,
     ConvolutionNode,
@@ -47,6 +46,7 @@ from magmadnn.backends.cuda.engine import (
     NativeCall,
     ProductNode,
 )
+from magmadnn.backends.cuda.nodes.arrays import DeviceArray
 from magmadnn.backends.cuda.protocol import fill_by_doubling
 from magmadnn.memory import as_dtype
 from tests.runtime.cuda.emulated_arrays import ForeignArray

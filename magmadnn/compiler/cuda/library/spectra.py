@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magmadnn.backends.cuda.matrix_node import sizes_of_singular
+from magmadnn.backends.cuda.nodes.matrices import sizes_of_singular
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.kernels.formula import ITEM_BYTES

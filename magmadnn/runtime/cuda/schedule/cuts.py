@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from magmadnn.backends.cuda.matrix_node import CAPTURED
+from magmadnn.backends.cuda.nodes.matrices import CAPTURED
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.dim import bind_value

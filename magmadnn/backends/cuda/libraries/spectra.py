@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from magmadnn.backends.cpu.forks import cached_property
+from magmadnn.backends.cuda.nodes.matrices import SMALL_SINGULAR, MatrixNode, sizes_of_singular
 
-from ._matrix_handles import LOWER, UPPER, Handles, at, item_bytes
-from .matrix_node import SMALL_SINGULAR, MatrixNode, sizes_of_singular
+from .handles import LOWER, UPPER, Handles, at, item_bytes
 
 _REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref, c_int, c_void_p
 
-from ._matrix_handles import LOWER, UPPER, Handles, at, item_bytes, one
-from .matrix_node import MatrixNode
+from magmadnn.backends.cuda.nodes.matrices import MatrixNode
+
+from .handles import LOWER, UPPER, Handles, at, item_bytes, one
 
 _RIGHT, _NON_UNIT = 1, 0  # CUBLAS_SIDE_RIGHT, CUBLAS_DIAG_NON_UNIT
 _LARGEST_TOGETHER = 256  # rows: functions of many matrices at once are made for small ones

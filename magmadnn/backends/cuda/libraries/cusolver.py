@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._factors import Factors
-from ._matrix_handles import Handles
-from ._spectra import Spectra
-from .matrix_node import MatrixNode
+from magmadnn.backends.cuda.nodes.matrices import MatrixNode
+
+from .factors import Factors
+from .handles import Handles
+from .spectra import Spectra
 
 
 class MatrixFunctions:

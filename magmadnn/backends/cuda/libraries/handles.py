@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
 from typing import Any
 
+from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE
+from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 from magmadnn.errors import DeviceError
-
-from .engine import PRODUCT_WORKSPACE
-from .matrix_node import MatrixNode
 
 _LETTERS = {"float32": "S", "float64": "D"}
 _REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ctypes import byref, c_int, c_longlong, c_size_t, c_void_p
 from typing import Any
 
+from magmadnn.backends.cuda.nodes.transforms import FourierNode
 from magmadnn.errors import DeviceError
-
-from .fourier_node import FourierNode
 
 # cufftType, single and double
 _TYPES = {"c2c": (0x29, 0x69), "r2c": (0x2A, 0x6A), "c2r": (0x2C, 0x6C)}

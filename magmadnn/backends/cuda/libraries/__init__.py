@@ -1,0 +1,1 @@
+"""cuSOLVER, cuBLAS and cuFFT through ctypes."""

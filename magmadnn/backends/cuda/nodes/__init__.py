@@ -1,0 +1,1 @@
+"""Calls of libraries among what is launched."""
