@@ -24,7 +24,7 @@ class Move:
     sources may be negative.
 
     Attributes:
-        item_bytes: of an element, 1, 2, 4 or 8.
+        item_bytes: of an element, 1, 2, 4 or 8; or 16, of several that are copied together.
         sources: how many there are.
     """
 

@@ -22,7 +22,7 @@ from magmadnn.compiler.kernels.moves import (
 )
 
 _THREADS = 128
-_ITEMS = {1: "u8", 2: "unsigned short", 4: "u32", 8: "u64"}
+_ITEMS = {1: "u8", 2: "unsigned short", 4: "u32", 8: "u64", 16: "Vec<u64, 2>"}
 
 
 def _parameters(slots: tuple[str, ...], item: str, index: str) -> str:
@@ -65,8 +65,9 @@ class MoveVariant:
     i64 rest = row - box[{FIRST_ROW}], to = box[{TO}], place = box[{PLACE}];
     for (int axis = {OUTER_AXES - 1}; axis >= 0 && rest; --axis) {{
       const i64 *outer = box + {AXES} + 3 * axis, length = outer[0];
-      const i64 index = rest % length;
-      rest /= length;
+      const i64 next = ((rest | length) >> 32) == 0 ? (i64)((u32)rest / (u32)length) : rest / length;
+      const i64 index = rest - next * length;
+      rest = next;
       to += index * outer[1];
       place += index * outer[2];
     }}

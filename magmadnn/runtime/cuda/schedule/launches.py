@@ -23,7 +23,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
-from magmadnn.compiler.kernels.moves import FAULTS
+from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
@@ -48,6 +48,7 @@ from .library.library_calls import LibraryCalls
 from .library.rooms import Rooms
 from .loops import LoopSteps
 from .small import is_small
+from .wide_boxes import alignment_of, widened
 
 
 def runs_on_device(plan: NativePlan, work: Work) -> bool:
@@ -110,7 +111,7 @@ class Items:
         self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
-        self._boxes: dict[Node, tuple[int, int, int, int]] = {}
+        self._boxes: dict[tuple[Node, int], tuple[int, int, int, int, int]] = {}
         self._loops: dict[Work, LoopSteps] = {}
         self._numbers: dict[Work, dict[str, int]] = {}  # slots, of which addresses change
 
@@ -161,7 +162,10 @@ class Items:
         room = self._layout.room(work)
         if isinstance(work.lowered.kernel, Columns) and room is not None:
             return self._in_blocks(work.lowered, values, room)
-        launch = choose(work.lowered.kernel, values, self.chip)
+        kernel = work.lowered.kernel
+        if isinstance(kernel, Move):
+            kernel = self._put_boxes(kernel, work.region.nodes[0], values)
+        launch = choose(kernel, values, self.chip)
         return [] if launch is None else [Item(launch, reads, writes)]
 
     def _on_arrays(self, work: Work) -> Item:
@@ -308,23 +312,27 @@ class Items:
         for slot, node, _ in (*work.lowered.reads, *work.lowered.writes):
             values[slot] = self._layout.address(node)
         values[FAULTS] = self._layout.faults
-        if work.region.kind is RegionKind.MOVE:
-            self._put_boxes(work.region.nodes[0], values)
         return values
 
-    def _put_boxes(self, node: Node, values: dict[str, int]) -> None:
-        """Put the table of a movement and its constants on the device, and their addresses into slots."""
-        layout = self._layout
-        if node not in self._boxes:
+    def _put_boxes(self, kernel: Move, node: Node, values: dict[str, int]) -> Move:
+        """Put the table of a movement and its constants on the device, and their addresses into slots.
+
+        Returns the kernel for the items that the table counts: elements, or several at a time.
+        """
+        layout, sources = self._layout, len(node.inputs)
+        alignment = alignment_of([values["result"], *(values[f"x{k}"] for k in range(sources))])
+        if (node, alignment) not in self._boxes:
             operands = [layout.frames[i] for i in node.inputs]
             with naming_scope(node):
                 table, constants = boxes_of(node, layout.frames[node], operands, layout.sizes)
-            found = len(table), rows_of(table), layout.put(table), layout.put(constants)
-            self._boxes[node] = found
-        count, rows, at, constants_at = self._boxes[node]
-        values["table"], values[f"x{len(node.inputs)}"] = at, constants_at
+            table, constants, each = widened(table, constants, sources, alignment)
+            found = len(table), rows_of(table), layout.put(table), layout.put(constants), each
+            self._boxes[node, alignment] = found
+        count, rows, at, constants_at, each = self._boxes[node, alignment]
+        values["table"], values[f"x{sources}"] = at, constants_at
         values["boxes"], values["row1"] = count, rows
-        values["column1"] = -(-layout.frames[node].size // max(rows, 1))
+        values["column1"] = -(-layout.frames[node].size // (max(rows, 1) * each))
+        return replace(kernel, item_bytes=kernel.item_bytes * each)
 
 
 def finite_items(fault: Span, values: Sequence[tuple[str, Span]]) -> list[Item]:
