@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from magmadnn.dmath import Blocks, Columns, Layout, Replicated, Rows, cyclic
+from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products.plans import grid
-from magmadnn.dmath.recipes import resolve
 
 HERE = Path(__file__).resolve().parent
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1")

@@ -10,11 +10,11 @@ from typing import Any
 from magmadnn.calls import missing_name
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
-from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import Blocks, Columns, Replicated, Rows, cyclic
 from magmadnn.dmath.libraries import distributed, in_this_process
 from magmadnn.dmath.names import FUNCTIONS
-from magmadnn.dmath.rates import Rates
-from magmadnn.dmath.recipes import Blocks, Columns, Replicated, Rows, cyclic
+from magmadnn.dmath.products.rates import Rates
 
 globals().update(FUNCTIONS)
 

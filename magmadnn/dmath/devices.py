@@ -6,12 +6,12 @@ from typing import Any
 
 from magmadnn.backends.cuda import array_library, device_count, device_memory
 from magmadnn.comm import Communicator
-from magmadnn.dmath.team import Team
+from magmadnn.dmath.arrays.team import Peers, Team
 from magmadnn.errors import DeviceError
 
 
 def on_devices(team: Team) -> Team:
-    """The team with CuPy's arrays in place of NumPy's, and NCCL among its workers. Collective.
+    """The team with CuPy's arrays in place of NumPy's; NCCL and copy engines among its workers. Collective.
 
     Worker r takes device r: workers are processes of one machine.
 
@@ -29,9 +29,11 @@ def on_devices(team: Team) -> Team:
             f"cuda: {team.size} workers need a GPU each, this machine has {count}: start md.workers({count})"
         )
     comm: Communicator = team.comm
+    peers: Peers | None = None
     if team.size > 1:
-        from magmadnn.comm.gpu.nccl import NcclCommunicator
+        from magmadnn.comm.gpu import NcclCommunicator, PeerCopies
 
         cupy.cuda.Device(team.rank).use()
-        comm = NcclCommunicator(team.comm)
-    return Team(comm, cupy, kept=team.kept)
+        comm = group = NcclCommunicator(team.comm)
+        peers = PeerCopies.among(group)
+    return Team(comm, cupy, kept=team.kept, peers=peers)

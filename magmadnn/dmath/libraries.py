@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from magmadnn.comm import SerialCommunicator
+from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.client.engines import InProcess
 from magmadnn.dmath.client.session import Session
-from magmadnn.dmath.team import Team
 from magmadnn.dmath.worker import Worker
 
 

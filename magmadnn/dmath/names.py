@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath import elementwise, reducing
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
-from magmadnn.dmath.recipes import LayoutLike
+from magmadnn.dmath.functions import elementwise, reducing
+from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
 
 
@@ -101,10 +101,13 @@ def matmul(
     dtype: Any = None,
     wire: Any = None,
     keep: bool = False,
+    compute: str | None = None,
 ) -> Matrix:
     """`a @ b`, of matrices and vectors in any layouts.
 
-    Halves are added up in float32 and rounded once. Operands of different dtypes travel as they are.
+    Halves are added up in float32 and rounded once. Operands of different dtypes travel as they are. Storage,
+    products and messages have precisions of their own: `compute="bfloat16"` of float32 matrices rounds
+    operands to bfloat16, sends them so (which rounds nothing more), and gives float32.
 
     Args:
         a: [m, k] or [k].
@@ -116,11 +119,18 @@ def matmul(
             in that dtype.
         keep: whether workers keep blocks that others sent, for products to come, such as those of a
             backward pass; see `Session.keep_blocks`.
+        compute: what operands are rounded to before products: "float64", "float32", "bfloat16" or "float16"
+            (added up in float32), "tf32" (GPUs may round float32 to 11 significant bits; the CPU does not).
+            None: halves as they are, all else in the dtype of the result. For u half the spacing of numbers
+            near 1 (2**-9 for bfloat16, 2**-12 for TF32) an element is off by at most about
+            `2 u sum_k |a_ik b_kj|`.
 
     Raises:
         ShapeError: if sizes do not fit.
+        UnknownNameError: for a `compute` that is none of these.
+        DTypeError: for a `compute` of operands that are not real floating-point numbers.
     """
-    return session_of("matmul", a, b).matmul(a, b, layout, dtype, wire, keep)
+    return session_of("matmul", a, b).matmul(a, b, layout, dtype, wire, keep, compute)
 
 
 def vecdot(a: Any, b: Any, /, *, axis: int = -1) -> Matrix:

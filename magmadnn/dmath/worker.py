@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 
 from magmadnn import errors
-from magmadnn.dmath import elementwise, factors, making, reducing, views
+from magmadnn.dmath.arrays import making
+from magmadnn.dmath.arrays.kept import Kept
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.devices import on_devices
-from magmadnn.dmath.kept import Kept
-from magmadnn.dmath.layouts import Layout, even_cuts
-from magmadnn.dmath.parts import Parts, remap
-from magmadnn.dmath.products.multiplying import matmul, rates_for
-from magmadnn.dmath.rates import Rates, measured
-from magmadnn.dmath.team import Array, Team
+from magmadnn.dmath.functions import elementwise, factors, reducing, views
+from magmadnn.dmath.layouts.layout import Layout, even_cuts
+from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, of_kind
+from magmadnn.dmath.products.multiplying import matmul, worth_measuring
+from magmadnn.dmath.products.rates import Rates, measured
 from magmadnn.errors import MagmaDNNError, OutOfMemoryError
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.storage.machine_memory import total_bytes
@@ -64,18 +67,24 @@ class Worker:
     Attributes:
         team: the group.
         arrays: by the numbers that the client gave them.
-        rates: for the planner; None until measured.
+        rates: for the planner, by kind of arithmetic; measured when they are needed first.
         layouts: by the numbers under which the client has told them.
     """
 
     team: Team
     arrays: dict[int, Parts | Failed | Replica] = field(default_factory=dict)
-    rates: Rates | None = None
+    rates: dict[str, Rates] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.team.kept is None:
             self.team.kept = Kept()
+
+    def rates_of(self, kind: str) -> Rates:
+        """Rates for products of this kind. Collective where they have to be measured."""
+        if kind not in self.rates:
+            self.rates[kind] = measured(self.team, of_kind(kind))
+        return self.rates[kind]
 
     def run(self, record: Record, flat: Array | None = None) -> tuple[Any, Array | None]:
         """Carry out one record: the answer, for those that have one, and an array that goes with it.
@@ -156,16 +165,19 @@ _AGREED_FROM = 1 << 28  # bytes of a part from which workers ask each other whet
 
 
 def _matmul(worker: Worker, a: Parts, b: Parts, **settings: Any) -> Parts:
-    worker.rates = rates_for(a, b, worker.rates)
+    dtype, compute = as_dtype(settings["dtype"]), settings.get("compute")
+    kind = kind_of(arithmetic_of(a.dtype, b.dtype, dtype, compute))
+    known = kind in worker.rates or worth_measuring(a, b)
     return matmul(
         a,
         b,
         settings.get("layout"),
-        worker.rates,
-        as_dtype(settings["dtype"]),
+        worker.rates_of(kind) if known else None,
+        dtype,
         as_dtype(settings["wire"]) if settings.get("wire") else None,
         settings.get("keep", False),
         settings.get("fixed", False),
+        compute,
     )
 
 
@@ -330,13 +342,18 @@ def _use(worker: Worker, device: str) -> tuple[Any, None]:
     return None, None
 
 
-def _measure(worker: Worker) -> tuple[Any, None]:
-    worker.rates = worker.rates or measured(worker.team)
-    return vars(worker.rates).copy(), None
+def _measure(worker: Worker, kind: str) -> tuple[Any, None]:
+    return vars(worker.rates_of(kind)).copy(), None
 
 
-def _set_rates(worker: Worker, **rates: float) -> tuple[Any, None]:
-    worker.rates = Rates(**rates)
+def _set_rates(worker: Worker, **rates: Any) -> tuple[Any, None]:
+    worker.rates = dict.fromkeys(COMPUTE, Rates(**rates))
+    return None, None
+
+
+def _wait(worker: Worker) -> tuple[Any, None]:
+    if worker.team.xp is not np:
+        worker.team.xp.cuda.get_current_stream().synchronize()
     return None, None
 
 
@@ -354,7 +371,7 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "use": _use,
     "set_rates": _set_rates,
     "set_budget": _set_budget,
-    "wait": lambda worker: (None, None),
+    "wait": _wait,
 }
 
 

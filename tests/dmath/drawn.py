@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from magmadnn.dmath import Blocks, Columns, Layout, Replicated, Rows
-from magmadnn.dmath.moves import within
-from magmadnn.dmath.parts import Parts
-from magmadnn.dmath.recipes import resolve
-from magmadnn.dmath.team import Team
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.layouts.moves import within
+from magmadnn.dmath.layouts.recipes import resolve
+from magmadnn.dmath.products.arithmetic import Arithmetic, arithmetic_of
 
 SIZES = (1, 2, 3, 5, 7, 11, 13, 16)
 
@@ -58,3 +59,8 @@ def check_parts(parts: Parts, x: np.ndarray, tolerance: float | np.ndarray = 0.0
         assert block.dtype == parts.dtype
         off = np.abs(np.asarray(block, float) - np.asarray(x[box], float))
         assert (off <= bound[box]).all(), (parts.layout, number)
+
+
+def plain(x: np.ndarray) -> Arithmetic:
+    """The arithmetic of `x @ x`."""
+    return arithmetic_of(x.dtype, x.dtype, x.dtype)

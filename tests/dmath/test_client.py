@@ -12,9 +12,9 @@ from magmadnn import dmath as dm
 from magmadnn.backends.cuda import device_count
 from magmadnn.comm import Communicator
 from magmadnn.comm.simulated import SerialCommunicator, simulate
-from magmadnn.dmath import making
+from magmadnn.dmath.arrays import making
+from magmadnn.dmath.arrays.team import Count, Team
 from magmadnn.dmath.client.engines import InProcess, Recording
-from magmadnn.dmath.team import Count, Team
 from magmadnn.dmath.worker import Worker
 from magmadnn.errors import (
     ArgumentError,

@@ -7,12 +7,12 @@ import pytest
 
 from magmadnn.comm import Network, SimulatedCommunicator, simulate
 from magmadnn.dmath import Columns, Layout, Rates, Rows
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products import running
 from magmadnn.dmath.products.choosing import candidates, predict
 from magmadnn.dmath.products.plans import ProductPlan
-from magmadnn.dmath.recipes import resolve
-from magmadnn.dmath.team import Team
-from tests.dmath.drawn import check_parts, parts_of
+from tests.dmath.drawn import check_parts, parts_of, plain
 
 N, WORKERS = 48, 4
 ROWS = resolve(Rows(), (N, N), WORKERS)
@@ -32,7 +32,8 @@ def simulated_seconds(plan: ProductPlan, lies: Layout, rates: Rates) -> float:
 
         team = Team(comm, multiply=timed)
         check_parts(
-            running.run(parts_of(team, x, lies), parts_of(team, x, lies), plan, x.dtype), x @ x
+            running.run(parts_of(team, x, lies), parts_of(team, x, lies), plan, x.dtype, plain(x)),
+            x @ x,
         )
         return comm.clock
 

@@ -15,7 +15,7 @@ from magmadnn import dmath as dm
 from magmadnn.backends.cuda import device_count
 from magmadnn.comm import Communicator, simulate
 from magmadnn.dmath import devices
-from magmadnn.dmath.team import Team
+from magmadnn.dmath.arrays.team import Team
 from magmadnn.errors import ArgumentError, CommunicationError, DeviceError, NumericError
 from tests.dmath import asked  # noqa: F401 - workers import it from here
 from tests.dmath.test_client import SCRIPTS, equations, same

@@ -11,14 +11,15 @@ import pytest
 from magmadnn.comm import Communicator
 from magmadnn.comm.simulated import simulate
 from magmadnn.dmath import Columns, Layout, Rates, Rows
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products import running
+from magmadnn.dmath.products.arithmetic import arithmetic_of
 from magmadnn.dmath.products.choosing import auto_layout, candidates, explained, predict, ranked
 from magmadnn.dmath.products.multiplying import matmul
 from magmadnn.dmath.products.plans import grid, grid_layouts
-from magmadnn.dmath.recipes import resolve
-from magmadnn.dmath.team import Team
 from magmadnn.memory.dtypes import BFLOAT16
-from tests.dmath.drawn import SIZES, check_parts, drawn_layout, parts_of
+from tests.dmath.drawn import SIZES, check_parts, drawn_layout, parts_of, plain
 
 
 def multiplied(seed: int, every: bool) -> None:
@@ -48,7 +49,16 @@ def multiplied(seed: int, every: bool) -> None:
             return
         for one in ranked(left.layout, right.layout, target, dtype.itemsize, Rates()):
             before = team.total().sent_bytes
-            check_parts(running.run(left, right, one.plan, dtype), a @ b)
+            check_parts(
+                running.run(
+                    left,
+                    right,
+                    one.plan,
+                    dtype,
+                    arithmetic_of(left.dtype, right.dtype, np.dtype(dtype)),
+                ),
+                a @ b,
+            )
             sent = sum(comm.exchange(team.total().sent_bytes - before))
             assert sent == one.moved * dtype.itemsize, one.plan.name
         total = team.total()
@@ -129,7 +139,9 @@ def test_halves_are_summed_in_single_precision() -> None:
             lies_a, lies_b = resolve(Columns(), left.shape, 3), resolve(Rows(), right.shape, 3)
             for plan in candidates(lies_a, lies_b, resolve(Rows(), (13, 11), 3)):
                 here = parts_of(team, left, lies_a), parts_of(team, right, lies_b)
-                made = running.run(*here, plan, dtype)
+                made = running.run(
+                    *here, plan, dtype, arithmetic_of(here[0].dtype, here[1].dtype, dtype)
+                )
                 assert made.dtype == dtype
                 check_parts(made, exact, bound)
 
@@ -199,7 +211,8 @@ def test_a_ring_sends_each_block_once_round_and_to_neighbours_only() -> None:
     def one(comm: Communicator) -> int:
         team = Team(comm)
         check_parts(
-            running.run(parts_of(team, x, rows), parts_of(team, x, rows), plan, x.dtype), x @ x
+            running.run(parts_of(team, x, rows), parts_of(team, x, rows), plan, x.dtype, plain(x)),
+            x @ x,
         )
         return team.total().messages
 

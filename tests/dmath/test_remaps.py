@@ -11,11 +11,11 @@ import pytest
 from magmadnn.comm import Communicator
 from magmadnn.comm.simulated import simulate
 from magmadnn.dmath import Blocks, Columns, Layout, Replicated, Rows, cyclic
-from magmadnn.dmath.layouts import elements
-from magmadnn.dmath.moves import moves, traffic
-from magmadnn.dmath.parts import remap
-from magmadnn.dmath.recipes import resolve
-from magmadnn.dmath.team import Team
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.layouts.layout import elements
+from magmadnn.dmath.layouts.moves import moves, traffic
+from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.memory.dtypes import BFLOAT16
 from tests.dmath.drawn import SIZES, check_parts, drawn_layout, parts_of

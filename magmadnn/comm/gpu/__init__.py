@@ -1,5 +1,6 @@
-"""Messages among GPUs; CuPy is loaded when a group is made."""
+"""Messages among GPUs, and copies by their copy engines; CuPy is loaded when a group is made."""
 
 from magmadnn.comm.gpu.nccl import NcclCommunicator
+from magmadnn.comm.gpu.peers import PeerCopies
 
-__all__ = ["NcclCommunicator"]
+__all__ = ["NcclCommunicator", "PeerCopies"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath import making
+from magmadnn.dmath.arrays import making
+from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.matrix import Matrix
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.recipes import LayoutLike
-from magmadnn.dmath.team import Array
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
 from magmadnn.memory.dtypes import as_dtype
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from magmadnn.dmath.team import Array
+from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.worker import Record, Worker
 
 Answer = tuple[Any, Array | None]

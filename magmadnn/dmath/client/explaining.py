@@ -4,19 +4,21 @@ products.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath import elementwise, reducing, views
-from magmadnn.dmath.factors import PANEL
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.moves import traffic
-from magmadnn.dmath.parts import Parts
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.functions import elementwise, reducing, views
+from magmadnn.dmath.functions.factors import PANEL
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.moves import traffic
+from magmadnn.dmath.layouts.recipes import Columns, resolve
+from magmadnn.dmath.products.arithmetic import arithmetic_of, kind_of, travelling_size
 from magmadnn.dmath.products.choosing import explained, ranked
-from magmadnn.dmath.rates import Rates
-from magmadnn.dmath.recipes import Columns, resolve
+from magmadnn.dmath.products.rates import Rates
+from magmadnn.memory.dtypes import as_dtype
 
 
 def foretold(
@@ -25,7 +27,7 @@ def foretold(
     settings: Mapping[str, Any],
     target: Layout | None,
     shape: Sequence[int],
-    rates: Rates,
+    rates: Callable[[str], Rates],
 ) -> tuple[Layout, str]:
     """Where the result of an operation would lie, and what would be done for it.
 
@@ -35,12 +37,13 @@ def foretold(
         settings: of the record.
         target: the layout that was asked for.
         shape: of the result.
-        rates: to predict from.
+        rates: to predict from, by kind of arithmetic.
     """
     layouts = [x[0] for x in operands if x is not None]
     sizes = [x[1].itemsize for x in operands if x is not None]
     if op == "matmul":
-        return _product(layouts, sizes[0], settings, target, tuple(shape), rates)
+        dtypes = [x[1] for x in operands if x is not None]
+        return _product(layouts, dtypes, settings, target, tuple(shape), rates)
     if op in ("view", "transpose"):
         bare = Parts(None, layouts[0], np.dtype(np.int8), {})  # type: ignore[arg-type]  # no blocks, no team
         if op == "transpose":
@@ -93,17 +96,21 @@ def _natural(
 
 def _product(
     layouts: Sequence[Layout],
-    itemsize: int,
+    dtypes: Sequence[np.dtype[Any]],
     settings: Mapping[str, Any],
     target: Layout | None,
     shape: tuple[int, ...],
-    rates: Rates,
+    rates: Callable[[str], Rates],
 ) -> tuple[Layout, str]:
     a, b = layouts
+    how = arithmetic_of(*dtypes, as_dtype(settings["dtype"]), settings.get("compute"))
+    itemsize = travelling_size(dtypes, how, settings.get("wire"))
     left = a if len(a.shape) == 2 else _matrix(a).transposed((1, 0))
     right = b if len(b.shape) == 2 else _matrix(b)
     within = target if len(shape) == 2 else None
-    found = ranked(left, right, within, itemsize, rates, not settings.get("fixed", False))
+    found = ranked(
+        left, right, within, itemsize, rates(kind_of(how)), not settings.get("fixed", False)
+    )
     head = f"matmul: {' x '.join(map(str, left.shape))} by {' x '.join(map(str, right.shape))}"
     plan = found[0].plan
     lies = plan.target if len(shape) == 2 else target or resolve(None, shape, a.workers)

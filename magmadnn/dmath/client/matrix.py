@@ -7,9 +7,9 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from magmadnn.dmath import views
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.recipes import LayoutLike
+from magmadnn.dmath.functions import views
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import LayoutLike
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.memory.dtypes import as_dtype
 
@@ -245,7 +245,7 @@ class Matrix:
         """Copies on all workers, or those named: read where they are, and made again after the array has
         changed.
         """
-        from magmadnn.dmath.recipes import Replicated
+        from magmadnn.dmath.layouts.recipes import Replicated
 
         layout = Replicated(None if on is None else tuple(on))
         return self._session._new("replica", [self], self.shape, self.dtype, layout=layout)
@@ -272,7 +272,7 @@ class Matrix:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
         """NumPy's functions on handles are ours."""
-        from magmadnn.dmath import elementwise
+        from magmadnn.dmath.functions import elementwise
 
         name = {"power": "pow", "absolute": "abs", "true_divide": "divide"}.get(
             ufunc.__name__, ufunc.__name__

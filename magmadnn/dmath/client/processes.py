@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Final
 
+from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.client.engines import Answer
 from magmadnn.dmath.client.session import Session
-from magmadnn.dmath.team import Array, Team
 from magmadnn.dmath.worker import Record
 from magmadnn.dmath.worker import Worker as ArrayWorker
 from magmadnn.errors import CommunicationError

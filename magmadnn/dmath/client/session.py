@@ -13,19 +13,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from magmadnn.calls import missing_name
-from magmadnn.dmath import elementwise, making, reducing
+from magmadnn.dmath.arrays import making
+from magmadnn.dmath.arrays.team import Array
 from magmadnn.dmath.client.creating import Creating
 from magmadnn.dmath.client.engines import Answer, Engine
 from magmadnn.dmath.client.explaining import foretold
 from magmadnn.dmath.client.matrix import Matrix
-from magmadnn.dmath.layouts import Layout
+from magmadnn.dmath.functions import elementwise, reducing
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import LayoutLike, resolve
+from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of
 from magmadnn.dmath.products.choosing import auto_layout
 from magmadnn.dmath.products.multiplying import product_shape
-from magmadnn.dmath.rates import Rates
-from magmadnn.dmath.recipes import LayoutLike, resolve
-from magmadnn.dmath.team import Array
+from magmadnn.dmath.products.rates import Rates
 from magmadnn.dmath.worker import Record, raised
-from magmadnn.errors import ArgumentError, DTypeError, ShapeError, quoted
+from magmadnn.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError, quoted
 from magmadnn.memory.dtypes import as_dtype
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
@@ -73,7 +75,7 @@ class Session(Creating):
         self._lies: dict[int, Layout] = {}  # layouts of what explain has not made
         if device != "cpu":
             self._ask("use", device=device)
-        self._rates: Rates | None = None
+        self._rates: dict[str, Rates] = {}
 
     functions: ClassVar[
         Mapping[str, Callable[..., Any]]
@@ -154,7 +156,7 @@ class Session(Creating):
     ) -> Matrix:
         engine = self._open()
         if isinstance(layout, str) and layout == "auto" and len(shape) == 2:
-            layout = self._auto(shape, dtype.itemsize)
+            layout = self._auto(shape, dtype)
         resolved: Layout | None = None
         if layout is not None:
             resolved = resolve(layout, shape, self.size, dtype.itemsize, op)
@@ -169,14 +171,13 @@ class Session(Creating):
         engine.post(record, None if flats is None or resolved is None else flats(resolved))
         return made
 
-    def _auto(self, shape: Sequence[int], itemsize: int) -> LayoutLike:
+    def _auto(self, shape: Sequence[int], dtype: np.dtype[Any]) -> LayoutLike:
         """What "auto" means for a matrix: rows over as many workers as pay, by their rates."""
-        rows, columns = shape
+        (rows, columns), itemsize = shape, dtype.itemsize
+        kind = kind_of(arithmetic_of(dtype, dtype, dtype))
         if self.size == 1 or rows * columns * itemsize < _RATES_FROM:
             return "auto"
-        if self._rates is None:
-            self._rates = self.rates()
-        return auto_layout((rows, columns), self.size, itemsize, self._rates)
+        return auto_layout((rows, columns), self.size, itemsize, self.rates(kind))
 
     def _change(self, op: str, operands: Sequence[Any], **settings: Any) -> None:
         """An operation that writes to an array."""
@@ -314,6 +315,7 @@ class Session(Creating):
         dtype: Any = None,
         wire: Any = None,
         keep: bool = False,
+        compute: str | None = None,
     ) -> Matrix:
         """`a @ b`; see `md.dmath.matmul`."""
         left, right = self._arrays("matmul", [a, b])
@@ -327,6 +329,9 @@ class Session(Creating):
         settings: dict[str, Any] = {"dtype": known.name}
         if wire is not None:
             settings["wire"] = as_dtype(wire).name
+        if compute is not None:
+            arithmetic_of(left.dtype, right.dtype, known, compute)  # refuses what it is not for
+            settings["compute"] = compute
         if keep:
             settings["keep"] = True
         if self._fixed:
@@ -344,8 +349,7 @@ class Session(Creating):
         Args:
             function: of no arguments, such as `lambda: A @ B`.
         """
-        if self._rates is None:
-            self._rates = self.rates()
+        self.rates()  # what is measured is measured before
         self._foretold = []
         try:
             function()
@@ -363,9 +367,8 @@ class Session(Creating):
         made: Matrix,
     ) -> None:
         known = [(self._layout(x), x.dtype) if isinstance(x, Matrix) else None for x in operands]
-        assert self._rates is not None
         assert self._foretold is not None
-        lies, text = foretold(op, known, settings, target, made.shape, self._rates)
+        lies, text = foretold(op, known, settings, target, made.shape, self.rates)
         self._lies[made._number] = lies
         self._foretold.append(text)
 
@@ -408,13 +411,21 @@ class Session(Creating):
         text.append(f"{total[0]:11d} {total[1]:9d} {total[2]:10.4f} {total[3]:11d}  in all")
         return "\n".join(text)
 
-    def rates(self) -> Rates:
-        """How fast the workers compute and send: measured the first time."""
-        return Rates(**self._ask("measure")[0][0])
+    def rates(self, compute: str = "float32") -> Rates:
+        """How fast the workers compute and send: measured the first time.
+
+        Args:
+            compute: the arithmetic of products, as for `md.dmath.matmul`.
+        """
+        if compute not in COMPUTE:
+            raise UnknownNameError.of("rates: compute", compute, COMPUTE)
+        if compute not in self._rates:
+            self._rates[compute] = Rates(**self._ask("measure", kind=compute)[0][0])
+        return self._rates[compute]
 
     def set_rates(self, rates: Rates) -> None:
         """Let the planner predict from these rates."""
-        self._rates = rates
+        self._rates = dict.fromkeys(COMPUTE, rates)
         self._ask("set_rates", **vars(rates))
 
     def keep_blocks(self, nbytes: int) -> None:

@@ -8,8 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Layout, replicated
-from magmadnn.dmath.moves import traffic
+from magmadnn.dmath.layouts.layout import Layout, replicated
+from magmadnn.dmath.layouts.moves import traffic
+from magmadnn.dmath.layouts.recipes import Rows
 from magmadnn.dmath.products.plans import (
     ProductPlan,
     a_stays,
@@ -20,9 +21,9 @@ from magmadnn.dmath.products.plans import (
     orders,
     scattered,
 )
-from magmadnn.dmath.rates import Rates
-from magmadnn.dmath.recipes import Rows
+from magmadnn.dmath.products.rates import Rates
 
+_FIRST_CHUNK = 1 / 8  # of the operands, roughly
 _GRIDS = 6  # of each number of workers, those that send least in theory, are looked at closely
 
 
@@ -73,9 +74,13 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
             _send_seconds(b, plan.b, itemsize, rates),
             _send_seconds(plan.c, plan.target, _sums_size(plan.c, itemsize), rates),
         ]
-        return Predicted(
-            plan, sum(t for t, _ in times) + compute, compute, sum(e for _, e in times), active
-        )
+        moved = sum(e for _, e in times)
+        if rates.overlapped:  # the first chunk's operands are waited for
+            fetching = times[0][0] + times[1][0]
+            seconds = max(fetching, compute) + min(fetching, compute) * _FIRST_CHUNK + times[2][0]
+        else:
+            seconds = sum(t for t, _ in times) + compute
+        return Predicted(plan, seconds, compute, moved, active)
     stays, moves, start = {
         "ring a": ((b, plan.b), a, plan.target),
         "ring b": ((a, plan.a), b, plan.target),

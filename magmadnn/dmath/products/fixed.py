@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Box
-from magmadnn.dmath.team import Array
+from magmadnn.dmath.arrays.team import Array
+from magmadnn.dmath.layouts.layout import Box
+from magmadnn.dmath.products.arithmetic import Arithmetic
 
 TILE = 256  # rows and columns of a tile
 LEAF = 512  # of the axis that is summed over
 
 
-def fixed_product(xp: Any, a: Array, b: Array, box: Box, dtype: np.dtype[Any]) -> Array:
+def fixed_product(xp: Any, a: Array, b: Array, box: Box, how: Arithmetic) -> Array:
     """A block of C = A B, which covers `box` of C, from its rows of A and columns of B."""
+    a, b, dtype = (*(x.astype(how.operand, copy=False) for x in (a, b)), how.sums)
     (m0, m1), (n0, n1) = box
     out = xp.zeros((m1 - m0, n1 - n0), dtype)
     for k in range(0, a.shape[1], LEAF):

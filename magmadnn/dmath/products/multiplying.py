@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.factors import as_column
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.parts import Parts, remap
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.functions.factors import as_column
+from magmadnn.dmath.functions.views import squeezed
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.dmath.products import running
+from magmadnn.dmath.products.arithmetic import arithmetic_of, travelling_size
 from magmadnn.dmath.products.choosing import Predicted, ranked
-from magmadnn.dmath.rates import Rates, measured
-from magmadnn.dmath.recipes import resolve
-from magmadnn.dmath.views import squeezed
+from magmadnn.dmath.products.rates import Rates
 from magmadnn.errors import ShapeError
 
 _MEASURED_FROM = 1 << 24  # multiplications from which it pays to measure rates first
@@ -35,18 +37,13 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return (*a[:-1], *b[1:])
 
 
-def rates_for(a: Parts, b: Parts, known: Rates | None) -> Rates | None:
-    """Rates to plan with: those known, those measured now for a large product, None for the usual ones."""
-    if (
-        known is None
-        and a.layout.shape[0] * a.layout.shape[-1] * b.layout.shape[-1] >= _MEASURED_FROM
-    ):
-        return measured(a.team)
-    return known
+def worth_measuring(a: Parts, b: Parts) -> bool:
+    """Whether a product is so large that rates are measured before it is planned."""
+    return a.layout.shape[0] * a.layout.shape[-1] * b.layout.shape[-1] >= _MEASURED_FROM
 
 
 def chosen(
-    a: Parts, b: Parts, target: Layout | None, rates: Rates | None, fixed: bool
+    a: Parts, b: Parts, target: Layout | None, rates: Rates | None, fixed: bool, itemsize: int
 ) -> Predicted:
     """The plan for two matrices, from where they lie or where kept copies of them lie."""
     kept, best = a.team.kept, None
@@ -55,7 +52,7 @@ def chosen(
         lies_a, lies_b = lies_a + kept.better(a), lies_b + kept.better(b)
     for at_a in lies_a:
         for at_b in lies_b:
-            one = ranked(at_a, at_b, target, a.dtype.itemsize, rates or Rates(), not fixed)[0]
+            one = ranked(at_a, at_b, target, itemsize, rates or Rates(), not fixed)[0]
             if best is None or one.seconds < best.seconds:
                 best = one
     assert best is not None
@@ -71,6 +68,7 @@ def matmul(
     wire: np.dtype[Any] | None = None,
     keep: bool = False,
     fixed: bool = False,
+    compute: str | None = None,
 ) -> Parts:
     """`a @ b`: any layouts, to any layout.
 
@@ -83,6 +81,7 @@ def matmul(
         wire: dtype in which operands travel.
         keep: whether to keep what other workers sent.
         fixed: whether bits may not depend on layouts and workers.
+        compute: the arithmetic of local products; see `arithmetic_of`.
     """
     shape = product_shape(a.shape, b.shape)
     dtype = dtype or np.result_type(a.dtype, b.dtype)
@@ -92,8 +91,10 @@ def matmul(
         within = None
     else:
         within = target
-    plan = chosen(left, right, within, rates, fixed).plan
-    made = running.run(left, right, plan, dtype, wire, keep, fixed)
+    how = arithmetic_of(a.dtype, b.dtype, dtype, compute)
+    travels = travelling_size([a.dtype, b.dtype], how, wire)
+    plan = chosen(left, right, within, rates, fixed, travels).plan
+    made = running.run(left, right, plan, dtype, how, wire, keep, fixed)
     if a.ndim == 2 and b.ndim == 2:
         return made
     lost = [axis for axis, x in ((0, a), (1, b)) if x.ndim == 1]

@@ -20,7 +20,7 @@ from itertools import permutations, product
 from math import prod
 from typing import Literal
 
-from magmadnn.dmath.layouts import Layout, even_cuts
+from magmadnn.dmath.layouts.layout import Layout, even_cuts
 
 Way = Literal["fetch", "ring a", "ring b", "ring c"]
 

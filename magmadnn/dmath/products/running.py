@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 
 from magmadnn.comm import Communicator
-from magmadnn.dmath.layouts import Layout, elements
-from magmadnn.dmath.moves import within
-from magmadnn.dmath.parts import Parts, empty, remap
+from magmadnn.dmath.arrays.parts import Parts, empty
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Array, Team
+from magmadnn.dmath.layouts.layout import Layout, elements
+from magmadnn.dmath.layouts.moves import within
+from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, wire_of
 from magmadnn.dmath.products.fixed import fixed_product
+from magmadnn.dmath.products.pipelining import can_pipeline, filled, pipelined
 from magmadnn.dmath.products.plans import ProductPlan
-from magmadnn.dmath.team import Array, Team
-
-
-def accumulated(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What sums of products are kept in: float32 for halves, else the dtype itself."""
-    half = dtype.itemsize == 2 and dtype.kind in "fV"
-    return np.dtype(np.float32) if half else dtype
 
 
 def run(
@@ -27,36 +24,45 @@ def run(
     b: Parts,
     plan: ProductPlan,
     dtype: np.dtype[Any],
+    how: Arithmetic,
     wire: np.dtype[Any] | None = None,
     keep: bool = False,
     fixed: bool = False,
 ) -> Parts:
-    """C = A B as the plan says, with elements of `dtype`; halves are added up in float32 and rounded once
-    at the end.
+    """C = A B as the plan says, with elements of `dtype`; sums are rounded to it once, at the end.
 
     Args:
         a: the left matrix.
         b: the right one.
         plan: made for their layouts.
         dtype: of the result.
-        wire: dtype in which operands travel; None for their own.
+        how: arithmetic of local products.
+        wire: dtype in which operands travel; None for their own, or what they are rounded to before products
+            if that is smaller.
         keep: whether blocks of operands that came from other workers are kept for products to come.
         fixed: whether bits may not depend on layouts; the plan is one that cuts no sum.
     """
-    sums = accumulated(dtype)
+    if can_pipeline(a, b, plan, how, wire) and not keep and not fixed:
+        made = pipelined(a, b, plan, how, dtype)
+        return remap(made, plan.target, dtype, share=True)
+    wires = wire_of(a.dtype, how, wire), wire_of(b.dtype, how, wire)
+
+    def left() -> Parts:
+        return _fetched(a, plan.a, wires[0], keep)
+
+    def right() -> Parts:
+        return _fetched(b, plan.b, wires[1], keep)
+
     if plan.way == "ring b":
-        made = ring(_fetched(a, plan.a, wire, keep), b, plan.c, sums, wire, keep)
+        made = ring(left(), b, plan.c, how, wires[1], keep)
     elif plan.way == "ring a":
-        staying = _fetched(b, plan.b, wire, keep).transposed()
-        made = ring(staying, a.transposed(), plan.c.transposed((1, 0)), sums, wire, keep)
+        turned = plan.c.transposed((1, 0))
+        made = ring(right().transposed(), a.transposed(), turned, how, wires[0], keep)
         made = made.transposed()
     elif plan.way == "ring c":
-        here = _fetched(a, plan.a, wire, keep), _fetched(b, plan.b, wire, keep)
-        made = ring_of_sums(*here, plan.target, sums)
+        made = ring_of_sums(left(), right(), plan.target, how)
     else:
-        made = multiplied(
-            _fetched(a, plan.a, wire, keep), _fetched(b, plan.b, wire, keep), plan, sums, fixed
-        )
+        made = multiplied(left(), right(), plan, how, fixed)
     return remap(made, plan.target, dtype, share=True)
 
 
@@ -69,15 +75,8 @@ def _fetched(x: Parts, layout: Layout, wire: np.dtype[Any] | None, keep: bool) -
     return found
 
 
-def _product(team: Team, a: Array, b: Array, sums: np.dtype[Any]) -> Array:
-    """A local product, in the dtype that sums are kept in."""
-    if team.multiply is not None:
-        return team.multiply(a.astype(sums, copy=False), b.astype(sums, copy=False))
-    return team.xp.matmul(a.astype(sums, copy=False), b.astype(sums, copy=False))
-
-
 def multiplied(
-    a: Parts, b: Parts, plan: ProductPlan, sums: np.dtype[Any], fixed: bool = False
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, fixed: bool = False
 ) -> Parts:
     """The terms of C that this worker makes of its blocks."""
     team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
@@ -85,33 +84,23 @@ def multiplied(
     for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
         block = i * columns + j
         left, right = a.blocks[i * depth + l], b.blocks[l * columns + j]
+        into = blocks.get(block)
         if fixed:
-            term = fixed_product(team.xp, left, right, plan.c.boxes[block], sums)
+            term = fixed_product(team.xp, left, right, plan.c.boxes[block], how)
+            if into is None:
+                blocks[block] = term
+            else:
+                into += term
         else:
-            term = _product(team, left, right, sums)
-        if block in blocks:
-            blocks[block] += term
-        else:
-            blocks[block] = term
-    return Parts(team, plan.c, sums, _filled(team, plan.c, blocks, sums))
-
-
-def _filled(
-    team: Team, layout: Layout, blocks: dict[int, Array], dtype: np.dtype[Any]
-) -> dict[int, Array]:
-    """Blocks that no product went to, where the axis of sums is empty, are zero."""
-    for block in layout.held[team.rank]:
-        if block not in blocks:
-            sizes = [high - low for low, high in layout.boxes[block]]
-            blocks[block] = team.xp.zeros(sizes, dtype)
-    return blocks
+            blocks[block] = multiply(team, left, right, how, into, add=into is not None)
+    return Parts(team, plan.c, how.sums, filled(team, plan.c, blocks, how.sums))
 
 
 def ring(
     a: Parts,
     b: Parts,
     c: Layout,
-    sums: np.dtype[Any],
+    how: Arithmetic,
     wire: np.dtype[Any] | None,
     keep: bool,
 ) -> Parts:
@@ -126,12 +115,12 @@ def ring(
         b: right matrix, one holder for each block.
         c: layout of the result, one holder for each block; its workers, and no others, have B's blocks and
             pass them on.
-        sums: dtype of the result.
+        how: arithmetic of local products.
         wire: dtype in which B travels.
         keep: whether what comes by is kept.
     """
     team, members = a.team, c.active
-    made = empty(team, c, sums)
+    made = empty(team, c, how.sums)
     comm = team.group(members)
     if comm is None:
         return made
@@ -156,7 +145,7 @@ def ring(
                 if inner < len(coming):
                     following.append(out.reshape(_sizes(b.layout, coming[inner])))
             if inner < len(now):
-                _add_products(a, now[inner], b.layout.boxes[here[inner]], made, sums)
+                _add_products(a, now[inner], b.layout.boxes[here[inner]], made, how)
                 if keep:
                     passed[here[inner]] = now[inner].copy()
         for request in requests:
@@ -187,7 +176,7 @@ def _start_shift(team: Team, comm: Communicator, source: Array, out: Array) -> A
     return comm.start_shift(source.view(np.uint8), out.view(np.uint8))
 
 
-def _add_products(a: Parts, b: Array, box: Any, made: Parts, sums: np.dtype[Any]) -> None:
+def _add_products(a: Parts, b: Array, box: Any, made: Parts, how: Arithmetic) -> None:
     """Add A's columns times a block of B to this worker's blocks of C."""
     (k0, k1), (n0, n1) = box
     columns = made.layout.grid[1]
@@ -196,25 +185,24 @@ def _add_products(a: Parts, b: Array, box: Any, made: Parts, sums: np.dtype[Any]
         low, high = max(c0, n0), min(c1, n1)
         if low < high:
             left = a.blocks[number // columns][:, k0:k1]
-            block[:, low - c0 : high - c0] += _product(
-                a.team, left, b[:, low - n0 : high - n0], sums
-            )
+            into = block[:, low - c0 : high - c0]
+            multiply(a.team, left, b[:, low - n0 : high - n0], how, into, add=True)
 
 
-def ring_of_sums(a: Parts, b: Parts, target: Layout, sums: np.dtype[Any]) -> Parts:
+def ring_of_sums(a: Parts, b: Parts, target: Layout, how: Arithmetic) -> Parts:
     """C = A B where each worker has columns of A and the rows of B to them, and sums go round: a reduce-
     scatter in p stages.
 
     In stage s a worker makes its term of the blocks of worker `rank - 1 - s` while the sum so far is on its
     way to it.
     """
-    team = a.team
+    team, sums = a.team, how.sums
     request: Any = None
     arrived: Array = None
     total: dict[int, Array] = {}
     for stage in range(team.size):
         owner = (team.rank - 1 - stage) % team.size
-        total = {n: _term(a, b, target.boxes[n], sums) for n in target.held[owner]}
+        total = {n: _term(a, b, target.boxes[n], how) for n in target.held[owner]}
         if request is not None:
             request.wait()
             at = 0
@@ -230,13 +218,13 @@ def ring_of_sums(a: Parts, b: Parts, target: Layout, sums: np.dtype[Any]) -> Par
     return Parts(team, target, sums, total)
 
 
-def _term(a: Parts, b: Parts, box: Any, sums: np.dtype[Any]) -> Array:
+def _term(a: Parts, b: Parts, box: Any, how: Arithmetic) -> Array:
     """This worker's term of a block of C."""
     (m0, m1), (n0, n1) = box
     mine = a.layout.held[a.team.rank]
     if not mine or not b.blocks:
-        return a.team.xp.zeros((m1 - m0, n1 - n0), sums)
+        return a.team.xp.zeros((m1 - m0, n1 - n0), how.sums)
     left, right = a.blocks[mine[0]], next(iter(b.blocks.values()))
-    term: Array = _product(a.team, left[m0:m1], right[:, n0:n1], sums)
+    term: Array = multiply(a.team, left[m0:m1], right[:, n0:n1], how)
     assert within(((m0, m1), (n0, n1)), ((0, a.shape[0]), (0, b.shape[1])))
     return term

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.team import Team
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Rates:
         bytes_per_second: between two workers, in one direction, while all send.
         seconds_per_message: what a message costs however short it is.
         seconds_per_step: what a local product costs however small it is.
+        overlapped: whether products begin while their operands still come, as copy engines of GPUs let them.
     """
 
     flops: float = 2e10
@@ -29,6 +31,7 @@ class Rates:
     bytes_per_second: float = 4e9
     seconds_per_message: float = 2e-5
     seconds_per_step: float = 5e-6
+    overlapped: bool = False
 
     def flops_of(self, active: int, workers: int) -> float:
         """Of one worker while `active` of all compute: the two measured ends, and the cores' sum in
@@ -40,16 +43,22 @@ class Rates:
         return max(self.flops, min(self.flops_alone, self.flops * workers / active))
 
 
-def measured(team: Team, size: int = 512, dtype: str = "float32", megabytes: int = 4) -> Rates:
+def measured(team: Team, how: Arithmetic, megabytes: int = 4) -> Rates:
     """Rates of these workers: the same on all, the slowest worker's. Collective; takes some tens of
     milliseconds.
+
+    Args:
+        team: the workers.
+        how: arithmetic of the products.
+        megabytes: of the message that the link is measured with.
     """
-    together = _flops(team, size, dtype)
+    size = 512 if team.xp is np else 4096  # a GPU is not filled by less
+    together = _flops(team, size, how)
     alone = together
     for worker in range(team.size if team.size > 1 else 0):
         team.comm.barrier()
         if worker == team.rank and worker == 0:
-            alone = _flops(team, size, dtype)
+            alone = _flops(team, size, how)
     link, message = _link(team, megabytes << 20) if team.size > 1 else (1e12, 0.0)
     found: list[Any] = team.comm.exchange([together, alone, link, message])
     return Rates(
@@ -57,16 +66,17 @@ def measured(team: Team, size: int = 512, dtype: str = "float32", megabytes: int
         flops_alone=max(found[0][1], min(f[0] for f in found)),
         bytes_per_second=min(f[2] for f in found),
         seconds_per_message=max(f[3] for f in found),
+        overlapped=team.peers is not None,
     )
 
 
-def _flops(team: Team, size: int, dtype: str) -> float:
-    x = team.xp.ones((size, size), dtype)
-    x @ x
+def _flops(team: Team, size: int, how: Arithmetic) -> float:
+    x = team.xp.full((size, size), 1 / size, how.operand)
+    multiply(team, x, x, how)
     best, spent = float("inf"), 0.0
     while spent < 0.02:
         start = perf_counter()
-        y = x @ x
+        y = multiply(team, x, x, how)
         float(y[0, 0])  # waits for a GPU
         best = min(best, perf_counter() - start)
         spent += best

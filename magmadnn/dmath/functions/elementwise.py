@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.parts import Parts, remap
-from magmadnn.dmath.recipes import resolve
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import resolve
 from magmadnn.errors import ShapeError
 
 # By number of operands: names of the array API standard; NumPy and CuPy have each under the same name.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,16 @@ Array = Any
 _NUMBERS = count()
 
 
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is float16 or bfloat16."""
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def accumulated(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What sums of products are kept in: float32 for halves, else the dtype itself."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
 @dataclass
 class Data:
     """What an array and its views have in common.
@@ -24,10 +34,40 @@ class Data:
     Attributes:
         version: goes up with each write, so that copies that were kept can tell whether they are still right.
         number: tells arrays apart.
+        shared: what `Peers.share` gave for its blocks, by view and layout.
     """
 
     version: int = 0
     number: int = field(default_factory=lambda: next(_NUMBERS))
+    shared: dict[Any, list[list[Array]]] = field(default_factory=dict)
+
+
+class Peers(Protocol):
+    """Copies from the memory of other workers; `magmadnn.comm.gpu.PeerCopies` is one."""
+
+    def share(self, arrays: Sequence[Array]) -> list[list[Array]]:
+        """The arrays that each worker gave, as arrays here."""
+        ...
+
+    def begin(self) -> None:
+        """What arrays hold now is what others read."""
+        ...
+
+    def copy(self, out: Array, source: Array) -> None:
+        """Begin to copy an array."""
+        ...
+
+    def mark(self) -> Any:
+        """All copies so far."""
+        ...
+
+    def wait(self, mark: Any) -> None:
+        """Go on with the copies of a mark done."""
+        ...
+
+    def end(self) -> None:
+        """Arrays may be written to again."""
+        ...
 
 
 @dataclass
@@ -57,10 +97,11 @@ class Team:
         comm: the communicator.
         xp: NumPy, or CuPy on workers with a GPU.
         lines: counts for each line of the user's code.
-        kept: parts received earlier that may serve again; see `magmadnn.dmath.kept`.
+        kept: parts received earlier that may serve again; see `magmadnn.dmath.arrays.kept`.
         multiply: the local product of two matrices.
         line: of the user's code that is being carried out.
         groups: communicators of some of the workers.
+        peers: copies from the other workers' memory, where this machine's GPUs can read it.
     """
 
     comm: Communicator
@@ -70,6 +111,7 @@ class Team:
     multiply: Callable[[Array, Array], Array] | None = None
     line: str = ""
     groups: dict[tuple[int, ...], Communicator | None] = field(default_factory=dict)
+    peers: Peers | None = None
 
     @property
     def rank(self) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.parts import Parts
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.errors import ArgumentError, IndexOutOfRangeError, quoted
 
 Key = list[Any]

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.moves import traffic
-from magmadnn.dmath.parts import Parts, remap
-from magmadnn.dmath.team import Array
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Array
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.moves import traffic
 
 
 @dataclass

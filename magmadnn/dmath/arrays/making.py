@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Box, Layout, elements
-from magmadnn.dmath.parts import Parts, empty
-from magmadnn.dmath.team import Array, Team
+from magmadnn.dmath.arrays.parts import Parts, empty
+from magmadnn.dmath.arrays.team import Array, Team
+from magmadnn.dmath.layouts.layout import Box, Layout, elements
 from magmadnn.ops.philox import normal, stream_of, uniform
 
 

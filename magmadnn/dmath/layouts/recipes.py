@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Layout, check_workers, even_cuts, replicated
+from magmadnn.dmath.layouts.layout import Layout, check_workers, even_cuts, replicated
 from magmadnn.errors import ArgumentError, ShapeError, quoted
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.layouts import Layout
-from magmadnn.dmath.parts import Parts, remap
-from magmadnn.dmath.recipes import Columns, resolve
-from magmadnn.dmath.team import Array, Team
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Array, Team
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.recipes import Columns, resolve
 from magmadnn.errors import NumericError
 
 PANEL = 128  # columns of a panel

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.dmath.elementwise import apply
-from magmadnn.dmath.layouts import Layout, even_cuts
-from magmadnn.dmath.parts import Parts, remap
-from magmadnn.dmath.products.running import accumulated
-from magmadnn.dmath.recipes import LayoutLike, resolve
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import accumulated
+from magmadnn.dmath.functions.elementwise import apply
+from magmadnn.dmath.layouts.layout import Layout, even_cuts
+from magmadnn.dmath.layouts.recipes import LayoutLike, resolve
 from magmadnn.errors import ArgumentError, IndexOutOfRangeError
 
 # By name: the NumPy reduction of a block, and the function that joins two results.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from magmadnn.dmath.layouts import Box, Layout, elements
+from magmadnn.dmath.layouts.layout import Box, Layout, elements
 
 Index = tuple[Any, ...]
 

@@ -1,0 +1,159 @@
+"""Copies among the GPUs of one machine by their copy engines, which leave the multiprocessors to kernels.
+
+A process reads arrays of others through CUDA's memory of other processes (IPC). Nothing is waited for on
+the host: a sum of one number by NCCL, before and after, says when arrays may be read and written again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from magmadnn.comm.gpu.nccl import NcclCommunicator
+from magmadnn.errors import DeviceError
+
+Array = Any
+_INT32, _SUM = 2, 0  # of NCCL
+
+
+class PeerCopies:
+    """What one rank reads from the others' arrays.
+
+    `begin` ... `copy` ... `end` is a phase, which all ranks of the group begin and end together. What arrays
+    held on the current stream at `begin` is what others read. What copies write to is allocated before.
+
+    Args:
+        group: of the GPUs' ranks.
+    """
+
+    def __init__(self, group: NcclCommunicator) -> None:
+        self._group, self._cupy = group, group._cupy
+        self._device, self._stream = group._device, group._stream
+        self._one = self._cupy.zeros(1, "int32")
+        self._opened: dict[str, int] = {}
+        self._driver: Any = ctypes.CDLL("libcuda.so.1")
+
+    @staticmethod
+    def among(group: NcclCommunicator) -> PeerCopies | None:
+        """The copies of this group; None where one of its GPUs cannot read another's memory. Collective."""
+        peers: PeerCopies | None = None
+        handle: list[Any] = []
+        problem = ""
+        try:
+            peers = PeerCopies(group)
+            own = peers._cupy.full(4, group.rank, "int32")
+            peers._cupy.cuda.get_current_stream().synchronize()
+            handle = peers._described(own)
+        except (OSError, RuntimeError, DeviceError) as error:
+            problem = str(error)
+        described = group.exchange([problem, handle])
+        if peers is not None and not any(bad for bad, _ in described):
+            try:
+                for rank, (_, other) in enumerate(described):
+                    view = own if rank == group.rank else peers._view(other)
+                    if (view.get() != rank).any():
+                        problem = f"memory of rank {rank} holds something else"
+            except RuntimeError as error:
+                problem = str(error)
+        return None if any(bad for bad, _ in group.exchange([problem, ""])) or problem else peers
+
+    # --- arrays of others ------------------------------------------------------------------------
+
+    def share(self, arrays: Sequence[Array]) -> list[list[Array]]:
+        """The arrays that each rank gave, as arrays here. Collective; the host waits for the others.
+
+        They stay valid while the owner keeps them, and hold something only within a phase.
+        """
+        described = self._group.exchange([self._described(array) for array in arrays])
+        return [
+            list(arrays) if rank == self._group.rank else [self._view(one) for one in theirs]
+            for rank, theirs in enumerate(described)
+        ]
+
+    def _described(self, array: Array) -> list[Any]:
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        address = int(array.data.ptr)
+        status = self._driver.cuMemGetAddressRange_v2(
+            ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address)
+        )
+        if status:
+            raise DeviceError(f"cuMemGetAddressRange gives {status} for an array of {array.shape}")
+        handle = self._cupy.cuda.runtime.ipcGetMemHandle(base.value)
+        strides = [int(step) for step in array.strides]
+        offset = address - int(base.value)
+        return [bytes(handle).hex(), offset, list(array.shape), strides, array.dtype.name]
+
+    def _view(self, described: Any) -> Array:
+        from magmadnn.comm.arrays import dtype_of
+
+        handle, offset, shape, strides, name = described
+        if handle not in self._opened:
+            opened = self._cupy.cuda.runtime.ipcOpenMemHandle(bytes.fromhex(handle))
+            self._opened[handle] = int(opened)
+        dtype = dtype_of(name)
+        size = dtype.itemsize + sum(
+            (n - 1) * step for n, step in zip(shape, strides, strict=True) if n
+        )
+        cuda = self._cupy.cuda
+        memory = cuda.UnownedMemory(self._opened[handle] + offset, size, self, self._device)
+        pointer = cuda.MemoryPointer(memory, 0)
+        return self._cupy.ndarray(tuple(shape), dtype, pointer, tuple(strides))
+
+    # --- a phase ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Let others read what the current stream has written so far; read what theirs has."""
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+        self._meet()
+
+    def copy(self, out: Array, source: Array) -> None:
+        """Begin to copy an array, on the stream of copies; both have the same shape and dtype."""
+        if out.size:
+            copied = _as_rows(out, source)
+            if copied is None or out.dtype != source.dtype:
+                with self._stream:
+                    out[...] = source
+            else:
+                self._copy_rows(*copied)
+
+    def _copy_rows(self, out: Array, source: Array, count: int, width: int) -> None:
+        runtime = self._cupy.cuda.runtime
+        to, start = int(out.data.ptr), int(source.data.ptr)
+        steps = [width if count == 1 else int(x.strides[0]) for x in (out, source)]
+        if steps == [width, width]:
+            runtime.memcpyAsync(to, start, count * width, runtime.memcpyDefault, self._stream.ptr)
+            return
+        runtime.memcpy2DAsync(
+            to, steps[0], start, steps[1], width, count, runtime.memcpyDefault, self._stream.ptr
+        )
+
+    def mark(self) -> Any:
+        """What `wait` takes: all copies so far."""
+        return self._stream.record()
+
+    def wait(self, mark: Any) -> None:
+        """Let the current stream wait for copies; the host goes on."""
+        self._cupy.cuda.get_current_stream().wait_event(mark)
+
+    def end(self) -> None:
+        """From here on the current stream may write to what others have read."""
+        self._meet()
+        self.wait(self.mark())
+
+    def _meet(self) -> None:
+        """Let the stream of copies wait until those of all ranks are here."""
+        place = self._one.data.ptr
+        self._group._comm.allReduce(place, place, 1, _INT32, _SUM, self._stream.ptr)
+
+
+def _as_rows(out: Array, source: Array) -> tuple[Array, Array, int, int] | None:
+    """Two arrays as rows of bytes: how many, and how long; None where their elements lie otherwise."""
+    if out.flags.c_contiguous and source.flags.c_contiguous:
+        return out, source, 1, int(out.nbytes)
+    if out.ndim == 2:
+        for x, y in ((out, source), (out.T, source.T)):
+            alike = [one.shape[1] == 1 or one.strides[1] == one.itemsize for one in (x, y)]
+            if all(alike) and all(step > 0 for one in (x, y) for step in one.strides):
+                return x, y, int(x.shape[0]), int(x.shape[1]) * x.itemsize
+    return None

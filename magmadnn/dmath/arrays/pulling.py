@@ -1,0 +1,165 @@
+"""Changes of layout by copies that the receiving workers make of the others' memory: nothing is packed that
+needs no cast, and on GPUs the multiprocessors stay free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath.arrays.parts import Parts, empty
+from magmadnn.dmath.arrays.team import Array, Peers
+from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
+from magmadnn.dmath.layouts.moves import Move, schedules, within
+
+_STRIPS = 4  # in which a cast and its copies alternate
+
+
+def can_pull(x: Parts, dtype: np.dtype[Any], sent_as: np.dtype[Any]) -> bool:
+    """Whether `pull` can bring an array as `dtype`; the same on all workers."""
+    if x.team.peers is None or x.layout.partial or sent_as != dtype or not x.ndim:
+        return False
+    return x.dtype == dtype or dtype.itemsize < x.dtype.itemsize
+
+
+def shared_blocks(x: Parts) -> list[dict[int, Array]]:
+    """The blocks of each worker, by number, as arrays here; the workers tell each other where once.
+
+    Collective.
+    """
+    peers, held = _peers(x), x.layout.held
+    key = (x.view, x.layout)
+    found = x.data.shared.get(key)
+    if found is None:
+        found = peers.share([x.blocks[n] for n in held[x.team.rank]])
+        x.data.shared[key] = found
+    return [dict(zip(held[w], found[w], strict=True)) for w in range(x.team.size)]
+
+
+def pull(x: Parts, target: Layout, dtype: np.dtype[Any], share: bool = False) -> Parts:
+    """The array in another layout, and as a smaller dtype. Collective.
+
+    Args:
+        x: the array.
+        target: the other layout.
+        dtype: that of `x`, or a smaller one.
+        share: whether the result may hold blocks of `x` itself.
+    """
+    if x.dtype != dtype:
+        return _pull_cast(x, empty(x.team, target, dtype))
+    peers = _peers(x)
+    blocks = None if share else empty(x.team, target, dtype).blocks
+    fetch = Fetch(x, target, blocks)
+    peers.begin()
+    fetch.copy()
+    peers.end()
+    return Parts(x.team, target, dtype, fetch.blocks)
+
+
+class Fetch:
+    """Blocks of an array in another layout, which come by copies.
+
+    Args:
+        x: the array.
+        layout: the other layout.
+        blocks: what is filled; None for new arrays, or blocks of `x` itself where they serve.
+    """
+
+    def __init__(self, x: Parts, layout: Layout, blocks: dict[int, Array] | None = None) -> None:
+        self.layout, self._x = layout, x
+        self._from = shared_blocks(x)
+        self._moves: dict[int, list[Move]] = {}
+        self.blocks: dict[int, Array] = {} if blocks is None else blocks
+        for move in schedules(x.layout, layout)[x.team.rank].arrivals:
+            box = layout.boxes[move.put]
+            if blocks is None:
+                if move.source == x.team.rank and x.layout.boxes[move.taken] == box:
+                    self.blocks[move.put] = x.blocks[move.taken]
+                    continue
+                if move.put not in self.blocks:
+                    self.blocks[move.put] = x.team.xp.empty(_shape(box), x.dtype)
+            self._moves.setdefault(move.put, []).append(move)
+
+    def copy(self, block: int | None = None, last: tuple[int, int] | None = None) -> None:
+        """Begin to copy a block, or all.
+
+        Args:
+            block: number of the block; None for all.
+            last: first index and the one after the last along the last axis, of the whole array; None for
+                all.
+        """
+        team, peers = self._x.team, _peers(self._x)
+        chosen = list(self._moves) if block is None else [block]
+        for put in chosen:
+            for move in self._moves.get(put, ()):
+                box = move.box if last is None else _clipped(move.box, last)
+                if not elements(box):
+                    continue
+                source = self._from[move.source][move.taken]
+                piece = source[within(box, self._x.layout.boxes[move.taken])]
+                peers.copy(self.blocks[put][within(box, self.layout.boxes[put])], piece)
+                if move.source != team.rank:
+                    _count(self._x, piece.nbytes)
+
+
+def _pull_cast(x: Parts, made: Parts) -> Parts:
+    """To a smaller dtype: what others take is cast strip by strip, and they copy one strip meanwhile."""
+    team, peers, target = x.team, _peers(x), made.layout
+    plans = schedules(x.layout, target)
+    mine = [team.xp.empty(_shape(m.box), made.dtype) for to in plans[team.rank].sends for m in to]
+    everyone = peers.share(mine)
+    own = [move for to in plans[team.rank].sends for move in to]
+    for strip in range(_STRIPS):
+        for buffer, move in zip(mine, own, strict=True):
+            rows = _strip(buffer, strip)
+            piece = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
+            buffer[rows] = piece[rows]
+        peers.begin()
+        for source, move, number in _incoming(x, target):
+            into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
+            came = everyone[source][number]
+            rows = _strip(came, strip)
+            peers.copy(into[rows], came[rows])
+            _count(x, came[rows].nbytes)
+    for move in plans[team.rank].arrivals:
+        if move.source == team.rank:
+            into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
+            into[...] = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
+    peers.end()
+    return made
+
+
+def _incoming(x: Parts, target: Layout) -> Iterator[tuple[int, Move, int]]:
+    """Who sends this worker something, each move, and its number among all that the sender gives."""
+    plans, rank = schedules(x.layout, target), x.team.rank
+    for step in range(1, x.team.size):  # not all from the same worker at first
+        source = (rank + step) % x.team.size
+        before = sum(len(to) for to in plans[source].sends[:rank])
+        for number, move in enumerate(plans[source].sends[rank]):
+            yield source, move, before + number
+
+
+def _strip(array: Array, number: int) -> slice:
+    cuts = even_cuts(array.shape[0], _STRIPS)
+    return slice(cuts[number], cuts[number + 1])
+
+
+def _shape(box: Box) -> list[int]:
+    return [high - low for low, high in box]
+
+
+def _clipped(box: Box, last: tuple[int, int]) -> Box:
+    low, high = max(box[-1][0], last[0]), min(box[-1][1], last[1])
+    return (*box[:-1], (low, max(low, high)))
+
+
+def _count(x: Parts, nbytes: int) -> None:
+    x.team.count.sent_bytes += nbytes
+    x.team.count.messages += 1
+
+
+def _peers(x: Parts) -> Peers:
+    assert x.team.peers is not None
+    return x.team.peers

@@ -1,0 +1,1 @@
+"""Functions of spread arrays but products: of elements, sums, slices, factors."""

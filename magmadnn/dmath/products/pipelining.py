@@ -1,0 +1,138 @@
+"""Products of blocks that come by copies while others are multiplied.
+
+Columns of C are computed in chunks; a chunk waits for its own columns of B only.
+
+Each chunk is one call of the library over the whole axis of sums where that axis is not cut, so that sums are
+rounded once, and the first chunk is small, since nothing hides its copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from magmadnn.dmath.arrays.parts import Parts
+from magmadnn.dmath.arrays.pulling import Fetch
+from magmadnn.dmath.arrays.team import Array, Team, is_half
+from magmadnn.dmath.layouts.layout import Layout
+from magmadnn.dmath.layouts.moves import traffic
+from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
+from magmadnn.dmath.products.plans import ProductPlan
+
+FIRST = 1024  # columns of the first chunk; each has twice those of the one before
+
+
+def can_pipeline(
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, wire: np.dtype[Any] | None
+) -> bool:
+    """Whether `pipelined` can compute a product; the same on all workers."""
+    if a.team.peers is None or plan.way != "fetch" or wire not in (None, how.operand):
+        return False
+    if a.team.kept is not None and (a.team.kept.better(a) or a.team.kept.better(b)):
+        return False
+    if not (traffic(a.layout, plan.a).any() or traffic(b.layout, plan.b).any()):
+        return False
+    return all(
+        x.dtype == how.operand or (is_half(how.operand) and x.dtype.itemsize > 2) for x in (a, b)
+    )
+
+
+def pipelined(
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any]
+) -> Parts:
+    """The terms of C that this worker makes, where `plan.c` says; of `dtype` where each is a whole sum.
+
+    The operand of which more has to come is the one that comes in chunks: B, or A by rows.
+    """
+    left, right = (traffic(x.layout, to).sum() for x, to in ((a, plan.a), (b, plan.b)))
+    if left <= right:
+        return _by_columns(a, b, plan, how, dtype, False)
+    turned = replace(plan, a=_turned(plan.b), b=_turned(plan.a), c=_turned(plan.c))
+    return _by_columns(b.transposed(), a.transposed(), turned, how, dtype, True).transposed()
+
+
+def _turned(layout: Layout) -> Layout:
+    return layout.transposed((1, 0))
+
+
+def _by_columns(
+    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any], turned: bool
+) -> Parts:
+    team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
+    assert team.peers is not None
+    whole = depth == 1 and not plan.c.partial  # sums are of one term, and rounded by the library
+    kind = dtype if whole and dtype in (how.sums, how.operand) else how.sums
+    fetch_a = Fetch(_narrowed(a, how), plan.a)
+    fetch_b = Fetch(_narrowed(b, how), plan.b)
+    made: dict[int, Array] = {}
+    for block in plan.c.held[team.rank]:
+        rows, width = (high - low for low, high in plan.c.boxes[block])
+        made[block] = (
+            team.xp.empty((width, rows), kind).T if turned else team.xp.empty((rows, width), kind)
+        )
+    tasks: dict[int, list[tuple[int, int]]] = {}
+    for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
+        tasks.setdefault(j, []).append((i, l))
+    team.count.planned_bytes += _incoming(a, b, plan, how)
+    team.peers.begin()
+    fetch_a.copy()
+    came = team.peers.mark()
+    steps = []
+    for j in tasks:
+        depths = sorted({one[1] for one in tasks[j]})
+        for last in _chunks(plan.b.cuts[1][j], plan.b.cuts[1][j + 1]):
+            for l in depths:  # noqa: E741
+                fetch_b.copy(l * columns + j, last)
+            steps.append((j, last, team.peers.mark()))
+    team.peers.wait(came)
+    for j, (low, high), mark in steps:
+        team.peers.wait(mark)
+        start, begun = plan.b.cuts[1][j], set[int]()
+        for i, l in tasks[j]:  # noqa: E741
+            block = i * columns + j
+            into = made[block][:, low - start : high - start]
+            right = fetch_b.blocks[l * columns + j][:, low - start : high - start]
+            multiply(team, fetch_a.blocks[i * depth + l], right, how, into, block in begun)
+            begun.add(block)
+    done = {i * columns + j for j in tasks for i, _ in tasks[j]}
+    for block, array in made.items():
+        if block not in done:
+            array[...] = 0
+    team.peers.end()
+    return Parts(team, plan.c, kind, made)
+
+
+def _narrowed(x: Parts, how: Arithmetic) -> Parts:
+    """The array with its blocks rounded to the operands' dtype, where they lie."""
+    if x.dtype == how.operand:
+        return x
+    blocks = {n: block.astype(how.operand) for n, block in x.blocks.items()}
+    return Parts(x.team, x.layout, how.operand, blocks)
+
+
+def _incoming(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> int:
+    """Bytes that come to this worker."""
+    tables = traffic(a.layout, plan.a), traffic(b.layout, plan.b)
+    return int(sum(table[:, a.team.rank].sum() for table in tables)) * how.operand.itemsize
+
+
+def _chunks(low: int, high: int) -> list[tuple[int, int]]:
+    """Columns of the chunks; what is left over goes to the last."""
+    cuts, width = [low], FIRST
+    while high - cuts[-1] > 2 * width:
+        cuts.append(cuts[-1] + width)
+        width *= 2
+    return list(zip(cuts, [*cuts[1:], high], strict=True))
+
+
+def filled(
+    team: Team, layout: Layout, blocks: dict[int, Array], dtype: np.dtype[Any]
+) -> dict[int, Array]:
+    """Blocks that no product went to, where the axis of sums is empty, are zero."""
+    for block in layout.held[team.rank]:
+        if block not in blocks:
+            sizes = [high - low for low, high in layout.boxes[block]]
+            blocks[block] = team.xp.zeros(sizes, dtype)
+    return blocks

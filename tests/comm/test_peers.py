@@ -1,0 +1,191 @@
+"""What is told to CUDA for copies from other processes' memory, on a stand-in whose memory is NumPy's."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from magmadnn.comm import Communicator, simulate
+from magmadnn.comm.gpu import PeerCopies, peers
+from magmadnn.errors import DeviceError
+
+
+class Ndarray(np.ndarray):
+    """NumPy's array with CuPy's `data.ptr`, `get` and flags."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0])
+
+    def get(self) -> np.ndarray:
+        return np.asarray(self)
+
+
+class Stream:
+    """Carries out at once, and keeps what it was asked for."""
+
+    ptr = 7
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def record(self) -> str:
+        return "event"
+
+    def wait_event(self, event: str) -> None:
+        assert event == "event"
+        self.asked.append("wait")
+
+    def synchronize(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        self.asked.append("kernel")
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Driver:
+    """libcuda: memory comes in pages of 4 KB here."""
+
+    def cuMemGetAddressRange_v2(self, base: Any, size: Any, address: Any) -> int:
+        base._obj.value = address.value - address.value % 4096
+        return 0
+
+
+def cuda_of(stream: Stream) -> Any:
+    def copy_2d(
+        to: int, step: int, start: int, other: int, width: int, rows: int, kind: int, on: int
+    ) -> None:
+        assert on == 7
+        for row in range(rows):
+            ctypes.memmove(to + row * step, start + row * other, width)
+        stream.asked.append(f"{rows} rows")
+
+    def copy(to: int, start: int, size: int, kind: int, on: int) -> None:
+        assert on == 7
+        ctypes.memmove(to, start, size)
+        stream.asked.append(f"{size} bytes")
+
+    def array(shape: Any, dtype: Any, memory: Any, strides: Any) -> Ndarray:
+        address, size = memory
+        flat = np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8)
+        made = np.lib.stride_tricks.as_strided(
+            flat[: np.dtype(dtype).itemsize].view(dtype), shape, strides
+        )
+        return made.view(Ndarray)
+
+    runtime = SimpleNamespace(
+        memcpyDefault=4,
+        memcpy2DAsync=copy_2d,
+        memcpyAsync=copy,
+        ipcGetMemHandle=lambda base: base.to_bytes(8, "little"),
+        ipcOpenMemHandle=lambda handle: int.from_bytes(handle, "little"),
+    )
+    cuda = SimpleNamespace(
+        runtime=runtime,
+        get_current_stream=lambda: stream,
+        UnownedMemory=lambda address, size, owner, device: (address, size),
+        MemoryPointer=lambda memory, offset: memory,
+    )
+    return SimpleNamespace(
+        cuda=cuda,
+        ndarray=array,
+        zeros=lambda n, dtype: np.zeros(n, dtype).view(Ndarray),
+        full=lambda n, value, dtype: np.full(n, value, dtype).view(Ndarray),
+    )
+
+
+def group_of(comm: Communicator) -> Any:
+    stream = Stream()
+
+    def meet(*words: Any) -> None:
+        assert words[2:] == (1, 2, 0, 7)
+        stream.asked.append("meet")
+        comm.barrier()
+
+    return SimpleNamespace(
+        _cupy=cuda_of(stream), _device=0, _stream=stream, rank=comm.rank, size=comm.size,
+        exchange=comm.exchange, _comm=SimpleNamespace(allReduce=meet),
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers.ctypes, "CDLL", lambda name: Driver())
+
+
+def test_arrays_of_others_are_read_where_they_lie() -> None:
+    def one(comm: Communicator) -> list[str]:
+        group = group_of(comm)
+        copies = PeerCopies.among(group)
+        assert copies is not None
+        base = (np.arange(40.0).reshape(5, 8) + 100 * comm.rank).view(Ndarray)
+        whole = np.arange(6.0).view(Ndarray) * (comm.rank + 1)
+        given = [base[1:4, 2:6], base.T[2:4], whole, base[:, ::3]]
+        views = copies.share(given)
+        assert all(mine is own for mine, own in zip(views[comm.rank], given, strict=True))
+        other = 1 - comm.rank
+        expected = np.arange(40.0).reshape(5, 8) + 100 * other
+        asked = group._stream.asked
+        asked.clear()
+        copies.begin()
+        for view, right, order in zip(
+            views[other],
+            (expected[1:4, 2:6], expected.T[2:4], np.arange(6.0) * (other + 1), expected[:, ::3]),
+            "CFCC",
+            strict=True,
+        ):
+            out = np.zeros_like(right, order=order).view(Ndarray)
+            copies.copy(out, view)
+            copies.wait(copies.mark())
+            assert (np.asarray(out) == right).all()
+        copies.copy(np.zeros((0, 3)).view(Ndarray), np.zeros((0, 3)).view(Ndarray))
+        copies.end()
+        return list(asked)
+
+    # From rows, from columns, from one run of bytes; elements that lie apart take a kernel.
+    expected = [
+        "wait",
+        "meet",
+        "3 rows",
+        "wait",
+        "5 rows",
+        "wait",
+        "48 bytes",
+        "wait",
+        "kernel",
+        "wait",
+    ]
+    assert simulate(2, one) == [[*expected, "meet", "wait"]] * 2
+
+
+def test_gpus_that_cannot_read_each_other_have_no_copies() -> None:
+    def broken(rank: int, call: str) -> Any:
+        def one(comm: Communicator) -> bool:
+            group = group_of(comm)
+            if comm.rank == rank:
+
+                def fail(*_: Any) -> None:
+                    raise RuntimeError("cudaErrorInvalidResourceHandle")
+
+                setattr(group._cupy.cuda.runtime, call, fail)
+            return PeerCopies.among(group) is None
+
+        return one
+
+    for rank in (0, 1):
+        for call in ("ipcGetMemHandle", "ipcOpenMemHandle"):
+            assert simulate(2, broken(rank, call)) == [True, True]
+
+
+def test_an_array_that_is_not_on_a_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = PeerCopies(group_of(simulate(1, lambda comm: comm)[0]))
+    monkeypatch.setattr(Driver, "cuMemGetAddressRange_v2", lambda *_: 1)
+    with pytest.raises(DeviceError, match=r"cuMemGetAddressRange gives 1 for an array of \(3,\)"):
+        copies._described(np.zeros(3).view(Ndarray))

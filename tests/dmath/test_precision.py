@@ -1,0 +1,262 @@
+"""Precisions of storage, products and messages; blocks that come by copies from the other workers' memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from magmadnn.comm import SimulatedCommunicator, simulate
+from magmadnn.dmath.arrays.remapping import remap
+from magmadnn.dmath.arrays.team import Team
+from magmadnn.dmath.layouts.recipes import Blocks, Columns, Rows, resolve
+from magmadnn.dmath.products import pipelining, running
+from magmadnn.dmath.products.arithmetic import (
+    COMPUTE,
+    Arithmetic,
+    arithmetic_of,
+    multiply,
+    travelling_size,
+    wire_of,
+)
+from magmadnn.dmath.products.choosing import candidates, predict
+from magmadnn.dmath.products.multiplying import matmul
+from magmadnn.dmath.products.rates import Rates
+from magmadnn.errors import DTypeError, UnknownNameError
+from tests.dmath.drawn import SIZES, check_parts, drawn_layout, parts_of
+from tests.dmath.shared_memory import Ndarray, SharedPeers, device
+
+BF16, HALF = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+UNIT = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-12,
+    "bfloat16": 2.0**-9,
+    "float16": 2.0**-12,
+}
+
+
+# --- the arithmetic ----------------------------------------------------------------------------------
+
+
+def test_what_products_are_computed_in() -> None:
+    assert arithmetic_of(SINGLE, SINGLE, SINGLE) == Arithmetic(SINGLE, SINGLE)
+    assert arithmetic_of(BF16, BF16, BF16) == Arithmetic(BF16, SINGLE)
+    assert arithmetic_of(BF16, BF16, SINGLE) == Arithmetic(BF16, SINGLE)
+    assert arithmetic_of(BF16, SINGLE, SINGLE) == Arithmetic(SINGLE, SINGLE)
+    assert arithmetic_of(HALF, HALF, DOUBLE) == Arithmetic(DOUBLE, DOUBLE)
+    assert arithmetic_of(SINGLE, SINGLE, SINGLE, "bfloat16") == Arithmetic(BF16, SINGLE)
+    assert arithmetic_of(SINGLE, SINGLE, SINGLE, "tf32") == Arithmetic(SINGLE, SINGLE, True)
+    assert arithmetic_of(SINGLE, SINGLE, SINGLE, "float64") == Arithmetic(DOUBLE, DOUBLE)
+
+
+def test_what_operands_travel_in() -> None:
+    how = arithmetic_of(SINGLE, SINGLE, SINGLE, "bfloat16")
+    assert wire_of(SINGLE, how, None) == BF16
+    assert wire_of(BF16, how, None) is None
+    assert wire_of(SINGLE, how, HALF) == HALF
+    assert wire_of(SINGLE, arithmetic_of(SINGLE, SINGLE, SINGLE), None) is None
+    assert travelling_size([SINGLE, SINGLE], how, None) == 2
+    assert travelling_size([SINGLE, BF16], arithmetic_of(SINGLE, BF16, SINGLE), None) == 4
+
+
+def test_an_arithmetic_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"matmul: compute.*'tf23'.*tf32"):
+        arithmetic_of(SINGLE, SINGLE, SINGLE, "tf23")
+    with pytest.raises(
+        DTypeError, match="compute='tf32' is for real floating-point numbers, got int64"
+    ):
+        arithmetic_of(np.dtype(np.int64), SINGLE, SINGLE, "tf32")
+    with pytest.raises(DTypeError, match="got complex128"):
+        arithmetic_of(np.dtype(complex), DOUBLE, np.dtype(complex), "float64")
+
+
+@pytest.mark.parametrize("compute", COMPUTE)
+def test_products_are_as_exact_as_said(compute: str) -> None:
+    draw = np.random.default_rng(1)
+    a, b = draw.standard_normal((37, 211)), draw.standard_normal((211, 23))
+    single = a.astype(np.float32), b.astype(np.float32)
+    exact = single[0].astype(float) @ single[1].astype(float)
+    size = np.abs(single[0]).astype(float) @ np.abs(single[1])
+
+    def one(comm: SimulatedCommunicator) -> None:
+        team = Team(comm)
+        parts = [parts_of(team, x, resolve(Rows(), x.shape, 3)) for x in single]
+        made = matmul(*parts, compute=compute)
+        u = 2.0**-24  # sums of 211 terms and the result are rounded to float32
+        sums = 0.0 if compute == "float64" else 211 * u
+        check_parts(made, exact, (2.1 * UNIT[compute] + sums + u) * size)
+        if compute in ("bfloat16", "float16"):  # operands were sent in two bytes
+            assert (
+                sum(comm.exchange(team.total().sent_bytes))
+                < 2 * (single[0].size + single[1].size) * 3
+            )
+            dtype = BF16 if compute == "bfloat16" else HALF
+            rounded = [x.astype(dtype).astype(float) for x in single]
+            check_parts(made, rounded[0] @ rounded[1], (211 + 1) * u * size)
+
+    simulate(3, one)
+
+
+# --- the library's product on a device ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_operands_are_given_to_the_library_as_they_lie(seed: int) -> None:
+    rng, draw = random.Random(seed), np.random.default_rng(seed)
+    m, k, n = (rng.choice((1, 2, 5, 7, 16)) for _ in range(3))
+    dtype = rng.choice([SINGLE, DOUBLE, HALF, BF16])
+    how = arithmetic_of(dtype, dtype, dtype, "tf32" if dtype == SINGLE and seed % 2 else None)
+
+    def operand(rows: int, columns: int) -> Any:
+        """A matrix with rows, columns or steps of its own."""
+        whole = draw.integers(-4, 5, (rows + 2, 2 * columns + 3)).astype(dtype).view(Ndarray)
+        kind = rng.randrange(4)
+        if kind == 0:
+            return np.asarray(whole[1 : rows + 1, 2 : columns + 2]).view(Ndarray)
+        if kind == 1:
+            tall = draw.integers(-4, 5, (columns + 1, rows + 2)).astype(dtype).view(Ndarray)
+            return tall[1:, 1 : rows + 1].T
+        if kind == 2:
+            return whole[:rows, ::2][:, :columns]
+        return whole[:rows, :columns].copy()
+
+    a, b = operand(m, k), operand(k, n)
+    around = draw.integers(-4, 5, (n + 2, m + 3) if seed % 3 == 0 else (m + 2, n + 3))
+    around = around.astype(rng.choice([how.sums, dtype])).view(Ndarray)
+    into = around[1:-1, 1:-2].T if seed % 3 == 0 else around[1:-1, 1:-2]
+    before, add = np.array(around), bool(seed % 2)
+    expected = np.asarray(a, float) @ np.asarray(b, float) + add * np.asarray(into, float)
+    team = Team(None, device())  # type: ignore[arg-type]  # no workers
+    multiply(team, a, b, how, into, add)
+    assert (np.asarray(into, float) == expected).all()  # whole numbers this small are exact
+    into[...] = before[1:-1, 1:-2].T if seed % 3 == 0 else before[1:-1, 1:-2]
+    assert (np.asarray(around) == before).all()  # nothing around was touched
+    kinds = {"float64": 70, "tf32": 77}
+    assert team.xp.cuda.cublas.computed == [kinds.get(how.name, 68)]
+    assert (
+        np.asarray(multiply(team, a, b, how), float) + add * np.asarray(into, float) == expected
+    ).all()
+
+
+def test_a_product_over_nothing_is_zero_on_a_device() -> None:
+    team = Team(None, device())  # type: ignore[arg-type]
+    how = arithmetic_of(SINGLE, SINGLE, SINGLE)
+    a, b = (np.ones(shape, np.float32).view(Ndarray) for shape in ((3, 0), (0, 2)))
+    assert np.asarray(multiply(team, a, b, how)).tolist() == [[0, 0]] * 3
+
+
+# --- blocks from the other workers' memory -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_products_of_copied_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelining, "FIRST", 2)
+    rng, draw = random.Random(seed), np.random.default_rng(seed)
+    workers = rng.randint(2, 5)
+    m, k, n = (rng.choice(SIZES) for _ in range(3))
+    dtype = rng.choice([SINGLE, DOUBLE, HALF, np.dtype(np.int64)])
+    compute = rng.choice([None, "bfloat16"]) if dtype == SINGLE else None
+    turn_a, turn_b = rng.random() < 0.3, rng.random() < 0.3
+    a = draw.integers(-4, 5, (m, k)).astype(dtype)
+    b = draw.integers(-4, 5, (k, n)).astype(dtype)
+    lies_a = drawn_layout(rng, (k, m) if turn_a else (m, k), workers)
+    lies_b = drawn_layout(rng, (n, k) if turn_b else (k, n), workers)
+    target = drawn_layout(rng, (m, n), workers) if rng.random() < 0.7 else None
+    how, board = arithmetic_of(dtype, dtype, dtype, compute), dict[tuple[int, int], Any]()
+
+    def one(comm: SimulatedCommunicator) -> None:
+        team = Team(comm, peers=SharedPeers(comm, board))
+        left = parts_of(team, a.T if turn_a else a, lies_a)
+        right = parts_of(team, b.T if turn_b else b, lies_b)
+        left = left.transposed() if turn_a else left
+        right = right.transposed() if turn_b else right
+        for plan in candidates(left.layout, right.layout, target):
+            check_parts(running.run(left, right, plan, dtype, how), a @ b)
+        total = team.total()
+        sums = np.sum(comm.exchange([total.sent_bytes, total.planned_bytes]), axis=0)
+        assert sums[0] <= sums[1]  # what nobody multiplies is not copied
+
+    simulate(workers, one)
+
+
+def test_chunks_are_begun_small_and_cover() -> None:
+    assert pipelining._chunks(0, 8192) == [(0, 1024), (1024, 3072), (3072, 8192)]
+    assert pipelining._chunks(5, 105) == [(5, 105)]
+    assert pipelining._chunks(0, 0) == [(0, 0)]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_layouts_change_by_copies(seed: int) -> None:
+    rng, draw = random.Random(seed), np.random.default_rng(seed)
+    workers = rng.randint(2, 5)
+    shape = rng.choice(SIZES), rng.choice(SIZES)
+    x = draw.integers(-9, 10, shape).astype(rng.choice([np.float32, np.float64]))
+    lies, turned = drawn_layout(rng, shape, workers), rng.random() < 0.3
+    target = drawn_layout(rng, shape[::-1] if turned else shape, workers)
+    board = dict[tuple[int, int], Any]()
+
+    def one(comm: SimulatedCommunicator) -> None:
+        team = Team(comm, peers=SharedPeers(comm, board))
+        parts = parts_of(team, x, lies)
+        parts = parts.transposed() if turned else parts
+        expected = x.T if turned else x
+        for dtype in (x.dtype, HALF, BF16, SINGLE, DOUBLE):
+            for share in (False, True):
+                made = remap(parts, target, np.dtype(dtype), share=share)
+                check_parts(made, expected)
+        again = remap(made, parts.layout, x.dtype)
+        check_parts(again, expected)
+        total = team.total()
+        sums = np.sum(comm.exchange([total.sent_bytes, total.planned_bytes]), axis=0)
+        assert sums[0] == sums[1]
+
+    simulate(workers, one)
+
+
+def test_where_blocks_lie_is_told_once_and_new_values_are_read() -> None:
+    n, workers, board = 12, 3, dict[tuple[int, int], Any]()
+    rows, columns = resolve(Rows(), (n, n), workers), resolve(Columns(), (n, n), workers)
+    x = np.arange(n * n, dtype=float).reshape(n, n)
+
+    def one(comm: SimulatedCommunicator) -> None:
+        peers = SharedPeers(comm, board)
+        team = Team(comm, peers=peers)
+        parts = parts_of(team, x, rows)
+        for turn in range(3):
+            check_parts(remap(parts, columns), x + turn)
+            for block in parts.blocks.values():
+                block += 1
+        assert peers._calls == 1
+
+    simulate(workers, one)
+
+
+def test_the_planner_knows_that_copies_hide() -> None:
+    n, workers = 4096, 2
+    rows = resolve(Rows(), (n, n), workers)
+    plans = candidates(rows, rows, rows)
+    stays = next(plan for plan in plans if plan.name == "C stays")
+    rates = Rates(1e13, 1e13, 3e11, 1e-5)
+    apart = predict(stays, rows, rows, 4, rates)
+    hidden = predict(stays, rows, rows, 4, Rates(1e13, 1e13, 3e11, 1e-5, overlapped=True))
+    fetching = apart.seconds - apart.compute_seconds
+    assert hidden.seconds == pytest.approx(apart.compute_seconds + fetching / 8)
+
+
+def test_blocks_of_blocks_are_shared() -> None:
+    """Owners that take turns, so that a worker gives several blocks."""
+    n, workers, board = 16, 4, dict[tuple[int, int], Any]()
+    lies = resolve(Blocks((3, 5)), (n, n), workers)
+    x = np.random.default_rng(0).integers(-4, 5, (n, n)).astype(np.float32)
+
+    def one(comm: SimulatedCommunicator) -> None:
+        team = Team(comm, peers=SharedPeers(comm, board))
+        parts = parts_of(team, x, lies)
+        check_parts(matmul(parts, parts.transposed(), lies, Rates(overlapped=True)), x @ x.T)
+
+    simulate(workers, one)
