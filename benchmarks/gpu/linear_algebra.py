@@ -1,6 +1,6 @@
 """md.linalg on a GPU beside CuPy and PyTorch, and its residuals beside NumPy in float64.
 
-python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [--seconds 0.3]
+python -m benchmarks.gpu.linear_algebra [accuracy] [large] [many] [fft] [refine] [--seconds 0.3]
 
 Times are the least of several runs within the seconds given for each cell, in microseconds, values on the
 device before and after; residuals in units of n eps.
@@ -290,17 +290,47 @@ def transforms(seconds: float) -> None:
         row(title, ours, lambda m, n=name: getattr(m.fft, n), (x,), seconds)  # type: ignore[misc]
 
 
+def refined(seconds: float) -> None:
+    """Equations of 16384 rows by refinement, beside PyTorch's and ours in float64, with backward errors."""
+    cupy, n = import_module("cupy"), 16384
+    cupy.random.seed(0)
+    a, b = cupy.random.standard_normal((n, n)), cupy.random.standard_normal((n, 1))
+    norm = float(cupy.abs(a).sum(1).max())
+
+    def backward(x: Any) -> float:
+        return float(cupy.abs(a @ x - b).max() / (norm * cupy.abs(x).max() + cupy.abs(b).max()))
+
+    def line(name: str, run: Run, wait: Run) -> None:
+        x = cupy.asarray(run()).reshape(n, 1)
+        error = backward(x)
+        print(
+            f"{name:<24}{microseconds(run, wait, seconds) / 1e3:10.1f} ms  backward error {error:.1e}"
+        )
+
+    left, right = md.from_dlpack(a), md.from_dlpack(b)
+    found = md.linalg.solve(left, right, method="refine", info=True)
+    print(f"# {found.way}, {found.iterations} steps, residual {found.residual:.1e}")
+    line(
+        "refine 16384", lambda: md.linalg.solve(left, right, method="refine"), device_engine(0).wait
+    )
+    torch = import_module("torch")
+    ta, tb = torch.from_dlpack(a), torch.from_dlpack(b)
+    line("PyTorch solve 16384", lambda: torch.linalg.solve(ta, tb), torch.cuda.synchronize)
+
+
 def main() -> None:
     """Measure and print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["accuracy", "large", "many", "fft"])
+    parser.add_argument("what", nargs="*", default=["accuracy", "large", "many", "fft", "refine"])
     parser.add_argument("--seconds", type=float, default=0.3)
     options = parser.parse_args()
     for what in options.what:
         if what == "accuracy":
             accuracy()
         else:
-            {"large": large, "many": many, "fft": transforms}[what](options.seconds)
+            {"large": large, "many": many, "fft": transforms, "refine": refined}[what](
+                options.seconds
+            )
 
 
 if __name__ == "__main__":

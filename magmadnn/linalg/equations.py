@@ -27,6 +27,7 @@ from magmadnn.ops import sum as sum_
 
 from ._matrices import computed, diagonal, refuse_unless_finite, transposed
 from ._operands import SlogdetResult, operand, operands
+from .device_refinement import lies_on_device, refined_on_device
 from .elimination import (
     eliminated,
     exchanging,
@@ -105,7 +106,8 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         a: [..., n, n]; NaN and infinity are refused.
         b: [n], one right side for all; or [..., n, k]. Leading axes broadcast.
         method: "lu"; or "refine": factors in float32 and steps that give the digits of float64, of one matrix
-            of known values; falls back to float64 by itself (see `refinement.py` for the sources).
+            of known values; falls back to float64 by itself (see `refinement.py` for the sources). A Tensor
+            in a GPU's memory is factorised in half precision there, and x lies there.
         assume_a: "pos" lets "refine" take a Cholesky factor of a positive definite A.
         info: whether "refine" gives (x, iterations, residual, way).
 
@@ -122,7 +124,8 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
             f'solve: method must be "lu" or "refine" assume_a "gen" or "pos", got {method!r}, {assume_a!r}'
         )
     if method == "refine":
-        found = refined(a, b, assume_a == "pos")
+        by_gpu = lies_on_device(a)
+        found = refined_on_device(a, b) if by_gpu else refined(a, b, assume_a == "pos")
         return found if info else found.x
     if info or assume_a != "gen":
         raise ArgumentError('solve: info and assume_a go with method="refine"; leave them out')

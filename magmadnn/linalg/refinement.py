@@ -44,30 +44,41 @@ def refined(a: Any, b: Any, positive: bool) -> RefinedResult:
         ArgumentError: for Operations. ShapeError: for a stack, or sizes that do not fit.
         NumericError: if A is singular, or not positive definite though `positive` says so.
     """
-    a, b = operands("solve", ("a", a, 2), ("b", b, 1))
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        raise ArgumentError(
-            'solve: method="refine" takes arrays and Tensors, not Operations; leave it out'
-        )
+    a, b = checked(a, b)
     matrix, right = (np.asarray(x.numpy(), np.float64) for x in (a, b))
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or len(right) != len(matrix):
-        raise ShapeError(
-            f'solve: method="refine" takes one matrix [n, n] and b [n] or [n, k], got {matrix.shape} and '
-            f"{right.shape}"
-        )
     refuse_unless_finite("solve", "a", matrix)
     refuse_unless_finite("solve", "b", right.reshape(len(right), -1))
     if not right.size:
         return RefinedResult(asarray(right), 0, 0.0, "refinement")
     columns = right.reshape(len(right), -1)
-    x, steps, way = _solved(matrix, columns, positive)
+    x, steps, way = mixed(matrix, columns, positive)
     size = np.linalg.norm(matrix, np.inf) * np.abs(x).max(0) + np.abs(columns).max(0)
     left = np.abs(matrix @ x - columns).max(0)
     residual = float((left / np.where(size == 0, 1, size)).max())
     return RefinedResult(asarray(x.reshape(right.shape)), steps, residual, way)
 
 
-def _solved(a: Array, b: Array, positive: bool) -> tuple[Array, int, str]:
+def checked(a: Any, b: Any) -> tuple[Tensor, Tensor]:
+    """One matrix and its right sides.
+
+    Raises:
+        ArgumentError: for Operations. ShapeError: for a stack, or sizes that do not fit.
+    """
+    a, b = operands("solve", ("a", a, 2), ("b", b, 1))
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        raise ArgumentError(
+            'solve: method="refine" takes arrays and Tensors, not Operations; leave it out'
+        )
+    if a.ndim != 2 or b.ndim > 2 or a.shape[0] != a.shape[1] or len(b) != len(a):
+        raise ShapeError(
+            f'solve: method="refine" takes one matrix [n, n] and b [n] or [n, k], got {a.shape} and '
+            f"{b.shape}"
+        )
+    return a, b
+
+
+def mixed(a: Array, b: Array, positive: bool) -> tuple[Array, int, str]:
+    """Solutions, steps of refinement, and the way taken last."""
     step = _factorised(a, np.float32, positive)
     steps = 0
     if step is not None:

@@ -213,6 +213,23 @@ class Library:
             one[8] = ctypes.c_void_p(first[8].value + k * n * size)
             self._Xsyevd(dtype, handle, *one, ctypes.c_void_p(info.value + 4 * k))
 
+    def _DHgesv_bufferSize(self, dtype: str, *arguments: Any) -> None:
+        assert len(arguments) == 12
+        arguments[-1]._obj.value = 24
+
+    def _DHgesv(
+        self, dtype: str, handle: Any, n: Any, width: Any, a: Any, lda: Any, piv: Any, b: Any, ldb: Any,
+        x: Any, ldx: Any, work: Any, nbytes: Any, steps: Any, info: Any,
+    ) -> None:  # fmt: skip
+        assert (work.value, nbytes.value) == (99, 24)
+        assert lda.value == ldb.value == ldx.value == n.value
+        columns_at(piv.value, n.value, 1, "int32")[:] = 1
+        right = columns_at(b.value, n.value, width.value, "float64")
+        found = np.linalg.solve(columns_at(a.value, n.value, n.value, "float64"), right)
+        columns_at(x.value, n.value, width.value, "float64")[:] = found
+        steps._obj.value += 3
+        ctypes.c_int32.from_address(info.value).value = 0
+
     def _gesvdj_bufferSize(self, dtype: str, *arguments: Any) -> None:
         assert len(arguments) == 14 and arguments[-1].value == 14
         arguments[-2]._obj.value = 7
@@ -461,3 +478,24 @@ def test_singular_values(count: int, p: int, q: int, full: bool) -> None:
     found = np.swapaxes(u[:, :q], -1, -2) @ (s[..., None] * v)
     np.testing.assert_allclose(found, a, atol=1e-12)
     assert info.tolist() == [0] * count
+
+
+def test_refinement() -> None:
+    """How many steps were made is copied to the device, for each matrix."""
+    a, b = RNG.normal(size=(2, 5, 5)), RNG.normal(size=(2, 3, 5))
+    found = np.zeros((2, 4, 5))
+    pieces = turned(a), np.zeros((2, 1), np.int32), np.zeros((2, 5), np.int32)
+    call, (info, _) = filled(
+        "gesv", (), operands=(b, found[:, 1:]), pieces=pieces, rows=4, columns=5, height=5, width=5
+    )
+
+    def copy(to: int, source: int, nbytes: int, stream: int) -> None:
+        assert stream == STREAM
+        ctypes.memmove(to, source, nbytes)
+
+    functions = MatrixFunctions(Library(), Library(), STREAM, copy)
+    assert functions.workspace(call) == 24
+    functions.call(call)
+    x = np.swapaxes(found[:, 1:], -1, -2)
+    np.testing.assert_allclose(a @ x, np.swapaxes(b, -1, -2), atol=1e-12)
+    assert pieces[1][:, 0].tolist() == [3, 6] and info.tolist() == [0, 0]

@@ -132,7 +132,23 @@ def _gesdd(node: MatrixNode, number: int) -> int:
     return 0
 
 
+def _gesv(node: MatrixNode, number: int) -> int:
+    n, width = node.columns, node.rows - 1
+    a = stack_at(node.pieces[0], number, n, n, node.dtype)
+    b, x = (columns_at(table[number], n, width, node.dtype) for table in node.operands)
+    try:
+        inverse = np.linalg.inv(a.astype(np.float32)).astype(np.float64)
+    except np.linalg.LinAlgError:
+        return 1
+    x[:] = 0
+    for _ in range(5):
+        x += inverse @ (b - a @ x)
+    stack_at(node.pieces[1], number, 1, 1, "int32")[:] = 4
+    return 0
+
+
 _FUNCTIONS: dict[str, Callable[[MatrixNode, int], int | None]] = {
     "potrf": _potrf, "trsm": _trsm, "getrf": _getrf, "getrs": _getrs, "geqrf": _geqrf,
     "orgqr": _orgqr, "syevd": _syevd, "gesdd": _gesdd,
+    "gesv": _gesv,
 }  # fmt: skip

@@ -167,3 +167,24 @@ def test_graphs_are_cut_at_calls_that_none_can_hold_and_steps_still_run_in_slice
         assert "by NumPy" not in model.plan()
         assert apart(model, trained(spectral(executor="reference"))) < 1e-3
         assert "library syevd" in str(model.profile(X[:BATCH], Y[:BATCH]))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_refinement_where_a_matrix_lies_on_a_device(device: str) -> None:
+    """Digits of float64, steps and residual; errors as on the processor."""
+    with on(device):
+        for n, shape in ((40, (40, 3)), (7, (7,))):
+            a, b = matrices(n, n), RNG.normal(size=shape)
+            found = md.linalg.solve(
+                md.Tensor.holding(a, "DEVICE"), md.Tensor.holding(b, "DEVICE"), "refine", info=True
+            )
+            assert found.way == "refinement" and found.iterations > 0
+            assert found.x.kind is md.DEVICE and found.x.shape == shape
+            assert found.residual <= n * 2.3e-16
+            np.testing.assert_allclose(a @ found.x.read(), b, atol=1e-12)
+        singular = md.Tensor.holding(np.zeros((4, 4)), "DEVICE")
+        with pytest.raises(NumericError, match="solve: a is singular: pivot 1 of 4 is 0"):
+            md.linalg.solve(singular, np.ones(4), method="refine")
+        holes = md.Tensor.holding(np.full((4, 4), np.nan), "DEVICE")
+        with pytest.raises(NumericError, match=r"solve: a holds nan at \[0, 0\]"):
+            md.linalg.solve(holes, np.ones(4), method="refine")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from magmadnn.backends.cuda import _driver as driver
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 
 from .factors import Factors
 from .handles import Handles
+from .refinements import Copy, Refinements
 from .spectra import Spectra
 
 
@@ -18,11 +20,13 @@ class MatrixFunctions:
         blas: cuBLAS, as `ctypes.CDLL` gives it.
         solver: cuSOLVER, likewise.
         stream: what calls are given to.
+        copy: begins to copy from the host.
     """
 
-    def __init__(self, blas: Any, solver: Any, stream: int) -> None:
+    def __init__(self, blas: Any, solver: Any, stream: int, copy: Copy = driver.copy) -> None:
         handles = Handles(blas, solver, stream)
         self._factors, self._spectra = Factors(handles), Spectra(handles)
+        self._refinements = Refinements(handles, copy)
 
     def workspace(self, node: MatrixNode) -> int:
         """Bytes that a call wants for itself."""
@@ -32,5 +36,7 @@ class MatrixFunctions:
         """Give the stream the call of a node."""
         self._of(node).call(node)
 
-    def _of(self, node: MatrixNode) -> Factors | Spectra:
+    def _of(self, node: MatrixNode) -> Factors | Spectra | Refinements:
+        if node.function == "gesv":
+            return self._refinements
         return self._factors if node.is_captured else self._spectra

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from magmadnn.compiler.kernels.library import Library
 
 from .geqrf import around_geqrf, around_orgqr
+from .gesv import around_gesv, bytes_of_refinement
 from .getrf import around_getrf, around_getrs, bytes_of_exchanges
 from .potrf import around_potrf
 from .spectra import around_gesdd, around_syevd, bytes_of_eigen, bytes_of_singular
@@ -17,6 +18,7 @@ from .trsm import around_trsm
 AROUND: dict[str, Callable[[Library, dict[str, int]], Around]] = {
     "geqrf": around_geqrf,
     "gesdd": around_gesdd,
+    "gesv": around_gesv,
     "getrf": around_getrf,
     "getrs": around_getrs,
     "orgqr": around_orgqr,
@@ -27,6 +29,7 @@ AROUND: dict[str, Callable[[Library, dict[str, int]], Around]] = {
 # bytes of `MatrixNode.pieces`, of those that have some
 PIECES: dict[str, Callable[[Library, dict[str, int]], tuple[int, ...]]] = {
     "gesdd": bytes_of_singular,
+    "gesv": bytes_of_refinement,
     "getrf": bytes_of_exchanges,
     "getrs": bytes_of_exchanges,
     "syevd": bytes_of_eigen,

@@ -1,0 +1,111 @@
+"""Refinement where a matrix lies on a GPU: by cuSOLVER's solver of mixed precision.
+
+That factorises in half precision or TF32 and refines by GMRES in float64, as in Haidar et al., Harnessing
+GPU tensor cores for fast FP16 arithmetic to speed up mixed-precision iterative refinement solvers, 2018;
+where that does not converge it falls back to factors in float64 by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from magmadnn.graph.computed_by import LibraryCall
+from magmadnn.graph.node import Node, placeholder
+from magmadnn.graph.op import Array, Draw, NoGradient, Op, OpKind, Sample
+from magmadnn.graph.signature import Attributes, OpWords, by_signature
+from magmadnn.graph.spec import Spec
+from magmadnn.graph.stacking import last_axes
+from magmadnn.memory import Kind
+from magmadnn.ops import abs as abs_
+from magmadnn.ops import divide, equal, matmul, where
+from magmadnn.ops import max as max_
+from magmadnn.ops import sum as sum_
+from magmadnn.runtime import Executable
+from magmadnn.tensor import Tensor, asarray
+
+from ._matrices import refuse_unless_finite, transposed
+from .elimination import exchanging
+from .refinement import RefinedResult, checked, mixed
+
+_KEPT = 16  # programs
+
+
+def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
+    """[..., k + 1, n]: how many steps as the first number, and below solutions as rows."""
+    *leading, k, n = by_signature("... n n, ... k n -> ... k n")(words, specs, attributes)
+    return (*leading, k + 1, n)
+
+
+def _numpy(a: Array, b: Array) -> Array:
+    refuse_unless_finite("solve", "a", a)
+    refuse_unless_finite("solve", "b", np.swapaxes(b, -1, -2))
+    leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    found = np.zeros((*leading, b.shape[-2] + 1, b.shape[-1]))
+    every = np.broadcast_to(a, (*leading, *a.shape[-2:]))
+    rights = np.broadcast_to(b, (*leading, *b.shape[-2:]))
+    for index in np.ndindex(leading):
+        x, steps, way = mixed(every[index], rights[index].T, False)
+        found[(*index, slice(1, None))] = x.T
+        found[(*index, 0, 0)] = steps if way != "float64" else -1 - steps
+    return found
+
+
+def _samples(draw: Draw) -> Iterable[Sample]:
+    yield Sample((exchanging(draw, 5), draw(3, 5)))
+
+
+refined_rows: Op = Op(
+    name="_refined_rows",
+    args=("a", "b"),
+    formula="steps of refinement, below 0 where they did not suffice, and rows x with a x = b",
+    kind=OpKind.LIBRARY,
+    library=LibraryCall("gesv", dtypes=("float64",)),
+    stacked=last_axes,
+    shapes=_shapes,
+    dtypes=lambda words, dtypes, attributes: np.dtype(np.float64),
+    numpy=_numpy,
+    vjp=NoGradient(why="it takes known values"),
+    reference=_numpy,
+    samples=_samples,
+)
+
+
+def lies_on_device(x: Any) -> bool:
+    """Whether it is a Tensor in memory of a GPU."""
+    return isinstance(x, Tensor) and x.kind in (Kind.DEVICE, Kind.CUDA_MANAGED)
+
+
+def refined_on_device(a: Any, b: Any) -> RefinedResult:
+    """What `refinement.refined` gives for a matrix on a GPU, with x there; the matrix stays there.
+
+    Raises:
+        ShapeError: for a stack, or sizes that do not fit.
+        NumericError: if A is singular, or holds NaN or infinity.
+    """
+    a, b = checked(a, b)
+    right = b if b.ndim == 2 else b.unsqueeze(-1)
+    if not right.size:
+        return RefinedResult(asarray(b), 0, 0.0, "refinement")
+    program, nodes = _program(a.shape[-1], right.shape[-1], a.device)
+    x, steps, residual = program.run(dict(zip(nodes, (a, right), strict=True)))
+    way = "refinement" if steps >= 0 else "float64"
+    solution = Tensor.holding(x.reshape(b.shape), Kind.DEVICE, a.device)
+    return RefinedResult(solution, abs(int(steps)), float(residual), way)
+
+
+@lru_cache(maxsize=_KEPT)
+def _program(n: int, k: int, device: int) -> tuple[Executable, tuple[Node, Node]]:
+    """Solutions, steps and the residual, of a placeholder for each operand."""
+    a = placeholder("a", Spec((n, n), np.dtype(np.float64)))
+    b = placeholder("b", Spec((n, k), np.dtype(np.float64)))
+    packed = refined_rows(a, transposed(b))
+    x = transposed(packed[1:])
+    size = max_(sum_(abs_(a), axis=1)) * max_(abs_(x), axis=0) + max_(abs_(b), axis=0)
+    left = max_(abs_(matmul(a, x) - b), axis=0)
+    residual = max_(divide(left, where(equal(size, 0), 1, size)))
+    outputs = [x, packed[0, 0], residual]
+    return Executable(outputs, executor="native", device=f"cuda:{device}"), (a, b)
