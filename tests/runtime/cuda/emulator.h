@@ -38,6 +38,7 @@ static void wait(State where) {
   if (!_setjmp(fibers[current])) _longjmp(scheduler, 1);
 }
 static void __syncthreads() { wait(AT_BLOCK); }
+static void __syncwarp() { wait(AT_WARP); }
 
 template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {
   memcpy(&slots[current], &value, sizeof(T));

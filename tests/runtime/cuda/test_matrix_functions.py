@@ -9,6 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.called import Course
+from magmadnn.compiler.cuda.library.small import group
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node
 from magmadnn.graph.gradient import gradient
@@ -41,8 +42,13 @@ def no_calls_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_values_are_those_of_numpy(dtype: str, device: str) -> None:
+@pytest.mark.parametrize("way", ["small kernels", "libraries"])
+def test_values_are_those_of_numpy(
+    way: str, dtype: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To 100 n eps, as on the processor: all functions in one program, which shares factors."""
+    if way == "libraries":
+        monkeypatch.setattr(group, "LARGEST", 0)
     outputs: list[Node] = []
     feeds: dict[Node, np.ndarray] = {}
     expected: list[tuple[str, np.ndarray, int]] = []
@@ -65,6 +71,54 @@ def test_values_are_those_of_numpy(dtype: str, device: str) -> None:
         assert other.shape == one.shape and other.dtype == dtype, name
         bound = 100 * n * np.finfo(dtype).eps * np.abs(one).max(initial=1)
         assert np.abs(other - one).max(initial=0) <= bound, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_of_small_matrices(device: str) -> None:
+    """Stacks that do not fill blocks, groups of all sizes, one matrix for several right sides."""
+    outputs: list[Node] = []
+    feeds: dict[Node, np.ndarray] = {}
+    checks: list[tuple[str, np.ndarray, int]] = []
+    for shape in ((9, 2, 2), (5, 17, 17), (3, 32, 32), (2, 32, 9), (2, 9, 32)):
+        a = RNG.normal(size=shape)
+        x = node(a)
+        feeds[x] = a
+        for mode in ("reduced", "complete"):
+            outputs += md.linalg.qr(x, mode=mode)
+            checks.append((f"qr {mode}", a, 2))
+        if shape[-1] != shape[-2]:
+            continue
+        b = RNG.normal(size=(*shape[:-1], 7))
+        y = node(b)
+        feeds[y] = b
+        square = md.ops.matmul(x, md.ops.swapaxes(x, -1, -2)) + np.eye(shape[-1])
+        outputs += [square, md.linalg.cholesky(square)]
+        checks.append(("cholesky", a, 2))
+        for left, rows in ((x, y), (x[0], y), (md.ops.swapaxes(x, -1, -2), y[0])):
+            outputs += [left, rows, md.linalg.solve(left, rows)]
+            checks.append(("solve", a, 3))
+        slope = gradient(md.ops.sum(md.linalg.solve(x, y)), [y])[0]  # by the transposes
+        outputs += [md.ops.swapaxes(x, -1, -2), y * 0 + 1.0, slope]
+        checks.append(("solve", a, 3))
+    with on(device):
+        run = Executable(outputs, executor="native", device="cuda")
+        found = iter(run.run(feeds))
+        assert "library" not in run.text({})[run.text({}).index("# launches of a run") :]
+    for name, a, count in checks:
+        n, given = max(a.shape[-2:]), [next(found) for _ in range(count)]
+        if name == "solve":
+            left, rows, x = given
+            difference, scale = left @ x - rows, np.abs(left).sum(-1).max() * np.abs(x).max()
+        elif name == "cholesky":
+            square, factor = given
+            difference, scale = factor @ np.swapaxes(factor, -1, -2) - square, np.abs(square).max()
+            assert not np.triu(factor, 1).any()
+        else:
+            q, r = given
+            difference, scale = q @ r - a, np.abs(a).max()
+            unit = np.swapaxes(q, -1, -2) @ q - np.eye(q.shape[-1])
+            assert np.abs(unit).max() <= 30 * n * 2.3e-16 and not np.tril(r, -1).any()
+        assert np.abs(difference).max() <= 30 * n * 2.3e-16 * scale, (name, a.shape)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -10,16 +10,20 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import Library
 
 from .moved import parameters, turned
+from .small.group import fits
+from .small.reflections import small_columns, small_reflections
 from .surroundings import Around, launch_of
 
 
 def around_geqrf(kernel: Library, values: dict[str, int]) -> Around:
     """The matrices, turned, behind room for what scales reflections."""
-    m, item = values["height"], ITEM_BYTES[kernel.dtype]
+    m, n, item = values["height"], values["width"], ITEM_BYTES[kernel.dtype]
+    if fits(m, n):
+        return Around(small_reflections(kernel.dtype, m, n, values), (), calls=False)
     places = {"goal": values["result"] + m * item, "goal_step": values["rows"] * m}
     before = turned(kernel.dtype, {**values, **places})
     after = None
-    if m > values["width"]:  # there are fewer reflections than rows
+    if m > n:  # there are fewer reflections than rows
         after = launch_of(ScalesBehind(kernel.dtype), values["matrices"] * m, values)
     return Around(before, (("result", 0), ("result", m)), after)
 
@@ -80,5 +84,9 @@ class Reflections:
 
 def around_orgqr(kernel: Library, values: dict[str, int]) -> Around:
     """Copies of the reflections, which the function makes columns of Q."""
+    m, count, given = values["columns"], values["rows"], values["height"] - 1
+    if fits(m, count):
+        alone = small_columns(kernel.dtype, m, count, min(m, count, given), values)
+        return Around(alone, (), calls=False)
     before = launch_of(Reflections(kernel.dtype), values["count"], values)
     return Around(before, (("x0", 0), ("result", 0)))

@@ -11,6 +11,8 @@ from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
 
 from .moved import parameters, turned
+from .small.elimination import small_elimination, small_solutions
+from .small.group import fits
 from .surroundings import INFO, Around, launch_of, piece
 
 _WORD = 4  # bytes of an exchange
@@ -53,6 +55,8 @@ def bytes_of_exchanges(kernel: Library, values: dict[str, int]) -> tuple[int, ..
 def around_getrf(kernel: Library, values: dict[str, int]) -> Around:
     """The matrices, turned, behind room for the exchanges, of which the function makes factors."""
     n, item = values["columns"], ITEM_BYTES[kernel.dtype]
+    if fits(n):
+        return Around(small_elimination(kernel.dtype, n, values), (), calls=False)
     places = {"goal": values["result"] + n * item, "goal_step": values["rows"] * n}
     before = turned(kernel.dtype, {**values, **places})
     after = launch_of(Exchanges(kernel.dtype), values["matrices"] * n, values)
@@ -105,6 +109,9 @@ class GivenFactors:
 def around_getrs(kernel: Library, values: dict[str, int]) -> Around:
     """Copies of the right sides, which the function makes solutions."""
     n = values["columns"]
+    if fits(n):
+        alone = small_solutions(kernel.dtype, n, kernel.settings[0], values)
+        return Around(alone, (), calls=False)
     threads = values["matrices"] * max(values["rows"], 1) * n
     before = launch_of(GivenFactors(kernel.dtype), threads, values)
     return Around(before, (("x0", n), ("result", 0)))

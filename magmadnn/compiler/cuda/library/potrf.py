@@ -9,6 +9,8 @@ from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
 
+from .small.cholesky import small_cholesky
+from .small.group import fits
 from .surroundings import INFO, Around, launch_of
 
 
@@ -68,7 +70,9 @@ class LowerTriangles:
 
 def around_potrf(kernel: Library, values: dict[str, int]) -> Around:
     """The matrices, of which the function makes factors; what is above those, and what the function says."""
-    count = values["count"]
+    count, n = values["count"], values["columns"]
+    if fits(n):
+        return Around(small_cholesky(kernel.dtype, n, values), (), calls=False)
     before = launch_of(CopyOfMatrices(kernel.dtype), count, values)
     after = launch_of(LowerTriangles(kernel.dtype), count, values)
     return Around(before, after=after)

@@ -1,0 +1,1 @@
+"""Functions of small matrices, a group of threads each."""

@@ -1,0 +1,73 @@
+"""Cholesky factors of small matrices: a thread has a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.library.moved import parameters
+from magmadnn.compiler.cuda.text.formulas import MEMORY
+from magmadnn.compiler.cuda.text.variant import Launch
+from magmadnn.compiler.kernels.moves import FAULTS
+
+from .group import TAIL, from_lane, head_of, lanes_of, launch, root_of
+
+
+@dataclass(frozen=True)
+class SmallCholesky:
+    """Factors, with zeros above the diagonal; a word is set where a pivot is not positive, or NaN.
+
+    Slots: `matrices`; `x0, x0_step`, the matrices; `result`; `faults`.
+
+    Attributes:
+        dtype: of the elements.
+        n: rows and columns.
+    """
+
+    dtype: str
+    n: int
+    slots = ("matrices", "x0_step", "x0", "result", FAULTS)
+
+    def text(self, name: str) -> str:
+        """The function: column by column, of which each is seen by all threads."""
+        item, n, lanes = MEMORY[self.dtype], self.n, lanes_of(self.n)
+        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
+        head = head_of(name, kinds, self.dtype, lanes, room_of(n))
+        return f"""{head}  {item} a[{n}];
+  for (u32 e = lane; e < {n * n}; e += {lanes})
+    room[e / {n} * {n + 1} + e % {n}] = is_there ? x0[matrix * x0_step + e] : {item}(1);
+  __syncwarp();
+#pragma unroll
+  for (u32 j = 0; j < {n}; ++j) a[j] = lane < {n} ? room[lane * {n + 1} + j] : {item}(1);
+  __syncwarp();
+#pragma unroll
+  for (u32 k = 0; k < {n}; ++k) {{
+    const {item} pivot = {from_lane("a[k]", "k")};
+    wrong |= !(pivot > 0);
+    const {item} root = {root_of(self.dtype)}(pivot), factor = lane == k ? root : a[k] / root;
+    a[k] = factor;
+    if (lane < {n}) room[lane] = factor;
+    __syncwarp();
+#pragma unroll
+    for (u32 j = 0; j < {n}; ++j)
+      if (j > k) a[j] = fma(-factor, room[j], a[j]);
+    __syncwarp();
+  }}
+#pragma unroll
+  for (u32 j = 0; j < {n}; ++j)
+    if (lane < {n}) room[lane * {n + 1} + j] = j <= lane ? a[j] : {item}(0);
+  __syncwarp();
+  if (is_there)
+    for (u32 e = lane; e < {n * n}; e += {lanes})
+      result[matrix * {n * n} + e] = room[e / {n} * {n + 1} + e % {n}];
+{TAIL}"""
+
+
+def room_of(n: int) -> int:
+    """Elements of a group's room: rows that begin in different banks."""
+    return n * (n + 1)
+
+
+def small_cholesky(dtype: str, n: int, values: Mapping[str, int]) -> Launch:
+    """A launch that does that."""
+    return launch(SmallCholesky(dtype, n), dtype, lanes_of(n), room_of(n), values)

@@ -1,0 +1,159 @@
+"""Reflections of small matrices, and columns of their products: a thread has a column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from magmadnn.compiler.cuda.library.moved import parameters
+from magmadnn.compiler.cuda.text.formulas import MEMORY
+from magmadnn.compiler.cuda.text.variant import Launch
+from magmadnn.compiler.kernels.moves import FAULTS
+
+from .group import TAIL, head_of, lanes_of, launch, root_of
+
+
+@dataclass(frozen=True)
+class SmallReflections:
+    """What scales reflections in a row, below it the columns that they leave, as LAPACK's geqrf.
+
+    A word is set for elements that are NaN or infinite.
+
+    Slots: `matrices`; `x0, x0_step`, the matrices; `result`; `faults`.
+
+    Attributes:
+        dtype: of the elements.
+        m, n: rows and columns.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    slots = ("matrices", "x0_step", "x0", "result", FAULTS)
+
+    def text(self, name: str) -> str:
+        """The function: each reflection is made by one thread, and seen by all."""
+        item, m, n, lanes = MEMORY[self.dtype], self.m, self.n, lanes_of(self.n)
+        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
+        head = head_of(name, kinds, self.dtype, lanes, room_of(m, n))
+        below = f"#pragma unroll\n      for (u32 i = 0; i < {m}; ++i)\n        if (i > k)"
+        return f"""{head}  {item} a[{m}], mine = {item}(0);
+#pragma unroll
+  for (u32 i = 0; i < {m}; ++i) {{
+    a[i] = is_there && lane < {n} ? x0[matrix * x0_step + i * {n} + lane] : {item}(0);
+    wrong |= !(a[i] - a[i] == 0);
+  }}
+#pragma unroll
+  for (u32 k = 0; k < {min(m, n)}; ++k) {{
+    if (lane == k) {{
+      {item} most = {item}(0), sum = {item}(0);
+{below} most = a[i] > most ? a[i] : -a[i] > most ? -a[i] : most;
+      if (most > 0) {{
+        const {item} first = a[k] < 0 ? -a[k] : a[k], unit = first > most ? first : most;
+{below} sum = fma(a[i] / unit, a[i] / unit, sum);
+        const {item} size = unit * {root_of(self.dtype)}(fma(a[k] / unit, a[k] / unit, sum));
+        const {item} beta = a[k] < 0 ? size : -size;
+        mine = (beta - a[k]) / beta;
+        const {item} scale = a[k] - beta;
+{below} a[i] /= scale;
+        a[k] = beta;
+      }}
+      room[k] = mine;
+{below} room[i] = a[i];
+    }}
+    __syncwarp();
+    const {item} scale = room[k];
+    if (lane > k) {{
+      {item} taken = a[k];
+{below} taken = fma(room[i], a[i], taken);
+      taken *= scale;
+      a[k] -= taken;
+{below} a[i] = fma(-room[i], taken, a[i]);
+    }}
+    __syncwarp();
+  }}
+  if (lane < {n}) {{
+#pragma unroll
+    for (u32 i = 0; i < {m}; ++i) room[lane * {m + 1} + i] = a[i];
+  }}
+  __syncwarp();
+  if (is_there) {{
+    {item} *const to = result + matrix * {(n + 1) * m};
+    for (u32 e = lane; e < {m * n}; e += {lanes}) to[{m} + e] = room[e / {m} * {m + 1} + e % {m}];
+    if (lane < {min(m, n)}) to[lane] = mine;
+    for (u32 e = {min(m, n)} + lane; e < {m}; e += {lanes}) to[e] = {item}(0);
+  }}
+{TAIL}"""
+
+
+def room_of(m: int, n: int) -> int:
+    """Elements of a group's room: columns that begin in different banks."""
+    return n * (m + 1)
+
+
+def small_reflections(dtype: str, m: int, n: int, values: Mapping[str, int]) -> Launch:
+    """A launch that does that."""
+    return launch(SmallReflections(dtype, m, n), dtype, lanes_of(n), room_of(m, n), values)
+
+
+@dataclass(frozen=True)
+class SmallColumns:
+    """The first columns of products of reflections, each a row.
+
+    Slots: `matrices`; `x0, x0_step`, what the kernel above makes; `result`; `faults`, which it leaves alone.
+
+    Attributes:
+        dtype: of the elements.
+        m: rows of the product.
+        count: columns.
+        given: reflections.
+    """
+
+    dtype: str
+    m: int
+    count: int
+    given: int
+    slots = ("matrices", "x0_step", "x0", "result", FAULTS)
+
+    def text(self, name: str) -> str:
+        """The function: the last reflection first."""
+        item, m, count, lanes = MEMORY[self.dtype], self.m, self.count, lanes_of(self.count)
+        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
+        head = head_of(name, kinds, self.dtype, lanes, room_of_columns(m, count, self.given))
+        below = f"#pragma unroll\n    for (u32 i = 0; i < {m}; ++i)\n      if ((int)i > k)"
+        return f"""{head}  {item} q[{m}];
+  for (u32 e = lane; e < {(self.given + 1) * m}; e += {lanes})
+    room[e] = is_there ? x0[matrix * x0_step + e] : {item}(0);
+  __syncwarp();
+#pragma unroll
+  for (u32 i = 0; i < {m}; ++i) q[i] = i == lane ? {item}(1) : {item}(0);
+#pragma unroll
+  for (int k = {self.given - 1}; k >= 0; --k) {{
+    const {item} *const v = room + (k + 1) * {m};
+    {item} taken = q[k];
+{below} taken = fma(v[i], q[i], taken);
+    taken *= room[k];
+    q[k] -= taken;
+{below} q[i] = fma(-v[i], taken, q[i]);
+  }}
+  __syncwarp();
+  if (lane < {count}) {{
+#pragma unroll
+    for (u32 i = 0; i < {m}; ++i) room[lane * {m + 1} + i] = q[i];
+  }}
+  __syncwarp();
+  if (is_there)
+    for (u32 e = lane; e < {m * count}; e += {lanes})
+      result[matrix * {m * count} + e] = room[e / {m} * {m + 1} + e % {m}];
+{TAIL}"""
+
+
+def room_of_columns(m: int, count: int, given: int) -> int:
+    """Elements of a group's room, for reflections and then for columns."""
+    return max((given + 1) * m, count * (m + 1))
+
+
+def small_columns(dtype: str, m: int, count: int, given: int, values: Mapping[str, int]) -> Launch:
+    """A launch that does that."""
+    room = room_of_columns(m, count, given)
+    return launch(SmallColumns(dtype, m, count, given), dtype, lanes_of(count), room, values)
