@@ -9,7 +9,7 @@ from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
 
-from .small.cholesky import small_cholesky
+from .small.definite import small_cholesky
 from .small.group import fits
 from .surroundings import INFO, Around, launch_of
 
