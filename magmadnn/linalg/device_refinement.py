@@ -63,7 +63,7 @@ refined_rows: Op = Op(
     args=("a", "b"),
     formula="steps of refinement, below 0 where they did not suffice, and rows x with a x = b",
     kind=OpKind.LIBRARY,
-    library=LibraryCall("gesv", dtypes=("float64",)),
+    library=LibraryCall("sgesv", dtypes=("float64",)),
     stacked=last_axes,
     shapes=_shapes,
     dtypes=lambda words, dtypes, attributes: np.dtype(np.float64),

@@ -486,7 +486,7 @@ def test_refinement() -> None:
     found = np.zeros((2, 4, 5))
     pieces = turned(a), np.zeros((2, 1), np.int32), np.zeros((2, 5), np.int32)
     call, (info, _) = filled(
-        "gesv", (), operands=(b, found[:, 1:]), pieces=pieces, rows=4, columns=5, height=5, width=5
+        "sgesv", (), operands=(b, found[:, 1:]), pieces=pieces, rows=4, columns=5, height=5, width=5
     )
 
     def copy(to: int, source: int, nbytes: int, stream: int) -> None:

@@ -132,7 +132,7 @@ def _gesdd(node: MatrixNode, number: int) -> int:
     return 0
 
 
-def _gesv(node: MatrixNode, number: int) -> int:
+def _sgesv(node: MatrixNode, number: int) -> int:
     n, width = node.columns, node.rows - 1
     a = stack_at(node.pieces[0], number, n, n, node.dtype)
     b, x = (columns_at(table[number], n, width, node.dtype) for table in node.operands)
@@ -150,5 +150,5 @@ def _gesv(node: MatrixNode, number: int) -> int:
 _FUNCTIONS: dict[str, Callable[[MatrixNode, int], int | None]] = {
     "potrf": _potrf, "trsm": _trsm, "getrf": _getrf, "getrs": _getrs, "geqrf": _geqrf,
     "orgqr": _orgqr, "syevd": _syevd, "gesdd": _gesdd,
-    "gesv": _gesv,
+    "sgesv": _sgesv,
 }  # fmt: skip

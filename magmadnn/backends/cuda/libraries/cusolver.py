@@ -37,6 +37,6 @@ class MatrixFunctions:
         self._of(node).call(node)
 
     def _of(self, node: MatrixNode) -> Factors | Spectra | Refinements:
-        if node.function == "gesv":
+        if node.function == "sgesv":
             return self._refinements
         return self._factors if node.is_captured else self._spectra

@@ -38,7 +38,7 @@ class MatrixNode:
         height, width: of each matrix of the first operand, row by row.
         pieces: addresses of packed stacks that the function reads or writes besides: of getrf and getrs the
             exchanges as integers of 32 bits from 1 on; of syevd the matrices, which become vectors, and the
-            values; of gesv the matrices, how many steps were made, and exchanges; of gesdd the matrices
+            values; of sgesv the matrices, how many steps were made, and exchanges; of gesdd the matrices
             [p, q] with p >= q, the values, U [p, p or q] and V [q, q].
         matrices: how many; the length of the tables where there are some.
     """

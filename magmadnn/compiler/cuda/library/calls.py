@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from magmadnn.compiler.kernels.library import Library
 
 from .geqrf import around_geqrf, around_orgqr
-from .gesv import around_gesv, bytes_of_refinement
 from .getrf import around_getrf, around_getrs, bytes_of_exchanges
 from .potrf import around_potrf
+from .sgesv import around_sgesv, bytes_of_refinement
 from .spectra import around_gesdd, around_syevd, bytes_of_eigen, bytes_of_singular
 from .surroundings import Around, piece
 from .trsm import around_trsm
@@ -18,7 +18,7 @@ from .trsm import around_trsm
 AROUND: dict[str, Callable[[Library, dict[str, int]], Around]] = {
     "geqrf": around_geqrf,
     "gesdd": around_gesdd,
-    "gesv": around_gesv,
+    "sgesv": around_sgesv,
     "getrf": around_getrf,
     "getrs": around_getrs,
     "orgqr": around_orgqr,
@@ -29,16 +29,18 @@ AROUND: dict[str, Callable[[Library, dict[str, int]], Around]] = {
 # bytes of `MatrixNode.pieces`, of those that have some
 PIECES: dict[str, Callable[[Library, dict[str, int]], tuple[int, ...]]] = {
     "gesdd": bytes_of_singular,
-    "gesv": bytes_of_refinement,
+    "sgesv": bytes_of_refinement,
     "getrf": bytes_of_exchanges,
     "getrs": bytes_of_exchanges,
     "syevd": bytes_of_eigen,
 }
 
+_REAL = ("float32", "float64")
+
 
 def can_call(kernel: Library) -> bool:
-    """Whether the device's library is called for a function of this name."""
-    return kernel.function in AROUND
+    """Whether the device's library is called for a function of this name, of real numbers."""
+    return kernel.function in AROUND and kernel.dtype in _REAL
 
 
 def pieces(kernel: Library, values: Mapping[str, int]) -> tuple[int, ...]:

@@ -24,7 +24,8 @@ from magmadnn.runtime.cuda.layout import Layout
 
 def takes_arrays(work: Work) -> bool:
     """Whether a step is one of complex numbers: no kernel has such."""
-    return work.region.kind is RegionKind.CALL and all(map(_is_complex, work.region.nodes))
+    kinds = (RegionKind.CALL, RegionKind.LIBRARY)
+    return work.region.kind in kinds and all(map(_is_complex, work.region.nodes))
 
 
 def _is_complex(node: Node) -> bool:

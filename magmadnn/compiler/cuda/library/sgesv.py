@@ -1,4 +1,4 @@
-"""Kernels around gesv, solutions in mixed precision."""
+"""Kernels around sgesv, solutions in mixed precision (LAPACK's dsgesv)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bytes_of_refinement(kernel: Library, values: dict[str, int]) -> tuple[int, .
     return _ITEM * matrices * n * n, _WORD * matrices, _WORD * matrices * n
 
 
-def around_gesv(kernel: Library, values: dict[str, int]) -> Around:
+def around_sgesv(kernel: Library, values: dict[str, int]) -> Around:
     """The matrices, turned; right sides are read where they lie, and solutions come behind a row."""
     n = values["columns"]
     before = turned(kernel.dtype, {**values, "goal": values[piece(0)], "goal_step": n * n})
