@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.cuda.fused.chained import Chained, chain
-from magmadnn.compiler.cuda.fused.merged import Merged, merge
+from magmadnn.compiler.cuda.fused.merged import MOST_ARGUMENTS, Merged, merge
 from magmadnn.compiler.cuda.fused.summed import fold
 from magmadnn.compiler.cuda.gemm.gemm import choose_gemm
 from magmadnn.compiler.cuda.module import OPTIONS, choose, module_text
@@ -19,6 +19,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Finish, Gemm
 from magmadnn.compiler.kernels.operands import Operand, Result
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage, pointwise
+from magmadnn.runtime.cuda.running.graphs import with_room
 from tests.compiler.cuda.nvrtc import ARCHITECTURES, compiled
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler, run_launch
 
@@ -124,7 +125,7 @@ def test_one_launch_is_itself_and_equal_parts_share_their_text() -> None:
 
 
 @needs_compiler
-def test_the_same_parts_in_a_row_are_one_call_with_their_own_memory() -> None:
+def test_the_same_parts_are_one_call_with_their_own_memory() -> None:
     inputs = [(matrix(37, 53, k), matrix(53, 29, 9 + k)) for k in range(4)]
     made = []
     for together in (False, True):
@@ -139,7 +140,33 @@ def test_the_same_parts_in_a_row_are_one_call_with_their_own_memory() -> None:
     for alone, merged in zip(*made, strict=True):
         np.testing.assert_array_equal(alone, merged)
     assert math.prod(first.grid) > 1  # a part's blocks and its number are told apart
-    assert merge(parts).variant.text("kernel").count("part.run(") == 3
+    assert merge(parts).variant.text("kernel").count("part.run(") == 2
+
+
+@needs_compiler
+def test_parts_with_different_numbers_of_blocks_are_one_call() -> None:
+    """Matrices of 70 to 610 rows, in no order; the text does not grow with them."""
+    inputs = [matrix(rows, 8, rows) for rows in (70, 610, 230, 610, 440, 331)]
+    outputs = [np.zeros_like(a) for a in inputs]
+    parts = [doubled(a, b) for a, b in zip(inputs, outputs, strict=True)]
+    assert len({one.variant for one in parts}) == 1
+    assert len({one.grid for one in parts}) > 2
+    together = merge(parts)
+    run_all([together])
+    for a, b in zip(inputs, outputs, strict=True):
+        np.testing.assert_array_equal(b, 2 * a)
+    assert together.variant.text("kernel").count("part.run(") == 1
+
+
+def test_a_level_with_more_arguments_than_a_kernel_can_have_is_several_launches() -> None:
+    a, b = matrix(3, 5, 1), matrix(3, 5, 2)
+    one = doubled(a, b)
+    count = 2 * MOST_ARGUMENTS // len(one.arguments) + 1
+    groups = with_room([one] * count)
+    assert [sum(len(k.arguments) for k in group) <= MOST_ARGUMENTS for group in groups] == [
+        True
+    ] * 3
+    assert sum(map(len, groups)) == count
 
 
 class Head:

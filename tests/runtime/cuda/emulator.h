@@ -14,6 +14,8 @@
 #include <ucontext.h>
 
 #define __global__
+#define __grid_constant__
+#define __constant__ static
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
@@ -134,11 +136,18 @@ template <typename... P> struct Call {
   static void run(void *self) { ((Call *)self)->unpacked(Numbers<__integer_pack(sizeof...(P))...>()); }
 };
 
-template <typename... P>
-void launch(void (*function)(P...), const int64_t *values, const unsigned *grid, const unsigned *block) {
-  Call<P...> call{function, values};
-  body = Call<P...>::run;
-  body_data = &call;
+// All arguments as one, which kernels number.
+template <int N> struct Arguments;
+template <int N> struct CallOfArray {
+  void (*function)(Arguments<N>);
+  const int64_t *values;
+  static void run(void *self) {
+    CallOfArray *own = (CallOfArray *)self;
+    own->function(*(const Arguments<N> *)own->values);
+  }
+};
+
+static void run_blocks(const unsigned *grid, const unsigned *block) {
   gridDim = {grid[0], grid[1], grid[2]};
   blockDim = {block[0], block[1], block[2]};
   const unsigned count = grid[0] * grid[1] * grid[2];
@@ -155,4 +164,19 @@ void launch(void (*function)(P...), const int64_t *values, const unsigned *grid,
     run_block();
   }
   free(order);
+}
+
+template <typename... P>
+void launch(void (*function)(P...), const int64_t *values, const unsigned *grid, const unsigned *block) {
+  Call<P...> call{function, values};
+  body = Call<P...>::run;
+  body_data = &call;
+  run_blocks(grid, block);
+}
+template <int N>
+void launch(void (*function)(Arguments<N>), const int64_t *values, const unsigned *grid, const unsigned *block) {
+  CallOfArray<N> call{function, values};
+  body = CallOfArray<N>::run;
+  body_data = &call;
+  run_blocks(grid, block);
 }

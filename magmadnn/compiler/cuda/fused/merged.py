@@ -2,12 +2,14 @@
 
 What a launch costs does not depend on what it does, so launches that need not wait for each other become
 one. The texts of the parts are the same as alone, and so are the bits of their results: each is put into a
-struct whose members `blockIdx`, `threadIdx`, `blockDim` and `gridDim` hide CUDA's. Parts in a row that only
-differ in their arguments are one call, since each call takes as long to compile as the kernel alone.
+struct whose members `blockIdx`, `threadIdx`, `blockDim` and `gridDim` hide CUDA's. Parts that only differ in
+their arguments and numbers of blocks are one call, since each call takes as long to compile as the kernel
+alone. So all arguments are one array, of which each part reads its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from magmadnn.compiler.cuda.text.variant import Grid, Launch, Variant
 _HEAD = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?')
 _INLINE = "__device__ __forceinline__ void "
 _FEW_REGISTERS = 64
+MOST_ARGUMENTS = 4000  # of 8 bytes: CUDA has 32,764 bytes for those of a kernel
 
 
 @dataclass(frozen=True)
@@ -83,50 +86,79 @@ class Merged:
             if part.variant not in kinds:
                 kinds[part.variant] = f"{name}_part{len(kinds)}"
                 structs.append(inlined(part.variant, kinds[part.variant]))
-        lines, first = ["  const u32 block = blockIdx.x, thread = threadIdx.x;"], 0
-        for number, same in self._same():
-            lines.append(self._call(number, same, kinds[self.parts[number].variant], first))
-            first += same * self.parts[number].blocks
-        slots = ", ".join(f"i64 {slot}" for slot in self.slots)
+        lines = ["  const u32 block = blockIdx.x, thread = threadIdx.x;"]
+        first = begin = 0
+        for number, run in enumerate(self._runs()):
+            kind, table = kinds[run[0].variant], f"{name}_run{number}"
+            if len(set(run)) > 1:
+                structs.append(_table(run, table, first, begin))
+                lines.append(_call_of_table(run, kind, table, first))
+            else:
+                lines.append(_call(run, kind, first, begin))
+            first += sum(part.blocks for part in run)
+            begin += sum(len(part.variant.slots) for part in run)
+        given = f"const __grid_constant__ Arguments<{len(self.slots)}> given"
         bounds = f"__launch_bounds__({self.threads}, {self.resident})"
-        head = f'extern "C" __global__ void {bounds} {name}({slots}) {{'
+        head = f'extern "C" __global__ void {bounds} {name}({given}) {{'
         return "\n".join(("".join(structs) + head, *lines, "}\n"))
 
-    def _same(self) -> list[tuple[int, int]]:
-        """Parts in a row that only differ in their arguments: the first one's number, and how many."""
-        found: list[tuple[int, int]] = []
-        for number, part in enumerate(self.parts):
-            if found and self.parts[found[-1][0]] == part:
-                found[-1] = (found[-1][0], found[-1][1] + 1)
-            else:
-                found.append((number, 1))
-        return found
+    def _runs(self) -> list[list[MergedPart]]:
+        """Parts in a row that only differ in their arguments and their number of blocks."""
+        runs = itertools.groupby(self.parts, key=_likeness)
+        return [list(run) for _, run in runs]
 
-    def _call(self, number: int, same: int, kind: str, first: int) -> str:
-        """The blocks, from `first` on, of some parts that are the same: the text is there once."""
-        part = self.parts[number]
-        x, y, z = part.block
-        across, down, deep = part.grid
-        own = f"block - {first}u"
-        which, at = (
-            (f"({own}) / {part.blocks}u", f"(({own}) % {part.blocks}u)")
-            if same > 1
-            else ("0", f"({own})")
-        )
 
-        def given(slot: str) -> str:
-            value = f"{slot}_{number + same - 1}"
-            for k in reversed(range(same - 1)):
-                value = f"which == {k}u ? {slot}_{number + k} : {value}"
-            return f"Given{{{value}}}"
+def _likeness(part: MergedPart | Launch) -> tuple[Variant, Grid, int]:
+    return part.variant, part.block, part.grid[2]
 
-        arguments = ", ".join(given(slot) for slot in part.variant.slots)
-        return f"""  if (block < {first + same * part.blocks}u) {{
-    {kind} part;
-    const u32 which = {which};
-    part.blockIdx = {{{at} % {across}u, {at} / {across}u % {down}u, {at} / {across * down}u}};
+
+def _call(run: Sequence[MergedPart], kind: str, first: int, begin: int) -> str:
+    """Parts that are the same: their blocks from `first` on, their arguments from `begin` on."""
+    part, blocks = run[0], run[0].blocks
+    across, down, _ = part.grid
+    at, which = f"block - {first}u", f"{begin}"
+    if len(run) > 1:
+        at = f"(block - {first}u) % {blocks}u"
+        which = f"{begin} + (block - {first}u) / {blocks}u * {len(part.variant.slots)}u"
+    return f"""  if (block < {first + len(run) * blocks}u) {{
+    const u32 begin = {which}, at = {at}, across = {across}u, down = {down}u;
+{_begun(part, kind)}"""
+
+
+def _table(run: Sequence[MergedPart], name: str, first: int, begin: int) -> str:
+    """The first block of each part, where its arguments begin, and the first two sizes of its grid."""
+    rows = []
+    for part in run:
+        rows.append(f"{{{first}u, {begin}u, {part.grid[0]}u, {part.grid[1]}u}}")
+        first += part.blocks
+        begin += len(part.variant.slots)
+    return f"__constant__ const u32 {name}[{len(run)}][4] = {{{', '.join(rows)}}};\n"
+
+
+def _call_of_table(run: Sequence[MergedPart], kind: str, table: str, first: int) -> str:
+    """Parts with different numbers of blocks: a block looks for its part in their table."""
+    return f"""  if (block < {first + sum(part.blocks for part in run)}u) {{
+    u32 low = 0, high = {len(run)};
+    while (high - low > 1) {{
+      const u32 middle = (low + high) / 2;
+      if ({table}[middle][0] <= block) low = middle;
+      else high = middle;
+    }}
+    const u32 begin = {table}[low][1], at = block - {table}[low][0];
+    const u32 across = {table}[low][2], down = {table}[low][3];
+{_begun(run[0], kind)}"""
+
+
+def _begun(part: MergedPart, kind: str) -> str:
+    """The call of a part, of whose blocks this one is number `at`."""
+    x, y, z = part.block
+    deep = part.grid[2]
+    count = len(part.variant.slots)
+    arguments = ", ".join(f"Given{{given.at[begin + {k}]}}" for k in range(count))
+    return f"""    {kind} part;
+    part.blockIdx = {{at % across, at / across % down, at / (across * down)}};
     part.threadIdx = {{thread % {x}u, thread / {x}u % {y}u, thread / {x * y}u}};
-    part.gridDim = {{{across}, {down}, {deep}}};
+    part.gridDim = {{across, down, {deep}}};
     part.blockDim = {{{x}, {y}, {z}}};
     if (thread < {part.threads}u) part.run({arguments});
     return;
@@ -144,9 +176,11 @@ def inlined(variant: Variant, name: str) -> str:
 
 
 def merge(launches: Sequence[Launch], resident: int = 1) -> Launch:
-    """One launch in place of several that may run at the same time."""
+    """One launch in place of several that may run at the same time; those that are alike come together."""
     if len(launches) == 1:
         return launches[0]
+    order = {kind: k for k, kind in reversed(list(enumerate(map(_likeness, launches))))}
+    launches = sorted(launches, key=lambda one: order[_likeness(one)])
     parts = tuple(MergedPart(one.variant, one.grid, one.block) for one in launches)
     variant = Merged(parts, resident)
     return Launch(

@@ -33,6 +33,7 @@ __device__ __forceinline__ void let_later_kernels_start() {
 struct Place {
   Index blockIdx, threadIdx, blockDim, gridDim;
 };
+template <int N> struct Arguments { i64 at[N]; };
 struct Given {
   i64 value;
   __device__ __forceinline__ operator i64() const { return value; }

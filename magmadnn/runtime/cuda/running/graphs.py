@@ -19,7 +19,7 @@ from magmadnn.backends.cuda.engine import (
     LibraryNode,
     MatrixNode,
 )
-from magmadnn.compiler.cuda.fused.merged import merge, registers_of
+from magmadnn.compiler.cuda.fused.merged import MOST_ARGUMENTS, merge, registers_of
 from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, hastened
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
@@ -128,12 +128,26 @@ def _merged_kernels(items: Sequence[Item], chip: Chip) -> Launches:
             launches = _prompt(items, levels, chip, _beside(levels.groups, launches))
     else:
         launches = _prompt(items, levels, chip)
-    made = []
+    made, of_level = list[Item](), list[range]()
     for group, (reads, writes) in zip(levels.groups, levels.touched, strict=True):
         parts = [joined(unit, [launches[k] for k in unit], chip) for unit in group]
-        one = merge(parts, load_of(parts).resident(chip))
-        made.append(Item(one, reads, writes))
-    return Launches(made, levels.after)
+        ones = [merge(some, load_of(some).resident(chip)) for some in with_room(parts)]
+        of_level.append(range(len(made), len(made) + len(ones)))
+        made += [Item(one, reads, writes) for one in ones]
+    after = [tuple(k for level in waits for k in of_level[level]) for waits in levels.after]
+    return Launches(made, [after[n] for n, own in enumerate(of_level) for _ in own])
+
+
+def with_room(parts: Sequence[Launch]) -> list[list[Launch]]:
+    """The launches of a level in groups whose arguments a kernel can have."""
+    groups, count = list[list[Launch]](), MOST_ARGUMENTS
+    for one in parts:
+        count += len(one.arguments)
+        if count > MOST_ARGUMENTS or not groups:
+            groups.append([])
+            count = len(one.arguments)
+        groups[-1].append(one)
+    return groups
 
 
 class _Levels(NamedTuple):
