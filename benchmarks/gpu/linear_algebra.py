@@ -22,7 +22,7 @@ from magmadnn.runtime import Executable
 
 RNG = np.random.default_rng(1)
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
-MANY, SMALL = 10_000, (8, 16, 32)
+MANY, SMALL = 10_000, (8, 16, 32, 64)
 Run = Callable[[], object]
 
 

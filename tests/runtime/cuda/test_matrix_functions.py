@@ -74,12 +74,21 @@ def test_values_are_those_of_numpy(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_kernels_of_small_matrices(device: str) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_kernels_of_small_matrices(wide: bool, device: str) -> None:
     """Stacks that do not fill blocks, groups of all sizes, one matrix for several right sides."""
     outputs: list[Node] = []
     feeds: dict[Node, np.ndarray] = {}
     checks: list[tuple[str, np.ndarray, int]] = []
-    for shape in ((9, 2, 2), (5, 17, 17), (3, 32, 32), (2, 32, 9), (2, 9, 32)):
+    for shape in (
+        (9, 2, 2),
+        (5, 17, 17),
+        (3, 32, 32),
+        (2, 32, 9),
+        (2, 9, 32),
+        (3, 33, 33),
+        (2, 64, 64),
+    ):
         a = RNG.normal(size=shape)
         x = node(a)
         feeds[x] = a

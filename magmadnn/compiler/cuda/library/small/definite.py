@@ -10,7 +10,7 @@ from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.moves import FAULTS
 
-from .group import TAIL, from_lane, head_of, lanes_of, launch, root_of
+from .group import TAIL, Group, root_of
 
 
 @dataclass(frozen=True)
@@ -30,44 +30,45 @@ class SmallCholesky:
 
     def text(self, name: str) -> str:
         """The function: column by column, of which each is seen by all threads."""
-        item, n, lanes = MEMORY[self.dtype], self.n, lanes_of(self.n)
+        item, n, group = MEMORY[self.dtype], self.n, _group(self.dtype, self.n)
+        lanes = group.lanes
         kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = head_of(name, kinds, self.dtype, lanes, room_of(n))
+        head = group.head(name, kinds)
         return f"""{head}  {item} a[{n}];
   for (u32 e = lane; e < {n * n}; e += {lanes})
     room[e / {n} * {n + 1} + e % {n}] = is_there ? x0[matrix * x0_step + e] : {item}(1);
-  __syncwarp();
+  {group.sync}
 #pragma unroll
   for (u32 j = 0; j < {n}; ++j) a[j] = lane < {n} ? room[lane * {n + 1} + j] : {item}(1);
-  __syncwarp();
+  {group.sync}
 #pragma unroll
   for (u32 k = 0; k < {n}; ++k) {{
-    const {item} pivot = {from_lane("a[k]", "k")};
+    {group.seen("pivot", "a[k]", "k", "k % 2")}
     wrong |= !(pivot > 0);
     const {item} root = {root_of(self.dtype)}(pivot), factor = lane == k ? root : a[k] / root;
     a[k] = factor;
     if (lane < {n}) room[lane] = factor;
-    __syncwarp();
+    {group.sync}
 #pragma unroll
     for (u32 j = 0; j < {n}; ++j)
       if (j > k) a[j] = fma(-factor, room[j], a[j]);
-    __syncwarp();
+    {group.sync}
   }}
 #pragma unroll
   for (u32 j = 0; j < {n}; ++j)
     if (lane < {n}) room[lane * {n + 1} + j] = j <= lane ? a[j] : {item}(0);
-  __syncwarp();
+  {group.sync}
   if (is_there)
     for (u32 e = lane; e < {n * n}; e += {lanes})
       result[matrix * {n * n} + e] = room[e / {n} * {n + 1} + e % {n}];
 {TAIL}"""
 
 
-def room_of(n: int) -> int:
-    """Elements of a group's room: rows that begin in different banks."""
-    return n * (n + 1)
+def _group(dtype: str, n: int) -> Group:
+    """Rows begin in different banks."""
+    return Group(dtype, n, n * (n + 1))
 
 
 def small_cholesky(dtype: str, n: int, values: Mapping[str, int]) -> Launch:
     """A launch that does that."""
-    return launch(SmallCholesky(dtype, n), dtype, lanes_of(n), room_of(n), values)
+    return _group(dtype, n).launch(SmallCholesky(dtype, n), values)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.library.moved import parameters
 from magmadnn.compiler.cuda.text.formulas import MEMORY
-from magmadnn.compiler.cuda.text.variant import Launch
+from magmadnn.compiler.cuda.text.variant import WARP, Launch
 from magmadnn.compiler.kernels.moves import FAULTS
 
-from .group import TAIL, from_lane, head_of, lanes_of, launch
+from .group import TAIL, Group
 
 _AT_ONCE = 4  # right sides that a group works on
 
@@ -34,35 +34,47 @@ class SmallElimination:
 
     def text(self, name: str) -> str:
         """The function: rows stay with their threads, which know the places that they would have."""
-        item, n, lanes = MEMORY[self.dtype], self.n, lanes_of(self.n)
+        item, n, group = MEMORY[self.dtype], self.n, _group(self.dtype, self.n)
+        lanes = group.lanes
         kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = head_of(name, kinds, self.dtype, lanes, room_of(n))
-        return f"""{head}  {item} a[{n}];
+        better = "other > most || (other == most && its_place < where)"
+        taken = "{ most = other; who = its_lane; where = its_place; }"
+        between = f"""
+    {item} *const mine = board + k % 2 * 8;
+    if (lane % {WARP} == 0) {{
+      mine[lane / {WARP} * 3] = most;
+      mine[lane / {WARP} * 3 + 1] = ({item})who;
+      mine[lane / {WARP} * 3 + 2] = ({item})where;
+    }}
+    {group.sync}
+    {{
+      const u32 at = (1 - lane / {WARP}) * 3;
+      const {item} other = mine[at];
+      const int its_lane = (int)mine[at + 1], its_place = (int)mine[at + 2];
+      if ({better}) {taken}
+    }}"""
+        return f"""{group.head(name, kinds)}  {item} a[{n}];
   for (u32 e = lane; e < {n * n}; e += {lanes}) {{
     const {item} x = is_there ? x0[matrix * x0_step + e] : {item}(e % {n + 1} == 0);
     wrong |= !(x - x == 0);
     room[e / {n} * {n + 1} + e % {n}] = x;
   }}
-  __syncwarp();
+  {group.sync}
 #pragma unroll
   for (u32 j = 0; j < {n}; ++j) a[j] = lane < {n} ? room[lane * {n + 1} + j] : {item}(0);
-  __syncwarp();
+  {group.sync}
   int place = lane, exchanged = lane;
 #pragma unroll
   for (u32 k = 0; k < {n}; ++k) {{
     {item} most = lane < {n} && place >= (int)k ? (a[k] < 0 ? -a[k] : a[k]) : {item}(-1);
     int who = lane, where = place;
 #pragma unroll
-    for (u32 apart = {lanes // 2}; apart > 0; apart /= 2) {{
+    for (u32 apart = {min(lanes, WARP) // 2}; apart > 0; apart /= 2) {{
       const {item} other = __shfl_xor_sync(0xffffffffu, most, (int)apart);
       const int its_lane = __shfl_xor_sync(0xffffffffu, who, (int)apart);
       const int its_place = __shfl_xor_sync(0xffffffffu, where, (int)apart);
-      if (other > most || (other == most && its_place < where)) {{
-        most = other;
-        who = its_lane;
-        where = its_place;
-      }}
-    }}
+      if ({better}) {taken}
+    }}{between if group.is_wide else ""}
     if ((int)lane == who) {{
       place = k;
 #pragma unroll
@@ -72,7 +84,7 @@ class SmallElimination:
       place = where;
     }}
     if (lane == k) exchanged = where;
-    __syncwarp();
+    {group.sync}
     const {item} pivot = room[k];
     wrong |= pivot == 0;
     if (place > (int)k && lane < {n}) {{
@@ -82,12 +94,12 @@ class SmallElimination:
       for (u32 j = 0; j < {n}; ++j)
         if (j > k) a[j] = fma(-factor, room[j], a[j]);
     }}
-    __syncwarp();
+    {group.sync}
   }}
 #pragma unroll
   for (u32 j = 0; j < {n}; ++j)
     if (lane < {n}) room[j * {n + 1} + place] = a[j];
-  __syncwarp();
+  {group.sync}
   if (is_there) {{
     {item} *const to = result + matrix * {n * (n + 1)};
     if (lane < {n}) to[lane] = ({item})exchanged;
@@ -96,14 +108,14 @@ class SmallElimination:
 {TAIL}"""
 
 
-def room_of(n: int) -> int:
-    """Elements of a group's room: rows that begin in different banks."""
-    return n * (n + 1)
+def _group(dtype: str, n: int) -> Group:
+    """Rows begin in different banks."""
+    return Group(dtype, n, n * (n + 1))
 
 
 def small_elimination(dtype: str, n: int, values: Mapping[str, int]) -> Launch:
     """A launch that does that."""
-    return launch(SmallElimination(dtype, n), dtype, lanes_of(n), room_of(n), values)
+    return _group(dtype, n).launch(SmallElimination(dtype, n), values)
 
 
 @dataclass(frozen=True)
@@ -126,7 +138,8 @@ class SmallSolutions:
 
     def text(self, name: str) -> str:
         """The function: a thread has an element of each right side, some of which run side by side."""
-        item, n, lanes = MEMORY[self.dtype], self.n, lanes_of(self.n)
+        item, n = MEMORY[self.dtype], self.n
+        group = Group(self.dtype, n, 0)
         kinds = parameters(
             self.slots,
             x0=f"const {item} *",
@@ -134,13 +147,11 @@ class SmallSolutions:
             result=f"{item} *",
             faults="i64 *",
         )
-        head = head_of(name, kinds, self.dtype, lanes, 0)
         read = f"lane * {n} + j" if self.transpose else f"j * {n} + lane"
-        forward = ("lane > k", self.transpose)  # which elements change, and whether one is divided
-        back = ("lane < k", not self.transpose)
-        given = "x[r]" if self.transpose else from_lane("x[r]", "source")
-        goal = "source" if self.transpose else "lane"
-        return f"""{head}  {item} a[{n}], inverse = {item}(1);
+        given, goal = ("lane", "source") if self.transpose else ("source", "lane")
+        forward = self._steps(group, f"int k = 0; k < {n}; ++k", ">", self.transpose)
+        back = self._steps(group, f"int k = {n - 1}; k >= 0; --k", "<", not self.transpose)
+        return f"""{group.head(name, kinds)}  {item} a[{n}], inverse = {item}(1);
   const {item} *const factors = x0 + (is_there ? matrix : 0) * x0_step;
   const {item} *const right = x1 + (is_there ? matrix : 0) * x1_step;
   const bool has_row = lane < {n};
@@ -152,46 +163,58 @@ class SmallSolutions:
       wrong |= a[k] == 0;
       inverse = {item}(1) / a[k];
     }}
-  const int exchange = has_row ? (int)factors[lane] : (int)lane;
   int source = lane;  // which element comes here
-#pragma unroll
-  for (u32 k = 0; k < {n}; ++k) {{
-    const int other = {from_lane("exchange", "k")};
-    const int here = {from_lane("source", "k")}, there = {from_lane("source", "other")};
-    if (lane == k) source = there;
-    else if ((int)lane == other) source = here;
+  for (int k = {n - 1}; k >= 0; --k) {{
+    const int other = (int)factors[k];
+    source = source == k ? other : source == other ? k : source;
   }}
   for (i64 row = 0; row < rows; row += {_AT_ONCE}) {{
     {item} x[{_AT_ONCE}];
 #pragma unroll
     for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
-      x[r] = has_row && row + r < rows ? right[(row + r) * {n} + lane] : {item}(0);
+      x[r] = has_row && row + r < rows ? right[(row + r) * {n} + {given}] : {item}(0);
       wrong |= !(x[r] - x[r] == 0);
-      x[r] = {given};
     }}
-{self._steps(f"u32 k = 0; k < {n}; ++k", *forward)}{self._steps(f"int k = {n - 1}; k >= 0; --k", *back)}
-#pragma unroll
+{forward}{back}#pragma unroll
     for (u32 r = 0; r < {_AT_ONCE}; ++r)
       if (is_there && has_row && row + r < rows)
         result[(matrix * rows + row + r) * {n} + {goal}] = x[r];
   }}
 {TAIL}"""
 
-    def _steps(self, loop: str, changed: str, divided: bool) -> str:
-        item = MEMORY[self.dtype]
-        scale = "        if (lane == k) x[r] *= inverse;\n" if divided else ""
-        changed = changed.replace("lane", "(int)lane").replace("k", "(int)k")
-        return f"""#pragma unroll
+    def _steps(self, group: Group, loop: str, behind: str, divided: bool) -> str:
+        """Elements one after the other; those behind are changed."""
+        scale = "      if ((int)lane == k) x[r] *= inverse;\n" if divided else ""
+        changed = f"if ((int)lane {behind} k) x[r] = fma(-a[k], known, x[r]);"
+        if not group.is_wide:
+            return f"""#pragma unroll
     for ({loop}) {{
 #pragma unroll
       for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
-{scale.replace("lane == k", "(int)lane == (int)k")}        const {item} known = {from_lane("x[r]", "k")};
-        if ({changed}) x[r] = fma(-a[k], known, x[r]);
+  {scale}        {group.seen("known", "x[r]", "k", "")}
+        {changed}
       }}
     }}
+"""
+        item = MEMORY[self.dtype]
+        return f"""#pragma unroll
+    for ({loop}) {{
+      {item} *const shown = board + k % 2 * {_AT_ONCE};
+#pragma unroll
+      for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
+  {scale}        if ((int)lane == k) shown[r] = x[r];
+      }}
+      {group.sync}
+#pragma unroll
+      for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
+        const {item} known = shown[r];
+        {changed}
+      }}
+    }}
+    {group.sync}
 """
 
 
 def small_solutions(dtype: str, n: int, transpose: bool, values: Mapping[str, int]) -> Launch:
     """A launch that does that."""
-    return launch(SmallSolutions(dtype, n, transpose), dtype, lanes_of(n), 0, values)
+    return Group(dtype, n, 0).launch(SmallSolutions(dtype, n, transpose), values)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.cuda.text.variant import WARP, Launch, Variant, arguments_of
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 
-LARGEST = 32  # rows and columns
-_THREADS = 128
+LARGEST = 64  # rows and columns
+_THREADS = 128  # of a block that has several groups
+_BOARD = 16  # elements that threads of several warps show each other
 
 
 def fits(*sizes: int) -> bool:
@@ -18,31 +20,84 @@ def fits(*sizes: int) -> bool:
     return max(sizes) <= LARGEST
 
 
-def lanes_of(size: int) -> int:
-    """Threads of a group that has a row or a column of so many in each."""
-    return max(1 << (size - 1).bit_length(), 4)
+@dataclass(frozen=True)
+class Group:
+    """Threads of which each has a row or a column of a matrix.
 
-
-def shared_bytes_of(dtype: str, lanes: int, room: int) -> int:
-    """Shared memory of a block whose groups have room for so many elements each."""
-    return _THREADS // lanes * room * ITEM_BYTES[dtype]
-
-
-def head_of(name: str, kinds: str, dtype: str, lanes: int, room: int) -> str:
-    """The beginning of a function.
-
-    It defines `lane`, the thread's place in its group; `base`, the group's first thread in its warp;
-    `matrix`, `is_there`, whether there is such a matrix; and `room`.
+    Attributes:
+        dtype: of the elements.
+        size: rows or columns.
+        elements: room of the matrix in shared memory.
     """
-    item = MEMORY[dtype]
-    return f"""extern "C" __global__ void {name}({kinds}) {{
-  SHARED_MEMORY({shared_bytes_of(dtype, lanes, room)})
+
+    dtype: str
+    size: int
+    elements: int
+
+    @property
+    def lanes(self) -> int:
+        """Threads."""
+        return max(1 << (self.size - 1).bit_length(), 4)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether they are several warps, which are a block then."""
+        return self.lanes > WARP
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.lanes if self.is_wide else _THREADS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return self.threads // self.lanes * (self.elements + _BOARD) * ITEM_BYTES[self.dtype]
+
+    @property
+    def sync(self) -> str:
+        """What lets the threads see what others have written."""
+        return "__syncthreads();" if self.is_wide else "__syncwarp();"
+
+    def head(self, name: str, kinds: str) -> str:
+        """The beginning of a function.
+
+        It defines `lane`, the thread's place in its group; `base`, the group's first thread in its warp;
+        `matrix`, `is_there`, whether there is such a matrix; `room`, and `board` behind it.
+        """
+        item, lanes = MEMORY[self.dtype], self.lanes
+        return f"""extern "C" __global__ void {name}({kinds}) {{
+  SHARED_MEMORY({self.shared_bytes})
 {BEGIN}  const u32 lane = threadIdx.x % {lanes}, base = threadIdx.x % {WARP} / {lanes} * {lanes};
-  const i64 matrix = (i64)blockIdx.x * {_THREADS // lanes} + threadIdx.x / {lanes};
+  const i64 matrix = (i64)blockIdx.x * {self.threads // lanes} + threadIdx.x / {lanes};
   const bool is_there = matrix < matrices;
-  {item} *const room = ({item} *)memory + threadIdx.x / {lanes} * {room};
+  {item} *const room = ({item} *)memory + threadIdx.x / {lanes} * {self.elements + _BOARD};
+  {item} *const board = room + {self.elements};
   bool wrong = false;
 """
+
+    def seen(self, made: str, value: str, lane: str, slot: str) -> str:
+        """The statement that gives all threads, under a name, the value that one of them has.
+
+        Args:
+            made: the name.
+            value: an expression, of the elements' dtype.
+            lane: whose.
+            slot: a place on the board, another than that of the statement before.
+        """
+        item = MEMORY[self.dtype]
+        if not self.is_wide:
+            return f"const {item} {made} = __shfl_sync(0xffffffffu, {value}, (int)(base + {lane}));"
+        return (
+            f"if ((int)lane == (int)({lane})) board[{slot}] = {value};\n    {self.sync}\n"
+            f"    const {item} {made} = board[{slot}];"
+        )
+
+    def launch(self, variant: Variant, values: Mapping[str, int]) -> Launch:
+        """A launch with a group for each matrix."""
+        blocks = -(-values["matrices"] // (self.threads // self.lanes))
+        arguments = arguments_of(variant, values)
+        return Launch(variant, (blocks, 1, 1), (self.threads, 1, 1), arguments, self.shared_bytes)
 
 
 TAIL = """  if (wrong && is_there) faults[0] = 1;
@@ -53,19 +108,3 @@ TAIL = """  if (wrong && is_there) faults[0] = 1;
 def root_of(dtype: str) -> str:
     """The function that is a square root of numbers of a dtype."""
     return "sqrt" if dtype == "float64" else "sqrtf"
-
-
-def from_lane(value: str, lane: str) -> str:
-    """The value that another thread of the group has."""
-    return f"__shfl_sync(0xffffffffu, {value}, (int)(base + {lane}))"
-
-
-def launch(
-    variant: Variant, dtype: str, lanes: int, room: int, values: Mapping[str, int]
-) -> Launch:
-    """A launch with a group for each matrix."""
-    blocks = -(-values["matrices"] // (_THREADS // lanes))
-    return Launch(
-        variant, (blocks, 1, 1), (_THREADS, 1, 1), arguments_of(variant, values),
-        shared_bytes_of(dtype, lanes, room),
-    )  # fmt: skip

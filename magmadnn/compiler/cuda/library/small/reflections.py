@@ -10,7 +10,7 @@ from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.moves import FAULTS
 
-from .group import TAIL, head_of, lanes_of, launch, root_of
+from .group import TAIL, Group, root_of
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class SmallReflections:
 
     def text(self, name: str) -> str:
         """The function: each reflection is made by one thread, and seen by all."""
-        item, m, n, lanes = MEMORY[self.dtype], self.m, self.n, lanes_of(self.n)
+        item, m, n, group = MEMORY[self.dtype], self.m, self.n, _group(self)
+        lanes = group.lanes
         kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = head_of(name, kinds, self.dtype, lanes, room_of(m, n))
+        head = group.head(name, kinds)
         below = f"#pragma unroll\n      for (u32 i = 0; i < {m}; ++i)\n        if (i > k)"
         return f"""{head}  {item} a[{m}], mine = {item}(0);
 #pragma unroll
@@ -61,7 +62,7 @@ class SmallReflections:
       room[k] = mine;
 {below} room[i] = a[i];
     }}
-    __syncwarp();
+    {group.sync}
     const {item} scale = room[k];
     if (lane > k) {{
       {item} taken = a[k];
@@ -70,13 +71,13 @@ class SmallReflections:
       a[k] -= taken;
 {below} a[i] = fma(-room[i], taken, a[i]);
     }}
-    __syncwarp();
+    {group.sync}
   }}
   if (lane < {n}) {{
 #pragma unroll
     for (u32 i = 0; i < {m}; ++i) room[lane * {m + 1} + i] = a[i];
   }}
-  __syncwarp();
+  {group.sync}
   if (is_there) {{
     {item} *const to = result + matrix * {(n + 1) * m};
     for (u32 e = lane; e < {m * n}; e += {lanes}) to[{m} + e] = room[e / {m} * {m + 1} + e % {m}];
@@ -86,14 +87,15 @@ class SmallReflections:
 {TAIL}"""
 
 
-def room_of(m: int, n: int) -> int:
-    """Elements of a group's room: columns that begin in different banks."""
-    return n * (m + 1)
+def _group(variant: SmallReflections) -> Group:
+    """Columns begin in different banks."""
+    return Group(variant.dtype, variant.n, variant.n * (variant.m + 1))
 
 
 def small_reflections(dtype: str, m: int, n: int, values: Mapping[str, int]) -> Launch:
     """A launch that does that."""
-    return launch(SmallReflections(dtype, m, n), dtype, lanes_of(n), room_of(m, n), values)
+    variant = SmallReflections(dtype, m, n)
+    return _group(variant).launch(variant, values)
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,15 @@ class SmallColumns:
 
     def text(self, name: str) -> str:
         """The function: the last reflection first."""
-        item, m, count, lanes = MEMORY[self.dtype], self.m, self.count, lanes_of(self.count)
+        item, m, count, group = MEMORY[self.dtype], self.m, self.count, _group_of_columns(self)
+        lanes = group.lanes
         kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = head_of(name, kinds, self.dtype, lanes, room_of_columns(m, count, self.given))
+        head = group.head(name, kinds)
         below = f"#pragma unroll\n    for (u32 i = 0; i < {m}; ++i)\n      if ((int)i > k)"
         return f"""{head}  {item} q[{m}];
   for (u32 e = lane; e < {(self.given + 1) * m}; e += {lanes})
     room[e] = is_there ? x0[matrix * x0_step + e] : {item}(0);
-  __syncwarp();
+  {group.sync}
 #pragma unroll
   for (u32 i = 0; i < {m}; ++i) q[i] = i == lane ? {item}(1) : {item}(0);
 #pragma unroll
@@ -136,24 +139,25 @@ class SmallColumns:
     q[k] -= taken;
 {below} q[i] = fma(-v[i], taken, q[i]);
   }}
-  __syncwarp();
+  {group.sync}
   if (lane < {count}) {{
 #pragma unroll
     for (u32 i = 0; i < {m}; ++i) room[lane * {m + 1} + i] = q[i];
   }}
-  __syncwarp();
+  {group.sync}
   if (is_there)
     for (u32 e = lane; e < {m * count}; e += {lanes})
       result[matrix * {m * count} + e] = room[e / {m} * {m + 1} + e % {m}];
 {TAIL}"""
 
 
-def room_of_columns(m: int, count: int, given: int) -> int:
-    """Elements of a group's room, for reflections and then for columns."""
-    return max((given + 1) * m, count * (m + 1))
+def _group_of_columns(variant: SmallColumns) -> Group:
+    """With room for reflections, and then for columns."""
+    m, count = variant.m, variant.count
+    return Group(variant.dtype, count, max((variant.given + 1) * m, count * (m + 1)))
 
 
 def small_columns(dtype: str, m: int, count: int, given: int, values: Mapping[str, int]) -> Launch:
     """A launch that does that."""
-    room = room_of_columns(m, count, given)
-    return launch(SmallColumns(dtype, m, count, given), dtype, lanes_of(count), room, values)
+    variant = SmallColumns(dtype, m, count, given)
+    return _group_of_columns(variant).launch(variant, values)
