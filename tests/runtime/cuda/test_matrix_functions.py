@@ -90,7 +90,7 @@ def test_kernels_of_small_matrices(wide: bool, device: str) -> None:
             checks.append((f"qr {mode}", a, 2))
         if shape[-1] != shape[-2]:
             continue
-        b = RNG.normal(size=(*shape[:-1], 7))
+        b = RNG.normal(size=(*shape[:-1], 70))
         y = node(b)
         feeds[y] = b
         square = md.ops.matmul(x, md.ops.swapaxes(x, -1, -2)) + np.eye(shape[-1])
@@ -98,6 +98,13 @@ def test_kernels_of_small_matrices(wide: bool, device: str) -> None:
         checks.append(("cholesky", a, 2))
         for left, rows in ((x, y), (x[0], y), (md.ops.swapaxes(x, -1, -2), y[0])):
             outputs += [left, rows, md.linalg.solve(left, rows)]
+            checks.append(("solve", a, 3))
+        for lower, transpose in ((True, False), (True, True), (False, False), (False, True)):
+            kept = md.linalg.cholesky(square)
+            turned = kept if lower else md.ops.swapaxes(kept, -1, -2)
+            left = md.ops.swapaxes(turned, -1, -2) if transpose else turned
+            solved = md.linalg.solve_triangular(turned, y, lower=lower, transpose=transpose)
+            outputs += [left, y, solved]
             checks.append(("solve", a, 3))
         slope = gradient(md.ops.sum(md.linalg.solve(x, y)), [y])[0]  # by the transposes
         outputs += [md.ops.swapaxes(x, -1, -2), y * 0 + 1.0, slope]

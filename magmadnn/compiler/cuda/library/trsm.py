@@ -9,6 +9,8 @@ from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.kernels.moves import FAULTS
 
+from .small.group import fits
+from .small.substitution import small_triangles
 from .surroundings import Around, launch_of
 
 
@@ -43,6 +45,9 @@ class RightSides:
 
 def around_trsm(kernel: Library, values: dict[str, int]) -> Around:
     """Copies of the right sides, which the function makes solutions."""
+    if fits(values["rows"]):
+        alone = small_triangles(kernel.dtype, values["rows"], kernel.settings, values)
+        return Around(alone, (), calls=False)
     threads = max(values["count"], values["matrices"] * values["rows"])
     before = launch_of(RightSides(kernel.dtype), threads, values)
     return Around(before, (("x0", 0), ("result", 0)))

@@ -11,8 +11,7 @@ from magmadnn.compiler.cuda.text.variant import WARP, Launch
 from magmadnn.compiler.kernels.moves import FAULTS
 
 from .group import TAIL, Group
-
-_AT_ONCE = 4  # right sides that a group works on
+from .substitution import AT_ONCE, MOST_RIGHT, steps_of
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ def small_elimination(dtype: str, n: int, values: Mapping[str, int]) -> Launch:
 class SmallSolutions:
     """Rows x with a x = b, or a^T x = b, by factors of a; the words as above, and for right sides.
 
-    Slots: `matrices`; `rows`, right sides of each; `x0, x0_step`, factors; `x1, x1_step`, right sides;
-    `result`; `faults`.
+    Slots: `matrices`; `parts`, groups of each; `rows`, right sides of each; `x0, x0_step`, factors;
+    `x1, x1_step`, right sides; `result`; `faults`.
 
     Attributes:
         dtype: of the elements.
@@ -134,7 +133,7 @@ class SmallSolutions:
     dtype: str
     n: int
     transpose: bool
-    slots = ("matrices", "rows", "x0_step", "x0", "x1_step", "x1", "result", FAULTS)
+    slots = ("matrices", "parts", "rows", "x0_step", "x0", "x1_step", "x1", "result", FAULTS)
 
     def text(self, name: str) -> str:
         """The function: a thread has an element of each right side, some of which run side by side."""
@@ -149,9 +148,9 @@ class SmallSolutions:
         )
         read = f"lane * {n} + j" if self.transpose else f"j * {n} + lane"
         given, goal = ("lane", "source") if self.transpose else ("source", "lane")
-        forward = self._steps(group, f"int k = 0; k < {n}; ++k", ">", self.transpose)
-        back = self._steps(group, f"int k = {n - 1}; k >= 0; --k", "<", not self.transpose)
-        return f"""{group.head(name, kinds)}  {item} a[{n}], inverse = {item}(1);
+        forward = steps_of(group, f"int k = 0; k < {n}; ++k", ">", self.transpose)
+        back = steps_of(group, f"int k = {n - 1}; k >= 0; --k", "<", not self.transpose)
+        return f"""{group.head(name, kinds, True)}  {item} a[{n}], inverse = {item}(1);
   const {item} *const factors = x0 + (is_there ? matrix : 0) * x0_step;
   const {item} *const right = x1 + (is_there ? matrix : 0) * x1_step;
   const bool has_row = lane < {n};
@@ -168,53 +167,25 @@ class SmallSolutions:
     const int other = (int)factors[k];
     source = source == k ? other : source == other ? k : source;
   }}
-  for (i64 row = 0; row < rows; row += {_AT_ONCE}) {{
-    {item} x[{_AT_ONCE}];
+  const i64 first = part * {MOST_RIGHT}, behind = first + {MOST_RIGHT};
+  const i64 end = behind < rows ? behind : rows;
+  for (i64 row = first; row < end; row += {AT_ONCE}) {{
+    {item} x[{AT_ONCE}];
 #pragma unroll
-    for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
-      x[r] = has_row && row + r < rows ? right[(row + r) * {n} + {given}] : {item}(0);
+    for (u32 r = 0; r < {AT_ONCE}; ++r) {{
+      x[r] = has_row && row + r < end ? right[(row + r) * {n} + {given}] : {item}(0);
       wrong |= !(x[r] - x[r] == 0);
     }}
 {forward}{back}#pragma unroll
-    for (u32 r = 0; r < {_AT_ONCE}; ++r)
-      if (is_there && has_row && row + r < rows)
+    for (u32 r = 0; r < {AT_ONCE}; ++r)
+      if (is_there && has_row && row + r < end)
         result[(matrix * rows + row + r) * {n} + {goal}] = x[r];
   }}
 {TAIL}"""
 
-    def _steps(self, group: Group, loop: str, behind: str, divided: bool) -> str:
-        """Elements one after the other; those behind are changed."""
-        scale = "      if ((int)lane == k) x[r] *= inverse;\n" if divided else ""
-        changed = f"if ((int)lane {behind} k) x[r] = fma(-a[k], known, x[r]);"
-        if not group.is_wide:
-            return f"""#pragma unroll
-    for ({loop}) {{
-#pragma unroll
-      for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
-  {scale}        {group.seen("known", "x[r]", "k", "")}
-        {changed}
-      }}
-    }}
-"""
-        item = MEMORY[self.dtype]
-        return f"""#pragma unroll
-    for ({loop}) {{
-      {item} *const shown = board + k % 2 * {_AT_ONCE};
-#pragma unroll
-      for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
-  {scale}        if ((int)lane == k) shown[r] = x[r];
-      }}
-      {group.sync}
-#pragma unroll
-      for (u32 r = 0; r < {_AT_ONCE}; ++r) {{
-        const {item} known = shown[r];
-        {changed}
-      }}
-    }}
-    {group.sync}
-"""
-
 
 def small_solutions(dtype: str, n: int, transpose: bool, values: Mapping[str, int]) -> Launch:
     """A launch that does that."""
-    return Group(dtype, n, 0).launch(SmallSolutions(dtype, n, transpose), values)
+    parts = -(-values["rows"] // MOST_RIGHT)
+    variant = SmallSolutions(dtype, n, transpose)
+    return Group(dtype, n, 0).launch(variant, {**values, "parts": parts})

@@ -59,18 +59,23 @@ class Group:
         """What lets the threads see what others have written."""
         return "__syncthreads();" if self.is_wide else "__syncwarp();"
 
-    def head(self, name: str, kinds: str) -> str:
+    def head(self, name: str, kinds: str, of_parts: bool = False) -> str:
         """The beginning of a function.
 
         It defines `lane`, the thread's place in its group; `base`, the group's first thread in its warp;
-        `matrix`, `is_there`, whether there is such a matrix; `room`, and `board` behind it.
+        `matrix`, `is_there`, whether there is such a matrix; `room`, and `board` behind it. Where groups have
+        parts of the right sides of a matrix, `parts` of each, `part` is which.
         """
         item, lanes = MEMORY[self.dtype], self.lanes
+        matrix = f"(i64)blockIdx.x * {self.threads // lanes} + threadIdx.x / {lanes}"
+        which = f"  const i64 matrix = {matrix};\n  const bool is_there = matrix < matrices;"
+        if of_parts:
+            which = f"""  const i64 which = {matrix}, matrix = which / parts, part = which % parts;
+  const bool is_there = matrix < matrices;"""
         return f"""extern "C" __global__ void {name}({kinds}) {{
   SHARED_MEMORY({self.shared_bytes})
 {BEGIN}  const u32 lane = threadIdx.x % {lanes}, base = threadIdx.x % {WARP} / {lanes} * {lanes};
-  const i64 matrix = (i64)blockIdx.x * {self.threads // lanes} + threadIdx.x / {lanes};
-  const bool is_there = matrix < matrices;
+{which}
   {item} *const room = ({item} *)memory + threadIdx.x / {lanes} * {self.elements + _BOARD};
   {item} *const board = room + {self.elements};
   bool wrong = false;
@@ -94,8 +99,9 @@ class Group:
         )
 
     def launch(self, variant: Variant, values: Mapping[str, int]) -> Launch:
-        """A launch with a group for each matrix."""
-        blocks = -(-values["matrices"] // (self.threads // self.lanes))
+        """A launch with a group for each matrix, or each of its parts."""
+        groups = values["matrices"] * (values["parts"] if "parts" in variant.slots else 1)
+        blocks = -(-groups // (self.threads // self.lanes))
         arguments = arguments_of(variant, values)
         return Launch(variant, (blocks, 1, 1), (self.threads, 1, 1), arguments, self.shared_bytes)
 
