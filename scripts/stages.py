@@ -22,6 +22,14 @@ def stages(pytest_arguments: Sequence[str]) -> dict[str, list[str]]:
     """The checks in running order: name and command."""
     # Counting the lines that run takes three times as long as running them.
     counting = ["--cov=magmadnn"] if "--all" in pytest_arguments else []
+    # The other library of MPI needs an environment of its own: both packages hold the file mpiexec.
+    everything = set(pytest_arguments) <= {"--all"}
+    own = [str(ROOT / "scripts" / "in-environment"), "openmpi", "dev-openmpi", "pytest", "-q"]
+    tests = [
+        "tests/workflow/test_ulfm.py",
+        "tests/workflow/test_runs.py::test_three_steps_from_python",
+    ]
+    openmpi = {"openmpi": [*own, *pytest_arguments, *tests]} if everything else {}
     return {
         "format": ["ruff", "format", "--check", "."],
         "lint": ["ruff", "check", "."],
@@ -29,6 +37,7 @@ def stages(pytest_arguments: Sequence[str]) -> dict[str, list[str]]:
         # With the examples of the documentation. Neighbours share kernels: each process takes half of all
         # tests in their order, and what the other has left when it is done.
         "tests": ["pytest", "-n", "2", "--dist", "worksteal", *counting, *pytest_arguments],
+        **openmpi,
         "docs": ["sphinx-build", "-W", "--keep-going", "-q", "-E", "docs", "docs/_build/html"],
     }
 

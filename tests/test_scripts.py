@@ -249,3 +249,8 @@ def test_arguments_go_on_to_pytest() -> None:
 def test_lines_are_counted_with_all_tests_only() -> None:
     assert "--cov=magmadnn" in stages().stages(["--all"])["tests"]
     assert "--cov=magmadnn" not in stages().stages([])["tests"]
+
+
+def test_the_other_library_of_mpi_is_left_out_where_tests_are_chosen() -> None:
+    assert "--all" in stages().stages(["--all"])["openmpi"]
+    assert "openmpi" in stages().stages([]) and "openmpi" not in stages().stages(["-k", "x"])

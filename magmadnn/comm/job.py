@@ -51,6 +51,11 @@ def rank_in_job() -> int:
     return 0
 
 
+def may_lose_ranks() -> bool:
+    """Whether this job was started with Open MPI's ULFM: `mpiexec --with-ft ulfm`."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "t", "yes")
+
+
 def own_ledger() -> Ledger | None:
     """This process's line of the launcher's ledger."""
     path = os.environ.get(VARIABLE, "")

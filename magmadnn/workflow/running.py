@@ -36,35 +36,41 @@ _LOOK = 0.02
 _GRACE = 0.3
 
 
-def job_size(folder: Folder, ranks: int | None) -> int:
+def job_size(folder: Folder, ranks: int | None, spares: int = 0) -> int:
     """Ranks of the job: those that modules need, the tuple servers, and the executive.
 
     Raises:
         DataError: they are too few.
     """
     servers = folder.description.model.tuple_space.servers
-    size = ranks if ranks is not None else 1 + servers + ranks_needed(folder.description)
+    needed = 1 + servers + ranks_needed(folder.description) + spares
+    size = ranks if ranks is not None else needed
     check(folder.description, max(0, size - 1 - servers))
     return size
 
 
-def run_job(folder: Folder, ranks: int | None = None) -> tuple[str, str]:
+def run_job(folder: Folder, ranks: int | None = None, spares: int | None = None) -> tuple[str, str]:
     """Run a workflow in a job of its own; how it ended, and why.
 
     Args:
         folder: of the run.
         ranks: of the job, all told; None: as many as it needs.
+        spares: ranks beyond those that it needs, to take over from others that are killed, with Open MPI's
+            ULFM; None: a killed rank ends the job.
 
     Raises:
         DataError: the ranks are too few.
         MissingExtraError: there is no MPI.
     """
-    size = job_size(folder, ranks)
+    size = job_size(folder, ranks, spares or 0)
+    workers = range(1 + folder.description.model.tuple_space.servers, size)
+    may_lose = () if spares is None else workers
     program = [str(_START), str(folder.path.absolute())]
     job = Job(
         size,
         program,
         {"PYTHONUNBUFFERED": "1"},
+        may_lose,
         cwd=folder.description.base,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -79,7 +85,8 @@ def run_job(folder: Folder, ranks: int | None = None) -> tuple[str, str]:
     try:
         while job.process.poll() is None and job.trouble() is None:
             time.sleep(_LOOK)
-        lost = next((e.rank for e in job.ledger.entries() if e and e.state == KILLED), None)
+        killed = [e.rank for e in job.ledger.entries() if e and e.state == KILLED]
+        lost = next((rank for rank in killed if rank not in may_lose), None)
         if job.process.poll() is None:
             time.sleep(_GRACE if lost is None else 0)  # what has failed may still say why
     finally:

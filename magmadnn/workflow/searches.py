@@ -61,7 +61,8 @@ class _TuplePlace:
                 if seconds is None:
                     raise
                 break
-            del self._given[record["number"]]
+            if self._given.pop(record["number"], None) is None:
+                continue  # another rank has trained it, since the first was taken for lost
             found += [result_of_plain(one) for one in record["results"]]
         self._filling = not self._given or not self._batches
         return found
@@ -88,6 +89,7 @@ class _Ranks:
 
     def known(self, task: Task) -> None:
         """Train what is handed out until there is no more, on all ranks but the first."""
+        self._context.allow_replacements()
         if self._context.rank == 0:
             return
         try:
@@ -98,6 +100,7 @@ class _Ranks:
                 self._context.put(
                     f"{self._name}/outcomes", {"number": record["number"], "results": results}
                 )
+                self._context.confirm()
         finally:
             task.forget()
         raise Served

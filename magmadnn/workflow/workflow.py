@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from magmadnn.comm.job import ranks_of_job
+from magmadnn.comm.launching.wheels import find_starter
 from magmadnn.comm.mpi import load_mpi
 from magmadnn.errors import ArgumentError, quoted
 from magmadnn.storage.disk import as_path
@@ -166,7 +167,13 @@ class Workflow:
         return path
 
     def run(
-        self, out: str | Path | None = None, *, ranks: int | None = None, resume: bool = False
+        self,
+        out: str | Path | None = None,
+        *,
+        ranks: int | None = None,
+        resume: bool = False,
+        with_ft: str | None = None,
+        spares: int = 1,
     ) -> Finished | None:
         """Run to the end: under mpiexec in this job, otherwise in one that is started.
 
@@ -175,6 +182,9 @@ class Workflow:
             ranks: of the job, all told; None: as many as modules need that may run together, and the
                 executive and the tuple servers.
             resume: go on with the run in `out`.
+            with_ft: "ulfm": with Open MPI a rank of a module may be killed, and the job goes on. Under
+                mpiexec its own `--with-ft ulfm` says so.
+            spares: ranks that then wait to take over, beside those that the modules need.
 
         Returns:
             What happened; None on all ranks but the first where this process is one of a job.
@@ -188,9 +198,13 @@ class Workflow:
         description = self._description()
         if ranks_of_job() > 1:
             return _run_in_job(description, out, resume)
+        if with_ft not in (None, "ulfm"):
+            raise ArgumentError(f"workflow: with_ft must be None or 'ulfm', got {quoted(with_ft)}")
+        if with_ft:
+            find_starter(ulfm=True)  # before a folder is made
         check(description)
         folder = create(_folder(description, out), description, resume)
-        state, text = run_job(folder, ranks)
+        state, text = run_job(folder, ranks, spares if with_ft else None)
         checked_end(state, text)
         return Finished(folder.path, History.of(folder.records()))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magmadnn.cli.arguments import Parser, whole
 from magmadnn.cli.console import Console
@@ -42,6 +43,18 @@ def parser() -> Parser:
     made.add_argument(
         "--out", metavar="PLACE", help="folder of the run, or file of picture or page"
     )
+    made.add_argument(
+        "--with-ft",
+        metavar="ulfm",
+        help="of run and resume: go on when ranks of modules are killed (Open MPI)",
+    )
+    made.add_argument(
+        "--spares",
+        type=whole(0),
+        default=1,
+        metavar="N",
+        help="ranks that then wait to take over (1)",
+    )
     made.add_argument("--earlier", metavar="DIR", help="of plan: a run that times are taken from")
     made.add_argument("--schema", action="store_true", help="of check: print the JSON Schema")
     made.add_argument("--now", action="store_true", help="of stop: end what runs")
@@ -71,9 +84,9 @@ def run(argv: Sequence[str]) -> int:
         "check": lambda: _check(arguments.file, arguments.ranks, say),
         "graph": lambda: _graph(arguments.file, arguments.out, say),
         "plan": lambda: _plan(arguments.file, arguments.ranks, arguments.earlier),
-        "run": lambda: _run(arguments.file, arguments.out, arguments.ranks, say),
+        "run": lambda: _run(arguments, say),
         "status": lambda: _status(arguments.file),
-        "resume": lambda: _resume(arguments.file, arguments.ranks, say),
+        "resume": lambda: _resume(arguments, say),
         "stop": lambda: _stop(arguments.file, arguments.now, say),
         "report": lambda: _report(arguments.file, arguments.out, say),
     }
@@ -119,11 +132,17 @@ def _plan(file: str, ranks: int | None, earlier: str | None) -> int:
     return 0
 
 
-def _run(file: str, out: str | None, ranks: int | None, say: Console) -> int:
+def _run(arguments: Namespace, say: Console) -> int:
     from magmadnn.workflow import Workflow
 
-    workflow = Workflow.load(expanded(file))
-    return _told(lambda: workflow.run(None if out is None else expanded(out), ranks=ranks), say)
+    workflow = Workflow.load(expanded(arguments.file))
+    out = None if arguments.out is None else expanded(arguments.out)
+    return _told(lambda: workflow.run(out, **_how(arguments)), say)
+
+
+def _how(arguments: Namespace) -> dict[str, Any]:
+    names = ("ranks", "with_ft", "spares")
+    return {name: getattr(arguments, name) for name in names}
 
 
 def _told(go: Callable[[], object], say: Console) -> int:
@@ -139,11 +158,11 @@ def _told(go: Callable[[], object], say: Console) -> int:
     return 0
 
 
-def _resume(place: str, ranks: int | None, say: Console) -> int:
+def _resume(arguments: Namespace, say: Console) -> int:
     from magmadnn.workflow import Workflow
     from magmadnn.workflow.ranks.plan_folder import open_folder
 
-    folder = open_folder(_folder(place))
+    folder = open_folder(_folder(arguments.file))
     file = folder.description.file
     if not file:
         raise ArgumentError(
@@ -151,7 +170,7 @@ def _resume(place: str, ranks: int | None, say: Console) -> int:
             "run(out, resume=True)"
         )
     workflow = Workflow.load(file)
-    return _told(lambda: workflow.run(folder.path, ranks=ranks, resume=True), say)
+    return _told(lambda: workflow.run(folder.path, resume=True, **_how(arguments)), say)
 
 
 def _status(place: str) -> int:

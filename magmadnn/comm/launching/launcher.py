@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class Job:
         ranks: how many.
         program: script and arguments, or "-m", module and arguments.
         environment: variables beside those of this process.
+        may_lose: ranks without which the job goes on; some only with Open MPI, whose ULFM is used then.
         options: given to subprocess.Popen.
     """
 
@@ -42,11 +43,13 @@ class Job:
         ranks: int,
         program: Sequence[str],
         environment: Mapping[str, str] | None = None,
+        may_lose: Collection[int] = (),
         **options: Any,
     ) -> None:
         if not 1 <= ranks <= MOST_RANKS:
             raise ArgumentError(f"a job has 1 to {MOST_RANKS} ranks, got {ranks}")
-        starter = find_starter()
+        starter = find_starter(ulfm=bool(may_lose))
+        self._may_lose = may_lose
         self._folder = tempfile.TemporaryDirectory(prefix="magmadnn-job-")
         path = Path(self._folder.name, "ledger")
         Ledger.create(path, ranks)
@@ -79,11 +82,13 @@ class Job:
         """Which rank has ended before its time, and how; None if none has."""
         entries = [entry for entry in self.ledger.entries() if entry is not None]
         for entry in entries:
-            if entry.state in (FAILED, KILLED):
+            if entry.state == FAILED or (
+                entry.state == KILLED and entry.rank not in self._may_lose
+            ):
                 how = "failed" if entry.state == FAILED else "was killed"
                 return f"rank {entry.rank} {how}; {entry.last()}"
         for entry in entries:
-            if entry.state == ENDED or _alive(entry.process):
+            if entry.state == ENDED or entry.rank in self._may_lose or _alive(entry.process):
                 continue
             # What watches the rank may be about to write how it ended.
             if time.monotonic() - self._gone.setdefault(entry.rank, time.monotonic()) > _GRACE:

@@ -57,6 +57,7 @@ class History:
         host: of each rank.
         seconds: at the last event.
         statistics: of tuple servers, at the end.
+        losses: seconds and words for each rank that was killed while the job went on.
     """
 
     runs: dict[int, RunRecord] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class History:
     processes: list[int] = field(default_factory=list)
     seconds: float = 0.0
     statistics: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[tuple[float, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> History:
@@ -94,6 +96,10 @@ class History:
                 run.waited, run.moved = record.get("waited", 0.0), record.get("moved", 0)
                 run.puts = record.get("puts", 0)
                 run.took = {int(k): v for k, v in record.get("took", {}).items()}
+            elif kind == "lost":
+                found.losses.append((at, record["text"]))
+            elif kind == "replaced":
+                found.runs[record["run"]].ranks[record["member"]] = record["rank"]
             elif kind == "until":
                 found.goes_on[f"{record['step']}.{record['iteration']}"] = record["goes_on"]
                 if record.get("maker"):

@@ -43,16 +43,18 @@ class Context:
     gpus: Sequence[str] = ()
     _tuples: TupleClient = field(default=None, repr=False)  # type: ignore[assignment]  # always given
     _direct: Direct = field(default=None, repr=False)  # type: ignore[assignment]  # likewise
+    _place: tuple[int, int] | None = None
+    _tell: Callable[[dict[str, Any]], None] = lambda record: None
 
     @property
     def rank(self) -> int:
         """Number of this process within the copy."""
-        return int(self.comm.Get_rank())
+        return int(self.comm.Get_rank()) if self._place is None else self._place[0]
 
     @property
     def size(self) -> int:
         """Ranks of this copy."""
-        return int(self.comm.Get_size())
+        return int(self.comm.Get_size()) if self._place is None else self._place[1]
 
     # --- tuple space ---------------------------------------------------------------------------------
 
@@ -107,6 +109,20 @@ class Context:
     def dist_get(self, tag: str, *, dtype: Any = None) -> Any:
         """Take what was spread under a tag, put together again; waits for it."""
         return self._tuples.dist_get(tag, dtype=dtype)
+
+    def confirm(self) -> None:
+        """Wait until the servers hold what this rank has put, and have done with what it took.
+
+        Where ranks may be lost, what a lost one took since it last confirmed is there again for others.
+        """
+        self._tuples.confirm()
+
+    def allow_replacements(self) -> None:
+        """Say that the ranks of this copy work for themselves: no messages through `comm`.
+
+        A spare rank then takes over from any but the first that is lost; otherwise the copy begins anew.
+        """
+        self._tell({"op": "replaceable"})
 
     # --- other modules -------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from magmadnn.storage.event_log import EventLog
@@ -14,6 +13,7 @@ from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.mail import Mail, Pause
 
 from .deadlock import Blocked, in_words, never_answered
+from .losses import Running, ended_with, with_partners
 from .plan_folder import RUNS, STOP, Folder
 from .schedule import WAITING, Run, Schedule
 from .worker import INTERRUPT
@@ -26,22 +26,6 @@ _HARD = 3.0  # seconds beyond a time limit that a module may be deaf
 
 class CannotEnd(Exception):
     """A rank is inside a call that cannot be ended, so that the job has to be."""
-
-
-@dataclass
-class _Running:
-    run: Run
-    number: int
-    ranks: list[int]
-    left: set[int]
-    begun: float
-    gpus: list[str]
-    reasons: dict[int, str] = field(default_factory=dict)
-    failing: float | None = None
-    waited: float = 0.0
-    moved: int = 0
-    puts: int = 0
-    took: dict[int, int] = field(default_factory=dict)
 
 
 class Executive:
@@ -57,6 +41,7 @@ class Executive:
         workers: ranks for modules.
         processes: process number of each rank, and its host.
         first: number of the next run.
+        ulfm: whether workers may be lost, and the rest goes on.
     """
 
     def __init__(
@@ -70,14 +55,16 @@ class Executive:
         workers: Sequence[int],
         processes: Sequence[tuple[int, str]],
         first: int,
+        ulfm: bool = False,
     ) -> None:
         self.text = ""
+        self._ulfm, self._lost, self._workers = ulfm, set[int](), len(workers)
         self._folder, self._schedule, self._log = folder, schedule, log
         self._description = folder.description
         self._control, self._space = control, space
         self._servers, self._free = list(servers), sorted(workers)
         self._processes, self._number = processes, first
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         self._of_rank: dict[int, int] = {}
         self._blocked: dict[int, Blocked] = {}
         self._seekers: list[tuple[int, str, int]] = []
@@ -105,6 +92,8 @@ class Executive:
         pause = Pause()
         while True:
             busy = self._receive()
+            if self._control.lost != self._lost:
+                self._lose()
             busy = self._place() or busy
             self._ask()
             now = time.monotonic()
@@ -154,14 +143,17 @@ class Executive:
 
     def _place(self) -> bool:
         """Begin gangs that there are ranks for."""
-        any_began = False
+        any_began = self._replace()
         if self._schedule.stopping:
-            return False
+            return any_began
         for gang in list(self._schedule.gangs):
             modules = [self._description.module(run.module) for run in gang]
             ranks = sum(x.ranks for x in modules)
             gpus = sum(x.ranks * x.gpus for x in modules)
             if ranks > len(self._free) or gpus > len(self._gpus):
+                if ranks > self._workers - len(self._lost):
+                    self._give_up(gang, ranks)
+                    break
                 continue
             self._schedule.begun(gang)
             for run in gang:
@@ -196,11 +188,13 @@ class Executive:
         for rank in ranks:
             self._of_rank[rank] = number
             self._control.send_json(order, rank)
-        self._running[number] = _Running(run, number, ranks, set(ranks), time.monotonic(), gpus)
+        made = Running(run, number, ranks, set(ranks), time.monotonic(), gpus, order)
+        self._running[number] = made
         self._event("begun", run=number, key=run.key, module=run.module, ranks=ranks)
         for seeker in [one for one in self._seekers if one[1:] == (run.module, run.copy)]:
             self._seekers.remove(seeker)
             self._blocked.pop(seeker[0], None)
+            self._are_partners(seeker[0], made)
             self._control.send_json({"op": "placed", "run": number, "ranks": ranks}, seeker[0])
 
     def _ask(self) -> None:
@@ -213,9 +207,83 @@ class Executive:
                 server = self._servers[crc32(tag.encode()) % len(self._servers)]
                 self._space.send(m.packed(m.LOOK, tag=tag), server)
 
-    def _tell_servers(self, operation: int, run: int = 0, words: str = "") -> None:
+    def _tell_servers(self, operation: int, run: int = 0, words: str = "", rank: int = -1) -> None:
+        message = m.packed(operation, request=rank + 1, run=run, words=words.encode())
         for server in self._servers:
-            self._space.send(m.packed(operation, run=run, words=words.encode()), server)
+            self._space.send(message, server)
+
+    def _are_partners(self, rank: int, other: Running) -> None:
+        """A rank's run sends to another run: neither can go on with what the other does again alone."""
+        own = self._running.get(self._of_rank.get(rank, 0))
+        if own is not None and own is not other:
+            own.partners.add(other.number)
+            other.partners.add(own.number)
+
+    # --- ranks that are lost -------------------------------------------------------------------------
+
+    def _lose(self) -> None:
+        """Find out what ranks were lost, and do again what they did."""
+        self._receive()  # what they had told before
+        for rank in sorted(self._control.lost - self._lost):
+            self._lost.add(rank)
+            self._lose_rank(rank)
+
+    def _lose_rank(self, rank: int) -> None:
+        process, host = self._processes[rank]
+        if rank in self._servers:
+            raise CannotEnd(
+                f"rank {rank} (a tuple server), process {process}, was killed; go on with magmadnn "
+                f"workflow resume {self._folder.path}"
+            )
+        where = ended_with(self._folder.path, rank, host == self._processes[0][1])
+        text = f"rank {rank}, process {process}, was killed" + (f" at {where}" if where else "")
+        self._free = [one for one in self._free if one != rank]
+        self._blocked.pop(rank, None)
+        self._seekers = [one for one in self._seekers if one[0] != rank]
+        running = self._running.get(self._of_rank.get(rank, 0))
+        self._event("lost", rank=rank, run=running.number if running else 0, text=text)
+        if running is None or rank not in running.left:
+            return
+        self._tell_servers(m.ROLLBACK, running.number, rank=rank)
+        if running.replaceable and rank != running.ranks[0] and running.failing is None:
+            running.left.discard(rank)
+            running.missing.append(running.ranks.index(rank))
+            return
+        for one in with_partners(running, self._running):
+            one.lost = one.lost or text
+            one.left -= self._lost
+            if one.left:
+                self._end_run(one, text)
+            else:
+                self._ended(one)
+
+    def _replace(self) -> bool:
+        """Let spare ranks take over from lost ones in runs whose ranks work for themselves."""
+        any_began = False
+        for running in self._running.values():
+            while running.missing and self._free and running.ranks[0] in running.left:
+                member, rank = running.missing.pop(0), self._free.pop(0)
+                running.ranks[member] = rank
+                running.left.add(rank)
+                self._of_rank[rank] = running.number
+                self._control.send_json({**running.order, "member": member}, rank)
+                self._event("replaced", run=running.number, member=member, rank=rank)
+                any_began = True
+        return any_began
+
+    def _give_up(self, gang: list[Run], ranks: int) -> None:
+        left = self._workers - len(self._lost)
+        self.text = self.text or (
+            f"{gang[0].key} needs {ranks} ranks at once, but {len(self._lost)} were lost and {left} "
+            f"are left; go on with magmadnn workflow resume {self._folder.path}"
+        )
+        self._schedule.failures.append(gang[0].key)
+        self._schedule.stopping = True
+
+    def _on_replaceable(self, source: int, record: dict[str, Any]) -> None:
+        running = self._running.get(self._of_rank.get(source, 0))
+        if running is not None:
+            running.replaceable = True
 
     # --- what ranks tell -----------------------------------------------------------------------------
 
@@ -228,7 +296,9 @@ class Executive:
         running.puts += record["puts"]
         for maker, count in record["took"].items():
             running.took[int(maker)] = running.took.get(int(maker), 0) + count
-        if record["reason"]:
+        if record["reason"] and record.get("loss"):
+            running.lost = running.lost or record["reason"]
+        elif record["reason"]:
             running.reasons[source] = record["reason"]
             if running.left and running.failing is None:
                 self._end_run(
@@ -237,9 +307,9 @@ class Executive:
         if not running.left:
             self._ended(running)
 
-    def _ended(self, running: _Running) -> None:
+    def _ended(self, running: Running) -> None:
         del self._running[running.number]
-        self._free = sorted([*self._free, *running.ranks])
+        self._free = sorted([*self._free, *(r for r in running.ranks if r not in self._lost)])
         self._gpus = sorted([*self._gpus, *running.gpus])
         good, reason = not running.reasons, ""
         module = self._description.module(running.run.module)
@@ -248,6 +318,10 @@ class Executive:
             reason = (
                 f"rank {running.ranks.index(rank)}: {first}" if len(running.ranks) > 1 else first
             )
+        if running.lost:
+            good, reason = False, running.lost
+        if running.replaceable and self._lost:  # what lost ranks had taken was not told
+            running.puts = min(running.puts, running.took.get(running.number, 0))
         fields: dict[str, Any] = {"run": running.number, "good": good}
         if reason:
             fields["reason"] = reason
@@ -257,8 +331,11 @@ class Executive:
         if running.waited:
             fields["waited"] = running.waited
         self._event("ended", **fields)
-        if module.on_failure == "retry":
+        if module.on_failure == "retry" or self._ulfm:
             self._tell_servers(m.ENDED if good else m.ROLLBACK, running.number)
+        if running.lost and not self._schedule.stopping:
+            self._schedule.again(running.run)
+            return
         again = self._schedule.ended(running.run, good)
         if not good and not again and not self.text:
             self.text = f"{running.run.key} failed: {reason}"
@@ -266,7 +343,7 @@ class Executive:
             for other in self._running.values():
                 self._end_run(other, f"ended since {self.text}")
 
-    def _end_run(self, running: _Running, text: str) -> None:
+    def _end_run(self, running: Running, text: str) -> None:
         """End what still runs of a run."""
         if running.failing is not None:
             return
@@ -300,6 +377,7 @@ class Executive:
         wanted = (record["module"], record["copy"])
         for running in self._running.values():
             if (running.run.module, running.run.copy) == wanted:
+                self._are_partners(source, running)
                 place = {"op": "placed", "run": running.number, "ranks": running.ranks}
                 self._control.send_json(place, source)
                 return
@@ -343,7 +421,7 @@ class Executive:
                 self._end_run(running, text)
         self._look_for_deadlock()
 
-    def _deaf(self, running: _Running) -> str:
+    def _deaf(self, running: Running) -> str:
         rank = min(running.left)
         why = next(iter(running.reasons.values()), self.text or "it was to end")
         return (

@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from magmadnn.comm.job import may_lose_ranks
 from magmadnn.comm.mpi import load_mpi
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.storage.event_log import EventLog
@@ -50,7 +51,8 @@ def run_here(folder: Folder) -> tuple[str, str]:
         )
     about = _exchanged(world, {"process": os.getpid(), "host": MPI.Get_processor_name()})
     token = _exchanged(world, {"token": uuid.uuid4().hex[:12]})[0]["token"]
-    control, space, direct = (Mail(world.Dup()) for _ in range(3))
+    ulfm = may_lose_ranks()
+    control, space, direct = (Mail(world.Dup(), ulfm) for _ in range(3))
     near = [r for r in range(size) if about[r]["host"] == about[rank]["host"]]
     prefix = f"magmadnn-{token}"
     try:
@@ -61,8 +63,8 @@ def run_here(folder: Folder) -> tuple[str, str]:
         else:
             copies = folder.description.model.tuple_space.copies
             tuples = TupleClient(space, servers, [s for s in servers if s in near], copies)
-            Worker(world, control, direct, tuples, folder.description, folder.path).work()
-        world.Barrier()
+            Worker(world, control, direct, tuples, folder.description, folder.path, ulfm).work()
+        _wait_for_all(world, ulfm)
     except BaseException as error:
         _die(world, error)
     return "", ""
@@ -77,7 +79,7 @@ def _executive(
     about: list[dict[str, Any]],
     prefix: str,
 ) -> tuple[str, str]:
-    MPI = load_mpi()
+    ulfm = may_lose_ranks()
     holding = Holding(folder.path, "run a workflow")
     (folder.path / STOP).unlink(missing_ok=True)
     log = EventLog(folder.path / LOG, folder.begin)
@@ -95,6 +97,7 @@ def _executive(
         workers,
         [(one["process"], one["host"]) for one in about],
         max(history.runs, default=0) + 1,
+        ulfm,
     )
     try:
         state = executive.go()
@@ -108,8 +111,15 @@ def _executive(
         control.send_json({"op": "quit"}, rank)
     for rank in servers:
         space.send(m.packed(m.QUIT), rank)
-    MPI.COMM_WORLD.Barrier()
+    _wait_for_all(load_mpi().COMM_WORLD, ulfm)
     return state, executive.text
+
+
+def _wait_for_all(world: Any, ulfm: bool) -> None:
+    """Wait for all ranks, or for those that are left."""
+    if ulfm:
+        world = world.Shrink()
+    world.Barrier()
 
 
 def _serve(folder: Folder, number: int, control: Mail, space: Mail, prefix: str) -> None:

@@ -28,6 +28,7 @@ class Run:
         module: its name.
         copy: its number.
         attempt: from 0.
+        losses: attempts that ended as a rank was lost, which is no failure of the module's.
         in_group: whether the step is a group.
     """
 
@@ -37,6 +38,7 @@ class Run:
     copy: int
     attempt: int = 0
     in_group: bool = False
+    losses: int = 0
 
     @property
     def key(self) -> str:
@@ -122,7 +124,8 @@ class Schedule:
         state = self._states[run.step]
         module = self._description.module(run.module)
         if not good:
-            if module.on_failure == "retry" and run.attempt < module.retries and not self.stopping:
+            tried = run.attempt - run.losses
+            if module.on_failure == "retry" and tried < module.retries and not self.stopping:
                 self.gangs.append([replace(run, attempt=run.attempt + 1)])
                 return True
             self.failures.append(run.key)
@@ -132,6 +135,10 @@ class Schedule:
         state.open[run.module].discard(run.copy)
         self._advance()
         return False
+
+    def again(self, run: Run) -> None:
+        """A run lost a rank: it is to be done again, before what has not begun."""
+        self.gangs.insert(0, [replace(run, attempt=run.attempt + 1, losses=run.losses + 1)])
 
     def told(self, step: str, there: bool) -> None:
         """Whether the tag that ends a group has been put."""

@@ -43,6 +43,7 @@ class Worker:
         tuples: the tuple space.
         description: the workflow.
         folder: of its run.
+        ulfm: whether ranks may be lost.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Worker:
         tuples: TupleClient,
         description: Description,
         folder: Path,
+        ulfm: bool = False,
     ) -> None:
+        self._ulfm = ulfm
         self._world, self._control, self._direct = world, control, direct
         self._tuples, self._description, self._folder = tuples, description, folder
         self._watch = Watch(folder, int(world.Get_rank()))
@@ -89,15 +92,14 @@ class Worker:
         """Run a module; what the executive is told."""
         number, key = order["run"], order["key"]
         module = self._description.module(order["module"])
-        self._tuples.begin(number, module.on_failure == "retry")
+        self._tuples.begin(number, self._ulfm or module.on_failure == "retry")
         self._watch.set(key)
-        group = self._world.group.Incl(order["ranks"])
-        comm = self._world.Create_group(group, number % 30_000)
-        group.Free()
-        begun, reason = time.monotonic(), ""
+        begun, reason, self._loss = time.monotonic(), "", False
         folder = Path(order["folder"])
+        comm = self._communicator(order)
+        rank = order.get("member", comm.Get_rank())
         try:
-            with _printing_to(folder / f"rank-{comm.Get_rank()}.log") as log:
+            with _printing_to(folder / f"rank-{rank}.log") as log:
                 reason = self._guarded(order, module, comm, folder, log)
         except OSError as error:
             reason = f"cannot write the log of {key}: {error}"
@@ -105,18 +107,38 @@ class Worker:
             self._watch.set("")
         if not reason:
             comm.Free()
-        self._tuples.flush()
+        elif self._ulfm and comm.Get_size() > 1:
+            comm.Revoke()  # others may wait in it
         tuples = self._tuples
+        tuples.flush()
+        if tuples.keeps:
+            tuples.sync()  # nothing of it may come after the executive has heard of its end
         return {
             "op": "ended",
             "run": number,
             "reason": reason,
+            "loss": self._loss,
             "seconds": time.monotonic() - begun,
             "waited": round(tuples.waited, 6),
             "moved": tuples.moved,
             "puts": tuples.puts,
             "took": {str(k): v for k, v in tuples.took.items()},
         }
+
+    def _communicator(self, order: dict[str, Any]) -> Any:
+        """The communicator of a run's ranks; one that takes over from a lost rank is alone in its."""
+        ranks, number = order["ranks"], order["run"]
+        if "member" in order or len(ranks) == 1:
+            from mpi4py import MPI
+
+            return MPI.COMM_SELF.Dup()
+        group = self._world.group.Incl(ranks)
+        if self._ulfm:  # not through a communicator that may have lost ranks
+            comm = type(self._world).Create_from_group(group, f"magmadnn-{number}")
+        else:
+            comm = self._world.Create_group(group, number % 30_000)
+        group.Free()
+        return comm
 
     def _guarded(
         self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any
@@ -137,6 +159,7 @@ class Worker:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, SystemExit) and error.code in (None, 0):
                 return ""
+            self._loss = self._ulfm and _is_loss(error)
             return _reason(error)
         return ""
 
@@ -157,7 +180,7 @@ class Worker:
             function(context)
 
     def _context(self, order: dict[str, Any], module: Any, comm: Any, folder: Path) -> Context:
-        rank = int(comm.Get_rank())
+        rank = int(order.get("member", comm.Get_rank()))
         own = (module.name, order["copy"], rank)
         places = {"copy": order["copy"], "iteration": order["iteration"], "rank": rank}
         names = {**{k: str(v) for k, v in places.items()}, "folder": str(folder)}
@@ -175,6 +198,8 @@ class Worker:
             order["gpus"][rank] if order["gpus"] else (),
             self._tuples,
             Direct(self._direct, order["run"], own, self._find, self._tell),
+            (rank, len(order["ranks"])),
+            self._tell,
         )
 
     def _command(self, module: Any, context: Context, log: Any) -> None:
@@ -235,6 +260,14 @@ def filled(text: str, names: dict[str, str]) -> str:
     for name, value in names.items():
         text = text.replace("{" + name + "}", value)
     return text
+
+
+def _is_loss(error: BaseException) -> bool:
+    """Whether MPI says that another rank was lost."""
+    from mpi4py import MPI
+
+    kinds = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+    return isinstance(error, MPI.Exception) and error.Get_error_class() in kinds
 
 
 def _reason(error: BaseException) -> str:

@@ -219,6 +219,22 @@ class TupleClient:
         weakref.finalize(block, self._freed.append, (server, name))
         return block
 
+    def sync(self) -> None:
+        """Wait until all servers have dealt with what this process sent."""
+        asked = [next(self._requests) for _ in self._servers]
+        for server, request in zip(self._servers, asked, strict=True):
+            self._mail.send(m.packed(m.SYNC, request=request), server)
+        for request in asked:
+            self._wait(request, None)
+
+    def confirm(self) -> None:
+        """See `Context.confirm`."""
+        self.sync()
+        if self.keeps:
+            own = m.packed(m.ENDED, run=self.run, request=self._mail.comm.Get_rank() + 1)
+            for server in self._servers:
+                self._mail.send(own, server)
+
     def _owner(self, name: str) -> int:
         """The server that has made a segment: `...-s<number>-<count>`."""
         return self._servers[int(name.rsplit("-", 2)[1][1:])]

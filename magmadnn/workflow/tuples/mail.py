@@ -46,17 +46,24 @@ class Mail:
 
     Args:
         comm: of mpi4py; nobody else uses it.
+        ulfm: whether ranks may be lost, and this goes on without them.
+
+    Attributes:
+        lost: the ranks that were.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, ulfm: bool = False) -> None:
         from mpi4py import MPI
 
-        self.comm = comm
+        self.comm, self.lost, self._ulfm = comm, set[int](), ulfm
         self._mpi, self._byte, self._status = MPI, MPI.BYTE, MPI.Status()
         self._sent: list[tuple[Any, Any]] = []
 
     def send(self, data: bytes, to: int) -> None:
-        """Send; returns at once. `data` may not be changed."""
+        """Send; returns at once. `data` may not be changed. What goes to a lost rank is gone."""
+        if self._ulfm:
+            self._send_or_lose(data, to)
+            return
         request = self.comm.Isend([data, self._byte], to, 0)
         if self._sent:
             self._sent = [one for one in self._sent if not one[0].Test()]
@@ -65,6 +72,20 @@ class Mail:
 
     def receive(self) -> tuple[int, bytearray] | None:
         """The rank that sent a message, and the message; None where none has come."""
+        if not self._ulfm:
+            return self._receive()
+        try:
+            return self._receive()
+        except self._mpi.Exception as error:
+            if not self._is_loss(error):
+                raise
+            self.comm.Ack_failed(self.comm.Get_size())
+            failed, all_ranks = self.comm.Get_failed(), self.comm.Get_group()
+            places = failed.Translate_ranks(list(range(failed.Get_size())), all_ranks)
+            self.lost |= set(places)
+            return None
+
+    def _receive(self) -> tuple[int, bytearray] | None:
         status = self._status
         message = self.comm.Improbe(self._mpi.ANY_SOURCE, 0, status)
         if message is None:
@@ -85,6 +106,32 @@ class Mail:
 
     def finish(self) -> None:
         """Wait until all that was sent has gone."""
-        for request, _ in self._sent:
-            request.Wait()
-        self._sent = []
+        while self._sent:
+            self._sent = [one for one in self._sent if not self._has_gone(one[0])]
+
+    # --- where ranks may be lost ---------------------------------------------------------------------
+
+    def _send_or_lose(self, data: bytes, to: int) -> None:
+        if to in self.lost:
+            return
+        try:
+            request = self.comm.Isend([data, self._byte], to, 0)
+        except self._mpi.Exception as error:
+            if not self._is_loss(error):
+                raise
+            return
+        self._sent = [one for one in self._sent if not self._has_gone(one[0])]
+        if not self._has_gone(request):
+            self._sent.append((request, data))
+
+    def _has_gone(self, request: Any) -> bool:
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception as error:
+            if not self._ulfm or not self._is_loss(error):
+                raise
+            return True
+
+    def _is_loss(self, error: Any) -> bool:
+        kinds = (self._mpi.ERR_PROC_FAILED, self._mpi.ERR_PROC_FAILED_PENDING)
+        return error.Get_error_class() in kinds

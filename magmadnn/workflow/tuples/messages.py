@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 HEAD = Struct("<BBHIQI")
 
 PUT, ALLOCATE, PLACED, GET, FREE = 1, 2, 3, 4, 5
-FAIL, ROLLBACK, ENDED, QUIT, LOOK, STATISTICS = 6, 7, 8, 9, 10, 11
+FAIL, ROLLBACK, ENDED, QUIT, LOOK, STATISTICS, SYNC = 6, 7, 8, 9, 10, 11, 12
+"""ROLLBACK and ENDED are about a whole run, or about one rank of it: `request` is 0, or the rank + 1."""
+
 VALUE, SEGMENT, NOTHING, ERROR = 20, 21, 22, 23
 
 TAKE, WAIT, PATTERN, KEEP = 1, 2, 4, 8

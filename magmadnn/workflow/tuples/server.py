@@ -40,18 +40,21 @@ class Server:
         self._stored: dict[str, Held] = {}
         self._since: dict[tuple[int, int], float] = {}
         self._told: set[tuple[int, int]] = set()
+        self._lost: set[int] = set()
 
     def handle(self, source: int, raw: Any) -> None:
         """Answer a message."""
         message = m.unpacked(raw)
         operation = message.operation
+        if self._lost and source in self._lost:
+            return  # what a lost rank had sent when it was done again already
         if operation == m.PUT:
             self._put(source, message)
         elif operation == m.GET:
             self._get(source, message)
         elif operation == m.PLACED:
             segment, _, size = bytes(message.data).decode().partition("|")
-            self._add(message, b"", segment, int(size))
+            self._add(source, message, b"", segment, int(size))
         elif operation == m.ALLOCATE:
             self._allocate(source, message)
         elif operation == m.FREE:
@@ -60,14 +63,14 @@ class Server:
             for asker in self.store.withdraw(message.run):
                 self._answer_error(asker, message.words)
         elif operation == m.ROLLBACK:
-            gone, answered = self.store.roll_back(message.run)
-            for held in gone:
-                self._gone(held)
-            for one in answered:
-                self._deliver(*one)
+            self._roll_back(message)
         elif operation == m.ENDED:
-            for held in self.store.ended(message.run):
+            for held in self.store.ended(
+                message.run, message.request - 1 if message.request else None
+            ):
                 self._gone(held)
+        elif operation == m.SYNC:
+            self._send(m.packed(m.NOTHING, request=message.request), source)
         elif operation == m.LOOK:
             maker = self._take_for_executive(message.tag)
             self._tell({"op": "looked", "tag": message.tag, "maker": maker})
@@ -77,6 +80,18 @@ class Server:
             self._tell({"op": "statistics", "server": self._number, **found})
         elif operation == m.QUIT:
             self.ended = True
+
+    def _roll_back(self, message: m.Message) -> None:
+        rank = message.request - 1 if message.request else None
+        if rank is not None:
+            self._lost.add(rank)
+            for asker in self.store.withdraw(message.run, rank):
+                self._forget(asker)
+        gone, answered = self.store.roll_back(message.run, rank)
+        for held in gone:
+            self._gone(held)
+        for one in answered:
+            self._deliver(*one)
 
     def _take_for_executive(self, tag: str) -> int | None:
         """Take the first tuple of a tag, whatever it is; which run had put it."""
@@ -112,11 +127,11 @@ class Server:
         if self._memory is not None and self._used + size > self._memory:
             self._tell({"op": "full", "run": message.run, "text": self._full(message.tag, size)})
             return
-        self._add(message, bytes(message.data), "", size)
+        self._add(source, message, bytes(message.data), "", size)
 
-    def _add(self, message: m.Message, data: bytes, segment: str, size: int) -> None:
+    def _add(self, source: int, message: m.Message, data: bytes, segment: str, size: int) -> None:
         _, _, _, run, tag, words, _ = message
-        for one in self.store.put(tag, words, data, segment, size, run):
+        for one in self.store.put(tag, words, data, segment, size, run, source):
             self._deliver(*one)
 
     def _allocate(self, source: int, message: m.Message) -> None:

@@ -26,6 +26,7 @@ class Held:
         segment: name of the shared memory that it lies in; empty where it is small.
         size: bytes.
         maker: number of the run that put it.
+        source: the rank that put it.
     """
 
     order: int
@@ -35,6 +36,7 @@ class Held:
     segment: str
     size: int
     maker: int
+    source: int = 0
 
 
 @dataclass(slots=True)
@@ -78,16 +80,23 @@ class Store:
     puts: int = 0
     _queues: OrderedDict[str, deque[Held]] = field(default_factory=OrderedDict)
     _order: int = 0
-    _kept: dict[int, list[Held]] = field(default_factory=lambda: defaultdict(list))
+    _kept: dict[int, list[tuple[int, Held]]] = field(default_factory=lambda: defaultdict(list))
 
     def put(
-        self, tag: str, words: bytes, data: bytes, segment: str, size: int, maker: int
+        self,
+        tag: str,
+        words: bytes,
+        data: bytes,
+        segment: str,
+        size: int,
+        maker: int,
+        source: int = 0,
     ) -> Iterator[tuple[Waiting, Held, bool]]:
         """Add a tuple; gets that it answers, each with whether the tuple is gone then."""
         self._order += 1
         self.puts += 1
         self.bytes_put += size
-        held = Held(self._order, tag, words, data, segment, size, maker)
+        held = Held(self._order, tag, words, data, segment, size, maker, source)
         self._add(held)
         if self.waiting:
             yield from self._serve(tag)
@@ -127,7 +136,7 @@ class Store:
             return False
         self._remove(held)
         if asker.flags & KEEP:
-            self._kept[asker.run].append(held)
+            self._kept[asker.run].append((asker.rank, held))
             self.bytes_held += held.size
             return False
         return True
@@ -139,32 +148,49 @@ class Store:
             del self._queues[held.tag]
         self.bytes_held -= held.size
 
-    def ended(self, run: int) -> list[Held]:
-        """A run has ended well: what was kept for another attempt is gone."""
-        gone = self._kept.pop(run, [])
+    def ended(self, run: int, rank: int | None = None) -> list[Held]:
+        """A run has ended well, or a rank of it has confirmed: what was kept for another attempt is gone."""
+        gone = self._let_go(run, rank)
         self.bytes_held -= sum(held.size for held in gone)
         return gone
 
-    def roll_back(self, run: int) -> tuple[list[Held], list[tuple[Waiting, Held, bool]]]:
-        """A run is tried again: what it took is back, what it put and nobody took is gone.
+    def _let_go(self, run: int, rank: int | None) -> list[Held]:
+        kept = self._kept.pop(run, [])
+        if rank is not None and (others := [one for one in kept if one[0] != rank]):
+            self._kept[run] = others
+        return [held for taker, held in kept if rank in (None, taker)]
+
+    def roll_back(
+        self, run: int, rank: int | None = None
+    ) -> tuple[list[Held], list[tuple[Waiting, Held, bool]]]:
+        """A run, or what one rank of it did, is tried again.
+
+        What it took is back, but what a whole run had put itself; what it put and nobody took is gone.
 
         Returns:
             The tuples that are gone, and gets that those which are back answer.
         """
-        gone = [held for queue in self._queues.values() for held in queue if held.maker == run]
+        gone = [
+            held
+            for queue in self._queues.values()
+            for held in queue
+            if held.maker == run and rank in (None, held.source)
+        ]
         for held in gone:
             self._remove(held)
-        kept = self._kept.pop(run, [])
+        kept = self._let_go(run, rank)
         self.bytes_held -= sum(held.size for held in kept)
-        for held in reversed(kept):
+        own = [held for held in kept if rank is None and held.maker == run]
+        back = [held for held in kept if rank is not None or held.maker != run]
+        for held in sorted(back, key=lambda one: -one.order):
             self._add(held, first=True)
-        answered = [one for held in kept for one in self._serve(held.tag)]
-        return gone, answered
+        answered = [one for held in back for one in self._serve(held.tag)]
+        return [*gone, *own], answered
 
-    def withdraw(self, run: int) -> list[Waiting]:
-        """Gets of a run that will not be answered."""
-        gone = [asker for asker in self.waiting if asker.run == run]
-        self.waiting = [asker for asker in self.waiting if asker.run != run]
+    def withdraw(self, run: int, rank: int | None = None) -> list[Waiting]:
+        """Gets of a run, or of one rank of it, that will not be answered."""
+        gone = [one for one in self.waiting if one.run == run and rank in (None, one.rank)]
+        self.waiting = [one for one in self.waiting if one not in gone]
         return gone
 
     def statistics(self) -> dict[str, Any]:
