@@ -82,6 +82,7 @@ class Draw(Protocol):
         ...
 
 
+MANY_ELEMENTS = 1 << 20  # of which reductions are made of parts, as their sizes say
 REGISTRY: dict[str, Op] = {}
 _FOR_COMPLEX: set[str] = set()
 
@@ -148,6 +149,8 @@ class Op:
             (`stacking.py`). None: there is a node for each model.
         unrolled: for ops of kind `LOOP`: results by number, as graphs without that loop:
             `unrolled(numbers, *operands, **attributes)`, on nodes, where the length is known.
+        any_size: whether gradient, rewrites and parts are the same for all sizes from 16 on, as long as no
+            operand of known shape has `MANY_ELEMENTS`.
         notes: more for the documentation: source, special values.
     """
 
@@ -178,6 +181,7 @@ class Op:
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
+    any_size: bool = False
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself
     # settled attributes and dtype of the result, by shapes and dtypes of operands

@@ -115,16 +115,17 @@ class LaterProgram(Program):
         self.__dict__.update(known)
 
     @cached_property
-    def _made(self) -> Program:
+    def made(self) -> Program:
+        """The program as it was made."""
         make: Callable[[], Program] = self.__dict__["_make"]
         return make()
 
     @cached_property
     def outputs(self) -> tuple[Node, ...]:
         """See `Program`."""
-        return self._made.outputs
+        return self.made.outputs
 
     @cached_property
     def updates(self) -> tuple[Updated, ...]:
         """See `Program`."""
-        return self._made.updates
+        return self.made.updates

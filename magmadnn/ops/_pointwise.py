@@ -86,6 +86,7 @@ def pointwise(
         stable=stable,
         integers=integers,
         stacked=stacked_elementwise,
+        any_size=str(scalar.__module__).startswith("magmadnn."),
         notes=notes,
     )
 

@@ -138,6 +138,7 @@ matmul: Op = Op(
     contracts="add",
     decompose=_matmul_nodes,
     stacked=_matmul_stacked,
+    any_size=True,
     notes="x [..., m, k], w [..., k, n] -> [..., m, n]. Half-precision operands are summed in float32.",
 )
 

@@ -275,6 +275,7 @@ one_hot = Op(
     canonical=_one_hot_canonical,
     stacked=last_axes,
     decompose=_one_hot_nodes,
+    any_size=True,
     notes="indices [any] of 0 ... depth - 1 -> [any, depth]. An index outside is a DataError.",
 )
 
@@ -338,6 +339,7 @@ take_class = Op(
     ],
     decompose=_take_class_nodes,
     stacked=_take_class_stacked,
+    any_size=True,
     notes="x [..., k], classes [...] of 0 ... k - 1 -> [...]. An index outside is a DataError.",
 )  # fmt: skip
 

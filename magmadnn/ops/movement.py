@@ -70,6 +70,7 @@ reshape: Op = _movement(
     formula="x's elements in row-major order, in another shape; one size may be -1",
     shapes=lambda words, specs, attributes: attributes["shape"],
     numpy=lambda x, shape: x.reshape(shape),
+    any_size=True,
     boxes=lambda result, x, shape: [(result.reshape(x.shape), (0, x))],
     vjp=lambda g, y, x, shape: reshape(g, x.shape),
     reference=lambda x, shape: np.array(list(x.flat)).reshape(shape),
@@ -137,6 +138,7 @@ transpose: Op = _movement(
     formula="x with its axes in another order; all reversed where no order is given",
     shapes=lambda words, specs, attributes: tuple(specs[0].shape[a] for a in attributes["axes"]),
     numpy=lambda x, axes: x.transpose(axes),
+    any_size=True,
     vjp=_transpose_vjp,
     reference=lambda x, axes=None: np.moveaxis(
         x, range(x.ndim)[::-1] if axes is None else axes, range(x.ndim)
@@ -229,6 +231,7 @@ broadcast_to: Op = _movement(
     formula="x repeated along new axes and axes of size 1, to a shape",
     shapes=lambda words, specs, attributes: attributes["shape"],
     numpy=lambda x, shape: np.broadcast_to(x, shape),
+    any_size=True,
     vjp=lambda g, y, x, shape: g,  # the sweep sums over what was repeated
     reference=lambda x, shape: x * np.ones(shape),
     samples=lambda draw: [
@@ -365,6 +368,7 @@ concat: Op = _movement(
     ),
     rewrites=(_concat_alone,),
     decompose=_concat_nodes,
+    any_size=True,
 )
 
 

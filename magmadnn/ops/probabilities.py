@@ -111,6 +111,7 @@ softmax = Op(
     canonical=_axis,
     decompose=_softmax_nodes,
     stacked=along_axis,
+    any_size=True,
 )
 log_softmax = Op(
     name="log_softmax",
@@ -127,6 +128,7 @@ log_softmax = Op(
     canonical=_axis,
     decompose=_log_softmax_nodes,
     stacked=along_axis,
+    any_size=True,
 )
 
 

@@ -144,6 +144,7 @@ def _reduction(
         contracts=_COMBINE[name],
         stacked=along_axis,
         decompose=_reduced_nodes(name),
+        any_size=True,
         notes=notes,
     )
 
@@ -352,6 +353,7 @@ deviations = Op(
     contracts="deviations",
     stacked=along_axis,
     decompose=_deviations_nodes,
+    any_size=True,
 )
 
 
@@ -433,6 +435,7 @@ def _arg(
         attributes={"axis": None, "keepdims": False},
         canonical=_arg_canonical,
         decompose=_arg_nodes(extreme),
+        any_size=True,
         stacked=_arg_stacked,
         notes="The first of equal ones; the first NaN if there is one.",
     )

@@ -98,6 +98,7 @@ random_uniform = Op(
     canonical=_canonical,
     draws="uniform",
     decompose=_uniform_nodes,
+    any_size=True,
     notes=(
         "counter: int64 scalar, the number of the stream (its 64 bits, unsigned). Equal counters give "
         "equal numbers; one use that draws many times has 32 bits of its name's hash above 32 bits that "

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.op import REGISTRY, OpKind
+from magmadnn.graph.op import MANY_ELEMENTS, REGISTRY, OpKind
 
 from .movement import reshape
 from .slicing import slice_
 
-LEAST = 1 << 20  # elements: below, one thread takes a quarter of a millisecond at most
+LEAST = MANY_ELEMENTS  # below, one thread takes a quarter of a millisecond at most
 BLOCKS = 256  # of rows, or of a long row; or as many as a divisor of their number allows
 _FEWEST = 8  # blocks
 _LONG = 64  # elements that are worth a walk of their own

@@ -14,6 +14,7 @@ from magmadnn.compiler.dump import Dump
 from magmadnn.compiler.plan import look, planning, reuse, sizes
 from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.look import structure_of
+from magmadnn.compiler.plan.other_sizes import described
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import NoGradient, Op, OpKind, promote
@@ -29,6 +30,9 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often passes over regions ran, and plans were filled in; nothing is known at first."""
     monkeypatch.setattr(reuse, "_templates", type(reuse._templates)())
     monkeypatch.setattr(sizes, "_known", type(sizes._known)())
+    # steps are not filled in as a whole (`test_other_sizes.py`), so that their programs come here
+    monkeypatch.setattr(reuse, "filled_in", lambda *_: None)
+    monkeypatch.setattr(reuse, "note", lambda *_: None)
     counts: Counter[str] = Counter()
 
     def planned(program: Program, run: Callable[[Program], Draft], way: Any) -> Draft:
@@ -56,25 +60,6 @@ def compared(counts: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(planning, "planned", compare)
-
-
-def described(draft: Draft) -> list[Any]:
-    """All that a draft says, in words."""
-    numbers = {node: k for k, node in enumerate(draft.program.nodes())}
-    lines: list[Any] = [str(draft)]
-    for work in draft.work:
-        region, lowered = work.region, work.lowered
-        lines.append([numbers[n] for n in (*region.nodes, *work.placed)])
-        lines.append(sorted(numbers[n] for n in region.numbers | region.elements))
-        if lowered is not None:
-            used = (*lowered.reads, *lowered.writes)
-            lines.append([(slot, numbers[node], spread) for slot, node, spread in used])
-            lines += [repr(lowered.kernel), lowered.numbers, lowered.shapes]
-    layouts = draft.layouts
-    for node in numbers:
-        array = layouts.arrays[node]
-        lines.append((numbers[layouts.bases[node]], *array.shape, *array.strides, array.dtype))
-    return lines
 
 
 def dense(width: int) -> list[Any]:

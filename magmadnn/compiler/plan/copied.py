@@ -22,7 +22,7 @@ def over_leaves(draft: Draft, leaves: Mapping[Node, Node]) -> Draft:
     new = dict(leaves)
     for node in draft.program.nodes():
         if node not in new:
-            new[node] = _renewed(node, new)
+            new[node] = renewed(node, new)
     return copied(draft, new, draft.layouts.renewed(new))
 
 
@@ -60,7 +60,8 @@ def copied(
     )
 
 
-def _renewed(node: Node, new: Mapping[Node, Node]) -> Node:
+def renewed(node: Node, new: Mapping[Node, Node]) -> Node:
+    """A node over others; itself where nothing of it depends on a model."""
     name, path = str(node.name), named(node)
     inputs = tuple(new[i] for i in node.inputs)
     if not isinstance(node.op, Op) and not inputs and node.name is name and node.path == path:

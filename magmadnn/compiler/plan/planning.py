@@ -141,7 +141,7 @@ def native_plan(
     dump = Dump("native")
     dump.add("given", program.__str__)
     run = functools.partial(_passed, check=check, dump=dump, rounding=rounding, libraries=libraries)
-    draft = drafted(program, run, (rounding, libraries))
+    draft = drafted(program, run, (rounding, libraries), fill=not dump.is_wanted)
     if check:
         verify_draft(draft, name="drafted")
     checked = None if draft.alike is None else draft.alike.checked

@@ -17,6 +17,7 @@ from magmadnn.graph.program import LaterProgram, Program
 
 from .copied import named, over_leaves
 from .look import LONGEST, NotComparedError, look_of
+from .other_sizes import filled_in, note
 
 _MOST = 64  # keys whose templates are kept
 
@@ -39,21 +40,32 @@ class _Template:
 
 
 _templates: OrderedDict[Hashable, _Template] = OrderedDict()
+_alike: OrderedDict[Hashable, Alike] = OrderedDict()  # of drafts that were filled in
 _lock = ProcessLock()
 
 
-def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) -> Draft:
+def drafted(
+    program: Program, run: Callable[[Program], Draft], way: Hashable, *, fill: bool = True
+) -> Draft:
     """What `run` makes of a program: run, or a copy of what it made of one that was built alike.
 
     Args:
         program: what is compiled.
         run: the passes.
         way: what else the result depends on.
+        fill: whether what was found out for other sizes may be filled in.
     """
     keys: list[Hashable] = []
-    if isinstance(program, LaterProgram):
-        keys.append((way, program.like, program.sizes))
+    later = program if isinstance(program, LaterProgram) else None
+    if later is not None:
+        keys.append((way, later.like, later.sizes))
     found = _found(keys)
+    if found is None and later is not None:
+        other = filled_in(later, way) if fill else None
+        if other is not None:
+            return replace(other, alike=_alike_of(keys[0]))
+        if later.made.leaves != later.leaves:  # for sizes decided which there are
+            return drafted(later.made, run, way, fill=fill)
     if found is None:
         if len(program.nodes()) > LONGEST:
             return run(program)
@@ -73,6 +85,8 @@ def drafted(program: Program, run: Callable[[Program], Draft], way: Hashable) ->
     ops = tuple(dict.fromkeys(node.op for node in program.nodes()))
     template = _Template(over_leaves(draft, bare), tuple(bare.values()), ops, draft.alike)
     _keep(keys, template)
+    if later is not None and fill:
+        note(later, draft, (template.draft, template.leaves), run, way)
     return draft
 
 
@@ -93,6 +107,17 @@ def _keep(keys: Sequence[Hashable], template: _Template) -> None:
             _templates.move_to_end(key)
         while len(_templates) > _MOST:
             _templates.popitem(last=False)
+
+
+def _alike_of(key: Hashable) -> Alike:
+    """What drafts that were filled in for these sizes are known by."""
+    with _lock:
+        found = _alike.pop(key, None)
+        _alike[key] = found or Alike()
+        _alike[key].has_others = found is not None
+        if len(_alike) > _MOST:
+            _alike.popitem(last=False)
+        return _alike[key]
 
 
 def _bare(node: Node) -> Node:

@@ -18,7 +18,7 @@ Such decisions are:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -34,24 +34,24 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec
 
-from .copied import copied
+from .copied import copied, named
 from .look import LEAST, NotComparedError, is_open, is_shape, structure_of
 
 _MOST = 32  # structures that are kept
 _MOST_TEMPLATES = 4  # of one structure, for sizes that are decided upon differently
 _LARGEST = 1 << 24  # bytes of a stand-in: some movements copy theirs
-_MARK = "size "  # what names of symbols begin with: no symbol of a user's program does
+MARK = "size "  # what names of symbols begin with: no symbol of a user's program does
 
 Run = Callable[[Program], Draft]
 
 
 @dataclass(frozen=True)
-class _Template:
+class Template:
     """A draft with symbols, and the sizes that may be filled in.
 
     Attributes:
         draft: after the passes over regions.
-        nodes: those of its program.
+        opened: the program that they began with.
         settled: sizes without a symbol of their own: their place among those of the look, and what they are.
         answers: whether sizes are below numbers.
         products: sizes and products of sizes that have symbols, all of them different,
@@ -59,7 +59,7 @@ class _Template:
     """
 
     draft: Draft
-    nodes: tuple[Node, ...]
+    opened: Program
     settled: tuple[tuple[int, Size], ...]
     answers: tuple[Answer, ...]
     products: tuple[Dim, ...]
@@ -71,7 +71,7 @@ class _Known:
     """What is kept of one structure; `ops`: while they are kept, no other op has their id."""
 
     ops: tuple[object, ...]
-    templates: list[_Template]
+    templates: list[Template]
 
 
 _known: OrderedDict[Hashable, _Known] = OrderedDict()
@@ -103,7 +103,7 @@ def planned(program: Program, run: Run, way: Hashable) -> Draft:
             return found
     made = None
     if len(known.templates) < _MOST_TEMPLATES:
-        made = _template(program, look.sizes, run)
+        made = template_of(program, look.sizes, run)
     found = None if made is None else _filled(made, program, look.sizes)
     if made is None or found is None:
         return run(program)
@@ -127,34 +127,47 @@ def _of_structure(key: Hashable, program: Program) -> _Known | None:
 # --- making ---------------------------------------------------------------------------------------
 
 
-def _template(program: Program, sizes: Sequence[int], run: Run) -> _Template | None:
-    """What the passes make of a program with symbols for its sizes; None where it cannot have any."""
-    if any(s.startswith(_MARK) for node in program.nodes() for s in node.spec.symbols):
+def template_of(
+    program: Program,
+    sizes: Sequence[int],
+    run: Run,
+    *,
+    fixed: Container[int] = (),
+    names: bool = False,
+) -> Template | None:
+    """What passes make of a program with symbols for its sizes; None where it cannot have any.
+
+    Args:
+        program: of one structure.
+        sizes: its numbers.
+        run: the passes.
+        fixed: numbers that get no symbol.
+        names: whether nodes and scopes keep their names.
+    """
+    if any(s.startswith(MARK) for node in program.nodes() for s in node.spec.symbols):
         return None
     hints = _named(sizes)
-    terms: dict[int, Size] = {n: Dim.symbol(s) for s, n in hints.items()}
-    opened = _opened(program, terms)
+    terms: dict[int, Size] = {n: n if n in fixed else Dim.symbol(s) for s, n in hints.items()}
+    opened = _opened(program, terms, names)
     while isinstance(opened, Node):
         known = _settled(opened, terms, hints)
         terms = {n: substitute(term, known) for n, term in terms.items()}
-        opened = _opened(program, terms)
-    nodes = tuple(opened.nodes())
+        opened = _opened(program, terms, names)
     free = {s for term in terms.values() if isinstance(term, Dim) for s in term.symbols}
-    own = {s for node in nodes for s in node.spec.symbols}
+    own = {s for node in opened.nodes() for s in node.spec.symbols}
     if not free or len(own) > MOST_SYMBOLS:
         return None
     with noted_answers(hints) as answers:
         draft = run(opened)
-    products = set(_products(draft))
+    products = set(_products(opened, draft))
     symbolic = tuple(p for p in products if isinstance(p, Dim) and p.symbols & free)
     settled = tuple((k, terms[n]) for k, n in enumerate(sizes) if terms[n] != Dim.symbol(_name(k)))
-    return _Template(
-        draft, nodes, settled, tuple(answers), symbolic, frozenset(products.difference(symbolic))
-    )
+    others = frozenset(products.difference(symbolic))
+    return Template(draft, opened, settled, tuple(answers), symbolic, others)
 
 
 def _name(place: int) -> str:
-    return f"{_MARK}{place}"
+    return f"{MARK}{place}"
 
 
 def _named(sizes: Sequence[int]) -> dict[str, int]:
@@ -162,7 +175,7 @@ def _named(sizes: Sequence[int]) -> dict[str, int]:
     return {_name(place): number for place, number in enumerate(sizes)}
 
 
-def _opened(program: Program, terms: Mapping[int, Size]) -> Program | Node:
+def _opened(program: Program, terms: Mapping[int, Size], names: bool) -> Program | Node:
     """A program of other nodes, with terms for sizes; or a node whose rule for shapes does not hold."""
     new: dict[Node, Node] = {}
     for node in program.nodes():
@@ -173,7 +186,8 @@ def _opened(program: Program, terms: Mapping[int, Size]) -> Program | Node:
         if not _holds(node, inputs, spec, attributes):
             return node
         value = node.value if node.op is CONSTANT else None
-        new[node] = Node(node.op, inputs, spec, attributes, "", value, (), None)
+        called = (str(node.name), value, named(node)) if names else ("", value, ())
+        new[node] = Node(node.op, inputs, spec, attributes, *called, None)
     outputs = tuple(new[n] for n in program.outputs)
     return Program(outputs, tuple((new[t], new[v]) for t, v in program.updates))
 
@@ -242,13 +256,13 @@ def _holds(node: Node, inputs: Sequence[Node], spec: Spec, attributes: Mapping[s
         return False
     if _reshapes(node) and product(inputs[0].shape) != product(spec.shape):
         return False  # which rules leave to NumPy
-    if not _moves_any_size(node):
+    if not moves_any_size(node):
         return False
     given = [i.spec for i in inputs]
     return not isinstance(node.op, Op) or _inferred(node.op, given, attributes) == spec
 
 
-def _moves_any_size(node: Node) -> bool:
+def moves_any_size(node: Node) -> bool:
     """Whether the NumPy function of a movement takes stand-ins of its operands.
 
     Those of users may ask for even sizes, say; a stand-in may be too small for a number in an attribute.
@@ -281,9 +295,9 @@ def _with(shape: Shape, terms: Mapping[int, Size]) -> Shape:
     return tuple(terms.get(size, size) if isinstance(size, int) else size for size in shape)
 
 
-def _products(draft: Draft) -> Iterator[Size]:
+def _products(opened: Program, draft: Draft) -> Iterator[Size]:
     """Sizes and products of sizes that passes compare: of axes of a value, and of a region's matrix."""
-    shapes = {node.shape for node in draft.program.nodes()}
+    shapes = {node.shape for node in (*opened.nodes(), *draft.program.nodes())}
     shapes |= {(*region.rows, region.columns) for region in draft.regions}
     for shape in shapes:
         yield from shape
@@ -295,18 +309,31 @@ def _products(draft: Draft) -> Iterator[Size]:
 # --- filling --------------------------------------------------------------------------------------
 
 
-def _filled(template: _Template, program: Program, sizes: Sequence[int]) -> Draft | None:
-    """The draft of a program with these sizes; None where it would be decided differently."""
-    named = _named(sizes)
-    if any(sizes[place] != substitute(term, named) for place, term in template.settled):
+def numbers_of(template: Template, sizes: Sequence[int]) -> dict[str, int] | None:
+    """The numbers of symbols; None where a program with these sizes would be decided differently."""
+    numbers = _named(sizes)
+    if any(sizes[place] != substitute(term, numbers) for place, term in template.settled):
         return None
-    if any(answer.of(named) != answer.is_below for answer in template.answers):
+    if any(answer.of(numbers) != answer.is_below for answer in template.answers):
         return None
-    values = {p.substitute(named) for p in template.products}
+    values = {p.substitute(numbers) for p in template.products}
     if len(values) < len(template.products) or not values.isdisjoint(template.others):
         return None
-    new = dict(zip(template.nodes, program.nodes(), strict=True))
-    layouts = template.draft.layouts.laid_out(new)
-    if layouts is None:
+    return numbers
+
+
+def _filled(template: Template, program: Program, sizes: Sequence[int]) -> Draft | None:
+    """The draft of a program with these sizes; None where it would be decided differently."""
+    numbers = numbers_of(template, sizes)
+    if numbers is None:
         return None
-    return copied(template.draft, new, layouts, named)
+    new = dict(zip(template.opened.nodes(), program.nodes(), strict=True))
+    return filled(template, new, numbers)
+
+
+def filled(
+    template: Template, new: Mapping[Node, Node], numbers: Mapping[str, int]
+) -> Draft | None:
+    """The draft of other nodes, by these of the template; None where not the same values are views."""
+    layouts = template.draft.layouts.laid_out(new)
+    return None if layouts is None else copied(template.draft, new, layouts, numbers)
