@@ -11,9 +11,11 @@ In the formulas g is the gradient as the part gets it, w the parameter, t the nu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,7 +33,14 @@ Values = Mapping[str, Any]  # Operations or Scalars, by name
 
 @dataclass(frozen=True)
 class Transform(Record, ABC, family="optimiser part"):
-    """A part that sees the gradients of all parameters at once (for a norm over all of them, say)."""
+    """A part that sees the gradients of all parameters at once (for a norm over all of them, say).
+
+    Attributes:
+        spreads: whether it may be given some of the parameters only, where ranks have different ones: a
+            `Part` may, and one that needs of others only sums that it has from `over_parameters`.
+    """
+
+    spreads: ClassVar[bool] = False
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
         """What is kept from step to step for one parameter: initial values, by name.
@@ -67,6 +76,8 @@ class Transform(Record, ABC, family="optimiser part"):
 class Part(Transform, abstract=True):
     """A part with one formula for each parameter. Derive from it, as a frozen dataclass, for your own."""
 
+    spreads: ClassVar[bool] = True
+
     @abstractmethod
     def update(
         self, g: Any, w: Any, slots: Values, settings: Values, count: Any
@@ -85,6 +96,29 @@ class Part(Transform, abstract=True):
         each = zip(gradients, parameters, slots, strict=True)
         done = [self.update(g, w, s, settings, count) for g, w, s in each]
         return [g for g, _ in done], [s for _, s in done]
+
+
+_adding: ContextVar[Callable[[Sequence[Any]], Any] | None] = ContextVar("adding", default=None)
+
+
+def over_parameters(terms: Sequence[Any]) -> Any:
+    """The sum of one scalar for each parameter, over those of other ranks too.
+
+    Args:
+        terms: Operations, in the order of the parameters.
+    """
+    adding = _adding.get()
+    return sum(terms[1:], terms[0]) if adding is None else adding(terms)
+
+
+@contextmanager
+def adding_up(adding: Callable[[Sequence[Any]], Any]) -> Iterator[None]:
+    """Inside, `over_parameters` is `adding`."""
+    token = _adding.set(adding)
+    try:
+        yield
+    finally:
+        _adding.reset(token)
 
 
 def zeros(parameter: Spec, *names: str) -> dict[str, Array]:
@@ -126,6 +160,8 @@ class ClipNorm(Transform):
     Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1. PyTorch adds 1e-6 to the norm; here it is exact.
     """
 
+    spreads: ClassVar[bool] = True
+
     clip_norm: Setting = field(metadata=ABOVE_0)
 
     def transform(
@@ -137,8 +173,7 @@ class ClipNorm(Transform):
         count: Any,
     ) -> tuple[list[Any], list[dict[str, Any]]]:
         """See `Transform`."""
-        squares = [ops.sum(g * g) for g in gradients]
-        norm = ops.sqrt(sum(squares[1:], squares[0]))
+        norm = ops.sqrt(over_parameters([ops.sum(g * g) for g in gradients]))
         limit = settings["clip_norm"]
         factor = limit / ops.maximum(norm, limit)
         return [g * ops.cast(factor, g.dtype) for g in gradients], [{} for _ in gradients]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -21,7 +21,7 @@ from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .accumulation import Accumulation
-from .alike import known_of, later, noted, origin_of
+from .alike import Known, known_of, later, noted, origin_of
 from .courses import Looked, StepCourse
 from .inputs import Settings
 from .loss_scaling import LossScale
@@ -86,10 +86,13 @@ class Step:
         self.accumulation = accumulation
         around = (self._scaling, held, accumulation)
         origin = known = None
-        if executor == "native" and self._scaling is None and accumulation is None:
+        is_plain = self._scaling is None and accumulation is None and type(self) is Step
+        if executor == "native" and is_plain:
             origin = origin_of(roots, nodes, held, parts, (name, precision))
             known = None if origin is None else known_of(origin)
-        update = Update(name, parts, self._settings.scalars, roots, nodes, *around, known)
+        update = self._updating(name, parts, roots, nodes, *around, known)
+        if accumulation is not None:
+            update.make()  # the sums belong to the state
         given = dict(zip(nodes, parameters, strict=True))
         self.parameters: tuple[Operation, ...] = tuple(given[n] for n in update.parameters)
         self._slots: dict[str, Variable] = dict(update.slots)
@@ -115,6 +118,15 @@ class Step:
         else:
             program = later(origin, known, names, made)
         self._executable = Executable(program, **way)
+
+    def _updating(
+        self, name: str, parts: Sequence[Transform], roots: Sequence[Node], nodes: Sequence[Node],
+        scaling: LossScale | None, kept: Collection[Node], accumulation: Accumulation | None,
+        known: Known | None,
+    ) -> Update:  # fmt: skip
+        """The graph of a step."""
+        around = (scaling, kept, accumulation, known)
+        return Update(name, parts, self._settings.scalars, roots, nodes, *around)
 
     def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
         """What runs the graph of a step that has to be made."""

@@ -6,7 +6,7 @@ are float32, and only the result is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,10 +103,15 @@ def nodes_of_outputs(where: str, outputs: Sequence[Any]) -> list[Node]:
     return [output.node for output in outputs]
 
 
+Gradients = Callable[[Sequence[Operation], Sequence[str]], Sequence[Operation]]
+
+
 class Update:
     """The graph of one step; `name` is the optimiser's, for errors and as the scope of its nodes.
 
     Outputs and updates are made when they are asked for; `known` is what is known of a step like this one.
+    `keys` stand before the slash in the names of slots, where the parameters are some of those of a model;
+    `gradients` gives gradients that are computed elsewhere, from the parameters and their keys.
 
     Attributes:
         outputs: the loss and further outputs, in the training phase.
@@ -128,17 +133,23 @@ class Update:
         kept: Collection[Node] = (),
         accumulation: Accumulation | None = None,
         known: Known | None = None,
+        keys: Sequence[str] | None = None,
+        gradients: Gradients | None = None,
     ) -> None:
         self._name, self._outer = name, scopes()
         self.scaling, self._accumulation, self._kept = scaling, accumulation, kept
         self._parts, self._scalars, self._roots = parts, scalars, roots
-        keys = dict(zip(parameters, _keys(parameters), strict=True))
-        self.parameters = (
-            self._reached(keys) if known is None else [parameters[k] for k in known.reached]
-        )
+        self._gradients = gradients
+        of_each = dict(zip(parameters, keys_of(parameters) if keys is None else keys, strict=True))
+        if gradients is not None:
+            self.parameters = list(parameters)
+        elif known is None:
+            self.parameters = self._reached(of_each)
+        else:
+            self.parameters = [parameters[k] for k in known.reached]
         self.slots: dict[str, Variable] = {}
         self.count = Variable("count", Tensor.wrap(np.zeros((), np.int64)))
-        self._prefixes = [keys[p] for p in self.parameters]
+        self._prefixes = [of_each[p] for p in self.parameters]
         specs = [Spec(p.shape, _compute_dtype(p.dtype)) for p in self.parameters]
         each = list(zip(self._prefixes, specs, strict=True))
         with scope(name):
@@ -179,8 +190,7 @@ class Update:
     def updates(self) -> list[Updated]:
         """New values of parameters, slots and the count, and what the graph itself updates."""
         with scoped(self._outer):
-            seed = seed_of(self.scaling)
-            found = gradient(self.outputs[0], self.parameters, seed, training=True)
+            found = self._found()
             with scope(self._name):
                 made = self._build(found)
         kept = self._kept
@@ -189,16 +199,29 @@ class Update:
             *((target, value) for target, value in self._resolved[1] if target not in kept),
         ]
 
+    def make(self) -> Update:
+        """Make the graph now."""
+        _ = self.updates
+        return self
+
+    def _found(self) -> list[Operation]:
+        """The gradients."""
+        if self._gradients is not None:
+            return list(self._gradients([Operation(p) for p in self.parameters], self._prefixes))
+        seed = seed_of(self.scaling)
+        found = gradient(self.outputs[0], self.parameters, seed, training=True)
+        return [Operation(node) for node in found]
+
     @property
     def names(self) -> dict[Node, str]:
         """The slots and the count, each by a name of its own."""
         return {self.count.node: "count", **{s.node: name for name, s in self.slots.items()}}
 
-    def _build(self, found: Sequence[Node]) -> list[Updated]:
+    def _build(self, found: Sequence[Operation]) -> list[Updated]:
         """The new values; `found` are the gradients."""
         wide = [_compute_dtype(p.dtype) for p in self.parameters]
         weights = [_cast(Operation(p), d) for p, d in zip(self.parameters, wide, strict=True)]
-        steps = [_cast(Operation(g), d) for g, d in zip(found, wide, strict=True)]
+        steps = [_cast(g, d) for g, d in zip(found, wide, strict=True)]
         count = Scalar(ops.cast(self._counted(), _FLOAT64).node)
         if self.scaling is not None:
             steps = self.scaling.unscaled(steps)
@@ -276,7 +299,7 @@ def _slot(name: str, initial: Array) -> Variable:
     return Variable(name, Tensor.holding(initial))
 
 
-def _keys(parameters: Sequence[Node]) -> list[str]:
+def keys_of(parameters: Sequence[Node]) -> list[str]:
     """What stands before the slash in the names of slots: the parameter's name, or its index.
 
     Indices for all of them where two have one name, or one has none.

@@ -2,6 +2,7 @@
 
 from magmadnn.parallel.asynchronous import AsyncSGD
 from magmadnn.parallel.data_parallel import DataParallel
+from magmadnn.parallel.pipelined import Pipeline
 from magmadnn.parallel.server import ParameterServer
 
-__all__ = ["AsyncSGD", "DataParallel", "ParameterServer"]
+__all__ = ["AsyncSGD", "DataParallel", "ParameterServer", "Pipeline"]

@@ -124,7 +124,7 @@ class AsyncStep(ParallelStep):
 
     # --- the server -------------------------------------------------------------------------------
 
-    def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None) -> None:
+    def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None, size: int) -> None:
         """Be told where training is."""
         if not self._busy and (epoch, batch) != self._place[:2]:
             self._given = batch

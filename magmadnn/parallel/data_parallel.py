@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import ranks_of_job
-from magmadnn.errors import ArgumentError, DataError
+from magmadnn.errors import ArgumentError
 
 from .tree import cuts
+from .way import TrainingWay, is_whole
 
 if TYPE_CHECKING:
     from .step import ParallelStep
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 SHARDS = 8
 
 
-class DataParallel:
+class DataParallel(TrainingWay):
     """Synchronous data parallel training, with the same bits for any number of ranks.
 
     A batch of n rows is cut into `shards` parts, of which part s has the rows from n * s // shards to
@@ -44,24 +45,20 @@ class DataParallel:
         shards: int = SHARDS,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
-        if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
+        super().__init__(communicator, computed=computed)
+        if not is_whole(shards, 1):
             raise ArgumentError(
                 f"DataParallel: shards must be a whole number of at least 1, got {shards!r}"
             )
-        if communicator is not None and not isinstance(communicator, Communicator):
-            raise ArgumentError(
-                f"DataParallel: communicator must be one of md.comm, got {type(communicator).__name__}"
-            )
-        self.communicator, self.shards, self.computed = communicator, shards, computed
+        self.shards = shards
 
     def __repr__(self) -> str:
         return f"DataParallel(shards={self.shards})"
 
-    def workers(self) -> Communicator:
-        """The ranks that train."""
-        if self.communicator is None:
-            self.communicator = world()
-        return self.communicator
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What results depend on."""
+        return {"shards": self.shards}
 
     def step_class(self) -> type[ParallelStep]:
         """What computes and shares gradients."""
@@ -75,29 +72,8 @@ class DataParallel:
         ranks = cuts(self.shards, comm.size)
         return slice(bounds[ranks[comm.rank]], bounds[ranks[comm.rank + 1]])
 
-    def check_same(self, training: Mapping[str, str]) -> None:
-        """Look whether all ranks are about to run the same training.
 
-        Args:
-            training: its aspects in words and digests, by name.
-
-        Raises:
-            DataError: naming what differs, on which ranks.
-        """
-        comm = self.workers()
-        found: Sequence[Any] = comm.exchange(dict(training) | {"shards": str(self.shards)})
-        for name in [*found[0], *(k for one in found for k in one if k not in found[0])]:
-            for rank, one in enumerate(found):
-                if one.get(name) != found[0].get(name):
-                    raise DataError(
-                        f"DataParallel: ranks differ in {name}: rank 0 has {found[0].get(name, 'none')}, "
-                        f"rank "
-                        f"{rank} has {one.get(name, 'none')}; give all ranks the same model, data and "
-                        f"settings"
-                    )
-
-
-def way_of(parallel: DataParallel | Literal[False] | None) -> DataParallel | None:
+def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:
     """How `fit` trains: as it is told; with all ranks under `magmadnn launch`; else alone.
 
     Raises:
@@ -107,10 +83,10 @@ def way_of(parallel: DataParallel | Literal[False] | None) -> DataParallel | Non
         return DataParallel(shards=max(SHARDS, world().size))
     if parallel is None or parallel is False:
         return None
-    if isinstance(parallel, DataParallel):
+    if isinstance(parallel, TrainingWay):
         return parallel
     raise ArgumentError(
-        f"fit: parallel must be md.parallel.DataParallel(...), got {type(parallel).__name__}"
+        f"fit: parallel must be one of md.parallel, such as DataParallel(), got {type(parallel).__name__}"
     )
 
 

@@ -37,6 +37,10 @@ class ParameterServer(DataParallel):
 class ServerStep(ParallelStep):
     """One step, whose update rank 0 makes."""
 
+    def collect(self) -> None:
+        """Give all ranks the moments of rank 0."""
+        self.share_state()
+
     def _share(
         self, small: Array, parts: Sequence[list[Array]], likes: Sequence[Array], there: Sequence[int],
         guard: bool,

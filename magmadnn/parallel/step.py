@@ -14,13 +14,13 @@ import numpy as np
 
 from magmadnn import ops
 from magmadnn.comm import Communicator
-from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError
+from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.node import PLACEHOLDER, Updated, placeholder, topological
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
-from magmadnn.optim import Step, StepSlices
+from magmadnn.optim import StepSlices
 from magmadnn.optim.accumulation import Accumulation
 from magmadnn.optim.courses import StepCourse
 from magmadnn.optim.memory_check import refuse_too_large
@@ -29,6 +29,8 @@ from magmadnn.runtime.agreement import ALONE, agreeing
 from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
+from .buckets import Buckets, size_of
+from .ranks_step import RanksStep, refuse
 from .tree import TreeSum, cuts
 
 if TYPE_CHECKING:
@@ -47,41 +49,6 @@ class Way(Protocol):
     def workers(self) -> Communicator:
         """The ranks that train."""
         ...
-
-
-class Buckets:
-    """Values end to end, one vector for each dtype, and placeholders for their sums."""
-
-    def __init__(self) -> None:
-        self.lengths: dict[np.dtype[Any], int] = {}
-        self._places: list[tuple[Node, int]] = []
-        self._values: list[Operation] = []
-
-    def exchanged(self, values: Sequence[Operation], name: str) -> list[Operation]:
-        """Placeholders for the sums of values over shards."""
-        found = []
-        for value in values:
-            spec, start = value.node.spec, self.lengths.get(value.dtype, 0)
-            node = placeholder(f"{name}_{len(self._places)}", spec)
-            self.lengths[value.dtype] = start + _size(spec)
-            self._places.append((node, start))
-            self._values.append(value)
-            found.append(Operation(node))
-        return found
-
-    def vectors(self) -> list[Operation]:
-        """The vectors, in the order of `lengths`."""
-        by: dict[np.dtype[Any], list[Operation]] = {dtype: [] for dtype in self.lengths}
-        for value in self._values:
-            by[value.dtype].append(ops.reshape(value, (_size(value.node.spec),)))
-        return [p[0] if len(p) == 1 else ops.concat(p, axis=0) for p in by.values()]
-
-    def feeds(self, vectors: Mapping[np.dtype[Any], Array]) -> dict[Node, Array]:
-        """What the placeholders get: parts of the vectors."""
-        return {
-            node: vectors[node.dtype][start : start + _size(node.spec)].reshape(node.shape)
-            for node, start in self._places
-        }
 
 
 class SharedGradients:
@@ -124,7 +91,7 @@ class SharedGradients:
         return {} if self.groups is None else self.groups.slots
 
 
-class ParallelStep(Step):
+class ParallelStep(RanksStep):
     """One step of a batch whose shards are shared by ranks; see `Step`.
 
     Args:
@@ -156,7 +123,7 @@ class ParallelStep(Step):
         kept: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> None:
-        _refuse(precision, device)
+        refuse(type(way).__name__, precision, device)
         self._shared = SharedGradients(mass, every)
         self._way, self._rows = way, rows
         self._comm = way.workers()
@@ -172,13 +139,9 @@ class ParallelStep(Step):
     def _joined(self) -> TreeSum:
         return TreeSum(self._comm, self._way.shards)
 
-    def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None) -> None:
+    def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None, size: int) -> None:
         """Be told of the batch that is run next: samples of all ranks, and its place in training."""
         self.whole_rows = rows
-
-    def last_batch(self) -> tuple[int, float] | None:
-        """Samples and weight of the batch that was run; None where it is the one that was told of."""
-        return None
 
     # --- the two programs -------------------------------------------------------------------------
 
@@ -202,11 +165,11 @@ class ParallelStep(Step):
         head = ops.stack(
             [ops.cast(0.0, "float64") * mass, mass, ops.cast(self._rows, "float64"), above]
         )
-        flat = [ops.reshape(s, (_size(s.node.spec),)) for s in sums]
+        flat = [ops.reshape(s, (size_of(s.node.spec),)) for s in sums]
         small = ops.concat([head, *flat], axis=0) if flat else head
         outputs = [small, *self._shared.buckets.vectors()]
         self.states = [t for t, _ in own]
-        self._small_length = _size(small.node.spec)
+        self._small_length = size_of(small.node.spec)
         return Executable([o.node for o in outputs], training=True, **way)
 
     # --- a run ------------------------------------------------------------------------------------
@@ -324,23 +287,6 @@ class ParallelStep(Step):
             self._count_on(before, 0)
         return None
 
-    def _told(self, error: Exception | None, otherwise: Exception | None = None) -> Exception:
-        """What all ranks raise: their own error, else the first of another rank, else `otherwise`."""
-        texts = self._comm.exchange(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None:
-            return error
-        found = [(rank, text) for rank, text in enumerate(texts) if text is not None]
-        if not found:
-            return otherwise or NumericError(
-                "the sum of the shards' losses has NaN or infinity, though none of them has: lower the "
-                "learning rate, or use float64"
-            )
-        rank, text = found[0]
-        kind = NumericError if text.startswith("NumericError") else MagmaDNNError
-        return kind(
-            f"rank {rank} of {self._comm.size} stopped the step: {text}; nothing was updated on any"
-        )
-
     def _held(self) -> list[Node]:
         floats = [n for n in self.states if n not in [c for c, _ in self._counters]]
         return [*(p.node for p in self.parameters), *floats]
@@ -381,22 +327,6 @@ class ParallelStep(Step):
         """Look whether a shard of a batch has room; see `Step.check_memory`."""
         rows = -(-batch_size // self._way.shards)
         refuse_too_large(self._executable, what, self._executable.sizes(as_feeds(feeds)), rows)
-
-
-def _refuse(precision: str, device: str) -> None:
-    """Look whether this way to train can be had so."""
-    if device != "cpu":
-        raise ArgumentError(
-            f"DataParallel: trains on the CPU, the model is on {device!r}: give Model(device='cpu')"
-        )
-    if precision == "mixed_fp16":
-        raise ArgumentError(
-            "DataParallel: mixed_fp16 leaves out steps by what one rank finds: use precision='mixed_bf16'"
-        )
-
-
-def _size(spec: Spec) -> int:
-    return int(np.prod(bind_shape(spec.shape, {}), dtype=np.int64))
 
 
 def _advance(target: Node, value: Node) -> int:

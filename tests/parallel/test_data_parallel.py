@@ -218,7 +218,7 @@ def test_refusals() -> None:
     for wrong in (0, 2.5, True):
         with pytest.raises(ArgumentError, match="shards must be"):
             md.parallel.DataParallel(shards=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"parallel must be md\.parallel"):
+    with pytest.raises(ArgumentError, match=r"parallel must be one of md\.parallel"):
         network().fit(X, Y, parallel=4, verbose=False)  # type: ignore[arg-type]
 
 

@@ -34,7 +34,7 @@ PYTHON: dict[str, PythonCase] = {
     "parallel: a number": (
         lambda p: network().fit(X, Y, parallel=4),
         ArgumentError,
-        "fit: parallel must be md.parallel.DataParallel(...), got int",
+        "fit: parallel must be one of md.parallel, such as DataParallel(), got int",
     ),
     "shards: none": (
         lambda p: md.parallel.DataParallel(shards=0),

@@ -79,6 +79,14 @@ class Callback:
     def on_batch_end(self, fit: Fit) -> None:
         """After each step; `fit.last_loss` is its loss."""
 
+    def looks(self, fit: Fit) -> bool:
+        """Whether `on_batch_end`, called now, would look at parameters, or at the optimiser's state.
+
+        Where ranks have parts of these each, they are collected first.
+        """
+        looks = type(self).on_batch_end is not Callback.on_batch_end or "on_batch_end" in vars(self)
+        return looks and not vars(type(self)).get("stands_aside", False)
+
     def batches(self, fit: Fit) -> int | None:
         """How many batches may run before `on_batch_end` must be called; None for any number.
 

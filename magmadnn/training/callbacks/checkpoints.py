@@ -71,6 +71,7 @@ class Checkpoint(Callback):
         self._saved_step = -1
         self.is_saved = False
         self._best: tuple[int, State] | None = None  # not written yet
+        self._looks: bool | None = None  # what `looks` has said
 
     @property
     def interrupted_by(self) -> int | None:
@@ -103,17 +104,26 @@ class Checkpoint(Callback):
 
     def on_batch_end(self, fit: Fit) -> None:
         """Save when it is time, or when a signal came."""
-        if self.interrupted_by is not None:
+        is_due = self._is_due(fit) if self._looks is None else self._looks or fit.is_stopping
+        signal, self._looks = self.interrupted_by, None
+        if is_due:
             self._save(fit)
-            fit.stop(f"signal {self.interrupted_by}", goes_on=True)
-        elif fit.is_stopping:
-            self._save(fit)
-        elif self.every_steps is not None:
-            if fit.steps % self.every_steps == 0:
-                self._save(fit)
-        elif self.every_seconds is not None:
-            if time.monotonic() - self._saved_at >= self.every_seconds:
-                self._save(fit)
+            if signal is not None:
+                fit.stop(f"signal {signal}", goes_on=True)
+
+    def looks(self, fit: Fit) -> bool:
+        """Whether it will save; what was said here holds for the `on_batch_end` that comes next."""
+        self._looks = self._is_due(fit)
+        return self._looks
+
+    def _is_due(self, fit: Fit) -> bool:
+        """Whether it is time to save after a batch."""
+        if self.interrupted_by is not None or fit.is_stopping:
+            return True
+        if self.every_steps is not None:
+            return fit.steps % self.every_steps == 0
+        seconds = time.monotonic() - self._saved_at
+        return self.every_seconds is not None and seconds >= self.every_seconds
 
     def on_epoch_end(self, fit: Fit) -> None:
         """Save, if it is time; the best epoch is marked, and kept in memory until then."""

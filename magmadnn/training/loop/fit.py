@@ -12,7 +12,7 @@ from weakref import WeakSet
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
-from magmadnn.parallel.step import ParallelStep
+from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.runtime.agreement import agreement
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.printing import note
@@ -179,7 +179,9 @@ class Fit:
                     self._tell_end()
                 try:
                     yield
-                except NumericError as error:
+                except NumericError as error:  # all ranks have it
+                    if self._together is not None:
+                        self._together.collect(self)
                     if not any(callback.forgives(self, error) for callback in self.callbacks):
                         raise
         finally:
@@ -271,12 +273,14 @@ class Fit:
         self.source.look()
         for batch in self._timed(batches):
             self._tell_place()
-            if isinstance(self.step, ParallelStep):
-                self.step.next_batch(batch.all_rows, self.epoch, self.batch, self.batches)
+            if isinstance(self.step, RanksStep):
+                whole = batch.all_rows if self.source.rows is None else self.current_batch_size
+                place = self.epoch, self.batch, self.batches
+                self.step.next_batch(batch.all_rows, *place, whole)
             with numbered(self.batch, self.epoch):
                 feeds = feeds_for(self.model, self.objective, batch)
                 loss, *sums = self.step.run(feeds, guard=True)
-            if isinstance(self.step, ParallelStep) and (done := self.step.last_batch()) is not None:
+            if isinstance(self.step, RanksStep) and (done := self.step.last_batch()) is not None:
                 batch = replace(batch, whole_rows=done[0], whole_weight=done[1])
             self.totals.add(batch, loss, sums)
             self.last_loss = float(loss)
@@ -431,6 +435,8 @@ class Fit:
 
     def call(self, event: str) -> None:
         """Call the callbacks."""
+        if self._together is not None:
+            self._together.before(self, event)
         for callback in self.callbacks:
             getattr(callback, event)(self)
         if self._together is not None:

@@ -13,8 +13,8 @@ from magmadnn.errors import ArgumentError
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.parallel.agreement import SameDecisions
 from magmadnn.parallel.asynchronous import AsyncStep
-from magmadnn.parallel.data_parallel import DataParallel
-from magmadnn.parallel.server import ServerStep
+from magmadnn.parallel.ranks_step import RanksStep
+from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime.agreement import agreeing
 from magmadnn.storage.checkpoint import State
 
@@ -39,7 +39,7 @@ class Together:
         way: how they train.
     """
 
-    def __init__(self, way: DataParallel) -> None:
+    def __init__(self, way: TrainingWay) -> None:
         self.way, self._comm = way, way.workers()
         self._agreement = SameDecisions(self._comm)
         self._known: dict[str, Setting] = {}
@@ -107,8 +107,7 @@ class Together:
     def ends_epoch(self, fit: Fit) -> None:
         """At the end of an epoch's batches, all done or not: all ranks know what rank 0 knows."""
         step = fit.step
-        if isinstance(step, ServerStep):
-            step.share_state()
+        self.collect(fit)
         if not isinstance(step, AsyncStep):
             return
         step.pause()
@@ -119,6 +118,23 @@ class Together:
         if not self.is_first:
             fit.totals.restore(told[0])
             fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on = told[1:]
+
+    def collect(self, fit: Fit) -> None:
+        """All ranks know all parameters, and the optimiser's state."""
+        if isinstance(fit.step, RanksStep):
+            fit.step.collect()
+
+    def before(self, fit: Fit, event: str) -> None:
+        """Before an event: parameters and moments that ranks share out are collected, if somebody looks."""
+        step = fit.step
+        if not isinstance(step, RanksStep) or not step.is_scattered:
+            return
+        if event == "on_epoch_begin":
+            step.begin_epoch()
+        elif event == "on_batch_end":
+            looks = [callback.looks(fit) for callback in fit.callbacks]  # each is asked
+            if not self._agreement.all(not any(looks), "nobody looks at parameters"):
+                step.collect()
 
     def after(self, fit: Fit) -> None:
         """After an event: all ranks stop if one does, and have the settings of rank 0.

@@ -32,7 +32,7 @@ from .identity import identity_of
 from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:
-    from magmadnn.parallel import DataParallel
+    from magmadnn.parallel.way import TrainingWay
 
     from .model import Model
 
@@ -83,7 +83,7 @@ def new_fit(
     loader_workers: int,
     verbose: Any,
     accumulate: int = 1,
-    parallel: DataParallel | None = None,
+    parallel: TrainingWay | None = None,
     prepared: bool = True,
     rows: NDArray[np.int64] | None = None,
 ) -> Fit:
@@ -163,8 +163,8 @@ def new_fit(
         "validation_split": validation_split, "class_weight": class_weight,
         "parts of callbacks": more or None, "augment": transforms or None, "rows": rows,
         "accumulate": accumulate if accumulate > 1 else None,
-        "shards": None if parallel is None else parallel.shards,
     }  # fmt: skip
+    settings |= {} if parallel is None else parallel.settings
     return Fit(
         model, objective, step, source, batch_size=batch_size, first=first, epochs=last,
         validation=validate, callbacks=[*shown, *callbacks],

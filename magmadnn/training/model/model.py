@@ -45,7 +45,7 @@ from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
 if TYPE_CHECKING:
-    from magmadnn.parallel import DataParallel
+    from magmadnn.parallel.way import TrainingWay
     from magmadnn.runtime.profile.text import Profile
     from magmadnn.runtime.step_memory import StepMemory
 
@@ -268,7 +268,7 @@ class Model(Pictured, ModelParts, TakesRawData):
         augment: Any = None,
         loader_workers: int = 1,
         accumulate: int = 1,
-        parallel: DataParallel | Literal[False] | None = None,
+        parallel: TrainingWay | Literal[False] | None = None,
         initial_epoch: int | None = None,
         verbose: Any = "auto",
         prepared: bool = False,

@@ -21,7 +21,7 @@ from .architecture import kept_states, trained_of
 from .checks import looks
 
 if TYPE_CHECKING:
-    from magmadnn.parallel import DataParallel
+    from magmadnn.parallel.way import TrainingWay
 
     from .model import Model
 
@@ -75,7 +75,7 @@ def optimizer_in_force(model: Model) -> Optimizer | None:
 
 def training_step(
     model: Model, sample: Batch, more: tuple[Transform, ...] = (), accumulate: int = 1,
-    parallel: DataParallel | None = None,
+    parallel: TrainingWay | None = None,
 ) -> tuple[Objective, Step]:  # fmt: skip
     """The step for targets like these; where it has to be made, it goes on from that before.
 
@@ -121,7 +121,7 @@ def training_step(
 
 
 def _parallel_step(
-    model: Model, objective: Objective, parallel: DataParallel, every: int, **how: Any
+    model: Model, objective: Objective, parallel: TrainingWay, every: int, **how: Any
 ) -> Step:
     """The step of one rank.
 

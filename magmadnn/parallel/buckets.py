@@ -1,0 +1,55 @@
+"""Values of many shapes end to end, as they travel and are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import placeholder
+from magmadnn.graph.op import Array
+from magmadnn.tensor import Operation
+
+
+def size_of(spec: Spec) -> int:
+    """The number of elements, of a known shape."""
+    return int(np.prod(bind_shape(spec.shape, {}), dtype=np.int64))
+
+
+class Buckets:
+    """Values end to end, one vector for each dtype, and placeholders for their sums."""
+
+    def __init__(self) -> None:
+        self.lengths: dict[np.dtype[Any], int] = {}
+        self._places: list[tuple[Node, int]] = []
+        self._values: list[Operation] = []
+
+    def exchanged(self, values: Sequence[Operation], name: str) -> list[Operation]:
+        """Placeholders for the sums of values over shards."""
+        found = []
+        for value in values:
+            spec, start = value.node.spec, self.lengths.get(value.dtype, 0)
+            node = placeholder(f"{name}_{len(self._places)}", spec)
+            self.lengths[value.dtype] = start + size_of(spec)
+            self._places.append((node, start))
+            self._values.append(value)
+            found.append(Operation(node))
+        return found
+
+    def vectors(self) -> list[Operation]:
+        """The vectors, in the order of `lengths`."""
+        by: dict[np.dtype[Any], list[Operation]] = {dtype: [] for dtype in self.lengths}
+        for value in self._values:
+            by[value.dtype].append(ops.reshape(value, (size_of(value.node.spec),)))
+        return [p[0] if len(p) == 1 else ops.concat(p, axis=0) for p in by.values()]
+
+    def feeds(self, vectors: Mapping[np.dtype[Any], Array]) -> dict[Node, Array]:
+        """What the placeholders get: parts of the vectors."""
+        return {
+            node: vectors[node.dtype][start : start + size_of(node.spec)].reshape(node.shape)
+            for node, start in self._places
+        }

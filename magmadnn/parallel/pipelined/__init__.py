@@ -1,0 +1,5 @@
+"""Layers split over ranks."""
+
+from magmadnn.parallel.pipelined.pipeline import Pipeline
+
+__all__ = ["Pipeline"]

@@ -1,0 +1,85 @@
+"""What all ways to train on several workers have in common: what `fit(parallel=...)` asks of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magmadnn.comm import Communicator, world
+from magmadnn.errors import ArgumentError, DataError
+
+if TYPE_CHECKING:
+    from .ranks_step import RanksStep
+
+
+class TrainingWay(ABC):
+    """A way in which ranks share a training.
+
+    Args:
+        communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
+        computed: called with the communicator after each part of a batch that this rank has computed; for
+            simulations, in which arithmetic takes no time.
+
+    Raises:
+        ArgumentError: if communicator is none.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator | None = None,
+        *,
+        computed: Callable[[Any], None] | None = None,
+    ) -> None:
+        if communicator is not None and not isinstance(communicator, Communicator):
+            raise ArgumentError(
+                f"{type(self).__name__}: communicator must be one of md.comm, got "
+                f"{type(communicator).__name__}"
+            )
+        self.communicator, self.computed = communicator, computed
+
+    def workers(self) -> Communicator:
+        """The ranks that train."""
+        if self.communicator is None:
+            self.communicator = world()
+        return self.communicator
+
+    @abstractmethod
+    def step_class(self) -> Callable[..., RanksStep]:
+        """What computes and shares gradients."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What results depend on, beside rounding: part of what a training is known by."""
+
+    def own_rows(self, count: int) -> slice:
+        """Which of `count` rows of a batch this rank reads; here all."""
+        return slice(0, count)
+
+    def check_same(self, training: Mapping[str, str]) -> None:
+        """Look whether all ranks are about to run the same training.
+
+        Args:
+            training: its aspects in words and digests, by name.
+
+        Raises:
+            DataError: naming what differs, on which ranks.
+        """
+        own = {name: str(value) for name, value in self.settings.items()}
+        found: Sequence[Any] = self.workers().exchange(
+            {"parallel": repr(self)} | dict(training) | own
+        )
+        for name in [*found[0], *(k for one in found for k in one if k not in found[0])]:
+            for rank, one in enumerate(found):
+                if one.get(name) != found[0].get(name):
+                    raise DataError(
+                        f"{type(self).__name__}: ranks differ in {name}: rank 0 has "
+                        f"{found[0].get(name, 'none')}, rank {rank} has {one.get(name, 'none')}; give all "
+                        "ranks the same model, data and settings"
+                    )
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether a value is a whole number of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
