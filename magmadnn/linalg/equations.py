@@ -107,7 +107,7 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         b: [n], one right side for all; or [..., n, k]. Leading axes broadcast.
         method: "lu"; or "refine": factors in float32 and steps that give the digits of float64, of one matrix
             of known values; falls back to float64 by itself (see `refinement.py` for the sources). A Tensor
-            in a GPU's memory is factorised in half precision there, and x lies there.
+            in a GPU's memory is factorised in float32 there, and x lies there.
         assume_a: "pos" lets "refine" take a Cholesky factor of a positive definite A.
         info: whether "refine" gives (x, iterations, residual, way).
 

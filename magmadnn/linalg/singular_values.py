@@ -160,7 +160,7 @@ singular: Op = Op(
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """The singular value decomposition A = U diag(S) Vh of A [..., m, n], by LAPACK's gesdd.
 
-    On a GPU by cuSOLVER's Jacobi method (gesvdj), between the graphs of a step.
+    On a GPU by cuSOLVER: by the polar decomposition from 192 columns on (gesvdp), else by Jacobi's method.
 
     With k the smaller of m and n: U [..., m, m] and Vh [..., n, n], or [..., m, k] and [..., k, n] without
     `full_matrices`, which gradients need where m and n differ. Signs of vectors are the library's. Vectors of

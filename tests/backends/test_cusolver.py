@@ -213,11 +213,11 @@ class Library:
             one[8] = ctypes.c_void_p(first[8].value + k * n * size)
             self._Xsyevd(dtype, handle, *one, ctypes.c_void_p(info.value + 4 * k))
 
-    def _DHgesv_bufferSize(self, dtype: str, *arguments: Any) -> None:
+    def _DSgesv_bufferSize(self, dtype: str, *arguments: Any) -> None:
         assert len(arguments) == 12
         arguments[-1]._obj.value = 24
 
-    def _DHgesv(
+    def _DSgesv(
         self, dtype: str, handle: Any, n: Any, width: Any, a: Any, lda: Any, piv: Any, b: Any, ldb: Any,
         x: Any, ldx: Any, work: Any, nbytes: Any, steps: Any, info: Any,
     ) -> None:  # fmt: skip
@@ -253,6 +253,29 @@ class Library:
             columns_at(u.value, p, left.shape[1], dtype)[:] = left
             columns_at(v.value, q, q, dtype)[:] = right.T
         ctypes.c_int32.from_address(info.value).value = 0
+
+    shift = 0.0  # what the polar decomposition says it did to singular values
+
+    def _Xgesvdp_bufferSize(self, dtype: str, handle: Any, *rest: Any) -> None:
+        assert len(rest) == 19
+        rest[17]._obj.value, rest[18]._obj.value = 80, 8
+
+    def _Xgesvdp(
+        self, dtype: str, handle: Any, params: Any, vectors: Any, econ: Any, m: Any, n: Any, real: Any,
+        a: Any, lda: Any, real_s: Any, s: Any, real_u: Any, u: Any, ldu: Any, real_v: Any, v: Any,
+        ldv: Any, computed: Any, there: Any, bytes_there: Any, here: Any, bytes_here: Any, info: Any,
+        shift: Any,
+    ) -> None:  # fmt: skip
+        assert (params.value, bytes_there.value, bytes_here.value) == (13, 80, 8)
+        work, words, jacobi = ctypes.c_void_p(99), ctypes.c_int(7), ctypes.c_void_p(14)
+        self._gesvdj(
+            REALS[real.value], handle, vectors, econ, m, n, a, lda, s, u, ldu, v, ldv, work, words,
+            info, jacobi,
+        )  # fmt: skip
+        columns_at(a.value, m.value, n.value, REALS[real.value])[:] = 5  # the matrix is lost
+        shift._obj.value = self.shift
+        if self.shift:
+            columns_at(s.value, n.value, 1, REALS[real.value])[:] = 3
 
     def _gesvdjBatched(
         self, dtype: str, handle: Any, vectors: Any, m: Any, n: Any, a: Any, lda: Any, s: Any, u: Any,
@@ -459,25 +482,46 @@ def test_eigenvalues(count: int, lower: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "p", "q", "full"),
-    [(1, 5, 3, False), (3, 5, 3, True), (2, 40, 7, True), (2, 40, 7, False)],
+    ("count", "p", "q", "full", "shift"),
+    [
+        (1, 5, 3, False, 0.0),
+        (3, 5, 3, True, 0.0),
+        (2, 40, 7, True, 0.0),
+        (2, 40, 7, False, 0.0),
+        (2, 210, 200, False, 0.0),
+        (2, 210, 200, True, 1e-9),
+    ],
 )
-def test_singular_values(count: int, p: int, q: int, full: bool) -> None:
+def test_singular_values(count: int, p: int, q: int, full: bool, shift: float) -> None:
+    """By Jacobi's method, and by the polar decomposition where there are many and it shifts none."""
     a = RNG.normal(size=(count, p, q))
     width = p if full or p <= 32 else q
-    pieces = turned(a), np.zeros((count, q)), np.zeros((count, width, p)), np.zeros((count, q, q))
+    pieces = (
+        turned(a), np.zeros((count, q)), np.zeros((count, width, p)), np.zeros((count, q, q)),
+        np.zeros((count, p, q)),
+    )  # fmt: skip
     call, (info, _) = filled(
         "gesdd", (True, full), pieces=pieces, rows=1, columns=1, height=p, width=q
     )
     solver = Library()
-    functions = MatrixFunctions(Library(), solver, STREAM)
-    assert functions.workspace(call) == 7 * 8
+    solver.shift = shift
+    functions = MatrixFunctions(Library(), solver, STREAM, copied)
+    assert functions.workspace(call) == (80 if q > 100 else 7 * 8)
     functions.call(call)
     assert ("cusolverDnDgesvdjBatched" in solver.calls) == (count == 3)
-    _, s, u, v = pieces
+    assert solver.calls.count("cusolverDnXgesvdp") == (count if q > 100 else 0)
+    alone = 0 if count == 3 or (q > 100 and not shift) else count
+    assert solver.calls.count("cusolverDnDgesvdj") == alone
+    _, s, u, v, _ = pieces
     found = np.swapaxes(u[:, :q], -1, -2) @ (s[..., None] * v)
-    np.testing.assert_allclose(found, a, atol=1e-12)
+    np.testing.assert_allclose(found, a, atol=1e-11)
     assert info.tolist() == [0] * count
+
+
+def copied(to: int, source: int, nbytes: int, stream: int) -> None:
+    """A copy at once."""
+    assert stream == STREAM
+    ctypes.memmove(to, source, nbytes)
 
 
 def test_refinement() -> None:
@@ -489,11 +533,7 @@ def test_refinement() -> None:
         "sgesv", (), operands=(b, found[:, 1:]), pieces=pieces, rows=4, columns=5, height=5, width=5
     )
 
-    def copy(to: int, source: int, nbytes: int, stream: int) -> None:
-        assert stream == STREAM
-        ctypes.memmove(to, source, nbytes)
-
-    functions = MatrixFunctions(Library(), Library(), STREAM, copy)
+    functions = MatrixFunctions(Library(), Library(), STREAM, copied)
     assert functions.workspace(call) == 24
     functions.call(call)
     x = np.swapaxes(found[:, 1:], -1, -2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.called import Course
+from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.compiler.cuda.library.small import group
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node
@@ -20,6 +22,7 @@ from magmadnn.runtime.cuda.schedule import small
 from tests.linalg.test_matrix_functions import FUNCTIONS, listed, matrices, node, right
 from tests.linalg.whitening import BATCH, X, Y, apart, trained
 from tests.runtime.cuda.devices import DEVICES, on
+from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
 RNG = np.random.default_rng(12)
 # those by factors and spectra; others are made of these and of ops, and expm is the host's
@@ -251,3 +254,25 @@ def test_refinement_where_a_matrix_lies_on_a_device(device: str) -> None:
         holes = md.Tensor.holding(np.full((4, 4), np.nan), "DEVICE")
         with pytest.raises(NumericError, match=r"solve: a holds nan at \[0, 0\]"):
             md.linalg.solve(holes, np.ones(4), method="refine")
+
+
+@needs_compiler
+def test_calls_of_a_graph_run_one_after_the_other() -> None:
+    """The library's handle has memory of its own, which calls beside each other would share."""
+    with pytest.MonkeyPatch.context() as patch, emulated_device() as engine:
+        patch.setattr(group, "LARGEST", 0)
+        arrays = [matrices(5, 5) for _ in range(4)]
+        nodes = [node(a) for a in arrays]
+        outputs = [f(x) for x in nodes for f in (md.linalg.det, md.linalg.inv)]
+        outputs += [md.linalg.qr(x, mode="r") for x in nodes]
+        Executable(outputs, executor="native", device="cuda").run(
+            dict(zip(nodes, arrays, strict=True))
+        )
+        graph = engine.graphs[-1].nodes
+    before: dict[int, set[int]] = {}
+    for number, one in enumerate(graph):
+        before[number] = {*one.after}.union(*(before[k] for k in one.after))
+    calls = [k for k, one in enumerate(graph) if isinstance(one, MatrixNode)]
+    assert len(calls) == 16
+    for earlier, later in itertools.pairwise(calls):
+        assert earlier in before[later]

@@ -8,8 +8,8 @@ from magmadnn.backends.cuda import _driver as driver
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 
 from .factors import Factors
-from .handles import Handles
-from .refinements import Copy, Refinements
+from .handles import Copy, Handles
+from .refinements import Refinements
 from .spectra import Spectra
 
 
@@ -25,7 +25,7 @@ class MatrixFunctions:
 
     def __init__(self, blas: Any, solver: Any, stream: int, copy: Copy = driver.copy) -> None:
         handles = Handles(blas, solver, stream)
-        self._factors, self._spectra = Factors(handles), Spectra(handles)
+        self._factors, self._spectra = Factors(handles), Spectra(handles, copy)
         self._refinements = Refinements(handles, copy)
 
     def workspace(self, node: MatrixNode) -> int:

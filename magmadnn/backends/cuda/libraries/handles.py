@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
 from typing import Any
 
@@ -13,6 +13,7 @@ from magmadnn.errors import DeviceError
 
 _LETTERS = {"float32": "S", "float64": "D"}
 _REALS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+Copy = Callable[[int, int, int, int], None]  # to, from, bytes, in a stream
 LOWER, UPPER = 0, 1  # CUBLAS_FILL_MODE_...
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_void_p
 from typing import Any
 
 from magmadnn.backends.cuda.nodes.matrices import MatrixNode
 
-from .handles import Handles, at, item_bytes
+from .handles import Copy, Handles, at, item_bytes
 
-Copy = Callable[[int, int, int, int], None]  # to, from, bytes, in a stream
-_FUNCTION = "DHgesv"  # float64 outside, float16 for factors
+_FUNCTION = "DSgesv"  # float64 outside, float32 for factors: float16 takes ten times the steps
 
 
 class Refinements:

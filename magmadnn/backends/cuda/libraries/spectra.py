@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
+from ctypes import byref, c_double, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cpu.forks import cached_property
-from magmadnn.backends.cuda.nodes.matrices import SMALL_SINGULAR, MatrixNode, sizes_of_singular
+from magmadnn.backends.cuda.nodes.matrices import (
+    SMALL_SINGULAR,
+    MatrixNode,
+    by_polar,
+    sizes_of_singular,
+)
 
-from .handles import LOWER, UPPER, Handles, at, item_bytes
+from .handles import LOWER, UPPER, Copy, Handles, at, item_bytes
 
 _REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
 
@@ -20,16 +25,18 @@ class Spectra:
 
     Args:
         handles: of the libraries.
+        copy: begins to copy.
     """
 
-    def __init__(self, handles: Handles) -> None:
-        self._handles = handles
+    def __init__(self, handles: Handles, copy: Copy) -> None:
+        self._handles, self._copy = handles, copy
 
     def workspace(self, node: MatrixNode) -> int:
         """Bytes that a call wants for itself."""
         if node.function == "syevd":
             return self._eigen_bytes(node)[0]
-        return self._singular_words(node) * item_bytes(node)
+        words = self._singular_words(node) * item_bytes(node)
+        return max(words, self._polar_bytes(node)[0]) if _by_polar(node) else words
 
     def call(self, node: MatrixNode) -> None:
         """Give the stream the call of a node."""
@@ -90,7 +97,7 @@ class Spectra:
         """The function, what it is told up to its workspace, and what behind that."""
         vectors, full = node.settings
         p, q, columns = sizes_of_singular(node.height, node.width, full)
-        size, (matrices, values, left, right) = item_bytes(node), node.pieces
+        size, (matrices, values, left, right, _) = item_bytes(node), node.pieces
         stacks = [
             c_int(p), c_int(q), at(matrices, number, p * q * size), c_int(p),
             at(values, number, q * size), at(left, number, p * columns * size), c_int(p),
@@ -107,6 +114,51 @@ class Spectra:
     def _gesdd(self, node: MatrixNode) -> None:
         words = c_int(self._singular_words(node))
         for number in range(1 if self._is_together(node) else node.count):
+            if _by_polar(node) and self._polar(node, number):
+                continue
             name, arguments, behind = self._singular(node, number)
             room, info = c_void_p(node.workspace), at(node.info, number, 4)
             self._handles.by_solver(node, name, *arguments, room, words, info, *behind)
+
+    # --- by the polar decomposition ---------------------------------------------------------------
+
+    def _polar_arguments(self, node: MatrixNode, number: int = 0) -> list[Any]:
+        vectors, full = node.settings
+        p, q, columns = sizes_of_singular(node.height, node.width, full)
+        size, real = item_bytes(node), c_int(_REAL[node.dtype])
+        matrices, values, left, right, _ = node.pieces
+        return [
+            self._options, c_int(vectors), c_int(not full), c_int64(p), c_int64(q),
+            real, at(matrices, number, p * q * size), c_int64(p),
+            real, at(values, number, q * size),
+            real, at(left, number, p * columns * size), c_int64(p),
+            real, at(right, number, q * q * size), c_int64(q), real,
+        ]  # fmt: skip
+
+    def _polar_bytes(self, node: MatrixNode) -> tuple[int, int]:
+        """Bytes on the device and on the host."""
+        there, here = c_size_t(), c_size_t()
+        arguments = self._polar_arguments(node)
+        self._handles.by_solver(node, "Xgesvdp_bufferSize", *arguments, byref(there), byref(here))
+        return there.value, here.value
+
+    def _polar(self, node: MatrixNode, number: int) -> bool:
+        """Decompose a matrix; False where the library shifted small singular values, and it is as before."""
+        nbytes = node.height * node.width * item_bytes(node)
+        matrix, spare = node.pieces[0] + number * nbytes, node.pieces[4]
+        self._copy(spare, matrix, nbytes, self._handles.stream)
+        there, here = self._polar_bytes(node)
+        room, shift = np.empty(max(here, 1), np.uint8), c_double()
+        self._handles.by_solver(
+            node, "Xgesvdp", *self._polar_arguments(node, number), c_void_p(node.workspace),
+            c_size_t(there), c_void_p(room.ctypes.data), c_size_t(here), at(node.info, number, 4),
+            byref(shift),
+        )  # fmt: skip
+        if shift.value == 0:
+            return True
+        self._copy(matrix, spare, nbytes, self._handles.stream)
+        return False
+
+
+def _by_polar(node: MatrixNode) -> bool:
+    return by_polar(node.height, node.width)

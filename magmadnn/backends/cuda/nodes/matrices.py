@@ -10,6 +10,13 @@ CAPTURED = frozenset({"potrf", "trsm", "getrf", "getrs", "geqrf", "orgqr"})
 
 # Rows of matrices of which the library decomposes many at once into singular values; it gives all of U then.
 SMALL_SINGULAR = 32
+# Columns from which on the polar decomposition is faster than Jacobi's method.
+LEAST_POLAR = 192
+
+
+def by_polar(height: int, width: int) -> bool:
+    """Whether singular values are found by the polar decomposition, which wants a copy to fall back to."""
+    return min(height, width) >= LEAST_POLAR
 
 
 def sizes_of_singular(height: int, width: int, full: bool) -> tuple[int, int, int]:
@@ -39,7 +46,7 @@ class MatrixNode:
         pieces: addresses of packed stacks that the function reads or writes besides: of getrf and getrs the
             exchanges as integers of 32 bits from 1 on; of syevd the matrices, which become vectors, and the
             values; of sgesv the matrices, how many steps were made, and exchanges; of gesdd the matrices
-            [p, q] with p >= q, the values, U [p, p or q] and V [q, q].
+            [p, q] with p >= q, the values, U [p, p or q], V [q, q], and room for a copy (`by_polar`).
         matrices: how many; the length of the tables where there are some.
     """
 

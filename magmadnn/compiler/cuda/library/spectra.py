@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magmadnn.backends.cuda.nodes.matrices import sizes_of_singular
+from magmadnn.backends.cuda.nodes.matrices import by_polar, sizes_of_singular
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
@@ -66,12 +66,13 @@ class EigenResults:
 
 
 def bytes_of_singular(kernel: Library, values: dict[str, int]) -> tuple[int, ...]:
-    """The matrices, their singular values, U and V."""
+    """The matrices, their singular values, U and V, and room for a copy of one matrix."""
     vectors, full = kernel.settings
     p, q, columns = sizes_of_singular(values["height"], values["width"], full)
     item = ITEM_BYTES[kernel.dtype] * values["matrices"]
     sides = (item * p * columns, item * q * q) if vectors else (item, item)
-    return (item * p * q, item * q, *sides)
+    spare = item // values["matrices"] * p * q if by_polar(p, q) and values["matrices"] else 0
+    return (item * p * q, item * q, *sides, spare)
 
 
 def around_gesdd(kernel: Library, values: dict[str, int]) -> Around:

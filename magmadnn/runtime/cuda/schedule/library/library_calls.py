@@ -20,6 +20,9 @@ from magmadnn.runtime.cuda.schedule.launch import Item
 from .rooms import Rooms
 
 _INFO_BYTES = 4  # for each matrix
+# What all calls write, whatever memory they have: the library's handle has memory that it does not tell of,
+# so none may run beside another. There is nothing at these addresses.
+_HANDLE = (1, 2)
 
 
 class LibraryCalls:
@@ -58,13 +61,8 @@ class LibraryCalls:
         workspace = self._rooms.of(node)
         read = tuple(spans[slot] for slot, _ in found.operands if slot != "result")
         touched = (*own, result) if found.operands else own
-        items.append(
-            Item(
-                replace(node, workspace=workspace[0]),
-                (*read, *touched),
-                (*touched, info, workspace),
-            )
-        )
+        writes = (*touched, info, workspace, _HANDLE)
+        items.append(Item(replace(node, workspace=workspace[0]), (*read, *touched), writes))
         if found.after is not None:
             items.append(Item(found.after, (info, result, *own), (result,)))
         return items
