@@ -76,6 +76,7 @@ ROOMS = {
         regions
         program
         layout
+        padding
         formulas
         promotion
         kernels rates dump

@@ -27,13 +27,15 @@ from magmadnn.compiler.kernels.gemm import MOST_AXES
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
     FULL,
+    PADDED,
     ROW,
     ROW_AXES,
     SCALAR,
     STRIDED,
     STRIDED_COLUMN,
 )
-from magmadnn.graph.dim import Dim, Shape, bind_shape, substitute
+from magmadnn.compiler.padding import Padding, padding_of
+from magmadnn.graph.dim import Dim, Shape, bind_shape, product, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.spec import Spec
@@ -56,6 +58,8 @@ class Layouts:
         bases: the node whose memory a node's value lies in; itself where it has memory of its own.
         sizes: of stand-ins, by symbols.
         joined: matrices that lie in memory as more axes, and how many of these are their rows.
+        padded: movements that put a constant around their operand, in whose memory readers look it up; their
+            stand-ins are the operands'.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Layouts:
         copied: Container[Node] = (),
         loads: Container[Node] = (),
         joinable: Mapping[Node, Sequence[Node]] = MappingProxyType({}),
+        paddable: Container[Node] = (),
     ) -> None:
         """Lay out.
 
@@ -72,11 +77,13 @@ class Layouts:
             copied: movements that get memory of their own, though they could be views.
             loads: conversions that get none: readers convert what lies in their operand's memory.
             joinable: matrices that may lie in memory as more axes, with the movements that read them.
+            paddable: movements that may get none, if they put one constant around their operand.
         """
         self.arrays: dict[Node, Array] = {}
         self.bases: dict[Node, Node] = {}
         self.joined: dict[Node, int] = {}
-        self._joinable = joinable
+        self.padded: set[Node] = set()
+        self._joinable, self._paddable = joinable, paddable
         self.sizes: dict[str, int] = {}
         self._loaded: dict[Node, Node] = {}
         self._copied, self._loads = copied, loads
@@ -96,6 +103,7 @@ class Layouts:
         other._copied = {new[node] for node in self.bases if node in self._copied}
         other._loads = {new[node] for node in self.bases if node in self._loads}
         other.joined = {new[node]: rows for node, rows in self.joined.items()}
+        other.padded = {new[node] for node in self.padded}
         return other
 
     def laid_out(self, new: Mapping[Node, Node]) -> Layouts | None:
@@ -110,9 +118,11 @@ class Layouts:
             new[node]: tuple(new[reader] for reader in readers)
             for node, readers in self._joinable.items()
         }
-        other = Layouts(new.values(), copied, loads, joinable)
+        paddable = {new[node] for node in self.bases if node in self._paddable}
+        other = Layouts(new.values(), copied, loads, joinable, paddable)
         alike = all(other.bases[new[node]] is new[base] for node, base in self.bases.items())
-        same = other.joined == {new[node]: rows for node, rows in self.joined.items()}
+        same = other.padded == {new[node] for node in self.padded}
+        same = same and other.joined == {new[node]: rows for node, rows in self.joined.items()}
         return other if alike and same else None
 
     @staticmethod
@@ -148,6 +158,9 @@ class Layouts:
         if node.inputs[0] in self.joined:
             self.joined[node] = source.ndim - self.joined[node.inputs[0]]
             return self.seen(node, source, self.sizes)
+        if self._is_padded(node, source):
+            self.padded.add(node)
+            return source
         if rows := self._joined_rows(node, source):
             self.joined[node] = rows
             return source
@@ -160,6 +173,28 @@ class Layouts:
         result = self.seen(node, source, self.sizes)
         same_memory = result.size and source.size and np.may_share_memory(result, source)
         return result if same_memory and result.dtype == source.dtype else None
+
+    def _is_padded(self, node: Node, source: Array) -> bool:
+        """Whether readers look a movement's elements up in its operand's memory, whose dtype it has."""
+        if node not in self._paddable or node.inputs[0] in self._loads:
+            return False
+        if node.inputs[0] in self._loaded or node.inputs[0] in self.padded:
+            return False
+        found = self.padding(node, self.sizes)
+        return found is not None and len(found.axes) <= ROW_AXES
+
+    def padding(
+        self, node: Node, sizes: Mapping[str, int], source: Array | None = None
+    ) -> Padding | None:
+        """How the operand of a movement lies in its result.
+
+        Args:
+            node: the movement.
+            sizes: of symbolic dimensions.
+            source: its operand; the stand-in unless given.
+        """
+        array = self.arrays[node.inputs[0]] if source is None else source
+        return padding_of(node, array, bind_shape(node.shape, sizes), sizes)
 
     def _is_assembled(self, node: Node, source: Array) -> bool:
         """Whether a movement's result is made of several parts, which is told without copying any."""
@@ -210,7 +245,7 @@ class Layouts:
             source: its operand.
             sizes: of symbolic dimensions.
         """
-        if node in self._loads:
+        if node in self._loads or node in self.padded:
             return source
         if node in self.joined:
             if node.inputs[0] not in self.joined:
@@ -228,6 +263,8 @@ class Layouts:
 
     def is_factor(self, node: Node) -> bool:
         """Whether kernels of products can read a matrix, or a stack of them, where it lies."""
+        if node in self.padded:
+            return False
         return node in self.joined or is_gemm_operand(self.arrays[node])
 
     def is_view(self, node: Node) -> bool:
@@ -246,7 +283,7 @@ class Layouts:
     def is_whole(self, node: Node) -> bool:
         """Whether the node's value is its base's memory, element by element, maybe in another shape."""
         array, base = self.arrays[node], self.arrays[self.bases[node]]
-        return array.size == base.size and array.flags.c_contiguous
+        return node not in self.padded and array.size == base.size and array.flags.c_contiguous
 
     def spread(self, node: Node, rows: tuple[Any, ...], columns: Any) -> str | None:
         """How a value spreads over the matrix [rows, columns] that its shape broadcasts to.
@@ -259,6 +296,9 @@ class Layouts:
         Returns:
             See `kernels.operands.Operand.spread`; None if it is laid out in no such way.
         """
+        if node in self.padded:
+            own = node.shape[-1] == columns and product(node.shape[:-1]) == product(rows)
+            return PADDED if own else None
         seen = broadcast(self.arrays[node], bind_shape((*rows, columns), self.sizes))
         return None if seen is None else spread_of(seen)
 
@@ -272,6 +312,8 @@ class Layouts:
         """Whether a value of several axes is one contiguous row, as a matrix of a single row is read."""
         array = self.arrays[node]
         size = bind_shape((columns,), self.sizes)
+        if node in self.padded:
+            return False
         return not rows and array.ndim > 1 and (array.size,) == size and array.flags.c_contiguous
 
     def number(self, node: Node, rows: tuple[Any, ...]) -> str | None:
@@ -280,6 +322,8 @@ class Layouts:
         None if it cannot be.
         """
         array = self.arrays[node]
+        if node in self.padded:
+            return None
         if node.shape == rows and array.ndim:
             array = array[..., None]
         domain = bind_shape((*rows, 1), self.sizes)

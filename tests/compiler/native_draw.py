@@ -341,6 +341,7 @@ def assembled(draft: Draft) -> Node | None:
         made = ops.concat([ops.tanh(a) if rng.integers(2) else a, *parts], -1)
     else:
         edges = rng.integers(0, 3, (a.ndim, 2))
+        edges[-1] += rng.integers(0, 2) * rng.integers(12, 30, 2)  # short rows are copied
         made = ops.pad(a, tuple((int(x), int(y)) for x, y in edges), float(rng.choice([0.0, 0.5])))
     if rng.integers(2):
         made = ops.add(made, made[..., :1])

@@ -9,6 +9,7 @@ from .formula import Formula
 
 FULL, ROW, COLUMN, SCALAR = "full", "row", "column", "scalar"
 STRIDED, STRIDED_COLUMN = "strided", "strided column"
+PADDED = "padded"
 ROW_AXES = 6  # that rows of strided operands are numbered by, at most
 
 
@@ -25,7 +26,8 @@ class Operand:
             `strided`: [rows, columns], where row `(i0 * size1 + i1) * size2 + i2` begins at element
             `i0 * step0 + i1 * step1 + i2 * step2`, in slots `<name>_size1` and so on: a value that repeats
             itself along an axis in the middle, or part of a larger one;
-            `strided column`: [rows], likewise, the same in every column.
+            `strided column`: [rows], likewise, the same in every column;
+            `padded`: see `PaddedOperand`.
         axes: how many numbers i0, i1, ... a row of a strided operand has.
         like: name of an operand whose rows begin at the same elements, and whose slots say so; itself unless
             given.
@@ -43,6 +45,32 @@ class Operand:
         if self.spread in (STRIDED, STRIDED_COLUMN):
             return (self.name, *row_slots(self.like or self.name, self.axes))
         return (self.name, f"{self.name}_row") if self.spread == FULL else (self.name,)
+
+
+@dataclass(frozen=True)
+class PaddedOperand(Operand):
+    """An array that formulas read as if one constant were around it: [rows, columns] of the larger matrix.
+
+    Row `(i0 * size1 + i1) * size2 + i2`, column c is element
+    `i0 * step0 + i1 * step1 + i2 * step2 + c - origin` of the array where each index i is at least `first`
+    and less than `end` of its axis, and c at least `left` and less than `right`; the constant elsewhere. All
+    of these are slots, with the operand's name in front.
+
+    Attributes:
+        fill: the constant, a formula.
+        has_edges: whether there are constants within rows; otherwise there are no slots `left` and `right`.
+    """
+
+    fill: Formula = ()
+    has_edges: bool = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of its slots."""
+        ends = (f"{self.name}_{what}{k}" for what in ("first", "end") for k in range(self.axes))
+        sides = ("left", "right") if self.has_edges else ()
+        last = (f"{self.name}_{what}" for what in ("origin", *sides))
+        return (self.name, *row_slots(self.name, self.axes), *ends, *last)
 
 
 def row_slots(name: str, axes: int) -> tuple[str, ...]:

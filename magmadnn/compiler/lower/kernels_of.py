@@ -19,11 +19,13 @@ from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
     FULL,
+    PADDED,
     ROW,
     SCALAR,
     STRIDED,
     STRIDED_COLUMN,
     Operand,
+    PaddedOperand,
     Result,
 )
 from magmadnn.compiler.kernels.own import description_of
@@ -78,7 +80,7 @@ class _Formulas:
         base = self.layouts.bases[operand]
         if base in self.members:
             return self.of(base)
-        if base.op is CONSTANT and base.value.size == 1:
+        if base.op is CONSTANT and base.value.size == 1 and operand not in self.layouts.padded:
             return constant(base.value.item())
         spread = self._spread(operand, reader)
         strided = spread in (STRIDED, STRIDED_COLUMN)
@@ -97,6 +99,8 @@ class _Formulas:
     def operand(self, node: Node, spread: str, shape: Shape = ()) -> Formula:
         """Memory that the kernel reads; `shape` that it is seen in, where its rows are strided."""
         key = (node, spread, shape)
+        if spread == PADDED:
+            return self._padded(node)
         if key not in self._numbers:
             self._numbers[key] = len(self.operands)
             name = f"x{len(self.operands)}"
@@ -112,6 +116,20 @@ class _Formulas:
         if digits in ("", self.operands[read[1]].dtype):
             return read
         return ("cast", ("cast", read, digits), node.dtype.name)  # rounded by each that reads it
+
+    def _padded(self, node: Node) -> Formula:
+        """An operand with a constant around it."""
+        key = (node, PADDED, node.shape)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.operands)
+            found = self.layouts.padding(node, self.layouts.sizes)
+            assert found is not None
+            name, dtype = f"x{len(self.operands)}", node.dtype.name
+            count, edges = len(found.axes), found.has_edges
+            self.operands.append(PaddedOperand(name, dtype, PADDED, count, "", found.fill, edges))
+            self.reads.append((name, node, PADDED))
+            self.shapes.append((name, node.shape))
+        return ("argument", self._numbers[key])
 
     def _spread(self, operand: Node, reader: Node) -> str:
         region = self.region

@@ -143,7 +143,8 @@ class _Places:
                 and old.size == goal.size
                 and old.shape[-1:] != goal.shape[-1:]
             )
-            if cut or node in self._layouts.joined or self._layouts.loaded(node) is not None:
+            own = node in self._layouts.joined or node in self._layouts.padded
+            if cut or own or self._layouts.loaded(node) is not None:
                 return None  # of rows that lie apart other shapes are copies
             view = self._layouts.seen(node, arrays[node.inputs[0]], self._layouts.sizes)
             if not np.may_share_memory(view, goal):

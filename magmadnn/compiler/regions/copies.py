@@ -1,18 +1,20 @@
-"""Views that get memory of their own, because a kernel that reads them could not walk over them.
+"""Which movements get memory: views that kernels could not walk over, pads that not only formulas read.
 
 A transposed operand of a sum, say, or the rows of a table that were reversed: they are copied first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from magmadnn.compiler.kernels.operands import FULL
+from magmadnn.compiler.kernels.rows import NARROW_ROW
 from magmadnn.compiler.layout import Layouts
-from magmadnn.graph.node import Node
+from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
+from .below import is_below
 from .joined_axes import joinable
 from .loads import illegal_loads, possible_loads
 from .region import matrix_of
@@ -41,12 +43,13 @@ def layouts_of(
     nodes, loads = program.nodes(), possible_loads(program, compilable, rounding)
     joined = joinable(program, compilable) if rounding else {}
     while True:
-        layouts = Layouts(nodes, (), loads, joined)
+        padded = paddable(program, compilable, loads)
+        layouts = Layouts(nodes, (), loads, joined, padded)
         copied = {i for node in nodes for i in _unreadable(node, layouts, compilable)}
         illegal = illegal_loads(program, layouts, copied, compilable, rounding)
         illegal |= copied & loads  # what is wanted as a copy is converted first
         if not illegal:
-            return Layouts(nodes, copied, loads, joined) if copied else layouts
+            return Layouts(nodes, copied, loads, joined, padded) if copied else layouts
         loads -= illegal
 
 
@@ -78,3 +81,42 @@ def _is_walked(axes: object, operand: Node, layouts: Layouts) -> bool:
     """Whether a reduction can walk over the operand of this layout: over its rows, or down its columns."""
     spread = layouts.spread(operand, *matrix_of(operand.shape))
     return spread == FULL or (axes == (operand.ndim - 1,) and spread is not None)
+
+
+def paddable(
+    program: Program, compilable: Callable[[Node], bool], loads: Container[Node]
+) -> set[Node]:
+    """Movements that may have no memory, as all that read them are formulas over their elements.
+
+    Args:
+        program: what is compiled.
+        compilable: whether compiled code can do a node.
+        loads: conversions that are done on reading: what they read lies in memory.
+    """
+    readers: dict[Node, list[Node]] = {}
+    for node in program.nodes():
+        for operand in node.inputs:
+            readers.setdefault(operand, []).append(node)
+    roots = set(program.roots)
+    return {
+        node
+        for node in program.nodes()
+        if _may_pad(node)
+        and node not in roots
+        and readers.get(node)
+        and all(one not in loads and _is_formula(one, node, compilable) for one in readers[node])
+    }
+
+
+def _may_pad(node: Node) -> bool:
+    moves = (
+        isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT and node.op.boxes is not None
+    )
+    if not moves or len(node.inputs) != 1 or node.inputs[0].op is CONSTANT or not node.ndim:
+        return False
+    return node.inputs[0].dtype == node.dtype and not is_below(node.shape[-1], NARROW_ROW)
+
+
+def _is_formula(reader: Node, node: Node, compilable: Callable[[Node], bool]) -> bool:
+    pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE
+    return pointwise and reader.shape == node.shape and compilable(reader)

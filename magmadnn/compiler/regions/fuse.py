@@ -16,7 +16,14 @@ from functools import partial
 from typing import Any
 
 from magmadnn.compiler.kernels.columns import DEVIATIONS
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, SCALAR, STRIDED, STRIDED_COLUMN
+from magmadnn.compiler.kernels.operands import (
+    COLUMN,
+    FULL,
+    PADDED,
+    SCALAR,
+    STRIDED,
+    STRIDED_COLUMN,
+)
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.program.late import late_nodes
@@ -66,6 +73,7 @@ class Fusion:
         self.of: Mapping[Node, Region] = self.growth.of
         self._late = late_nodes(program)
         self._strided: set[Node] = set()  # operands that not every kernel can read
+        self._padded: set[Node] = set()  # operands that only kernels over rows can read
         self._private = Producers(
             program, self.layouts, compilable, lambda n: self._reduced_as(n) is RegionKind.COLUMNS
         )
@@ -179,6 +187,9 @@ class Fusion:
         if not by_element:
             return self.layouts.number(operand, region.rows) is not None
         spread = self.layouts.spread(operand, *walked)
+        if spread == PADDED:
+            self._padded.add(operand)
+            return region.kind is RegionKind.ROWS
         if spread in (STRIDED, STRIDED_COLUMN):
             self._strided.add(operand)
             return region.kind in _BY_STRIDES
@@ -318,9 +329,9 @@ class Fusion:
             one.numbers | other.numbers,
             one.elements | other.elements,
         )
-        if merged.kind not in _BY_STRIDES and any(
-            operand in self._strided for node in nodes for operand in node.inputs
-        ):
+        own = set() if merged.kind in _BY_STRIDES else self._strided
+        own = own if merged.kind is RegionKind.ROWS else own | self._padded
+        if own and any(operand in own for node in nodes for operand in node.inputs):
             return None
         if merged.kind is RegionKind.COLUMNS and not all(
             map(partial(self._follows, merged), nodes)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from magmadnn.compiler.kernels.gemm import MOST_AXES, Finish, Gemm, axis_slots
-from magmadnn.compiler.kernels.operands import FULL
+from magmadnn.compiler.kernels.operands import FULL, PaddedOperand
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.layout import broadcast, fewest_axes, row_axes
+from magmadnn.compiler.padding import Axis, Padding, padding_of
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.compiler.regions.region import RegionKind
@@ -73,7 +74,13 @@ def _strided_slots(
     nodes = {slot: node for slot, node, _ in lowered.reads}
     values: dict[str, int] = {}
     for slot, shape in lowered.shapes:
-        seen, operand = broadcast(arrays[nodes[slot]], bind_shape(shape, sizes)), operands[slot]
+        operand, array = operands[slot], arrays[nodes[slot]]
+        if isinstance(operand, PaddedOperand):
+            found = padding_of(nodes[slot], array, bind_shape(shape, sizes), sizes)
+            assert found is not None
+            values |= zip(operand.slots[1:], _padded_numbers(found, operand), strict=True)
+            continue
+        seen = broadcast(array, bind_shape(shape, sizes))
         assert seen is not None
         axes = row_axes(seen) if seen.size else []  # of no rows strides say nothing
         axes = [(1, 0)] * (operand.axes - len(axes)) + axes
@@ -81,6 +88,16 @@ def _strided_slots(
         for name, number in zip(operand.slots[1:], numbers, strict=True):
             assert values.setdefault(name, number) == number  # of all operands that are alike
     return values
+
+
+def _padded_numbers(found: Padding, operand: PaddedOperand) -> list[int]:
+    """What the slots of a padded operand hold, but for its address."""
+    axes = [Axis(1, 0, 0, 1)] * (operand.axes - len(found.axes)) + list(found.axes)
+    numbers = [axis.size for axis in axes[1:]]
+    for what in ("step", "first", "end"):
+        numbers += [getattr(axis, what) for axis in axes]
+    sides = [found.left, found.right] if operand.has_edges else []
+    return [*numbers, found.origin, *sides]
 
 
 def _joined_slots(

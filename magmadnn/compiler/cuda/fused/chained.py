@@ -343,7 +343,8 @@ def _reader(
 def _ways(operand: Operand, values: Mapping[str, int], rows: int) -> list[int]:
     """Elements from the beginning of each axis of a strided operand's rows to its end."""
     numbers = [values[slot] for slot in operand.slots[1:]]
-    sizes, steps = numbers[: operand.axes - 1], numbers[operand.axes - 1 :]
+    sizes = numbers[: operand.axes - 1]
+    steps = numbers[operand.axes - 1 : 2 * operand.axes - 1]
     sizes = [-(-rows // max(math.prod(sizes), 1)), *sizes]
     return [(size - 1) * step for size, step in zip(sizes, steps, strict=True)]
 

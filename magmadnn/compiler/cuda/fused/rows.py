@@ -11,13 +11,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Writer
+from magmadnn.compiler.cuda.text.formulas import (
+    MEMORY,
+    TYPES,
+    Cell,
+    Lines,
+    Writer,
+    literal,
+    register_dtype,
+)
 from magmadnn.compiler.cuda.text.function import Function, OfParts
-from magmadnn.compiler.cuda.text.parts import kept, parameters, place, seen, vector_type, width_for
+from magmadnn.compiler.cuda.text.parts import (
+    kept,
+    padded_place,
+    parameters,
+    place,
+    seen,
+    vector_type,
+    width_for,
+)
 from magmadnn.compiler.cuda.text.reductions import COMBINED, group_reduction, neutral
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.formula import REAL_FUNCTIONS, Formula
-from magmadnn.compiler.kernels.operands import FULL, SCALAR, Operand, Result, row_constant
+from magmadnn.compiler.kernels.operands import (
+    FULL,
+    SCALAR,
+    Operand,
+    PaddedOperand,
+    Result,
+    row_constant,
+)
 from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 from magmadnn.compiler.kernels.single_columns import (
     COLUMN_NUMBER,
@@ -325,10 +348,26 @@ class _Text:
         """A vector of each operand."""
         width = self.variant.width
         for operand, name in names.items():
+            if isinstance(operand, PaddedOperand):
+                self._load_padded(operand, column, name, declare)
+                continue
             kind = f"const {vector_type(operand.dtype, width)} " if declare else ""
             memory = MEMORY[operand.dtype]
             at = place(operand, "row", column)
             self.lines.add(f"{kind}{name} = load<{width}>((const {memory} *)({at}));")
+
+    def _load_padded(self, operand: PaddedOperand, column: str, name: str, declare: bool) -> None:
+        """A vector that is the operand's, or the constant around it; no width is such that it is both."""
+        lines, width, memory = self.lines, self.variant.width, MEMORY[operand.dtype]
+        fill = kept(literal(operand.fill[1], register_dtype(operand.dtype)), operand.dtype)
+        at, inside = lines.name("place"), ""
+        if operand.has_edges:
+            inside = f" && {column} >= {operand.name}_left && {column} < {operand.name}_right"
+        kind = f"{vector_type(operand.dtype, width)} " if declare else ""
+        lines.add(f"const PaddedRow {at} = {padded_place(operand)};")
+        lines.add(f"{kind}{name} = filled<{width}>(({memory}){fill});")
+        source = f"(const {memory} *)({operand.name} + {at}.begin + {column})"
+        lines.add(f"if ({at}.inside{inside}) {name} = load<{width}>({source});")
 
     def _elements(
         self,

@@ -8,10 +8,12 @@ from magmadnn.compiler.kernels.formula import HALVES, ITEM_BYTES
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
     FULL,
+    PADDED,
     SCALAR,
     STRIDED,
     STRIDED_COLUMN,
     Operand,
+    PaddedOperand,
     Result,
     row_constant,
 )
@@ -64,6 +66,15 @@ def row_begin(slots: Sequence[str], axes: int, row: str) -> str:
     return f"strided_row<{axes}>({row}, {sizes}, {steps})"
 
 
+def padded_place(operand: PaddedOperand) -> str:
+    """The `PaddedRow` of a row of a padded operand."""
+    name, count = operand.name, range(operand.axes)
+    numbers = ["1", *(f"{name}_size{k}" for k in count[1:])]
+    given = [numbers, *([f"{name}_{what}{k}" for k in count] for what in ("step", "first", "end"))]
+    axes = ", ".join(f"PerAxis<{len(count)}>{{{{{', '.join(part)}}}}}" for part in given)
+    return f"padded_row<{len(count)}>(row, {name}_origin, {axes})"
+
+
 def seen(text: str, dtype: str) -> Cell:
     """An element as formulas see it: bytes of truth become truth values, halves float32."""
     if dtype in HALVES:
@@ -90,7 +101,7 @@ def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) ->
     What is the same in every row comes from the caches, and does not count.
     """
     streams = [p for p in parts if not row_constant(p)]
-    long = [p for p in streams if p.spread in (FULL, STRIDED)] or streams
+    long = [p for p in streams if p.spread in (FULL, STRIDED, PADDED)] or streams
     widest = max((ITEM_BYTES[p.dtype] for p in long), default=_WIDEST_LOAD)
     width = max(_WIDEST_LOAD // widest, 1)
     while width > 1 and not all(_fits(p, values, columns, width) for p in streams):
@@ -100,6 +111,7 @@ def width_for(parts: Iterable[Part], values: Mapping[str, int], columns: int) ->
 
 def _fits(part: Part, values: Mapping[str, int], columns: int, width: int) -> bool:
     nbytes = min(width * ITEM_BYTES[part.dtype], _WIDEST_LOAD)
-    steps = [values[slot] for slot in part.slots[1:] if "_size" not in slot]
+    counts = ("_size", "_first", "_end")  # of rows
+    steps = [values[slot] for slot in part.slots[1:] if not any(one in slot for one in counts)]
     fits = all(step % width == 0 for step in steps)
     return fits and columns % width == 0 and values[part.name] % nbytes == 0

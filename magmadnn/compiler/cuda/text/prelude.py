@@ -68,6 +68,36 @@ __device__ __forceinline__ i64 strided_row(i64 row, const PerAxis<N - 1> sizes, 
   return place + row * steps.at[0];
 }
 
+// A row of an operand with a constant around it: where it begins, and whether it is the operand's at all.
+struct PaddedRow { i64 begin; bool inside; };
+
+template <int N>
+__device__ __forceinline__ PaddedRow padded_row(i64 row, i64 origin, const PerAxis<N> sizes,
+                                                const PerAxis<N> steps, const PerAxis<N> firsts,
+                                                const PerAxis<N> ends) {
+  PaddedRow place = {-origin, true};
+#pragma unroll
+  for (int axis = N - 1; axis >= 0; --axis) {
+    i64 index = row;
+    if (axis > 0) {
+      const i64 size = sizes.at[axis];
+      const i64 outer = ((row | size) >> 32) == 0 ? (i64)((u32)row / (u32)size) : row / size;
+      index = row - outer * size;
+      row = outer;
+    }
+    place.begin += index * steps.at[axis];
+    place.inside = place.inside && index >= firsts.at[axis] && index < ends.at[axis];
+  }
+  return place;
+}
+
+template <int V, typename T> __device__ __forceinline__ Vec<T, V> filled(T x) {
+  Vec<T, V> value;
+#pragma unroll
+  for (int i = 0; i < V; ++i) value.at[i] = x;
+  return value;
+}
+
 // Read a byte that will be used later, so that it lies in the nearest cache by then.
 __device__ __forceinline__ void touch(const void *at) {
 #ifdef __CUDA_ARCH__

@@ -12,6 +12,7 @@ from magmadnn.compiler.kernels.operands import (
     STRIDED,
     STRIDED_COLUMN,
     Operand,
+    PaddedOperand,
     Result,
     row_constant,
 )
@@ -57,14 +58,78 @@ class RowStarts:
             self._step(axis - 1)
 
 
+class PaddedStarts:
+    """Where the rows of a padded operand begin, and which of them are the operand's at all."""
+
+    def __init__(self, code: Code, slots: Slots, operand: PaddedOperand, row: Value) -> None:
+        """`row` is the first."""
+        self._code, name, count = code, operand.name, range(operand.axes)
+        self._sizes = [None, *(slots.integer(f"{name}_size{k}") for k in count[1:])]
+        self._steps, self._firsts, self._ends = (
+            [slots.integer(f"{name}_{what}{k}") for k in count] for what in ("step", "first", "end")
+        )
+        begin, indices = code.integer(0) - slots.integer(f"{name}_origin"), list[Value]()
+        for axis in reversed(count):
+            size = self._sizes[axis]
+            if size is not None:
+                size = code.larger(size, 1)  # where there are no rows at all
+                indices.insert(0, row % size)
+                row = row // size
+            else:
+                indices.insert(0, row)
+            begin = begin + indices[0] * self._steps[axis]
+        self._indices = [code.variable(index) for index in indices]
+        self.begin = code.variable(begin)
+
+    @property
+    def is_inside(self) -> Value:
+        """Whether the row is one of the operand's."""
+        axes = zip(self._indices, self._firsts, self._ends, strict=True)
+        tests = [(index.value >= first) & (index.value < end) for index, first, end in axes]
+        found = tests[0]
+        for test in tests[1:]:
+            found = found & test
+        return found
+
+    def advance(self) -> None:
+        """To the next row."""
+        self._step(len(self._steps) - 1)
+
+    def _step(self, axis: int) -> None:
+        index, size = self._indices[axis], self._sizes[axis]
+        index.value = index.value + 1
+        self.begin.value = self.begin.value + self._steps[axis]
+        if size is None:
+            return
+        with self._code.when(index.value.equals(size)):
+            index.value = self._code.integer(0)
+            self.begin.value = self.begin.value - size * self._steps[axis]
+            self._step(axis - 1)
+
+
+def starts_of(code: Code, slots: Slots, operand: Operand, row: Value) -> RowStarts | PaddedStarts:
+    """Where the rows of an operand begin, from row `row` on."""
+    if isinstance(operand, PaddedOperand):
+        return PaddedStarts(code, slots, operand, row)
+    return RowStarts(code, slots, operand, row)
+
+
 class Matrix:
     """The memory of an operand or a result inside a kernel."""
 
     def __init__(
-        self, code: Code, slots: Slots, part: Operand | Result, starts: RowStarts | None = None
+        self,
+        code: Code,
+        slots: Slots,
+        part: Operand | Result,
+        starts: RowStarts | PaddedStarts | None = None,
     ) -> None:
-        """`starts`: of the rows of a strided operand."""
+        """`starts`: of the rows of a strided or padded operand."""
         self._code, self._part, self._starts = code, part, starts
+        self._sides: tuple[Value, Value] | None = None
+        if isinstance(part, PaddedOperand) and part.has_edges:
+            left, right = (slots.integer(f"{part.name}_{side}") for side in ("left", "right"))
+            self._sides = left, right
         self._item = memory_item(part.dtype)
         self._base = slots.array(part.name, self._item)
         self._row_step = slots.integer(part.slots[1]) if part.spread == FULL else code.integer(0)
@@ -83,6 +148,12 @@ class Matrix:
 
     def at_row(self, row: Value) -> MatrixRow:
         """One row, to be used where its number is known."""
+        if isinstance(self._part, PaddedOperand):
+            assert isinstance(self._starts, PaddedStarts)
+            elements = self._base.at(self._begin)
+            return PaddedRow(
+                self._code, self, elements, self._part, self._starts.is_inside, self._sides
+            )
         return MatrixRow(self._code, self, self._row(row))
 
     def _row(self, row: Value) -> Array:
@@ -153,6 +224,49 @@ class MatrixRow:
     def prefetch(self, column: Value) -> None:
         """A hint that the element at `column` will be read soon."""
         self._code.prefetch(self._elements, column, written=False)
+
+
+class PaddedRow(MatrixRow):
+    """A row of which a part, or nothing, lies in memory."""
+
+    def __init__(
+        self,
+        code: Code,
+        matrix: Matrix,
+        elements: Array,
+        operand: PaddedOperand,
+        inside: Value,
+        sides: tuple[Value, Value] | None,
+    ) -> None:
+        """`inside`: whether any of it does; `sides`: the first column that does, and that behind the last."""
+        super().__init__(code, matrix, elements)
+        self._inside, self._sides = inside, sides
+        item = register_item(operand.dtype)
+        self._fill = (
+            code.lift(operand.fill[1], item) if item != I1 else code.lift(bool(operand.fill[1]), I1)
+        )
+
+    def load(self, column: Value, lanes: int, mask: Value | None) -> Value:
+        """A vector from `column` on."""
+        code = self._code
+        there = code.splat(self._inside, lanes)
+        if self._sides is not None:
+            left, right = self._sides
+            there = there & code.first(right - column, lanes) & ~code.first(left - column, lanes)
+        read = there if mask is None else there & mask
+        value = self._matrix.seen(self._elements.vector(column, lanes, read))
+        return code.select(there, value, code.splat(self._fill, lanes))
+
+    def load_one(self, column: Value) -> Value:
+        """The element at `column`."""
+        code, there = self._code, self._inside
+        if self._sides is not None:
+            there = there & (column >= self._sides[0]) & (column < self._sides[1])
+        found = code.variable(self._fill)
+        with code.when(there):
+            found.value = self._matrix.seen(self._elements[column])
+        result: Value = found.value
+        return result
 
 
 def lanes_for(target_bytes: int, parts: list[Operand | Result]) -> int:

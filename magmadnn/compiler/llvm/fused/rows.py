@@ -17,7 +17,14 @@ from magmadnn.compiler.kernels.operands import FULL, Operand, Result, row_consta
 from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows
 from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
 from magmadnn.compiler.llvm.expressions.formulas import ITEMS, PRIMITIVES, Writer, cast
-from magmadnn.compiler.llvm.expressions.operands import Matrix, MatrixRow, RowStarts, lanes_for
+from magmadnn.compiler.llvm.expressions.operands import (
+    Matrix,
+    MatrixRow,
+    PaddedStarts,
+    RowStarts,
+    lanes_for,
+    starts_of,
+)
 from magmadnn.compiler.llvm.expressions.row_walk import Walk
 from magmadnn.compiler.llvm.ir.builder import (
     I1,
@@ -83,7 +90,7 @@ class _RowWriter:
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
         first = frame.integer("row0")
         self.starts = {
-            o.name: RowStarts(code, frame, o, first)
+            o.name: starts_of(code, frame, o, first)
             for o in kernel.operands
             if o.axes and not o.like
         }
@@ -104,7 +111,7 @@ class _RowWriter:
         self.numbers: dict[str, Value]
         self.next: list[MatrixRow]
 
-    def _starts_of(self, part: Operand | Result) -> RowStarts | None:
+    def _starts_of(self, part: Operand | Result) -> RowStarts | PaddedStarts | None:
         return (
             self.starts[part.like or part.name] if isinstance(part, Operand) and part.axes else None
         )
