@@ -25,7 +25,7 @@ class Buckets:
 
     def __init__(self) -> None:
         self.lengths: dict[np.dtype[Any], int] = {}
-        self._places: list[tuple[Node, int]] = []
+        self.places: list[tuple[Node, int]] = []
         self._values: list[Operation] = []
 
     def exchanged(self, values: Sequence[Operation], name: str) -> list[Operation]:
@@ -33,9 +33,9 @@ class Buckets:
         found = []
         for value in values:
             spec, start = value.node.spec, self.lengths.get(value.dtype, 0)
-            node = placeholder(f"{name}_{len(self._places)}", spec)
+            node = placeholder(f"{name}_{len(self.places)}", spec)
             self.lengths[value.dtype] = start + size_of(spec)
-            self._places.append((node, start))
+            self.places.append((node, start))
             self._values.append(value)
             found.append(Operation(node))
         return found
@@ -51,5 +51,5 @@ class Buckets:
         """What the placeholders get: parts of the vectors."""
         return {
             node: vectors[node.dtype][start : start + size_of(node.spec)].reshape(node.shape)
-            for node, start in self._places
+            for node, start in self.places
         }

@@ -31,6 +31,8 @@ class DataParallel(TrainingWay):
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
         shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
+        shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
+            shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same.
         computed: called with the communicator after this rank's gradients of a batch; for simulations, in
             which arithmetic takes no time.
 
@@ -43,6 +45,7 @@ class DataParallel(TrainingWay):
         communicator: Communicator | None = None,
         *,
         shards: int = SHARDS,
+        shard: Literal["optimiser"] | None = None,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(communicator, computed=computed)
@@ -50,10 +53,16 @@ class DataParallel(TrainingWay):
             raise ArgumentError(
                 f"DataParallel: shards must be a whole number of at least 1, got {shards!r}"
             )
-        self.shards = shards
+        if shard is not None and (shard != "optimiser" or type(self) is not DataParallel):
+            raise ArgumentError(
+                f"{type(self).__name__}: shard must be 'optimiser', of DataParallel alone, got {shard!r}; "
+                "None keeps all on each rank"
+            )
+        self.shards, self.shard = shards, shard
 
     def __repr__(self) -> str:
-        return f"DataParallel(shards={self.shards})"
+        shard = "" if self.shard is None else f", shard={self.shard!r}"
+        return f"DataParallel(shards={self.shards}{shard})"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -62,6 +71,10 @@ class DataParallel(TrainingWay):
 
     def step_class(self) -> type[ParallelStep]:
         """What computes and shares gradients."""
+        if self.shard is not None:
+            from .sharded import ShardedStep
+
+            return ShardedStep
         from .step import ParallelStep
 
         return ParallelStep

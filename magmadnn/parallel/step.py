@@ -68,14 +68,18 @@ class SharedGradients:
         self.groups = None if every == 1 else Accumulation(every, Operation(self.total))
 
     def averaged(self, gradients: Sequence[Operation], names: Sequence[str]) -> list[Operation]:
+        """The means over all shards, and over groups of batches, from the gradients of a shard."""
+        means = self.means(gradients)
+        return means if self.groups is None else self.groups.averaged(means, names)
+
+    def means(self, gradients: Sequence[Operation]) -> list[Operation]:
         """The means over all shards, from the gradients of one."""
         is_heavy = ops.greater(self.mass, 0.0)
         weighed = [ops.where(is_heavy, g * ops.cast(self.mass, g.dtype), 0) for g in gradients]
         sums = self.buckets.exchanged(weighed, "gradient")
         total = Operation(self.total)
         inverse = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
-        means = [s * ops.cast(inverse, s.dtype) for s in sums]
-        return means if self.groups is None else self.groups.averaged(means, names)
+        return [s * ops.cast(inverse, s.dtype) for s in sums]
 
     def kept(self, updates: Sequence[Updated]) -> Sequence[Updated]:
         """The updates; at the end of a group only, where there are groups."""

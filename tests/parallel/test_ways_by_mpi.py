@@ -39,7 +39,10 @@ def train(make, comm=None):
 if __name__ == "__main__":
     print(*[f"<{train(make)}>" for make in sys.argv[1:]], sep="\\n")
 """
-WAYS = ["md.parallel.Pipeline(comm, micro_batches=2)"]
+WAYS = [
+    "md.parallel.Pipeline(comm, micro_batches=2)",
+    "md.parallel.DataParallel(comm, shard='optimiser')",
+]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
