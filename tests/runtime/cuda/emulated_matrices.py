@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from magmadnn.backends.cuda.engine import MatrixNode
-from magmadnn.backends.cuda.nodes.matrices import sizes_of_singular
+from magmadnn.backends.cuda.nodes.matrices import is_together, sizes_of_singular
 
 _GARBAGE = -7.5  # where a library leaves no result
 
@@ -36,10 +36,14 @@ def compute_matrices(node: MatrixNode) -> None:
 
 def _potrf(node: MatrixNode, number: int) -> int:
     goal = columns_at(node.operands[0][number], node.rows, node.rows, node.dtype)
+    together = is_together(node.count, node.rows)
     try:
-        factor = np.linalg.cholesky(goal.T)
+        factor = np.linalg.cholesky(goal.T if together else goal)
     except np.linalg.LinAlgError:
         return 1
+    if not together:
+        goal[:] = factor + np.triu(goal, 1)
+        return 0
     goal[:] = factor.T + np.tril(factor, -1)  # the other triangle too, as cuSOLVER does
     return 0
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref, c_int, c_void_p
 
-from magmadnn.backends.cuda.nodes.matrices import MatrixNode
+from magmadnn.backends.cuda.nodes.matrices import MatrixNode, is_together
 
 from .handles import LOWER, UPPER, Handles, at, item_bytes, one
 
 _RIGHT, _NON_UNIT = 1, 0  # CUBLAS_SIDE_RIGHT, CUBLAS_DIAG_NON_UNIT
-_LARGEST_TOGETHER = 256  # rows: functions of many matrices at once are made for small ones
 
 
 class Factors:
@@ -47,23 +46,23 @@ class Factors:
     def call(self, node: MatrixNode) -> None:
         """Give the stream the call of a node: all matrices at once where they are small and many."""
         together = self._together.get(node.function)
-        if together is not None and node.count > 1 and _side(node) <= _LARGEST_TOGETHER:
+        if together is not None and is_together(node.count, _side(node)):
             together(node)
             return
         for number in range(node.count):
             self._alone[node.function](node, number)
 
-    # --- potrf: in column order the upper triangle of U^T U ---------------------------------------
+    # --- potrf: in column order the upper triangle of U^T U; alone the lower one of L L^T ---------
 
     def _potrf_words(self, node: MatrixNode) -> int:
         n, first = c_int(node.rows), c_void_p(node.operands[-1][0])
-        return self._handles.words(node, "?potrf", c_int(UPPER), n, first, n)
+        return self._handles.words(node, "?potrf", c_int(LOWER), n, first, n)
 
     def _potrf(self, node: MatrixNode, number: int) -> None:
         n, matrix = c_int(node.rows), c_void_p(node.operands[-1][number])
         words = c_int(self._potrf_words(node))
         self._handles.by_solver(
-            node, "?potrf", c_int(UPPER), n, matrix, n, c_void_p(node.workspace), words,
+            node, "?potrf", c_int(LOWER), n, matrix, n, c_void_p(node.workspace), words,
             at(node.info, number, 4),
         )  # fmt: skip
 

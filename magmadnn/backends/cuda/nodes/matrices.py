@@ -10,6 +10,18 @@ CAPTURED = frozenset({"potrf", "trsm", "getrf", "getrs", "geqrf", "orgqr"})
 
 # Rows of matrices of which the library decomposes many at once into singular values; it gives all of U then.
 SMALL_SINGULAR = 32
+# Rows up to which functions of many matrices at once are called: they are made for small ones.
+LARGEST_TOGETHER = 256
+
+
+def is_together(matrices: int, rows: int) -> bool:
+    """Whether a function of many matrices at once is called.
+
+    Cholesky factors of others are lower triangles to the library, which takes half the time of upper ones.
+    """
+    return matrices > 1 and rows <= LARGEST_TOGETHER
+
+
 # Columns from which on the polar decomposition is faster than Jacobi's method.
 LEAST_POLAR = 192
 
