@@ -20,6 +20,7 @@ from magmadnn.optim import StepSlices, Transform
 from magmadnn.optim.accumulation import Accumulation
 from magmadnn.optim.courses import StepCourse
 from magmadnn.optim.loss_scaling import LossScale
+from magmadnn.optim.memory_check import refuse_too_large
 from magmadnn.optim.parts import adding_up
 from magmadnn.optim.update import Update, keys_of
 from magmadnn.parallel.ranks_step import RanksStep, refuse
@@ -255,13 +256,7 @@ class PipelineStep(RanksStep):
         found = []
         for start in range(0, max(rows, 1), each):
             own = {node: array[start : start + each] for node, array in arrays.items()}
-            sizes = {
-                str(dim): size
-                for node, array in own.items()
-                for dim, size in zip(node.shape, array.shape, strict=True)
-                if isinstance(dim, Dim) and dim.is_symbol
-            }
-            found.append(_Piece(own, sizes))
+            found.append(_Piece(own, _sizes_of(own)))
         return found
 
     def _go_forward(self, run: _Run, piece: _Piece) -> None:
@@ -406,7 +401,10 @@ class PipelineStep(RanksStep):
         return None
 
     def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
-        """Look whether this stage has room for its micro-batches; see `Step.check_memory`."""
+        """Look whether one micro-batch has room, forward; see `Step.check_memory`."""
+        sizes = _sizes_of({n: np.asarray(v) for n, v in as_feeds(feeds).items()})
+        rows = -(-batch_size // self._way.micro_batches)
+        refuse_too_large(self._forward, what, sizes, rows)
 
     def prepare(self, feeds: Feeds, batch_size: int) -> None:
         """Nothing: on processors the first step of a size plans it."""
@@ -418,6 +416,16 @@ class PipelineStep(RanksStep):
 def _only(executable: Executable, feeds: Mapping[Node, Any]) -> dict[Node, Array]:
     """Feeds for what a program takes."""
     return {n: np.asarray(feeds[n]) for n in executable.program.placeholders}
+
+
+def _sizes_of(feeds: Mapping[Node, Array]) -> dict[str, int]:
+    """The sizes of symbolic dimensions."""
+    return {
+        str(dim): size
+        for node, array in feeds.items()
+        for dim, size in zip(node.shape, array.shape, strict=True)
+        if isinstance(dim, Dim) and dim.is_symbol
+    }
 
 
 def _is_finite(array: Array) -> bool:
