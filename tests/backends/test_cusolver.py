@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.backends.cuda.engine import PRODUCT_WORKSPACE, MatrixNode
+from magmadnn.backends.cuda.libraries import spectra
 from magmadnn.backends.cuda.libraries.cusolver import MatrixFunctions
 from magmadnn.errors import DeviceError
 from tests.runtime.cuda.emulated_matrices import columns_at
@@ -22,7 +23,7 @@ STREAM = 7
 DTYPES = {"S": "float32", "D": "float64"}
 LAPACK = {"float32": lapack.spotrf, "float64": lapack.dpotrf}
 BLAS = {"float32": blas.strsm, "float64": blas.dtrsm}
-_NAME = re.compile(r"(?:cublas|cusolverDn)(?:([SD])(?=potrf|trsm|ge|orgqr))?(\w+)")
+_NAME = re.compile(r"(?:cublas|cusolverDn)(?:([SD])(?=potrf|trsm|ge|orgqr|sy))?(\w+)")
 REALS = {0: "float32", 1: "float64"}  # of the functions of any dtype
 
 
@@ -229,6 +230,26 @@ class Library:
         columns_at(x.value, n.value, width.value, "float64")[:] = found
         steps._obj.value += 3
         ctypes.c_int32.from_address(info.value).value = 0
+
+    def _CreateSyevjInfo(self, dtype: str, made: Any) -> None:
+        made._obj.value = 15
+
+    def _syevjBatched_bufferSize(self, dtype: str, *arguments: Any) -> None:
+        assert len(arguments) == 10 and arguments[-2].value == 15
+        arguments[-3]._obj.value = 6
+
+    def _syevjBatched(
+        self, dtype: str, handle: Any, vectors: Any, fill: Any, n: Any, a: Any, lda: Any, w: Any,
+        work: Any, words: Any, info: Any, params: Any, count: Any,
+    ) -> None:  # fmt: skip
+        assert (work.value, words.value, params.value, lda.value) == (99, 6, 15, n.value)
+        size = np.dtype(dtype).itemsize
+        for k in range(count.value):
+            goal = columns_at(a.value + k * n.value**2 * size, n.value, n.value, dtype)
+            values, columns = np.linalg.eigh(goal, "L" if fill.value == 0 else "U")
+            columns_at(w.value + k * n.value * size, n.value, 1, dtype)[:, 0] = values
+            goal[:] = columns
+            ctypes.c_int32.from_address(info.value + 4 * k).value = 0
 
     def _gesvdj_bufferSize(self, dtype: str, *arguments: Any) -> None:
         assert len(arguments) == 14 and arguments[-1].value == 14
@@ -458,20 +479,27 @@ def test_reflections(count: int, m: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("lower", [False, True])
-@pytest.mark.parametrize("count", [1, 3])
-def test_eigenvalues(count: int, lower: bool) -> None:
-    a = RNG.normal(size=(count, 5, 5))
+@pytest.mark.parametrize(
+    ("count", "n", "way", "calls"),
+    [(1, 5, "Xsyevd", 1), (3, 5, "DsyevjBatched", 1), (5, 33, "XsyevBatched", 3)],
+)
+def test_eigenvalues(
+    count: int, n: int, way: str, calls: int, lower: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large matrices of a stack some at a time, as each takes much of a workspace."""
+    monkeypatch.setattr(spectra, "_MOST_AT_ONCE", 2)
+    a = RNG.normal(size=(count, n, n))
     both = a + np.swapaxes(a, -1, -2)
     given = np.tril(both) if lower else np.triu(both)  # row by row
-    vectors, values = given.copy(), np.zeros((count, 5))
+    vectors, values = given.copy(), np.zeros((count, n))
     call, (info, _) = filled(
-        "syevd", (lower, True), pieces=(vectors, values), rows=6, columns=5, height=5, width=5
+        "syevd", (lower, True), pieces=(vectors, values), rows=n + 1, columns=n, height=n, width=n
     )
     solver = Library()
     functions = MatrixFunctions(Library(), solver, STREAM)
-    assert functions.workspace(call) == 40
+    assert functions.workspace(call) == (48 if count == 3 else 40)
     functions.call(call)
-    assert f"cusolverDn{'XsyevBatched' if count > 1 else 'Xsyevd'}" in solver.calls
+    assert solver.calls.count(f"cusolverDn{way}") == calls
     np.testing.assert_allclose(values, np.linalg.eigvalsh(both), atol=1e-12)
     rows = vectors  # each a vector
     np.testing.assert_allclose(

@@ -19,6 +19,11 @@ from .handles import LOWER, UPPER, Copy, Handles, at, item_bytes
 
 _REAL = {"float32": 0, "float64": 1}  # CUDA_R_32F, CUDA_R_64F
 
+_SMALL_EIGEN = 32  # rows up to which many matrices at once are rotated
+_MOST_AT_ONCE = (
+    512  # matrices of which others are decomposed at once: each takes up to 1 MB of workspace
+)
+
 
 class Spectra:
     """Calls on one stream.
@@ -34,6 +39,8 @@ class Spectra:
     def workspace(self, node: MatrixNode) -> int:
         """Bytes that a call wants for itself."""
         if node.function == "syevd":
+            if _is_small(node):
+                return self._jacobi_words(node) * item_bytes(node)
             return self._eigen_bytes(node)[0]
         words = self._singular_words(node) * item_bytes(node)
         return max(words, self._polar_bytes(node)[0]) if _by_polar(node) else words
@@ -61,26 +68,54 @@ class Spectra:
         ]  # fmt: skip
 
     def _eigen_bytes(self, node: MatrixNode) -> tuple[int, int]:
-        """Bytes on the device and on the host."""
+        """Bytes on the device and on the host, for as many matrices as are taken at once."""
         there, here = c_size_t(), c_size_t()
-        name, count = ("XsyevBatched", [c_int64(node.count)]) if node.count > 1 else ("Xsyevd", [])
+        several = [c_int64(min(node.count, _MOST_AT_ONCE))] if node.count > 1 else []
+        name = "XsyevBatched" if node.count > 1 else "Xsyevd"
         self._handles.by_solver(
-            node,
-            f"{name}_bufferSize",
-            *self._eigen_arguments(node),
-            byref(there),
-            byref(here),
-            *count,
-        )
+            node, f"{name}_bufferSize", *self._eigen_arguments(node), byref(there), byref(here),
+            *several,
+        )  # fmt: skip
         return there.value, here.value
 
     def _syevd(self, node: MatrixNode) -> None:
+        if _is_small(node):
+            self._syevj(node)
+            return
         there, here = self._eigen_bytes(node)
         room = np.empty(max(here, 1), np.uint8)
-        name, count = ("XsyevBatched", [c_int64(node.count)]) if node.count > 1 else ("Xsyevd", [])
+        name = "XsyevBatched" if node.count > 1 else "Xsyevd"
+        for first in range(0, node.count, _MOST_AT_ONCE):
+            several = [c_int64(min(node.count - first, _MOST_AT_ONCE))] if node.count > 1 else []
+            self._handles.by_solver(
+                node, name, *self._eigen_arguments(node, first), c_void_p(node.workspace),
+                c_size_t(there), c_void_p(room.ctypes.data), c_size_t(here),
+                at(node.info, first, 4), *several,
+            )  # fmt: skip
+
+    # many small matrices, by Jacobi's method
+
+    @cached_property
+    def _rotations(self) -> c_void_p:
+        """What Jacobi's methods for eigenvalues are told besides: nothing."""
+        return self._handles.made("CreateSyevjInfo")
+
+    def _jacobi_arguments(self, node: MatrixNode) -> list[Any]:
+        lower, vectors = node.settings
+        matrices, values = map(c_void_p, node.pieces)
+        n = c_int(node.width)
+        return [c_int(vectors), c_int(UPPER if lower else LOWER), n, matrices, n, values]
+
+    def _jacobi_words(self, node: MatrixNode) -> int:
+        behind = self._rotations, c_int(node.count)
+        arguments = self._jacobi_arguments(node)
+        return self._handles.words(node, "?syevjBatched", *arguments, behind=behind)
+
+    def _syevj(self, node: MatrixNode) -> None:
         self._handles.by_solver(
-            node, name, *self._eigen_arguments(node), c_void_p(node.workspace), c_size_t(there),
-            c_void_p(room.ctypes.data), c_size_t(here), c_void_p(node.info), *count,
+            node, "?syevjBatched", *self._jacobi_arguments(node), c_void_p(node.workspace),
+            c_int(self._jacobi_words(node)), c_void_p(node.info), self._rotations,
+            c_int(node.count),
         )  # fmt: skip
 
     # --- singular values --------------------------------------------------------------------------
@@ -158,6 +193,11 @@ class Spectra:
             return True
         self._copy(matrix, spare, nbytes, self._handles.stream)
         return False
+
+
+def _is_small(node: MatrixNode) -> bool:
+    """Whether eigenvalues are those of many small matrices."""
+    return node.count > 1 and node.width <= _SMALL_EIGEN
 
 
 def _by_polar(node: MatrixNode) -> bool:
