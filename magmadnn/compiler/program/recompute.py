@@ -63,8 +63,17 @@ def _reduces_rows(node: Node) -> bool:
 
 
 def _is_stored(node: Node, readers: dict[Node, list[Node]]) -> bool:
-    """Whether a value lies in memory because a library's function gives or takes it."""
-    return any(isinstance(n.op, Op) and n.op.kind is OpKind.LIBRARY for n in (node, *readers[node]))
+    """Whether a value lies in memory: a library's function gives or takes it, or it is a part of another."""
+    takers = (node, *readers[node])
+    return _is_part(node) or any(
+        isinstance(n.op, Op) and n.op.kind is OpKind.LIBRARY for n in takers
+    )
+
+
+def _is_part(node: Node) -> bool:
+    """Whether a node is some elements of its operand, which no kernel has at hand."""
+    moves = isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT and len(node.inputs) == 1
+    return moves and product(node.shape) != product(node.inputs[0].shape)
 
 
 def _is_cheap(node: Node, reduced: set[Node]) -> bool:

@@ -151,7 +151,7 @@ class _Text:
                 lines.add("#pragma unroll")
                 lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
-        lines.add(f"#pragma unroll {max(_UNROLL // width, 1)}")
+        lines.add(f"#pragma unroll {max(self._unroll() // width, 1)}")
         lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
         for operand in streams:
             kind, at = MEMORY[operand.dtype], place(operand, "row", "first")
@@ -169,6 +169,10 @@ class _Text:
         lines.add("}")
         lines.add("__syncthreads();")
         lines.add("}")
+
+    def _unroll(self) -> int:
+        """Elements that a thread has on their way: twice as many where a block has fewer threads."""
+        return _UNROLL if self.variant.across == _ACROSS else 2 * _UNROLL
 
     def _each_of_group(self) -> None:
         """Begin a loop over a thread's columns, with the totals of each by their names."""
