@@ -256,3 +256,30 @@ def test_walks_over_rows_on_a_device(device: str) -> None:
         shares = np.exp(2 * wide)
         np.testing.assert_allclose(found[0], shares / shares.sum(-1, keepdims=True), rtol=1e-5)
         np.testing.assert_array_equal(found[1], wide.astype(np.float32) + np.float32(1))
+
+
+def test_a_part_that_was_turned_round_begins_at_its_end() -> None:
+    """The gradient of rows taken backwards: zeros around them, in the order of the whole."""
+    x = placeholder("x", Spec((9, 40), np.dtype(np.float32)))
+    values = np.random.default_rng(5).standard_normal((9, 40)).astype(np.float32)
+    weights = np.random.default_rng(6).standard_normal((4, 40)).astype(np.float32)
+    w = placeholder("w", Spec((4, 40), np.dtype(np.float32)))
+    (node,) = gradient(ops.sum(Operation(x)[6:2:-1] * Operation(w)).node, [x])
+    result = Operation(node) + Operation(x)
+    assert RegionKind.MOVE not in kinds([result.node])
+    (found,) = Executable([result.node], executor="native", check=True).run({x: values, w: weights})
+    expected = values.copy()
+    expected[3:7] += weights[::-1]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_readers_convert_lies_in_memory(dtype: str) -> None:
+    """Of halves: a formula over a pad converts what it reads."""
+    for name in ("all around", "one column", "two pads that overlap"):
+        x, result = made(WAYS[name], dtype)
+        values = drawn(5, dtype)
+        (found,) = Executable([result.node], executor="native", check=True).run({x: values})
+        np.testing.assert_array_equal(
+            found.astype(np.float64), WAYS[name](values.astype(np.float64))
+        )
