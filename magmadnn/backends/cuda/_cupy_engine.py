@@ -161,6 +161,17 @@ class CudaLane:
             runtime.streamWaitEvent(self.stream, mark.event.ptr)
 
 
+class _Stream:
+    """A stream as other packages take it, by CUDA's protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version, and the stream."""
+        return 0, self._handle
+
+
 class CudaEngine(CudaLane):
     """`Engine` of CUDA device number `device`."""
 
@@ -384,7 +395,7 @@ class CudaEngine(CudaLane):
                 if isinstance(node, MatrixNode):
                     self._functions_at_once.call(node)
                     return
-                with cupy.cuda.ExternalStream(self.stream, self._device):
+                with cupy.cuda.Stream.from_external(_Stream(self.stream)):
                     node.run([_seen(array) for array in node.arrays])
 
         return CalledAlone(node.title, call)

@@ -12,6 +12,8 @@ import magmadnn as md
 from magmadnn.backends.cuda.called import Course
 from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.compiler.cuda.library.small import group
+from magmadnn.compiler.cuda.library.spectra import bytes_of_singular
+from magmadnn.compiler.kernels.library import Library
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node
 from magmadnn.graph.gradient import gradient
@@ -276,3 +278,15 @@ def test_calls_of_a_graph_run_one_after_the_other() -> None:
     assert len(calls) == 16
     for earlier, later in itertools.pairwise(calls):
         assert earlier in before[later]
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (40, 40), (300, 200)])
+def test_singular_vectors_have_room_where_only_values_are_wanted(shape: tuple[int, int]) -> None:
+    """Jacobi's method writes them all the same; what lies behind them must stay."""
+    sizes = dict(zip(("height", "width"), shape, strict=True), matrices=2)
+    values, both = (
+        bytes_of_singular(Library("gesdd", "float64", 1, settings=(vectors, False)), sizes)
+        for vectors in (False, True)
+    )
+    assert values == both
+    assert values[3] == 2 * 8 * min(shape) ** 2

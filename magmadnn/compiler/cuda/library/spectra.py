@@ -66,11 +66,14 @@ class EigenResults:
 
 
 def bytes_of_singular(kernel: Library, values: dict[str, int]) -> tuple[int, ...]:
-    """The matrices, their singular values, U and V, and room for a copy of one matrix."""
-    vectors, full = kernel.settings
+    """The matrices, their singular values, U and V, and room for a copy of one matrix.
+
+    The library's Jacobi method writes U and V where only values are wanted, too.
+    """
+    _, full = kernel.settings
     p, q, columns = sizes_of_singular(values["height"], values["width"], full)
     item = ITEM_BYTES[kernel.dtype] * values["matrices"]
-    sides = (item * p * columns, item * q * q) if vectors else (item, item)
+    sides = item * p * columns, item * q * q
     spare = item // values["matrices"] * p * q if by_polar(p, q) and values["matrices"] else 0
     return (item * p * q, item * q, *sides, spare)
 
