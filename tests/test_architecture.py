@@ -87,6 +87,7 @@ ROOMS = {
         kernel
         writers
         gemm fused library
+        side_by_side
         expressions
         vmath
         object

@@ -25,6 +25,7 @@ from .signature import Attributes, OpWords, ShapeRule
 from .spec import Spec, as_dtype, is_complex, is_floating
 
 Array = NDArray[Any]
+_PLAIN = (bool, int, str)  # kinds of attributes of which equal ones mean the same
 _REMEMBERED = 64  # shapes and dtypes of operands, for each op
 DTypeRule = Callable[[OpWords, Sequence["np.dtype[Any]"], Attributes], "np.dtype[Any]"]
 
@@ -113,6 +114,8 @@ class Op:
         vjp: gradient written in ops: `vjp(g, y, *operands, **attributes)` gives one gradient for each
             operand (None where there is none), in the operand's shape or one that broadcasts from it; or a
             list of several, which are added up.
+        at_once: the same as `numpy` by faster means, for arrays that are there, where it has any; None for
+            others: `at_once(*operands, **attributes)`.
         reference: the same in float64, written differently on purpose; for tests.
         samples: operands to try it on.
         attributes: names and default values of the attributes; `REQUIRED` for no default.
@@ -181,7 +184,11 @@ class Op:
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
+<<<<<<< HEAD
     any_size: bool = False
+=======
+    at_once: Callable[..., Array | None] | None = None
+>>>>>>> 1e9423a (Cholesky, LU, equations and triangles of thousands of small matrices are native kernels, a matrix in each lane of a vector; eager calls keep their programs)
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself
     # settled attributes and dtype of the result, by shapes and dtypes of operands
@@ -292,16 +299,23 @@ class Op:
 
     def compute(self, arrays: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
         """Check and compute with NumPy; operands like some that were checked before are not checked again."""
-        looks = tuple((a.shape, a.dtype) for a in arrays)
-        known = None if attributes else self._known.get(looks)
+        looks: tuple[Any, ...] = tuple((a.shape, a.dtype) for a in arrays)
+        if attributes:  # those that are equal, as 1 and True, may not mean the same
+            kinds = tuple((name, type(value), value) for name, value in attributes.items())
+            looks += kinds if all(kind in _PLAIN for _, kind, _ in kinds) else (None,)
+        known = None if looks[-1] is None else self._known.get(looks)
         if known is None:
-            specs = [Spec(*look) for look in looks]
+            specs = [Spec(a.shape, a.dtype) for a in arrays]
             settled = self.settle(specs, attributes)
             known = settled, self.infer(specs, settled).dtype
-            if not attributes:  # those that are equal, as 1 and True, may not mean the same
+            if looks[-1] is not None:
                 if len(self._known) >= _REMEMBERED:
                     self._known.clear()
                 self._known[looks] = known
+        if self.at_once is not None:
+            found = self.at_once(*arrays, **known[0])
+            if found is not None:
+                return found
         return self.forward(arrays, *known)
 
     def forward(self, arrays: Sequence[Array], settled: Attributes, dtype: np.dtype[Any]) -> Array:

@@ -25,6 +25,7 @@ from magmadnn.ops import (
 )
 from magmadnn.ops import sum as sum_
 
+from ._at_once import solution_at_once
 from ._matrices import computed, diagonal, refuse_unless_finite, transposed
 from ._operands import SlogdetResult, operand, operands
 from .device_refinement import lies_on_device, refined_on_device
@@ -90,6 +91,7 @@ solved: Op = Op(
     shapes=by_signature("... n n, ... n k -> ... n k"),
     dtypes=promote_floating,
     numpy=_numpy,
+    at_once=solution_at_once,
     vjp=_vjp,
     reference=_reference,
     samples=_samples,

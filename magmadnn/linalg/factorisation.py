@@ -14,6 +14,7 @@ from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import matmul, swapaxes
 
+from ._at_once import factor_at_once
 from ._matrices import as_stacks, computed, half_lower, matrix_name
 from .triangular import solve_triangular
 
@@ -107,6 +108,7 @@ cholesky: Op = Op(
     shapes=by_signature("... n n -> ... n n"),
     dtypes=promote_floating,
     numpy=_numpy,
+    at_once=factor_at_once,
     vjp=_vjp,
     reference=_reference,
     samples=_samples,

@@ -14,6 +14,7 @@ from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import elementwise
 from magmadnn.ops import matmul, swapaxes
 
+from ._at_once import triangle_at_once
 from ._matrices import as_stacks, computed, matrix_name, triangle, truth_values
 
 
@@ -84,6 +85,7 @@ solve_triangular: Op = Op(
     shapes=by_signature(lambda *ndims, lower, transpose: "... n n, ... n k -> ... n k"),
     dtypes=promote_floating,
     numpy=_numpy,
+    at_once=triangle_at_once,
     vjp=_vjp,
     reference=_reference,
     samples=_samples,

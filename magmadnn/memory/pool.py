@@ -134,8 +134,8 @@ class Pool:
         self._kept: defaultdict[tuple[Source, int], list[Any]] = defaultdict(list)
         self._in_use = self._peak = self._pooled = self._allocations = self._reuses = 0
 
-    def lend(self, source: Source, nbytes: int) -> Lease:
-        """A block of zeros of at least `nbytes` bytes.
+    def lend(self, source: Source, nbytes: int, zeroed: bool = True) -> Lease:
+        """A block of at least `nbytes` bytes: of zeros, or else of anything, to be written by who asks.
 
         Raises:
             OutOfMemoryError: if the source has none, even after giving back what is kept.
@@ -154,7 +154,7 @@ class Pool:
             self._in_use += class_bytes
             self._peak = max(self._peak, self._in_use)
         lease = Lease(self, source, block, nbytes, class_bytes)
-        if reused:
+        if reused and zeroed:
             source.zero(block, nbytes)
         return lease
 

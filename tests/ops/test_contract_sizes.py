@@ -215,7 +215,10 @@ def test_sizes_unknown_while_the_graph_is_built(op: Op, checked: Callable[[int],
             fed = {ROWS: np.zeros(batch), **dict(zip(inputs, arrays, strict=True))}
             result, *values = run.run(fed)
             case = Case(op, arrays, attributes)
-            assert bits(result) == bits(case.run()), (case, batch)
+            if op.at_once is None:
+                assert bits(result) == bits(case.run()), (case, batch)
+            else:  # computed by a library, which rounds otherwise than NumPy
+                np.testing.assert_allclose(result, case.run(), rtol=1e-12, atol=1e-14)
             for got, expected in zip(values, known_slopes(case), strict=True):
                 # reductions over a broadcast axis may add up in another order
                 np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12, err_msg=str(case))

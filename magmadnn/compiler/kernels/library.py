@@ -9,6 +9,7 @@ from .moves import FAULTS
 
 FUNCTION = "function"  # the slot of the function's address
 WORKSPACE = "workspace"  # the slot of memory that the call works in
+SMALL = "small"  # the slot that says whether small matrices are taken side by side, on the CPU
 Setting = tuple[str, Any]  # the name of an attribute, and its value
 
 
@@ -19,7 +20,8 @@ class Library:
     Slots: `row0, row1`, the part of the stack; `rows, columns`, sizes of a matrix of the result; `x0`, `x1`
     and so on: operands, packed, with `x0_step`, ...: elements from one matrix to the next, 0 for one that
     serves all; `height, width`, sizes of a matrix of the first operand; `result`, packed; `function` and
-    `workspace`, addresses, for targets that need them; `faults`, a word that is set where the function finds
+    `workspace`, addresses, for targets that need them; `small`, not 0 where the CPU takes many small matrices
+    at a time in place of calls; `faults`, a word that is set where the function finds
     something wrong.
 
     Attributes:
@@ -39,7 +41,7 @@ class Library:
         """Names of the argument block's slots."""
         operands = (name for k in range(self.operands) for name in (f"x{k}", f"x{k}_step"))
         sizes = ("row0", "row1", "rows", "columns", "height", "width")
-        return (*sizes, *operands, "result", FUNCTION, WORKSPACE, FAULTS)
+        return (*sizes, *operands, "result", FUNCTION, WORKSPACE, SMALL, FAULTS)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from magmadnn.compiler.kernels.draws import Draw
 from magmadnn.compiler.kernels.formula import INTEGERS, Formula, constant
 from magmadnn.compiler.kernels.gemm import Finish, Gemm, Loading
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.kernels.library import Library, WholeLibrary
+from magmadnn.compiler.kernels.library import SMALL, Library, WholeLibrary
 from magmadnn.compiler.kernels.moves import AddPicked, Move, Pick
 from magmadnn.compiler.kernels.operands import (
     COLUMN,
@@ -359,6 +359,7 @@ def _lower_library(node: Node) -> Lowered:
         ("columns", node.shape[-1]),
         ("height", height),
         ("width", width),
+        (SMALL, 0),
     )
     numbers = (*sizes, *steps)
     return Lowered(kernel, reads, (("result", node, FULL),), numbers)

@@ -7,6 +7,10 @@ from itertools import pairwise
 from .products import Part
 
 LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
+STACK_STEP = (
+    16  # small matrices of a stack, at a multiple of which it is cut: what a vector takes at a time
+)
+_STACK_WORK = 100_000  # multiply-adds of a part of a stack, at least
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
 
@@ -36,6 +40,15 @@ def shrinking_ends(length: int, step: int, threads: int, least: float) -> list[i
             at = length
         ends.append(min(at, length))
     return ends
+
+
+def stack_ends(count: int, threads: int, work: float) -> list[int]:
+    """Where parts of a stack of matrices end, whose functions take so many multiply-adds together."""
+    parts = work / _STACK_WORK
+    if threads == 1 or parts < 2 or count < 2:
+        return [count]
+    step = STACK_STEP if count >= STACK_STEP * threads else 1
+    return shrinking_ends(count, step, threads, max(step, count / parts))
 
 
 def halves(part: Part, name: str, length: int, step: int) -> list[Part]:

@@ -20,7 +20,7 @@ from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.kernels.library import FUNCTION, WORKSPACE, Library
+from magmadnn.compiler.kernels.library import FUNCTION, SMALL, WORKSPACE, Library
 from magmadnn.compiler.kernels.moves import FAULTS
 from magmadnn.compiler.kernels.rows import Rows
 from magmadnn.compiler.llvm.driver.driver import Task
@@ -29,6 +29,7 @@ from magmadnn.compiler.llvm.gemm.gemm import gemm_used_bytes, tile_for
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.llvm.kernel import Loaded, block, load, scratch
 from magmadnn.compiler.llvm.library.calls import workspace_bytes
+from magmadnn.compiler.llvm.library.small import is_small
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.compiler.llvm.writers import scratch_bytes
 from magmadnn.compiler.lower.nontemporal import streaming
@@ -44,8 +45,13 @@ from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
+<<<<<<< HEAD
 from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends
 from .host_call import HostCalls
+=======
+from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends, stack_ends
+from .host_call import HostCall
+>>>>>>> 1e9423a (Cholesky, LU, equations and triangles of thousands of small matrices are native kernels, a matrix in each lane of a vector; eager calls keep their programs)
 from .lapack import function_of, is_native
 from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
@@ -316,6 +322,7 @@ class Tasks:
     def _calls_of(self, work: Work, kernel: Library, loaded: Loaded) -> list[tuple[float, Task]]:
         """The tasks of a step that calls a library, each with a workspace where the function wants one."""
         values = {**self._values[work], FUNCTION: function_of(kernel) or 0}
+        values[SMALL] = int(is_small(kernel, values))
         nbytes, made = workspace_bytes(kernel, values), []
         for cost, part in self._parts(work):
             room = scratch(nbytes) if nbytes else self.faults
@@ -389,8 +396,8 @@ class Tasks:
             cost *= values["picks"]
         if work.region.kind is RegionKind.OWN:
             cost *= walk_length(work.region, values)
-        if work.region.kind is RegionKind.LIBRARY:
-            cost *= values["rows"]
+        if isinstance(kernel, Library):
+            return self._parts_of_stack(values)
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
@@ -419,6 +426,16 @@ class Tasks:
             other = "column" if by_row else "row"
             parts[-1:] = halves(parts[-1], other, values[f"{other}1"], across)
         return parts
+
+    def _parts_of_stack(self, values: Mapping[str, int]) -> list[Part]:
+        """Matrices whose function a library has."""
+        count, n = values["row1"], values["width"]
+        each = n * max(n * n, values["rows"] * values["columns"])
+        ends = stack_ends(count, self.threads, count * each)
+        if len(ends) > 1:
+            self.useful_threads = self.threads
+        cost = each / LEAST_ELEMENTS
+        return [(cost * (b - a), {"row0": a, "row1": b}) for a, b in pairwise((0, *ends))]
 
     def _stacked(self, work: Work, node: Node, cost: float) -> list[Part]:
         """Each product of a stack of matrices: its rows among those of all results, where its factors lie.

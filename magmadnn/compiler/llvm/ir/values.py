@@ -249,6 +249,32 @@ class Array:
             [value.ir, self.address(index), ir.Constant(I32, align), mask.ir],
         )
 
+    def gathered(self, places: Value) -> Value:
+        """A vector of elements from places of their own."""
+        kind = vector(self.item, places.type.count)
+        none = ir.Constant(kind, None)
+        align, mask = ir.Constant(I32, item_bytes(self.item)), _all(places.type.count)
+        name = f"llvm.masked.gather.{suffix(kind)}.v{kind.count}p0"
+        return self.code.intrinsic(name, kind, [self._addresses(places), align, mask, none])
+
+    def scatter(self, places: Value, value: Value) -> None:
+        """Store the elements of a vector at places of their own; of equal places the last lane stays."""
+        kind = value.type
+        align, mask = ir.Constant(I32, item_bytes(self.item)), _all(kind.count)
+        name = f"llvm.masked.scatter.{suffix(kind)}.v{kind.count}p0"
+        self.code.intrinsic(name, VOID, [value.ir, self._addresses(places), align, mask])
+
+    def _addresses(self, places: Value) -> Any:
+        """The pointers to elements, in a vector."""
+        begin = Value(self.code, self.code.ir.ptrtoint(self.base, I64))
+        numbers = places * item_bytes(self.item) + begin
+        return self.code.ir.inttoptr(numbers.ir, vector(POINTER, places.type.count))
+
+
+def _all(lanes: int) -> Any:
+    """The mask that is true everywhere."""
+    return ir.Constant(vector(I1, lanes), [1] * lanes)
+
 
 def suffix(kind: Any) -> str:
     """How LLVM's intrinsics spell a type: v8f32, f64, v4i64."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
-from magmadnn.compiler.kernels.library import Library
+from magmadnn.compiler.kernels.library import SMALL, Library
 from magmadnn.compiler.llvm.ir.builder import Code, Value
 from magmadnn.compiler.llvm.ir.frame import Frame
 from magmadnn.compiler.llvm.ir.target import Target
@@ -13,10 +13,13 @@ from magmadnn.compiler.llvm.ir.target import Target
 from .arguments import LibraryArguments
 from .geqrf import room_of_geqrf, write_geqrf, write_orgqr
 from .gesdd import room_of_gesdd, write_gesdd
+from .gesv import room_of_gesv, write_gesv
 from .getrf import room_of_getrf, write_getrf
 from .getrs import room_of_getrs, write_getrs
 from .potrf import write_potrf
 from .room import Room, Sizes
+from .small import SMALL as TAKEN_TOGETHER
+from .small import is_small, room_of_small, write_small
 from .syevd import room_of_syevd, write_syevd
 from .trsm import write_trsm
 
@@ -24,6 +27,7 @@ from .trsm import write_trsm
 WRITERS: dict[str, Callable[[LibraryArguments, Value], None]] = {
     "geqrf": write_geqrf,
     "gesdd": write_gesdd,
+    "gesv": write_gesv,
     "getrf": write_getrf,
     "getrs": write_getrs,
     "orgqr": write_orgqr,
@@ -35,6 +39,7 @@ WRITERS: dict[str, Callable[[LibraryArguments, Value], None]] = {
 ROOMS: dict[str, Callable[[Sizes], Room]] = {
     "geqrf": room_of_geqrf,
     "gesdd": room_of_gesdd,
+    "gesv": room_of_gesv,
     "getrf": room_of_getrf,
     "getrs": room_of_getrs,
     "orgqr": room_of_geqrf,
@@ -43,10 +48,13 @@ ROOMS: dict[str, Callable[[Sizes], Room]] = {
 
 
 def workspace_bytes(kernel: Library, sizes: Sizes) -> int:
-    """Memory that a call for one matrix works in."""
+    """Memory that a call for one matrix works in, or one for small matrices side by side."""
+    item = ITEM_BYTES[kernel.dtype]
+    if is_small(kernel, sizes):
+        return room_of_small(sizes).nbytes(item)
     if kernel.function not in ROOMS:
         return 0
-    return ROOMS[kernel.function](sizes).nbytes(ITEM_BYTES[kernel.dtype])
+    return ROOMS[kernel.function](sizes).nbytes(item)
 
 
 def can_call(kernel: Library) -> bool:
@@ -55,8 +63,16 @@ def can_call(kernel: Library) -> bool:
 
 
 def write_library(kernel: Library, code: Code, frame: Frame, target: Target) -> None:
-    """Write the body of the kernel: a call for each matrix; empty ones are left alone."""
+    """Write the body of the kernel: a call for each matrix, or small ones side by side; no empty ones."""
     arguments = LibraryArguments(kernel, code, frame)
     some = (arguments.rows * arguments.columns).differs(0)
-    with code.when(some), code.loop(frame.integer("row0"), frame.integer("row1")) as matrix:
-        WRITERS[kernel.function](arguments, matrix)
+    first, end = frame.integer("row0"), frame.integer("row1")
+    if kernel.function not in TAKEN_TOGETHER:
+        with code.when(some), code.loop(first, end) as matrix:
+            WRITERS[kernel.function](arguments, matrix)
+        return
+    with code.choose(frame.integer(SMALL).differs(0)) as (small, others):
+        with small:
+            write_small(kernel, arguments, target, (first, end))
+        with others, code.when(some), code.loop(first, end) as matrix:
+            WRITERS[kernel.function](arguments, matrix)

@@ -1,0 +1,1 @@
+"""Many small matrices at a time, one in each lane of a vector."""
