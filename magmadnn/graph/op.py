@@ -184,11 +184,8 @@ class Op:
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
-<<<<<<< HEAD
     any_size: bool = False
-=======
     at_once: Callable[..., Array | None] | None = None
->>>>>>> 1e9423a (Cholesky, LU, equations and triangles of thousands of small matrices are native kernels, a matrix in each lane of a vector; eager calls keep their programs)
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself
     # settled attributes and dtype of the result, by shapes and dtypes of operands

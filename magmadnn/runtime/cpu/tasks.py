@@ -45,13 +45,8 @@ from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
-<<<<<<< HEAD
-from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends
-from .host_call import HostCalls
-=======
 from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends, stack_ends
-from .host_call import HostCall
->>>>>>> 1e9423a (Cholesky, LU, equations and triangles of thousands of small matrices are native kernels, a matrix in each lane of a vector; eager calls keep their programs)
+from .host_call import HostCalls
 from .lapack import function_of, is_native
 from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
