@@ -150,14 +150,14 @@ def _end_job_on_errors(mpi: Any) -> None:
 def fail(error: BaseException, mpi: Any, show: Any) -> None:
     """Say what happened on which rank, and end the job."""
     rank = rank_in_job() if mpi is None else mpi.COMM_WORLD.Get_rank()
-    if _ledger:
-        if _ledger[0].failed():
-            time.sleep(_LONGEST_END)  # another has said why, and ends the job
-        _ledger[0].leave(FAILED)
+    if _ledger and _ledger[0].failed():
+        time.sleep(_LONGEST_END)  # another has said why, and ends the job
     print(f"magmadnn: rank {rank} ends the job:", file=sys.stderr)
     show()
     sys.stderr.flush()
     sys.stdout.flush()
+    if _ledger:
+        _ledger[0].leave(FAILED)  # the launcher may end this process as soon as it sees that
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(1)
     os._exit(1)

@@ -45,7 +45,7 @@ def _stack(
     first = operands[0].dtype.char
     if first not in "fd" or any(x.dtype.char != first for x in operands):
         return None
-    from magmadnn.runtime.cpu.stacks import on_stack
+    from magmadnn.runtime.cpu.matrices.stacks import on_stack
 
     return on_stack(function, settings, operands, matrix)
 

@@ -337,7 +337,7 @@ def _inequality(wanted: Array, have: Array) -> str | None:
 
 
 def shrunk(case: Case, device: str = "cpu", exact: bool = False) -> Case:
-    """A smaller case that still fails: fewer results, fewer runs, values fed in place of computed."""
+    """A smaller case that still fails: fewer results, or earlier ones; fewer runs; more values fed."""
     smaller = True
     while smaller:
         smaller = False
@@ -356,6 +356,11 @@ def _smaller(case: Case) -> Any:
     for k in range(len(case.updates)):
         yield replace(case, updates=case.updates[:k] + case.updates[k + 1 :])
     program = case.program
+    for node in program.nodes():
+        if isinstance(node.op, Op) and node.inputs and node not in program.roots:
+            used = set(Program.of([node]).nodes())
+            feeds = [_only(fed, used) for fed in case.feeds]
+            yield replace(case, outputs=[node], updates=[], feeds=feeds)
     base = replace(case, outputs=list(program.outputs), updates=list(program.updates))
     for node in reversed(program.nodes()):
         is_inner = isinstance(node.op, Op) and node.inputs and node not in program.roots

@@ -196,9 +196,9 @@ def test_memory_is_verified_in_checked_runs(monkeypatch: pytest.MonkeyPatch) -> 
     laid_out = memory._laid_out
     monkeypatch.setattr(memory, "_laid_out", together)
     usual = Executable(program.outputs, program.updates, executor="native")
-    arena_of(usual.native.plan, {"batch": 13})
+    arena_of(usual.native.plan, {"batch": 1313})
     checked = Executable(program.outputs, program.updates, executor="native", check=True)
     with pytest.raises(
         GraphError, match=r"pass plan_memory: .* share memory while both are needed"
     ):
-        arena_of(checked.native.plan, {"batch": 13})
+        arena_of(checked.native.plan, {"batch": 1313})

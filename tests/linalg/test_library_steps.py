@@ -15,8 +15,8 @@ from magmadnn.errors import GraphError
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cpu import lapack
 from magmadnn.runtime.cpu.host_call import HostCall
+from magmadnn.runtime.cpu.matrices import lapack
 from magmadnn.runtime.cpu.sliced.slices import Slices
 from magmadnn.runtime.cpu.tasks import Tasks
 from magmadnn.runtime.threads import thread_count

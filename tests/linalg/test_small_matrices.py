@@ -16,7 +16,7 @@ from magmadnn.graph.node import placeholder
 from magmadnn.linalg.elimination import eliminated, lu_factored, packed
 from magmadnn.linalg.equations import solved
 from magmadnn.runtime import Executable
-from magmadnn.runtime.cpu import lapack, stacks
+from magmadnn.runtime.cpu.matrices import lapack, stacks
 from magmadnn.runtime.threads import thread_count
 
 pytest.importorskip("scipy")

@@ -14,7 +14,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-import magmadnn  # noqa: F401  fills REGISTRY
+import magmadnn
+import magmadnn.ops.repeated.checkpoints  # noqa: F401  which is loaded where it is used
 from magmadnn.graph.op import REGISTRY, Op, OpKind, Sample
 from magmadnn.graph.spec import DTYPES, is_floating
 
@@ -24,7 +25,7 @@ Array = NDArray[Any]
 # tests/linalg has their own. Nor collectives, which want several ranks (tests/parallel/test_collectives.py).
 OF_MATRICES = set(
     "_lu_factored _lu_solved _solve _det _slogdet _eigh _svd _reflected _columns_of_reflections _qr _pinv "
-    "_lstsq _expm _fft _rfft _irfft _real _imag _conj _angle".split()
+    "_lstsq _expm _refined_rows _fft _rfft _irfft _real _imag _conj _angle".split()
 )
 BUILT_IN = {
     name: op

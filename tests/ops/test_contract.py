@@ -14,6 +14,7 @@ from magmadnn.graph.op import Op
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import (
     BUILT_IN,
+    EPS,
     EXACT,
     FLOATS,
     INTEGERS,
@@ -81,6 +82,7 @@ def test_layouts(op: Op, layout: Callable[..., np.ndarray], checked: Checked) ->
 
 @every_op
 def test_graph_and_direct_computation_agree_bit_for_bit(op: Op, checked: Checked) -> None:
+    """To some roundings for those few that are computed at once by faster means."""
     count = 0
     for dtype in (*FLOATS, "int32", "uint8"):
         for case in cases(op, dtype):
@@ -92,7 +94,11 @@ def test_graph_and_direct_computation_agree_bit_for_bit(op: Op, checked: Checked
             # check: what is computed has the shape and dtype that the op said
             (result,) = Executable([node], check=True).run(feeds)
             assert (node.shape, node.dtype) == (direct.shape, direct.dtype), case
-            assert bits(result) == bits(direct), case
+            if op.at_once is None:
+                assert bits(result) == bits(direct), case
+            else:  # by a library, or by kernels for many matrices: both have bounds of their own
+                unit = 100 * EPS[dtype] * np.abs(direct).max(initial=0)
+                np.testing.assert_allclose(result, direct, rtol=0, atol=unit, err_msg=str(case))
             count += 2
     checked(count)
 

@@ -111,6 +111,7 @@ OURS: dict[str, tuple[Any, tuple[float, ...]]] = {
     "gaussian_rbf": (lambda x: ops.gaussian_rbf(x, 2.0), (NAN, 0.0, 0.0, 1.0, 1.0)),
     "erf": (ops.erf, (NAN, 1.0, -1.0, 0.0, -0.0)),
     "_clip": (lambda x: ops.clip(x, -3, 3), (NAN, 3.0, -3.0, 0.0, -0.0)),
+    "_faded": (lambda x: BUILT_IN["_faded"](x, below=1.0), (NAN, INF, -INF, 0.0, 0.0)),
     "_where_positive": (lambda x: BUILT_IN["_where_positive"](x, x), (0.0, INF, 0.0, 0.0, 0.0)),
     "where": (lambda x: ops.where(x == x, x, 7), (7, INF, -INF, 0.0, -0.0)),
     "stop_gradient": (ops.stop_gradient, AT),

@@ -30,26 +30,26 @@ def recompute(program: Program) -> Program:
     reduced = {node.inputs[0] for node in nodes if _reduces_rows(node)}
     stored = {n for n in nodes if _is_stored(n, readers)}
     roots = set(program.roots)
-    again = {
+    shared = {
         node
         for node in nodes
         if node not in roots
         and len(readers[node]) > 1
-        and (_is_cheap(node, reduced) or _moves_less(node, reduced, stored))
-        and all(_walks(reader, node) for reader in readers[node])
+        and all(_walks(r, node) for r in readers[node])
     }
+    of_stored = {node for node in shared if _moves_less(node, reduced, stored)}
+    again = of_stored | {node for node in shared if _is_cheap(node, reduced)}
     if not again:
         return program
     new: dict[Node, Node] = {}
 
     def own(node: Node) -> Node:
-        """A node that one reader has for itself, with all that is computed again for it."""
-        if node not in again:
-            return new[node]
-        return replace(node, inputs=tuple(map(own, node.inputs)))
+        """A node that one reader has for itself, and with it what is made of stored values for it."""
+        inputs = zip(node.inputs, new[node].inputs, strict=True)
+        return replace(new[node], inputs=tuple(own(i) if i in of_stored else j for i, j in inputs))
 
     for node in nodes:
-        apart = {i: own(i) for i in node.inputs}
+        apart = {i: own(i) if i in again else new[i] for i in node.inputs}
         new[node] = with_inputs(node, tuple(apart[i] for i in node.inputs))
     return program.with_roots([new[root] for root in program.roots])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from .products import Part
@@ -49,6 +50,15 @@ def stack_ends(count: int, threads: int, work: float) -> list[int]:
         return [count]
     step = STACK_STEP if count >= STACK_STEP * threads else 1
     return shrinking_ends(count, step, threads, max(step, count / parts))
+
+
+def parts_of_stack(values: Mapping[str, int], threads: int) -> list[Part]:
+    """The parts of a step that calls a library's function for each matrix of a stack."""
+    count, n = values["row1"], values["width"]
+    each = n * max(n * n, values["rows"] * values["columns"])
+    ends = stack_ends(count, threads, count * each)
+    cost = each / LEAST_ELEMENTS
+    return [(cost * (b - a), {"row0": a, "row1": b}) for a, b in pairwise((0, *ends))]
 
 
 def halves(part: Part, name: str, length: int, step: int) -> list[Part]:

@@ -24,7 +24,7 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 
 from .host_call import RowFault
-from .lapack import is_native
+from .matrices.lapack import is_native
 from .tasks import Tasks, task_of
 
 _WORDS = ("int64", "int32", "uint8")  # in which bits are copied as they are

@@ -38,8 +38,8 @@ from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite, tensor_of
 
 from .copied_tasks import CopiedTasks, copied_tasks, keep_tasks
-from .lapack import is_native
 from .loops import Loop, carried_memory, loop_kernels, moving_outputs
+from .matrices.lapack import is_native
 from .tasks import Patch, Tasks
 
 # sets of sizes whose memory is kept: whole and partial batch, validation, prediction

@@ -45,9 +45,9 @@ from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
-from .cuts import LEAST_ELEMENTS, even_ends, halves, shrinking_ends, stack_ends
+from .cuts import LEAST_ELEMENTS, even_ends, halves, parts_of_stack, shrinking_ends
 from .host_call import HostCalls
-from .lapack import function_of, is_native
+from .matrices.lapack import function_of, is_native
 from .products import Part, Product, untried
 from .shared_factors import SharedFactor, shared_factor
 from .slot_values import slot_values
@@ -384,15 +384,15 @@ class Tasks:
         rows, columns = values["row1"], values["column1"]
         kernel = self._lowered[work].kernel
         least = _LEAST_PRODUCTS if "k" in values else LEAST_ELEMENTS
-        if isinstance(kernel, Gemv):
-            least = _LEAST_READ
+        least = _LEAST_READ if isinstance(kernel, Gemv) else least
         cost = rows * columns * values.get("k", 1) * values.get("outer1", 1) / least
-        if work.region.kind is RegionKind.SCATTER:
-            cost *= values["picks"]
+        cost *= values["picks"] if work.region.kind is RegionKind.SCATTER else 1
         if work.region.kind is RegionKind.OWN:
             cost *= walk_length(work.region, values)
         if isinstance(kernel, Library):
-            return self._parts_of_stack(values)
+            parts = parts_of_stack(values, self.threads)
+            self.useful_threads = self.threads if len(parts) > 1 else self.useful_threads
+            return parts
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
@@ -421,16 +421,6 @@ class Tasks:
             other = "column" if by_row else "row"
             parts[-1:] = halves(parts[-1], other, values[f"{other}1"], across)
         return parts
-
-    def _parts_of_stack(self, values: Mapping[str, int]) -> list[Part]:
-        """Matrices whose function a library has."""
-        count, n = values["row1"], values["width"]
-        each = n * max(n * n, values["rows"] * values["columns"])
-        ends = stack_ends(count, self.threads, count * each)
-        if len(ends) > 1:
-            self.useful_threads = self.threads
-        cost = each / LEAST_ELEMENTS
-        return [(cost * (b - a), {"row0": a, "row1": b}) for a, b in pairwise((0, *ends))]
 
     def _stacked(self, work: Work, node: Node, cost: float) -> list[Part]:
         """Each product of a stack of matrices: its rows among those of all results, where its factors lie.

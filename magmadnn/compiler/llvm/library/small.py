@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.compiler.llvm.ir.builder import Array, Code, Value
 from magmadnn.compiler.llvm.ir.target import Target, host
-from magmadnn.compiler.llvm.side_by_side.cholesky import factorise_definite
+from magmadnn.compiler.llvm.side_by_side.definite import factorise_definite
 from magmadnn.compiler.llvm.side_by_side.elimination import exchange_all, factorise
 from magmadnn.compiler.llvm.side_by_side.lanes import Lanes, lanes_of, tile_size
 from magmadnn.compiler.llvm.side_by_side.substitution import Seen, substitute

@@ -25,9 +25,9 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind
 from magmadnn.memory.pool import HOST_SOURCE, POOLS, host_bytes
+from magmadnn.runtime.cpu.cuts import stack_ends
 from magmadnn.runtime.threads import thread_count
 
-from .cuts import stack_ends
 from .lapack import function_of
 
 _KEPT = 32  # programs

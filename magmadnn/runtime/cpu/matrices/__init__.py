@@ -1,0 +1,1 @@
+"""Functions of matrices by libraries: where they are, and calls for stacks that are there."""
