@@ -97,7 +97,7 @@ def test_graph_and_direct_computation_agree_bit_for_bit(op: Op, checked: Checked
             if op.at_once is None:
                 assert bits(result) == bits(direct), case
             else:  # by a library, or by kernels for many matrices: both have bounds of their own
-                unit = 100 * EPS[dtype] * np.abs(direct).max(initial=0)
+                unit = 100 * EPS[direct.dtype.name] * np.abs(direct).max(initial=0)
                 np.testing.assert_allclose(result, direct, rtol=0, atol=unit, err_msg=str(case))
             count += 2
     checked(count)
