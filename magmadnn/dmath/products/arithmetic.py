@@ -89,6 +89,11 @@ def travelling_size(dtypes: Sequence[np.dtype[Any]], how: Arithmetic, wire: Any)
     return max((wire_of(dtype, how, wire) or dtype).itemsize for dtype in dtypes)
 
 
+def on_device(team: Team, how: Arithmetic) -> bool:
+    """Whether `multiply` calls cuBLAS."""
+    return team.multiply is None and team.xp is not np and how.operand.name in _KINDS
+
+
 def multiply(
     team: Team, a: Array, b: Array, how: Arithmetic, into: Array | None = None, add: bool = False
 ) -> Array:
@@ -102,7 +107,7 @@ def multiply(
         into: [m, n], what is written to; None for a new array of `how.sums`.
         add: whether the product is added to what is in `into`.
     """
-    if team.multiply is None and team.xp is not np and how.operand.name in _KINDS:
+    if on_device(team, how):
         if into is None:
             into, add = team.xp.empty((a.shape[0], b.shape[1]), how.sums), False
         _on_device(team.xp, _rounded(a, how.operand), _rounded(b, how.operand), how, into, add)

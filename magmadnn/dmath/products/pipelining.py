@@ -62,8 +62,8 @@ def _by_columns(
 ) -> Parts:
     team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
     assert team.peers is not None
-    whole = depth == 1 and not plan.c.partial  # sums are of one term, and rounded by the library
-    kind = dtype if whole and dtype in (how.sums, how.operand) else how.sums
+    rounded = plan.whole and dtype in (how.sums, how.operand)  # by the library
+    kind = dtype if rounded else how.sums
     fetch_a = Fetch(_narrowed(a, how), plan.a)
     fetch_b = Fetch(_narrowed(b, how), plan.b)
     made: dict[int, Array] = {}

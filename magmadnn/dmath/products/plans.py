@@ -59,6 +59,11 @@ class ProductPlan:
                     yield i, j, l
         assert rows >= 0
 
+    @property
+    def whole(self) -> bool:
+        """Whether each term of C is the whole sum."""
+        return self.a.grid[1] == 1 and not self.c.partial
+
     def work(self, worker: int) -> int:
         """Multiplications and additions of a worker."""
         total, depth, columns = 0, self.a.grid[1], self.b.grid[1]

@@ -71,7 +71,7 @@ def measured(team: Team, how: Arithmetic, megabytes: int = 4) -> Rates:
 
 
 def _flops(team: Team, size: int, how: Arithmetic) -> float:
-    x = team.xp.full((size, size), 1 / size, how.operand)
+    x = team.xp.full((size, size), 1 / size, np.float32).astype(how.operand)
     multiply(team, x, x, how)
     best, spent = float("inf"), 0.0
     while spent < 0.02:

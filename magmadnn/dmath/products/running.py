@@ -13,7 +13,7 @@ from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.layouts.layout import Layout, elements
 from magmadnn.dmath.layouts.moves import within
-from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, wire_of
+from magmadnn.dmath.products.arithmetic import Arithmetic, multiply, on_device, wire_of
 from magmadnn.dmath.products.fixed import fixed_product
 from magmadnn.dmath.products.pipelining import can_pipeline, filled, pipelined
 from magmadnn.dmath.products.plans import ProductPlan
@@ -62,7 +62,7 @@ def run(
     elif plan.way == "ring c":
         made = ring_of_sums(left(), right(), plan.target, how)
     else:
-        made = multiplied(left(), right(), plan, how, fixed)
+        made = multiplied(left(), right(), plan, how, dtype, fixed)
     return remap(made, plan.target, dtype, share=True)
 
 
@@ -76,10 +76,17 @@ def _fetched(x: Parts, layout: Layout, wire: np.dtype[Any] | None, keep: bool) -
 
 
 def multiplied(
-    a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, fixed: bool = False
+    a: Parts,
+    b: Parts,
+    plan: ProductPlan,
+    how: Arithmetic,
+    dtype: np.dtype[Any],
+    fixed: bool = False,
 ) -> Parts:
-    """The terms of C that this worker makes of its blocks."""
+    """The terms of C that this worker makes of its blocks; cuBLAS rounds whole sums to `dtype` itself."""
     team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
+    rounded = plan.whole and dtype == how.operand and on_device(team, how) and not fixed
+    kind = dtype if rounded else how.sums
     blocks: dict[int, Array] = {}
     for i, j, l in plan.tasks(team.rank):  # noqa: E741 - the axis' usual letter
         block = i * columns + j
@@ -92,8 +99,10 @@ def multiplied(
             else:
                 into += term
         else:
-            blocks[block] = multiply(team, left, right, how, into, add=into is not None)
-    return Parts(team, plan.c, how.sums, filled(team, plan.c, blocks, how.sums))
+            if rounded:
+                into = team.xp.empty((left.shape[0], right.shape[1]), kind)
+            blocks[block] = multiply(team, left, right, how, into, add=block in blocks)
+    return Parts(team, plan.c, kind, filled(team, plan.c, blocks, kind))
 
 
 def ring(
