@@ -43,14 +43,13 @@ class Rates:
         return max(self.flops, min(self.flops_alone, self.flops * workers / active))
 
 
-def measured(team: Team, how: Arithmetic, megabytes: int = 4) -> Rates:
+def measured(team: Team, how: Arithmetic) -> Rates:
     """Rates of these workers: the same on all, the slowest worker's. Collective; takes some tens of
     milliseconds.
 
     Args:
         team: the workers.
         how: arithmetic of the products.
-        megabytes: of the message that the link is measured with.
     """
     size = 512 if team.xp is np else 4096  # a GPU is not filled by less
     together = _flops(team, size, how)
@@ -59,7 +58,10 @@ def measured(team: Team, how: Arithmetic, megabytes: int = 4) -> Rates:
         team.comm.barrier()
         if worker == team.rank and worker == 0:
             alone = _flops(team, size, how)
-    link, message = _link(team, megabytes << 20) if team.size > 1 else (1e12, 0.0)
+    nbytes = (
+        4 if team.xp is np else 256
+    ) << 20  # a link of GPUs has sent 4 MB before a call has returned
+    link, message = _link(team, nbytes) if team.size > 1 else (1e12, 0.0)
     found: list[Any] = team.comm.exchange([together, alone, link, message])
     return Rates(
         flops=min(f[0] for f in found),
@@ -96,4 +98,7 @@ def _link(team: Team, size: int) -> tuple[float, float]:
             int(out[-1])
             best = min(best, perf_counter() - start)
         times.append(best)
-    return size / max(times[1] - times[0], 1e-9), times[0]
+    short, long = times
+    return size / max(
+        long - short, 0.1 * long
+    ), short  # at the least: both may have waited for the same
