@@ -28,6 +28,7 @@ _SIZES: Final = (
     "SLURM_STEP_NUM_TASKS",
 )
 _NUMBERS: Final = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+_FORWARDED: Final = 0.2  # seconds in which mpiexec reads a rank's last words: later ones are lost
 _LONGEST_END: Final = 2.0  # seconds
 _world: list[HostCommunicator] = []
 _ledger: list[Ledger] = []
@@ -158,6 +159,7 @@ def fail(error: BaseException, mpi: Any, show: Any) -> None:
     sys.stdout.flush()
     if _ledger:
         _ledger[0].leave(FAILED)  # the launcher may end this process as soon as it sees that
+    time.sleep(_FORWARDED)
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(1)
     os._exit(1)
