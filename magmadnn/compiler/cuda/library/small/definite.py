@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from magmadnn.compiler.cuda.library.moved import parameters
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.moves import FAULTS
 
-from .group import TAIL, Group, root_of
+from .group import TAIL, group_of_square, root_of
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,9 @@ class SmallCholesky:
 
     def text(self, name: str) -> str:
         """The function: column by column, of which each is seen by all threads."""
-        item, n, group = MEMORY[self.dtype], self.n, _group(self.dtype, self.n)
+        item, n, group = MEMORY[self.dtype], self.n, group_of_square(self.dtype, self.n)
         lanes = group.lanes
-        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = group.head(name, kinds)
-        return f"""{head}  {item} a[{n}];
+        return f"""{group.head(name, self.slots)}  {item} a[{n}];
   for (u32 e = lane; e < {n * n}; e += {lanes})
     room[e / {n} * {n + 1} + e % {n}] = is_there ? x0[matrix * x0_step + e] : {item}(1);
   {group.sync}
@@ -64,11 +61,6 @@ class SmallCholesky:
 {TAIL}"""
 
 
-def _group(dtype: str, n: int) -> Group:
-    """Rows begin in different banks."""
-    return Group(dtype, n, n * (n + 1))
-
-
 def small_cholesky(dtype: str, n: int, values: Mapping[str, int]) -> Launch:
-    """A launch that does that."""
-    return _group(dtype, n).launch(SmallCholesky(dtype, n), values)
+    """The launch of `SmallCholesky` for a stack of n x n matrices."""
+    return group_of_square(dtype, n).launch(SmallCholesky(dtype, n), values)

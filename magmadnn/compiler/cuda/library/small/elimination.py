@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from magmadnn.compiler.cuda.library.moved import parameters
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import WARP, Launch
 from magmadnn.compiler.kernels.moves import FAULTS
 
-from .group import TAIL, Group
-from .substitution import AT_ONCE, MOST_RIGHT, steps_of
+from .group import TAIL, Group, group_of_square
+from .substitution import AT_ONCE, inverses_of, launch_of_parts, part_of, steps_of
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,8 @@ class SmallElimination:
 
     def text(self, name: str) -> str:
         """The function: rows stay with their threads, which know the places that they would have."""
-        item, n, group = MEMORY[self.dtype], self.n, _group(self.dtype, self.n)
+        item, n, group = MEMORY[self.dtype], self.n, group_of_square(self.dtype, self.n)
         lanes = group.lanes
-        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
         better = "other > most || (other == most && its_place < where)"
         taken = "{ most = other; who = its_lane; where = its_place; }"
         between = f"""
@@ -52,7 +50,7 @@ class SmallElimination:
       const int its_lane = (int)mine[at + 1], its_place = (int)mine[at + 2];
       if ({better}) {taken}
     }}"""
-        return f"""{group.head(name, kinds)}  {item} a[{n}];
+        return f"""{group.head(name, self.slots)}  {item} a[{n}];
   for (u32 e = lane; e < {n * n}; e += {lanes}) {{
     const {item} x = is_there ? x0[matrix * x0_step + e] : {item}(e % {n + 1} == 0);
     wrong |= !(x - x == 0);
@@ -107,14 +105,9 @@ class SmallElimination:
 {TAIL}"""
 
 
-def _group(dtype: str, n: int) -> Group:
-    """Rows begin in different banks."""
-    return Group(dtype, n, n * (n + 1))
-
-
 def small_elimination(dtype: str, n: int, values: Mapping[str, int]) -> Launch:
-    """A launch that does that."""
-    return _group(dtype, n).launch(SmallElimination(dtype, n), values)
+    """The launch of `SmallElimination` for a stack of n x n matrices."""
+    return group_of_square(dtype, n).launch(SmallElimination(dtype, n), values)
 
 
 @dataclass(frozen=True)
@@ -139,37 +132,22 @@ class SmallSolutions:
         """The function: a thread has an element of each right side, some of which run side by side."""
         item, n = MEMORY[self.dtype], self.n
         group = Group(self.dtype, n, 0)
-        kinds = parameters(
-            self.slots,
-            x0=f"const {item} *",
-            x1=f"const {item} *",
-            result=f"{item} *",
-            faults="i64 *",
-        )
         read = f"lane * {n} + j" if self.transpose else f"j * {n} + lane"
         given, goal = ("lane", "source") if self.transpose else ("source", "lane")
         forward = steps_of(group, f"int k = 0; k < {n}; ++k", ">", self.transpose)
         back = steps_of(group, f"int k = {n - 1}; k >= 0; --k", "<", not self.transpose)
-        return f"""{group.head(name, kinds, True)}  {item} a[{n}], inverse = {item}(1);
+        return f"""{group.head(name, self.slots)}  {item} a[{n}], inverse = {item}(1);
   const {item} *const factors = x0 + (is_there ? matrix : 0) * x0_step;
   const {item} *const right = x1 + (is_there ? matrix : 0) * x1_step;
   const bool has_row = lane < {n};
 #pragma unroll
   for (u32 j = 0; j < {n}; ++j) a[j] = has_row ? factors[{n} + {read}] : {item}(0);
-#pragma unroll
-  for (u32 k = 0; k < {n}; ++k)
-    if (lane == k) {{
-      wrong |= a[k] == 0;
-      inverse = {item}(1) / a[k];
-    }}
-  int source = lane;  // which element comes here
+{inverses_of(item, n)}  int source = lane;  // which element comes here
   for (int k = {n - 1}; k >= 0; --k) {{
     const int other = (int)factors[k];
     source = source == k ? other : source == other ? k : source;
   }}
-  const i64 first = part * {MOST_RIGHT}, behind = first + {MOST_RIGHT};
-  const i64 end = behind < rows ? behind : rows;
-  for (i64 row = first; row < end; row += {AT_ONCE}) {{
+{part_of("rows")}  for (i64 row = first; row < end; row += {AT_ONCE}) {{
     {item} x[{AT_ONCE}];
 #pragma unroll
     for (u32 r = 0; r < {AT_ONCE}; ++r) {{
@@ -185,7 +163,5 @@ class SmallSolutions:
 
 
 def small_solutions(dtype: str, n: int, transpose: bool, values: Mapping[str, int]) -> Launch:
-    """A launch that does that."""
-    parts = -(-values["rows"] // MOST_RIGHT)
-    variant = SmallSolutions(dtype, n, transpose)
-    return Group(dtype, n, 0).launch(variant, {**values, "parts": parts})
+    """The launch of `SmallSolutions` for a stack, `rows` right sides of each matrix."""
+    return launch_of_parts(Group(dtype, n, 0), SmallSolutions(dtype, n, transpose), values, "rows")

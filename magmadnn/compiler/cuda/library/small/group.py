@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from magmadnn.compiler.cuda.library.moved import parameters
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.cuda.text.variant import WARP, Launch, Variant, arguments_of
@@ -36,7 +37,7 @@ class Group:
 
     @property
     def lanes(self) -> int:
-        """Threads."""
+        """Threads of a group: a power of two, at least one for each row or column."""
         return max(1 << (self.size - 1).bit_length(), 4)
 
     @property
@@ -46,12 +47,12 @@ class Group:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.lanes if self.is_wide else _THREADS
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block."""
+        """Bytes of shared memory of a block: each group's matrix and board."""
         return self.threads // self.lanes * (self.elements + _BOARD) * ITEM_BYTES[self.dtype]
 
     @property
@@ -59,17 +60,20 @@ class Group:
         """What lets the threads see what others have written."""
         return "__syncthreads();" if self.is_wide else "__syncwarp();"
 
-    def head(self, name: str, kinds: str, of_parts: bool = False) -> str:
-        """The beginning of a function.
+    def head(self, name: str, slots: tuple[str, ...]) -> str:
+        """The beginning of a function with parameters for these slots.
 
-        It defines `lane`, the thread's place in its group; `base`, the group's first thread in its warp;
-        `matrix`, `is_there`, whether there is such a matrix; `room`, and `board` behind it. Where groups have
-        parts of the right sides of a matrix, `parts` of each, `part` is which.
+        `x0` and `x1` are operands, `result` and `faults` are written; others are integers. It defines
+        `lane`, the thread's place in its group; `base`, the group's first thread in its warp; `matrix`,
+        `is_there`, whether there is such a matrix; `room`, and `board` behind it. Where groups have parts of
+        the right sides of a matrix, with a slot `parts` for how many each has, `part` is which.
         """
         item, lanes = MEMORY[self.dtype], self.lanes
+        read, written = f"const {item} *", f"{item} *"
+        kinds = parameters(slots, x0=read, x1=read, result=written, faults="i64 *")
         matrix = f"(i64)blockIdx.x * {self.threads // lanes} + threadIdx.x / {lanes}"
         which = f"  const i64 matrix = {matrix};\n  const bool is_there = matrix < matrices;"
-        if of_parts:
+        if "parts" in slots:
             which = f"""  const i64 which = {matrix}, matrix = which / parts, part = which % parts;
   const bool is_there = matrix < matrices;"""
         return f"""extern "C" __global__ void {name}({kinds}) {{
@@ -104,6 +108,11 @@ class Group:
         blocks = -(-groups // (self.threads // self.lanes))
         arguments = arguments_of(variant, values)
         return Launch(variant, (blocks, 1, 1), (self.threads, 1, 1), arguments, self.shared_bytes)
+
+
+def group_of_square(dtype: str, n: int) -> Group:
+    """Threads with room for n x n elements, in rows of n + 1, so that these begin in different banks."""
+    return Group(dtype, n, n * (n + 1))
 
 
 TAIL = """  if (wrong && is_there) faults[0] = 1;

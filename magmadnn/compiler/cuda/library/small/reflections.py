@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from magmadnn.compiler.cuda.library.moved import parameters
 from magmadnn.compiler.cuda.text.formulas import MEMORY
 from magmadnn.compiler.cuda.text.variant import Launch
 from magmadnn.compiler.kernels.moves import FAULTS
@@ -35,8 +34,7 @@ class SmallReflections:
         """The function: each reflection is made by one thread, and seen by all."""
         item, m, n, group = MEMORY[self.dtype], self.m, self.n, _group(self)
         lanes = group.lanes
-        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = group.head(name, kinds)
+        head = group.head(name, self.slots)
         below = f"#pragma unroll\n      for (u32 i = 0; i < {m}; ++i)\n        if (i > k)"
         return f"""{head}  {item} a[{m}], mine = {item}(0);
 #pragma unroll
@@ -93,7 +91,7 @@ def _group(variant: SmallReflections) -> Group:
 
 
 def small_reflections(dtype: str, m: int, n: int, values: Mapping[str, int]) -> Launch:
-    """A launch that does that."""
+    """The launch of `SmallReflections` for a stack of m x n matrices."""
     variant = SmallReflections(dtype, m, n)
     return _group(variant).launch(variant, values)
 
@@ -121,8 +119,7 @@ class SmallColumns:
         """The function: the last reflection first."""
         item, m, count, group = MEMORY[self.dtype], self.m, self.count, _group_of_columns(self)
         lanes = group.lanes
-        kinds = parameters(self.slots, x0=f"const {item} *", result=f"{item} *", faults="i64 *")
-        head = group.head(name, kinds)
+        head = group.head(name, self.slots)
         below = f"#pragma unroll\n    for (u32 i = 0; i < {m}; ++i)\n      if ((int)i > k)"
         return f"""{head}  {item} q[{m}];
   for (u32 e = lane; e < {(self.given + 1) * m}; e += {lanes})
@@ -158,6 +155,6 @@ def _group_of_columns(variant: SmallColumns) -> Group:
 
 
 def small_columns(dtype: str, m: int, count: int, given: int, values: Mapping[str, int]) -> Launch:
-    """A launch that does that."""
+    """The launch of `SmallColumns` for a stack: `count` columns of `given` reflections of m rows."""
     variant = SmallColumns(dtype, m, count, given)
     return _group_of_columns(variant).launch(variant, values)

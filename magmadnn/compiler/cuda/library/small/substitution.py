@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from magmadnn.compiler.cuda.library.moved import parameters
 from magmadnn.compiler.cuda.text.formulas import MEMORY
-from magmadnn.compiler.cuda.text.variant import Launch
+from magmadnn.compiler.cuda.text.variant import Launch, Variant
 from magmadnn.compiler.kernels.moves import FAULTS
 
 from .group import TAIL, Group
@@ -56,6 +55,32 @@ def steps_of(group: Group, loop: str, behind: str, divided: bool) -> str:
 """
 
 
+def inverses_of(item: str, n: int) -> str:
+    """Each thread's `inverse` of the diagonal's element in its row `a`; `wrong` where that is 0."""
+    return f"""#pragma unroll
+  for (u32 k = 0; k < {n}; ++k)
+    if (lane == k) {{
+      wrong |= a[k] == 0;
+      inverse = {item}(1) / a[k];
+    }}
+"""
+
+
+def part_of(count: str) -> str:
+    """The right sides from `first` to `end` that are a group's, of `count`."""
+    return f"""  const i64 first = part * {MOST_RIGHT}, behind = first + {MOST_RIGHT};
+  const i64 end = behind < {count} ? behind : {count};
+"""
+
+
+def launch_of_parts(
+    group: Group, variant: Variant, values: Mapping[str, int], count: str
+) -> Launch:
+    """The launch of a kernel whose groups share out the right sides of a matrix, `values[count]` of them."""
+    parts = -(-values[count] // MOST_RIGHT)
+    return group.launch(variant, {**values, "parts": parts})
+
+
 @dataclass(frozen=True)
 class SmallTriangles:
     """x with op(a) x = b, of a triangle of a; a word is set where an element of a diagonal is 0.
@@ -80,32 +105,17 @@ class SmallTriangles:
         """The function: a thread has a row of op(a), and of the columns of right sides an element each."""
         item, n = MEMORY[self.dtype], self.n
         group = Group(self.dtype, n, 0)
-        kinds = parameters(
-            self.slots,
-            x0=f"const {item} *",
-            x1=f"const {item} *",
-            result=f"{item} *",
-            faults="i64 *",
-        )
         read = f"j * {n} + lane" if self.transpose else f"lane * {n} + j"
         up, down = f"int k = 0; k < {n}; ++k", f"int k = {n - 1}; k >= 0; --k"
         is_lower = self.lower != self.transpose
         steps = steps_of(group, up, ">", True) if is_lower else steps_of(group, down, "<", True)
-        return f"""{group.head(name, kinds, True)}  {item} a[{n}], inverse = {item}(1);
+        return f"""{group.head(name, self.slots)}  {item} a[{n}], inverse = {item}(1);
   const {item} *const triangle = x0 + (is_there ? matrix : 0) * x0_step;
   const {item} *const right = x1 + (is_there ? matrix : 0) * x1_step;
   const bool has_row = lane < {n};
 #pragma unroll
   for (u32 j = 0; j < {n}; ++j) a[j] = has_row ? triangle[{read}] : {item}(1);
-#pragma unroll
-  for (u32 k = 0; k < {n}; ++k)
-    if (lane == k) {{
-      wrong |= a[k] == 0;
-      inverse = {item}(1) / a[k];
-    }}
-  const i64 first = part * {MOST_RIGHT}, behind = first + {MOST_RIGHT};
-  const i64 end = behind < columns ? behind : columns;
-  for (i64 column = first; column < end; column += {AT_ONCE}) {{
+{inverses_of(item, n)}{part_of("columns")}  for (i64 column = first; column < end; column += {AT_ONCE}) {{
     {item} x[{AT_ONCE}];
 #pragma unroll
     for (u32 r = 0; r < {AT_ONCE}; ++r)
@@ -121,8 +131,7 @@ class SmallTriangles:
 def small_triangles(
     dtype: str, n: int, settings: tuple[bool, ...], values: Mapping[str, int]
 ) -> Launch:
-    """A launch that does that."""
-    lower, transpose = settings
-    variant = SmallTriangles(dtype, n, lower, transpose)
-    parts = -(-values["columns"] // MOST_RIGHT)
-    return Group(dtype, n, 0).launch(variant, {**values, "parts": parts})
+    """The launch of `SmallTriangles` for a stack, `columns` right sides of each matrix."""
+    return launch_of_parts(
+        Group(dtype, n, 0), SmallTriangles(dtype, n, *settings), values, "columns"
+    )
