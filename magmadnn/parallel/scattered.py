@@ -15,6 +15,8 @@ from magmadnn.graph.op import Array
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.tensor import Tensor, Variable
 
+from .ranks_step import RanksStep
+
 
 class Scattered:
     """What ranks keep for each other.
@@ -102,6 +104,30 @@ class Scattered:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take the others' parts of a whole state, which was checked."""
         self._away = {name: np.array(state[name]) for name in self._away}
+
+
+class ScatteredStep(RanksStep):
+    """A step whose parameters or moments lie on one rank each between steps."""
+
+    is_scattered = True
+    _scattered: Scattered
+
+    def collect(self) -> None:
+        """Give all ranks what others have: parameters and states that are held apart, and all moments."""
+        self._scattered.collect()
+
+    def state(self) -> dict[str, Tensor]:
+        """All that all ranks keep, as it was when it was collected."""
+        return self._scattered.whole(super().state())
+
+    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Look whether `load_state` takes this; gives the arrays."""
+        return self._scattered.checked(state, super().check_state)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave, on any number of ranks."""
+        super().load_state(state)
+        self._scattered.load(state)
 
 
 def _give(nodes: Sequence[Node], values: Array) -> None:

@@ -7,7 +7,7 @@ Rajbhandari and others: "ZeRO", SC 2020, stage 2.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,19 +25,17 @@ from magmadnn.optim.loss_scaling import LossScale
 from magmadnn.optim.parts import adding_up
 from magmadnn.optim.update import Update, keys_of
 from magmadnn.runtime import Executable
-from magmadnn.tensor import Operation, Tensor
+from magmadnn.tensor import Operation
 
 from .buckets import size_of
 from .pipelined.stages import evened
-from .scattered import Scattered
+from .scattered import Scattered, ScatteredStep
 from .shared_sums import SharedSums
 from .step import ParallelStep
 
 
-class ShardedStep(ParallelStep):
+class ShardedStep(ScatteredStep, ParallelStep):
     """One step, in which each rank updates some of the parameters; see `ParallelStep`."""
-
-    is_scattered = True
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -161,22 +159,3 @@ class ShardedStep(ParallelStep):
                     if rank != self._comm.rank:
                         node.value.write(values[at : at + size].reshape(node.shape))
                     at += size
-
-    # --- what lies on other ranks -----------------------------------------------------------------
-
-    def collect(self) -> None:
-        """Give all ranks all moments."""
-        self._scattered.collect()
-
-    def state(self) -> dict[str, Tensor]:
-        """All that all ranks keep, as it was when it was collected."""
-        return self._scattered.whole(super().state())
-
-    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Look whether `load_state` takes this; gives the arrays."""
-        return self._scattered.checked(state, super().check_state)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave, on any number of ranks."""
-        super().load_state(state)
-        self._scattered.load(state)

@@ -23,12 +23,12 @@ from magmadnn.optim.loss_scaling import LossScale
 from magmadnn.optim.memory_check import refuse_too_large
 from magmadnn.optim.parts import adding_up
 from magmadnn.optim.update import Update, keys_of
-from magmadnn.parallel.ranks_step import RanksStep, refuse
-from magmadnn.parallel.scattered import Scattered
+from magmadnn.parallel.ranks_step import refuse
+from magmadnn.parallel.scattered import Scattered, ScatteredStep
 from magmadnn.parallel.shared_sums import SharedSums
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
-from magmadnn.tensor import Operation, Tensor
+from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .programs import Crossing, Cut, as_node, reported_by
@@ -87,7 +87,7 @@ class _Run:
     most: int = 0
 
 
-class PipelineStep(RanksStep):
+class PipelineStep(ScatteredStep):
     """One step of one stage; see `Step`.
 
     Args:
@@ -101,8 +101,6 @@ class PipelineStep(RanksStep):
         stages: labels of the layers of each stage.
         most_in_flight: micro-batches of the last batch that waited for their way back at a time, at most.
     """
-
-    is_scattered = True
 
     def __init__(
         self,
@@ -370,25 +368,6 @@ class PipelineStep(RanksStep):
         fed |= {self._total: small[1], **self.scalars()}
         fed |= self._sums.feeds(fed)
         self._executable.run(_only(self._executable, fed), guard=guard)
-
-    # --- what lies on other ranks -----------------------------------------------------------------
-
-    def collect(self) -> None:
-        """Give all ranks all parameters, states and moments."""
-        self._scattered.collect()
-
-    def state(self) -> dict[str, Tensor]:
-        """All that all stages keep, as it was when it was collected."""
-        return self._scattered.whole(super().state())
-
-    def check_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Look whether `load_state` takes this; gives the arrays."""
-        return self._scattered.checked(state, super().check_state)
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave, on any number of ranks."""
-        super().load_state(state)
-        self._scattered.load(state)
 
     # --- what a step of one batch has beside that -------------------------------------------------
 
