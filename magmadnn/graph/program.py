@@ -73,6 +73,11 @@ class Program:
         each = {id(dim): dim for dim in found}
         return tuple(dict.fromkeys(dim for dim in each.values() if not dim.never_negative))
 
+    @cached_property
+    def readers(self) -> dict[Node, list[Node]]:
+        """For each node those that read it, each once, in the order of `nodes`; nobody changes it."""
+        return readers_of(self._nodes)
+
     def with_roots(self, roots: Sequence[Node]) -> Program:
         """The same program with its roots replaced, as a pass does; itself where they are its own."""
         if all(map(operator.is_, roots, self.roots)):
@@ -87,6 +92,15 @@ class Program:
         lines += [f"{t.name} := %{numbers[v]}" for t, v in self.updates]
         lines.append("return " + ", ".join(f"%{numbers[n]}" for n in self.outputs))
         return "\n".join(lines)
+
+
+def readers_of(order: Sequence[Node]) -> dict[Node, list[Node]]:
+    """For each node those that read it, each once, in this order; `order` has all that its nodes read."""
+    readers: dict[Node, list[Node]] = {node: [] for node in order}
+    for node in order:
+        for operand in dict.fromkeys(node.inputs):
+            readers[operand].append(node)
+    return readers
 
 
 class LaterProgram(Program):

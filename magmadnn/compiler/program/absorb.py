@@ -67,11 +67,7 @@ def absorb(program: Program, libraries: Collection[str] = ()) -> Program:
     makers = {n: make for n in nodes if (make := _maker(n, libraries)) is not None}
     if not makers:
         return program
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for i in dict.fromkeys(node.inputs):
-            readers.setdefault(i, []).append(node)
-    roots, claimed = set(program.roots), set[Node]()
+    readers, roots, claimed = program.readers, set(program.roots), set[Node]()
     ends: dict[Node, tuple[Node, list[_Step]]] = {}
     chains = {first: list(_steps(first, readers, roots)) for first in makers}
     instead = dict(_with_vectors(first, chains[first], make) for first, make in makers.items())
@@ -133,7 +129,7 @@ def _accepted(
 def _steps(first: Node, readers: Mapping[Node, list[Node]], roots: set[Node]) -> Iterator[_Step]:
     """What is done to a result, one after the other."""
     at, done = first, _Does.WIDENS
-    while at not in roots and len(readers.get(at, ())) == 1 and done != _Does.CUTS:
+    while at not in roots and len(readers[at]) == 1 and done != _Does.CUTS:
         (reader,) = readers[at]
         step = _step(reader, at)
         if step is None:
@@ -171,7 +167,7 @@ def _pays(steps: list[_Step], readers: Mapping[Node, list[Node]], claimed: set[N
     """Whether a pass over memory is saved."""
     if any(step.does in (_Does.JOINS, _Does.CUTS) for step in steps):
         return True
-    behind = readers.get(steps[-1].node, [])
+    behind = readers[steps[-1].node]
     vectors = [step for step in steps if step.does != _Does.WIDENS]
     return bool(vectors) and all(n in claimed or not is_pointwise(n) for n in behind)
 

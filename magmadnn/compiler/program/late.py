@@ -18,7 +18,6 @@ from magmadnn.graph.program import Program
 def late_nodes(program: Program) -> set[Node]:
     """Such values, each with a single reader that waits for reductions."""
     nodes, roots = program.nodes(), set(program.roots)
-    readers: dict[Node, list[Node]] = {}
     sums: dict[Node, set[Node]] = {}  # the reductions that each node depends on
     found, reduced = set(), set()
     for node in nodes:
@@ -26,13 +25,11 @@ def late_nodes(program: Program) -> set[Node]:
         if (matrix := _reduced_by(node)) is not None:
             sums[node].add(node)
             reduced.add(matrix)
-        for i in dict.fromkeys(node.inputs):
-            readers.setdefault(i, []).append(node)
     for node in nodes:
         matrix = _made_of(node)
-        if matrix is None or node in roots or len(readers.get(node, ())) != 1:
+        if matrix is None or node in roots or len(program.readers[node]) != 1:
             continue
-        (reader,) = readers[node]
+        (reader,) = program.readers[node]
         waits = sums[reader] - sums[node]
         if waits and matrix in reduced and is_pointwise(reader) and reader.shape == node.shape:
             found.add(node)

@@ -87,10 +87,9 @@ def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
 
 def _biases(program: Program, wanted: set[Node]) -> dict[Node, Node]:
     """Sums of a product and a vector that become operands of products, at most after an activation."""
-    readers = _readers(program)
     found = {}
     for node in program.nodes():
-        activated = [n for n in readers[node] if n.inputs == (node,) and is_pointwise(n)]
+        activated = [n for n in program.readers[node] if n.inputs == (node,) and is_pointwise(n)]
         if is_sum(node) and is_contraction(node.inputs[0]) and wanted & {node, *activated}:
             bias = node.inputs[1]
             if bias.ndim == 1 and bias.dtype == np.float32 and bias.op is not CONSTANT:
@@ -100,24 +99,16 @@ def _biases(program: Program, wanted: set[Node]) -> dict[Node, Node]:
 
 def _sums_of_images(program: Program) -> set[Node]:
     """Sums of a convolution's result and another image, after what is done to them before they are stored."""
-    readers = _readers(program)
+    readers, roots = program.readers, set(program.roots)
     found = set()
     for node in program.nodes():
         if not _adds_images(node) or not any(map(is_contraction, node.inputs)):
             continue
         while len(readers[node]) == 1 and _follows(readers[node][0], node):
             (node,) = readers[node]
-        if len(readers[node]) > 1 and node not in program.roots:
+        if len(readers[node]) > 1 and node not in roots:
             found.add(node)
     return found
-
-
-def _readers(program: Program) -> dict[Node, list[Node]]:
-    readers: dict[Node, list[Node]] = {node: [] for node in program.nodes()}
-    for node in program.nodes():
-        for i in dict.fromkeys(node.inputs):
-            readers[i].append(node)
-    return readers
 
 
 def _adds_images(node: Node) -> bool:

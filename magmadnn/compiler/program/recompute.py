@@ -22,11 +22,7 @@ _FEW = 2  # operations that each reader does again, for a reduction's operand
 
 def recompute(program: Program) -> Program:
     """Give each reader of such a value a node of its own; formulas, and so bits, stay."""
-    nodes = program.nodes()
-    readers: dict[Node, list[Node]] = {node: [] for node in nodes}
-    for node in nodes:
-        for i in dict.fromkeys(node.inputs):
-            readers[i].append(node)
+    nodes, readers = program.nodes(), program.readers
     reduced = {node.inputs[0] for node in nodes if _reduces_rows(node)}
     stored = {n for n in nodes if _is_stored(n, readers)}
     roots = set(program.roots)

@@ -93,17 +93,13 @@ def paddable(
         compilable: whether compiled code can do a node.
         loads: conversions that are done on reading: what they read lies in memory.
     """
-    readers: dict[Node, list[Node]] = {}
-    for node in program.nodes():
-        for operand in node.inputs:
-            readers.setdefault(operand, []).append(node)
-    roots = set(program.roots)
+    readers, roots = program.readers, set(program.roots)
     return {
         node
         for node in program.nodes()
         if _may_pad(node)
         and node not in roots
-        and readers.get(node)
+        and readers[node]
         and all(one not in loads and _is_formula(one, node, compilable) for one in readers[node])
     }
 

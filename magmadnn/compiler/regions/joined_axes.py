@@ -26,20 +26,16 @@ def joinable(program: Program, compilable: Callable[[Node], bool]) -> dict[Node,
         Movements that give such a matrix from more than two axes, with the movements that read it. `Layouts`
         says which of them need no memory.
     """
-    users: dict[Node, list[Node]] = {}
-    for node in program.nodes():
-        for operand in node.inputs:
-            users.setdefault(operand, []).append(node)
-    roots = set(program.roots)
+    users, roots = program.readers, set(program.roots)
 
     def are_products(readers: Iterable[Node], factor: Node) -> bool:
         return all(_is_first_factor(factor, reader) and compilable(reader) for reader in readers)
 
     found = {}
     for node in program.nodes():
-        if _is_movement(node) and node.inputs[0].ndim > 2 and node in users:
+        if _is_movement(node) and node.inputs[0].ndim > 2 and users[node]:
             moved = tuple(reader for reader in users[node] if _is_movement(reader))
-            inside = roots.isdisjoint((node, *moved)) and all(other in users for other in moved)
+            inside = roots.isdisjoint((node, *moved)) and all(users[other] for other in moved)
             direct = (reader for reader in users[node] if reader not in moved)
             if inside and are_products(direct, node):
                 if all(are_products(users[other], other) for other in moved):

@@ -32,24 +32,20 @@ def possible_loads(program: Program, compilable: Compilable, rounding: bool) -> 
     found = {n for n in nodes if widens(n) and compilable(n)}
     if not rounding:
         return found
-    users: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for operand in node.inputs:
-            users.setdefault(operand, []).append(node)
     halves = (n for n in nodes if n.dtype.name in HALVES and converts_half(n))
-    return found | {n for n in halves if _is_made_on_reading(n, users, found)}
+    return found | {n for n in halves if _is_made_on_reading(n, program.readers, found)}
 
 
-def _is_made_on_reading(node: Node, users: dict[Node, list[Node]], widened: set[Node]) -> bool:
+def _is_made_on_reading(node: Node, readers: dict[Node, list[Node]], widened: set[Node]) -> bool:
     """Whether a rounded value is best rounded again by each reader, and not stored.
 
     It is where float32 lies in memory anyway: a leaf, or what others read as well.
     """
-    if not set(users.get(node, ())) <= widened:
+    if not set(readers[node]) <= widened:
         return False
     source = node.inputs[0]
     computed = isinstance(source.op, Op) and source.op.kind is not OpKind.MOVEMENT
-    return not computed or users[source] != [node]
+    return not computed or readers[source] != [node]
 
 
 def illegal_loads(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from magmadnn.graph.dim import Dim, Size
 from magmadnn.graph.node import Node, topological
 from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.program import readers_of
 
 _LEAST_TERMS = 16  # of a product: below, its operations take less time than its element in memory
 
@@ -19,10 +20,7 @@ _LEAST_TERMS = 16  # of a product: below, its operations take less time than its
 def worth_saving(roots: Sequence[Node]) -> tuple[Node, ...]:
     """The values on the way to `roots` that are to be kept for a gradient, if one is asked for."""
     order = topological(roots)
-    readers: dict[Node, list[Node]] = {node: [] for node in order}
-    for node in order:
-        for operand in dict.fromkeys(node.inputs):
-            readers[operand].append(node)
+    readers = readers_of(order)
     found: dict[Node, None] = {}
     for node in order:
         if _is_long_product(node):
