@@ -168,7 +168,7 @@ class _Stream:
         self._handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """The protocol's version, and the stream."""
+        """The version of CUDA's stream protocol, 0, and the handle of the stream."""
         return 0, self._handle
 
 

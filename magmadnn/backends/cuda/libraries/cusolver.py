@@ -29,7 +29,7 @@ class MatrixFunctions:
         self._refinements = Refinements(handles, copy)
 
     def workspace(self, node: MatrixNode) -> int:
-        """Bytes that a call wants for itself."""
+        """Bytes of workspace on the device that the call of a node needs."""
         return self._of(node).workspace(node)
 
     def call(self, node: MatrixNode) -> None:

@@ -39,7 +39,7 @@ class Factors:
         }  # fmt: skip
 
     def workspace(self, node: MatrixNode) -> int:
-        """Bytes that a call wants for itself."""
+        """Bytes of workspace on the device that the call of a node needs."""
         words = self._words.get(node.function)
         return 0 if words is None else words(node) * item_bytes(node)
 

@@ -25,7 +25,7 @@ class Refinements:
         self._handles, self._copy = handles, copy
 
     def workspace(self, node: MatrixNode) -> int:
-        """Bytes that a call wants for itself."""
+        """Bytes of workspace on the device that the call of a node needs."""
         found = c_size_t()
         self._handles.by_solver(
             node, f"{_FUNCTION}_bufferSize", *self._arguments(node, 0), c_void_p(), byref(found)

@@ -37,7 +37,7 @@ class Spectra:
         self._handles, self._copy = handles, copy
 
     def workspace(self, node: MatrixNode) -> int:
-        """Bytes that a call wants for itself."""
+        """Bytes of workspace on the device that the call of a node needs."""
         if node.function == "syevd":
             if _is_small(node):
                 return self._jacobi_words(node) * item_bytes(node)
@@ -171,7 +171,7 @@ class Spectra:
         ]  # fmt: skip
 
     def _polar_bytes(self, node: MatrixNode) -> tuple[int, int]:
-        """Bytes on the device and on the host."""
+        """Bytes of workspace on the device and on the host that gesvdp needs for one matrix."""
         there, here = c_size_t(), c_size_t()
         arguments = self._polar_arguments(node)
         self._handles.by_solver(node, "Xgesvdp_bufferSize", *arguments, byref(there), byref(here))

@@ -50,14 +50,17 @@ class ColumnsVariant(OfParts):
         lanes: threads that share a column: a power of two.
         steps: rows that a lane takes, all of which are read at once; 0 for any number, in a loop.
         width: neighbouring columns of a thread, which are read together; more than one in a loop only.
-        across: threads beside each other.
     """
 
     kernel: Columns
     lanes: int
     steps: int
     width: int = 1
-    across: int = _ACROSS
+
+    @property
+    def across(self) -> int:
+        """Threads beside each other; fewer where matrices are cut in pieces, whose number is fixed."""
+        return _ACROSS // self.width if self.kernel.in_pieces else _ACROSS
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -83,17 +86,16 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
         lanes *= 2
     steps = -(-rows // lanes)
-    width, across = 1, _ACROSS
+    width = 1
     if steps > _UNROLL and kernel.in_pieces:
         width = _width_in_pieces(kernel, values, columns)
-        across //= width  # as many blocks as without groups: matrices are cut for that many
     elif steps > _UNROLL:
         width = width_for(kernel.parts, values, columns)
         while width > 1 and columns < _ACROSS * width * chip.processors // 2:
             width //= 2
-    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width, across)
-    grid = (-(-columns // (across * width)) * matrices, 1, 1)
-    return Launch(variant, grid, (across, lanes, 1), arguments_of(variant, values))
+    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width)
+    grid = (-(-columns // (variant.across * width)) * matrices, 1, 1)
+    return Launch(variant, grid, (variant.across, lanes, 1), arguments_of(variant, values))
 
 
 def _width_in_pieces(kernel: Columns, values: Mapping[str, int], columns: int) -> int:
@@ -151,7 +153,7 @@ class _Text:
                 lines.add("#pragma unroll")
                 lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
-        lines.add(f"#pragma unroll {max(self._unroll() // width, 1)}")
+        lines.add(f"#pragma unroll {max(_UNROLL // width, 1)}")
         lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
         for operand in streams:
             kind, at = MEMORY[operand.dtype], place(operand, "row", "first")
@@ -169,10 +171,6 @@ class _Text:
         lines.add("}")
         lines.add("__syncthreads();")
         lines.add("}")
-
-    def _unroll(self) -> int:
-        """Elements that a thread has on their way: twice as many where a block has fewer threads."""
-        return _UNROLL if self.variant.across == _ACROSS else 2 * _UNROLL
 
     def _each_of_group(self) -> None:
         """Begin a loop over a thread's columns, with the totals of each by their names."""
