@@ -8,9 +8,7 @@ from itertools import pairwise
 from .products import Part
 
 LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
-STACK_STEP = (
-    16  # small matrices of a stack, at a multiple of which it is cut: what a vector takes at a time
-)
+STACK_STEP = 16  # matrices of a stack, at a multiple of which it is cut: a vector takes as many
 _STACK_WORK = 100_000  # multiply-adds of a part of a stack, at least
 _SHARE = 1.5  # the next part is what is left over threads times this: parts shrink towards the end
 
@@ -43,7 +41,7 @@ def shrinking_ends(length: int, step: int, threads: int, least: float) -> list[i
     return ends
 
 
-def stack_ends(count: int, threads: int, work: float) -> list[int]:
+def _stack_ends(count: int, threads: int, work: float) -> list[int]:
     """Where parts of a stack of matrices end, whose functions take so many multiply-adds together."""
     parts = work / _STACK_WORK
     if threads == 1 or parts < 2 or count < 2:
@@ -56,7 +54,7 @@ def parts_of_stack(values: Mapping[str, int], threads: int) -> list[Part]:
     """The parts of a step that calls a library's function for each matrix of a stack."""
     count, n = values["row1"], values["width"]
     each = n * max(n * n, values["rows"] * values["columns"])
-    ends = stack_ends(count, threads, count * each)
+    ends = _stack_ends(count, threads, count * each)
     cost = each / LEAST_ELEMENTS
     return [(cost * (b - a), {"row0": a, "row1": b}) for a, b in pairwise((0, *ends))]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind
 from magmadnn.memory.pool import HOST_SOURCE, POOLS, host_bytes
-from magmadnn.runtime.cpu.cuts import stack_ends
+from magmadnn.runtime.cpu.cuts import parts_of_stack
 from magmadnn.runtime.threads import thread_count
 
 from .lapack import function_of
@@ -110,12 +109,10 @@ class _Program:
         self._faults = np.zeros(1, np.int64)
         values[FAULTS] = self._faults.ctypes.data
         room, threads = workspace_bytes(kernel, values), thread_count()
-        work = count * values["width"] * max(rows * columns, values["width"] ** 2)
-        ends = stack_ends(count, threads, work)
         self._blocks, tasks = [], []
-        for begin, end in pairwise((0, *ends)):
+        for _, rows_of_part in parts_of_stack(values, threads):
             memory = scratch(room) if room else self._faults
-            part = {**values, "row0": begin, "row1": end, WORKSPACE: memory.ctypes.data}
+            part = {**values, **rows_of_part, WORKSPACE: memory.ctypes.data}
             block = np.array([part[slot] for slot in kernel.slots], np.int64)
             tasks.append(Task(loaded, block, (self._faults, memory)))
             self._blocks.append(block)
