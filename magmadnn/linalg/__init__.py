@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from magmadnn.calls import explains_names
 
+from . import out_of_core
 from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
 from .eigenvalues import eigh, eigvalsh
 from .equations import det, inv, slogdet, solve
@@ -49,6 +50,7 @@ __all__ = [
     "matrix_power",
     "matrix_rank",
     "norm",
+    "out_of_core",
     "pinv",
     "qr",
     "slogdet",
