@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Where functions are computed; "delayed" stands in for the processor."""
     if request.param != "delayed":
         return str(request.param)
-    seeds = iter(range(1000))
+    seeds = count(crc32(request.node.name.encode()))
     for name in ("cholesky_factor", "elimination", "solving"):
         monkeypatch.setattr(
             f"magmadnn.linalg.out_of_core.{name}.place_of", lambda _: DelayedPlace(next(seeds))

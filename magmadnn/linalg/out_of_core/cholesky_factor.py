@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,11 +66,19 @@ class _Factorisation:
         self._there = Strips(place, division, a.dtype)
 
     def run(self) -> None:
+        parts = self._parts(0)
         for first in range(0, len(self._strips), self._held):
-            self._panel(range(first, min(first + self._held, len(self._strips))))
+            held = self._there.panel(parts)
+            parts = self._parts(first + self._held)
+            self._panel(held, parts)
 
-    def _panel(self, panel: range) -> None:
-        held = {number: self._there.bring(self._below(self._a, number)) for number in panel}
+    def _parts(self, first: int) -> Iterator[tuple[int, HostArray]]:
+        """The strips of a panel as they lie on the host."""
+        panel = range(len(self._strips))[first : first + self._held]
+        return ((number, self._below(self._a, number)) for number in panel)
+
+    def _panel(self, held: dict[int, Buffer], following: Iterator[tuple[int, HostArray]]) -> None:
+        panel = list(held)
         totals = [self._place.total(self._there.use(buffer)) for buffer in held.values()]
         before = [(self._below(self._out, k, panel[0]), k) for k in range(panel[0])]
         for passing in self._there.stream(before):
@@ -87,6 +96,8 @@ class _Factorisation:
             for later, other in held.items():
                 self._take_off(later, other, strip, self._strips[number].start)
             self._there.store(self._below(self._out, number), strip, buffer, number)
+            self._there.give(buffer)
+            self._there.ahead(following)
         self._refuse_indefinite(panel, self._place.values(orders))
 
     def _below(self, array: HostArray, number: int, top: int | None = None) -> HostArray:
@@ -102,7 +113,7 @@ class _Factorisation:
         square = left[columns.start - top : columns.stop - top]
         self._place.subtract(goal, rows, square, flip_a=False, flip_b=True)
 
-    def _refuse_infinity(self, panel: range, totals: list[Any]) -> None:
+    def _refuse_infinity(self, panel: list[int], totals: list[Any]) -> None:
         """By sums, which may be infinite where no element is; above the diagonal stands anything."""
         for number, total in zip(panel, totals, strict=True):
             if (
@@ -111,7 +122,7 @@ class _Factorisation:
             ):
                 raise NumericError("cho_factor: a holds NaN or infinity")
 
-    def _refuse_indefinite(self, panel: range, orders: list[Any]) -> None:
+    def _refuse_indefinite(self, panel: list[int], orders: list[Any]) -> None:
         for number, order in zip(panel, orders, strict=True):
             if order:
                 minor = self._strips[number].start + int(order)

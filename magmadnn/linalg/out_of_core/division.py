@@ -14,7 +14,7 @@ from .place import Place
 # Products of wide strips are faster; of narrow ones more fit, so that each that is streamed serves more.
 _WIDTHS: Final = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 _WANTED: Final = 8  # strips that a panel should have
-_STREAMED: Final = 2  # buffers of strips that pass: one is computed with, one arrives
+STREAMED: Final = 2  # buffers of strips that pass: one is computed with, one arrives
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Division:
     @property
     def buffers(self) -> int:
         """How many strips lie on the device at once."""
-        return self.held + self.spare + _STREAMED
+        return self.held + self.spare + STREAMED
 
 
 def divided(
@@ -77,14 +77,14 @@ def divided(
         if width > max(n // 4, 1):
             continue
         strip = n * width * dtype.itemsize
-        held = (limit - more - place.workspace(n, width, dtype)) // strip - spare - _STREAMED
+        held = (limit - more - place.workspace(n, width, dtype)) // strip - spare - STREAMED
         held = min(held, -(-n // width))
         if held >= min(_WANTED, -(-n // width)):
             return Division(n, width, held, spare)
         if found is None and held >= 1:
             found = Division(n, width, held, spare)
     if found is None:
-        least = (1 + spare + _STREAMED) * n * dtype.itemsize + more + place.workspace(n, 1, dtype)
+        least = (1 + spare + STREAMED) * n * dtype.itemsize + more + place.workspace(n, 1, dtype)
         raise OutOfMemoryError(
             f"{name}: {limit} bytes on {place.name} are too little for strips of a matrix of {n} rows in "
             f"{dtype}: at least {least} are needed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -69,13 +70,20 @@ class _Elimination:
         self._stored: list[HostArray] = []  # of each strip, the order when it was stored
 
     def run(self) -> None:
-        count = len(self._strips)
-        for first in range(0, count, self._held):
-            self._panel(range(first, min(first + self._held, count)))
+        parts = self._parts(0)
+        for first in range(0, len(self._strips), self._held):
+            held = self._there.panel(parts)
+            parts = self._parts(first + self._held)
+            self._panel(held, parts)
         self._finish()
 
-    def _panel(self, panel: range) -> None:
-        held = {number: self._there.bring(self._a[:, self._strips[number]]) for number in panel}
+    def _parts(self, first: int) -> Iterator[tuple[int, HostArray]]:
+        """The strips of a panel as they lie on the host."""
+        panel = range(len(self._strips))[first : first + self._held]
+        return ((number, self._a[:, self._strips[number]]) for number in panel)
+
+    def _panel(self, held: dict[int, Buffer], following: Iterator[tuple[int, HostArray]]) -> None:
+        panel = list(held)
         totals = [self._place.total(self._there.use(buffer)) for buffer in held.values()]
         if panel[0]:
             for buffer in held.values():
@@ -83,12 +91,19 @@ class _Elimination:
         before = [(self._out[self._strips[k].start :, self._strips[k]], k) for k in range(panel[0])]
         for number, passing in enumerate(self._there.stream(before)):
             lower = self._ordered(number, passing)
+            if panel[-1] == len(self._strips) - 1:  # `_finish` has less to bring then
+                self._store_below(number, lower, passing)
             for buffer in held.values():
                 self._take_off(number, lower, self._there.use(buffer))
         self._refuse_infinity(panel, self._place.values(totals))
-        self._within(panel, held)
+        self._within(panel, held, following)
 
-    def _within(self, panel: range, held: dict[int, Buffer]) -> None:
+    def _within(
+        self,
+        panel: list[int],
+        held: dict[int, Buffer],
+        following: Iterator[tuple[int, HostArray]],
+    ) -> None:
         """Eliminate in the strips of a panel, one after the other, and store them."""
         for number in panel:
             start = self._strips[number].start
@@ -98,13 +113,15 @@ class _Elimination:
             self._exchanges[self._strips[number]] = exchanges + start
             self.order[start:] = self.order[start:][order]
             self._stored.append(self.order.copy())
-            for later in range(number + 1, panel.stop):
+            for later in range(number + 1, panel[-1] + 1):
                 other = self._there.use(held[later])
                 self._place.exchange(other[start:], order)
                 self._take_off(number, strip[start:], other)
             # Strips of this panel that are stored already wait for `_finish` to exchange their rows.
             buffer = held.pop(number)
             self._there.store(self._out[:, self._strips[number]], strip, buffer, number)
+            self._there.give(buffer)
+            self._there.ahead(following)
 
     def _take_off(self, number: int, lower: Array, strip: Array) -> None:
         """Make the rows of U that an earlier strip decides, and subtract what they add to rows below."""
@@ -131,28 +148,42 @@ class _Elimination:
             self._place.reorder(strip[strip.shape[1] :], later, self._spare)
         return strip
 
+    def _store_below(self, number: int, strip: Array, buffer: Buffer) -> None:
+        """Store the rows below a strip's square, as they stand now."""
+        if not np.array_equal(self._stored[number], self.order):
+            rows = self._out[self._strips[number].stop :, self._strips[number]]
+            self._there.store(rows, strip[strip.shape[1] :], buffer, number)
+            self._stored[number] = self.order.copy()
+
     def _finish(self) -> None:
         """Bring the rows of all strips that are stored into the last order."""
         moved = [k for k in range(len(self._strips)) if _moves(self._later(k))]
-        parts = [(self._out[self._strips[k].stop :, self._strips[k]], k) for k in moved]
-        coming = [self._there.bring(*part) for part in parts[:1]]
-        for following, (rows, number) in enumerate(parts, 1):
-            buffer = coming.pop()
-            if following < len(parts):
-                coming.append(self._there.bring(*parts[following]))
-            strip = self._there.use(buffer)
-            self._place.reorder(strip, self._later(number), self._spare)
-            self._there.store(rows, strip, buffer, number)
+        firsts = [self._strips[k].stop + int(_moved(self._later(k))[0]) for k in moved]
+        parts = [
+            (self._out[first:, self._strips[k]], k) for first, k in zip(firsts, moved, strict=True)
+        ]
+        for passing, first, (rows, number) in zip(
+            self._there.stream(parts), firsts, parts, strict=True
+        ):
+            later = self._later(number)[first - self._strips[number].stop :]
+            strip = self._there.use(passing)
+            self._place.reorder(strip, later - (first - self._strips[number].stop), self._spare)
+            self._there.store(rows, strip, passing, number)
 
-    def _refuse_infinity(self, panel: range, totals: list[Any]) -> None:
+    def _refuse_infinity(self, panel: list[int], totals: list[Any]) -> None:
         """By sums, which may be infinite where no element is."""
         for number, total in zip(panel, totals, strict=True):
             if not np.isfinite(total) and not np.isfinite(self._a[:, self._strips[number]]).all():
                 raise NumericError("lu_factor: a holds NaN or infinity")
 
 
+def _moved(order: HostArray) -> HostArray:
+    """The places whose rows come from elsewhere."""
+    return np.flatnonzero(order != np.arange(len(order)))
+
+
 def _moves(order: HostArray) -> bool:
-    return not np.array_equal(order, np.arange(len(order)))
+    return len(_moved(order)) > 0
 
 
 def _order_of(exchanges: HostArray, rows: int) -> HostArray:

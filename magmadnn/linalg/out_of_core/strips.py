@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .division import Division
+from .division import STREAMED, Division
 from .place import Array, HostArray, Mark, Place
 
 
@@ -18,14 +18,14 @@ class Buffer:
     Attributes:
         array: the strip [rows, columns] that lies there.
         ready: mark of the copy that brings it, until somebody has waited for it.
-        last: mark of what reads it last, after which something else may be written there.
+        last: marks of what reads it, after which something else may be written there.
     """
 
     def __init__(self, flat: Array) -> None:
         self.flat = flat
         self.array: Array = flat
         self.ready: Mark = None
-        self.last: Mark = None
+        self.last: list[Mark] = []
 
     def shaped(self, rows: int, columns: int) -> Array:
         """The room as a strip of that shape."""
@@ -47,15 +47,26 @@ class Strips:
         count = division.n * division.width
         self.free = [Buffer(place.allocate(count, dtype)) for _ in range(division.buffers)]
         self._there: dict[int, Mark] = {}  # of strips of the host: the copy that brought them
+        self._coming: dict[int, Buffer] = {}
 
     def take(self) -> Buffer:
         """A buffer that nobody uses."""
         return self.free.pop(0)
 
+    def ahead(self, parts: Iterator[tuple[int, HostArray]]) -> None:
+        """Begin to bring strips of the next panel to where nothing else lies; two buffers stay free."""
+        while len(self.free) > STREAMED and (part := next(parts, None)):
+            number, source = part
+            self._coming[number] = self.bring(source)
+
+    def panel(self, parts: Iterator[tuple[int, HostArray]]) -> dict[int, Buffer]:
+        """The strips of a panel: those that were begun to be brought `ahead`, and the rest of `parts`."""
+        held, self._coming = self._coming, {}
+        return held | {number: self.bring(source) for number, source in parts}
+
     def give(self, buffer: Buffer) -> None:
         """Give a buffer back, once all is done that is asked for by now."""
-        if buffer.last is None:
-            buffer.last = self.place.computed()
+        buffer.last.append(self.place.computed())
         self.free.append(buffer)
 
     def bring(self, source: HostArray, number: int | None = None) -> Buffer:
@@ -66,11 +77,10 @@ class Strips:
             number: that under which `store` wrote it, None where it did not.
         """
         buffer = self.take()
-        after = [buffer.last, self._there.get(number) if number is not None else None]
-        buffer.ready = self.place.upload(
-            buffer.shaped(*source.shape), source, [mark for mark in after if mark is not None]
-        )
-        buffer.last = None
+        if number is not None:
+            buffer.last.append(self._there[number])
+        to = buffer.shaped(*source.shape)
+        buffer.ready, buffer.last = self.place.upload(to, source, buffer.last), []
         return buffer
 
     def use(self, buffer: Buffer) -> Array:
@@ -81,9 +91,9 @@ class Strips:
         return buffer.array
 
     def store(self, to: HostArray, source: Array, buffer: Buffer, number: int) -> None:
-        """Begin to bring a strip to the host, and give its buffer back then."""
-        buffer.last = self._there[number] = self.place.download(to, source)
-        self.free.append(buffer)
+        """Begin to bring a strip, or a part of it, to the host; its buffer may be given back then."""
+        self._there[number] = self.place.download(to, source)
+        buffer.last.append(self._there[number])
 
     def stream(self, parts: Sequence[tuple[HostArray, int | None]]) -> Iterator[Buffer]:
         """Strips one after the other; the next is on its way while one is computed with."""
