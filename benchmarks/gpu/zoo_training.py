@@ -1,0 +1,131 @@
+"""100 steps of the zoo's networks at full size on a GPU, beside PyTorch's from the same weights.
+
+    python -m benchmarks.gpu.zoo_training [resnet50 ...]
+
+In float64, so that rounding stays far below anything else, and in float32 (TF32 off in both). How much
+training amplifies rounding is seen in PyTorch: its float32 curve beside its float64 one. Ours may be 20
+times as far from it, scaled by the dtype's epsilon, as long as PyTorch's own curves are within 1 % of
+each other: what comes after is chaos in both.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import magmadnn as md
+from benchmarks.oracles.torchvision_networks import (
+    DenseNet,
+    GoogLeNet,
+    ResNet,
+    alexnet,
+    vgg16,
+)
+from tests.models.formula_weights import classes, images, weight
+from tests.models.test_zoo_training import Losses, with_formula_weights
+
+SIZE, CLASSES, ROWS, BATCH, STEPS, TIMES = 224, 10, 40, 8, 100, 20
+CHAOS = 0.01  # of the loss: PyTorch's own float32 is that far off
+
+
+def _alexnet() -> nn.Module:
+    made = alexnet(CLASSES)
+    made.classifier[1] = nn.Linear(256 * 36, 4096)
+    return made
+
+
+# how PyTorch makes it, learning rate, our arguments
+CASES: dict[str, tuple[Any, float, dict[str, Any]]] = {
+    "alexnet": (_alexnet, 1e-3, {"dropout": 0.0}),
+    "vgg16": (lambda: vgg16(CLASSES), 1e-3, {"dropout": 0.0}),
+    "googlenet": (lambda: GoogLeNet(CLASSES), 2e-3, {"dropout": 0.0}),
+    "resnet18": (lambda: ResNet([2, 2, 2, 2], False, CLASSES), 1e-3, {}),
+    "resnet34": (lambda: ResNet([3, 4, 6, 3], False, CLASSES), 1e-3, {}),
+    "resnet50": (lambda: ResNet([3, 4, 6, 3], True, CLASSES), 2e-4, {}),
+    "densenet121": (lambda: DenseNet(CLASSES), 5e-4, {}),
+}
+
+
+def torch_curve(name: str, dtype: torch.dtype) -> np.ndarray:
+    """The loss before each step of SGD with momentum 0.9."""
+    make, rate, _ = CASES[name]
+    model = make()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    with torch.no_grad():
+        for key, tensor in model.state_dict().items():
+            if not key.endswith("num_batches_tracked"):
+                tensor.copy_(torch.from_numpy(weight(key, tuple(tensor.shape))))
+    model = model.to("cuda", dtype).to(memory_format=torch.channels_last).train()
+    x = torch.from_numpy(images(ROWS, SIZE, 3).transpose(0, 3, 1, 2).copy()).to("cuda", dtype)
+    y = torch.from_numpy(classes(ROWS, CLASSES)).cuda()
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        rows = slice(step * BATCH % ROWS, step * BATCH % ROWS + BATCH)
+        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    return torch.stack(losses).double().cpu().numpy()
+
+
+def our_curve(name: str, precision: str) -> np.ndarray:
+    """The same losses."""
+    _, rate, more = CASES[name]
+    make = getattr(md.models, name)
+    with tempfile.TemporaryDirectory() as folder:
+        with_formula_weights(make((SIZE, SIZE, 3), CLASSES, **more), Path(folder))
+        model = make(
+            (SIZE, SIZE, 3), CLASSES, **more, weights=Path(folder) / "weights.safetensors",
+            loss="cross_entropy", optimizer=md.optim.SGD(rate, momentum=0.9), precision=precision,
+            device="cuda",
+        )  # fmt: skip
+    x, y = images(ROWS, SIZE, 3), classes(ROWS, CLASSES)
+    x = x.astype(np.float64) if precision == "float64" else x
+    seen, epochs = Losses(), STEPS * BATCH // ROWS
+    model.fit(x, y, batch_size=BATCH, shuffle=False, epochs=epochs, verbose=False, callbacks=[seen])
+    return np.array(seen.values)
+
+
+def compare(name: str) -> bool:
+    """Print how far ours are, in units of what PyTorch's rounding does."""
+    begun = time.perf_counter()
+    exact, rounded = (torch_curve(name, dtype) for dtype in (torch.float64, torch.float32))
+    apart = np.abs(rounded - exact)
+    chaotic = np.flatnonzero(apart > CHAOS * exact)
+    steps = int(chaotic[0]) if len(chaotic) else STEPS
+    off = np.maximum.accumulate(apart)
+    worst = []
+    for precision, eps in (("float64", 2.0**-52), ("float32", 2.0**-23)):
+        allowed = off * eps / 2.0**-23 + 4 * eps * np.maximum(exact, 1)
+        found = our_curve(name, precision)
+        worst.append((np.abs(found - exact) / allowed)[: max(steps, 1)].max())
+    good = max(worst) <= TIMES and steps >= 5 and exact[-5:].mean() < 0.9 * exact[:5].mean()
+    print(
+        f"{name:<12} loss {exact[0]:.4f} to {exact[-1]:.4f}; {steps} steps compared; times PyTorch's "
+        f"rounding: float64 {worst[0]:.2f}, float32 {worst[1]:.2f}; {'agrees' if good else 'DIFFERS'}; "
+        f"{time.perf_counter() - begun:.0f} s",
+        flush=True,
+    )
+    return good
+
+
+def main(*names: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    agreed = [compare(name) for name in names or CASES]
+    if not all(agreed):
+        raise SystemExit("a network does not train as PyTorch's")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
