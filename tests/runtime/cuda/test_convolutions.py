@@ -17,6 +17,7 @@ from magmadnn.backends.cuda.engine import (
     ConvolutionNode,
     EventNode,
 )
+from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
@@ -50,6 +51,7 @@ def stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Instance, "call", called)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)  # see test_few_channels.py
 
 
 def of(shape: tuple[Any, ...], dtype: str, name: str) -> Node:

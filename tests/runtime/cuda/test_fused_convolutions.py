@@ -10,6 +10,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS
+from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import placeholder
@@ -37,6 +38,7 @@ def stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Instance, "call", called)
     monkeypatch.setattr(small, "MOST_OPERATIONS", 0)
+    monkeypatch.setattr(few_channels, "MOST_INPUTS", 0)  # see test_few_channels.py
 
 
 def of(shape: tuple[Any, ...], dtype: str, name: str) -> Node:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS, ConvolutionNode, Engine
+from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.compiler.cuda.library.ends import ends
 from magmadnn.compiler.cuda.library.zeros import zeros
 from magmadnn.compiler.kernels.library import WholeLibrary
@@ -58,6 +59,9 @@ class Convolutions:
         if not all(frame.size for frame in frames):
             zero = Item(zeros(frames[-1].nbytes, values["result"]), (), (result,))
             return [zero, *self._ends(call, reads, result)]
+        few = few_channels.few_of(call)
+        if few is not None:
+            return self._own(work, few, call, reads, result)
         if call.bias and not self._engine.algorithms(call):
             plain = replace(call, bias=0, added=0, positive=False)
             return [*self._calls(plain, reads[:2], result), *self._ends(call, reads, result)]
@@ -83,6 +87,23 @@ class Convolutions:
             kernel.function.removesuffix("_fused"), kernel.dtype, kernel.dtype, self._tensor_float,
             (full[0], full[1], full[2]), **told, x=x, w=w, y=y, workspace=0, bias=bias, added=added,
         )  # fmt: skip
+
+    def _own(
+        self,
+        work: Work,
+        few: few_channels.Few,
+        call: ConvolutionNode,
+        reads: tuple[Span, ...],
+        result: Span,
+    ) -> list[Item]:
+        """The launches of kernels of our own, for few channels."""
+        if call.function == "fprop":
+            return [Item(few_channels.forward(few, call), reads, (result,))]
+        if call.function == "dgrad":
+            return [Item(few_channels.inputs(few, call), reads, (result,))]
+        (room,) = self._rooms.pieces(work, (few_channels.part_bytes(few, call),))
+        parts, sums = few_channels.filters(few, call, room[0])
+        return [Item(parts, reads, (room,)), Item(sums, (room,), (result,))]
 
     def _calls(self, call: ConvolutionNode, reads: tuple[Span, ...], result: Span) -> list[Item]:
         """The launch of a call, by an algorithm that is chosen for it."""
