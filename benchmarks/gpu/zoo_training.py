@@ -41,10 +41,16 @@ def _alexnet() -> nn.Module:
     return made
 
 
+def _vgg16() -> nn.Module:
+    made = vgg16(CLASSES)
+    made.classifier[0] = nn.Linear(512 * 49, 4096)
+    return made
+
+
 # how PyTorch makes it, learning rate, our arguments
 CASES: dict[str, tuple[Any, float, dict[str, Any]]] = {
     "alexnet": (_alexnet, 1e-3, {"dropout": 0.0}),
-    "vgg16": (lambda: vgg16(CLASSES), 1e-3, {"dropout": 0.0}),
+    "vgg16": (_vgg16, 1e-3, {"dropout": 0.0}),
     "googlenet": (lambda: GoogLeNet(CLASSES), 2e-3, {"dropout": 0.0}),
     "resnet18": (lambda: ResNet([2, 2, 2, 2], False, CLASSES), 1e-3, {}),
     "resnet34": (lambda: ResNet([3, 4, 6, 3], False, CLASSES), 1e-3, {}),

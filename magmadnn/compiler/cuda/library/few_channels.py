@@ -19,9 +19,10 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES
 MOST_INPUTS, MOST_OUTPUTS = 8, 16  # channels
 _MOST_WEIGHTS = 4096  # elements of all filters, which lie in shared memory
 _THREADS, _MOST_THREADS = 128, 1024
-_PARTS = 256  # of sums over all places
-_OUTPUTS, _LANES = 32, 8  # of a block of the kernel that adds parts
-_TOGETHER = 4  # channels of a thread
+_PARTS = 512  # of sums over all places, at most
+_OUTPUTS, _LANES = 8, 32  # of a block of the kernel that adds parts
+_TOGETHER = 4  # channels that are loaded at once
+_AHEAD = 14  # columns whose loads begin together
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,13 @@ class Few:
         """The elements' type."""
         return MEMORY[self.dtype]
 
+    def inside(self, column: str) -> str:
+        """Whether a column of a window is one of the image's: an expression, which may be known beforehand."""
+        reach = (self.windows[1] - 1) * self.strides[1] + (self.size[1] - 1) * self.dilation[1]
+        if not self.padding[1] and reach < self.places[1]:
+            return "true"
+        return f"(u32){column} < {self.places[1]}u"
+
     @property
     def filter_bytes(self) -> int:
         """Of all filters."""
@@ -77,14 +85,14 @@ def few_of(call: ConvolutionNode) -> Few | None:
     )  # fmt: skip
     fits = x[3] <= MOST_INPUTS and y[3] <= MOST_OUTPUTS
     fits = fits and found.taps * found.outputs <= _MOST_WEIGHTS
-    fits = fits and found.taps * (y[3] // _each(y[3])) <= _MOST_THREADS
+    fits = fits and found.taps * (y[3] // _together(y[3])) <= _MOST_THREADS
     # Numbers of elements are counted with 32 bits.
     return found if fits and max(map(math.prod, call.shapes)) < 1 << 31 else None
 
 
-def _each(channels: int) -> int:
-    """How many neighbouring channels a thread has: the most that divide all."""
-    return next(n for n in range(_TOGETHER, 0, -1) if channels % n == 0)
+def _together(channels: int) -> int:
+    """How many neighbouring channels are loaded at once: a power of two that divides all."""
+    return math.gcd(channels, _TOGETHER)
 
 
 @dataclass(frozen=True)
@@ -114,7 +122,7 @@ class FewForward:
         """The function."""
         of, item = self.of, self.of.item
         (height, width), (rows, columns), (tall, wide) = of.places, of.windows, of.size
-        each, o, c = _each(of.outputs), of.outputs, of.channels
+        each, o, c = _together(of.outputs), of.outputs, of.channels
         ends = "".join(
             f"    total[i] += {source};\n"
             for wanted, source in (
@@ -143,13 +151,16 @@ class FewForward:
 #pragma unroll
     for (int s = 0; s < {wide}; ++s) {{
       const int column = left + s * {of.dilation[1]};
-      if ((u32)column >= {width}u) continue;
-      const {item} *const from = image + (row * {width} + column) * {c};
+      const bool inside = {of.inside("column")};
+      const {item} *const from = image + (row * {width} + (inside ? column : 0)) * {c};
       const {item} *const filter = filters + (r * {wide} + s) * {c * o} + group * {each};
 #pragma unroll
-      for (int k = 0; k < {c}; ++k)
+      for (int k = 0; k < {c}; ++k) {{
+        const {item} a = inside ? from[k] : {item}(0);
+        const Vec<{item}, {each}> b = load<{each}>(filter + k * {o});
 #pragma unroll
-        for (int i = 0; i < {each}; ++i) total[i] = fma(from[k], filter[k * {o} + i], total[i]);
+        for (int i = 0; i < {each}; ++i) total[i] = fma(a, b.at[i], total[i]);
+      }}
     }}
   }}
 #pragma unroll
@@ -177,18 +188,18 @@ class FewInputs:
         """The function."""
         of, item = self.of, self.of.item
         (height, width), (rows, columns), (tall, wide) = of.places, of.windows, of.size
-        each, o, c = _each(of.channels), of.outputs, of.channels
+        o, c = of.outputs, of.channels
+        near, wide_load = _together(o), _together(c)
         return f"""{_head(name, self.slots, item, of.filter_bytes)}
   for (u32 e = threadIdx.x; e < {of.taps * o}; e += blockDim.x)
     filters[(e % {of.taps} / {c} * {o} + e / {of.taps}) * {c} + e % {c}] = w[e];
   __syncthreads();
   const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
-  if (at >= (u32)images * {height * width * (c // each)}u) return;
-  const u32 group = at % {c // each}, place = at / {c // each};
-  const int low = (int)(place / {width} % {height}) + {of.padding[0]};
-  const int right = (int)(place % {width}) + {of.padding[1]};
-  const {item} *const image = y + (i64)(place / {height * width}) * {rows * columns * o};
-  {item} total[{each}] = {{}};
+  if (at >= (u32)images * {height * width}u) return;
+  const int low = (int)(at / {width} % {height}) + {of.padding[0]};
+  const int right = (int)(at % {width}) + {of.padding[1]};
+  const {item} *const image = y + (i64)(at / {height * width}) * {rows * columns * o};
+  {item} total[{c}] = {{}};
 #pragma unroll 1
   for (int r = 0; r < {tall}; ++r) {{
     const int above = low - r * {of.dilation[0]}, row = above / {of.strides[0]};
@@ -196,17 +207,27 @@ class FewInputs:
 #pragma unroll
     for (int s = 0; s < {wide}; ++s) {{
       const int before = right - s * {of.dilation[1]}, column = before / {of.strides[1]};
-      if (before < 0 || before % {of.strides[1]} != 0 || column >= {columns}) continue;
-      const {item} *const from = image + (row * {columns} + column) * {o};
-      const {item} *const filter = filters + (r * {wide} + s) * {c * o} + group * {each};
+      const bool inside = before >= 0 && before % {of.strides[1]} == 0 && column < {columns};
+      const {item} *const from = image + (row * {columns} + (inside ? column : 0)) * {o};
+      const {item} *const filter = filters + (r * {wide} + s) * {c * o};
 #pragma unroll
-      for (int k = 0; k < {o}; ++k)
+      for (int k = 0; k < {o}; k += {near}) {{
+        const Vec<{item}, {near}> given = load<{near}>(from + k);
 #pragma unroll
-        for (int i = 0; i < {each}; ++i) total[i] = fma(from[k], filter[k * {c} + i], total[i]);
+        for (int j = 0; j < {near}; ++j) {{
+          const {item} a = inside ? given.at[j] : {item}(0);
+#pragma unroll
+          for (int i = 0; i < {c}; i += {wide_load}) {{
+            const Vec<{item}, {wide_load}> b = load<{wide_load}>(filter + (k + j) * {c} + i);
+#pragma unroll
+            for (int v = 0; v < {wide_load}; ++v) total[i + v] = fma(a, b.at[v], total[i + v]);
+          }}
+        }}
+      }}
     }}
   }}
 #pragma unroll
-  for (int i = 0; i < {each}; ++i) result[(i64)place * {c} + group * {each} + i] = total[i];
+  for (int i = 0; i < {c}; ++i) result[(i64)at * {c} + i] = total[i];
 }}
 """
 
@@ -230,7 +251,7 @@ class FewFilters:
     @property
     def owners(self) -> int:
         """Threads with different taps or filters."""
-        return self.of.taps * (self.of.outputs // _each(self.of.outputs))
+        return self.of.taps * (self.of.outputs // _together(self.of.outputs))
 
     @property
     def lanes(self) -> int:
@@ -251,7 +272,7 @@ class FewFilters:
         """The function."""
         of, item = self.of, self.of.item
         (height, width), (rows, columns), (_, wide) = of.places, of.windows, of.size
-        each, o, c = _each(of.outputs), of.outputs, of.channels
+        each, o, c = _together(of.outputs), of.outputs, of.channels
         count = of.taps * o
         return f"""{_head(name, self.slots, item, self.shared_bytes)}
   const u32 lane = threadIdx.x / {self.owners}, own = threadIdx.x % {self.owners};
@@ -267,13 +288,14 @@ class FewFilters:
       const {item} *const from = x + (window / {rows} * {height} + row) * {width * c} + k;
       const {item} *const beside = y + window * {columns * o} + group * {each};
       const int left = s * {of.dilation[1]} - {of.padding[1]};
-#pragma unroll 4
+#pragma unroll {min(of.windows[1], _AHEAD)}
       for (int q = 0; q < {columns}; ++q) {{
         const int column = q * {of.strides[1]} + left;
-        if ((u32)column >= {width}u) continue;
-        const {item} a = from[column * {c}];
+        const bool inside = {of.inside("column")};
+        const {item} given = from[(inside ? column : 0) * {c}], a = inside ? given : {item}(0);
+        const Vec<{item}, {each}> b = load<{each}>(beside + q * {o});
 #pragma unroll
-        for (int i = 0; i < {each}; ++i) total[i] = fma(a, beside[q * {o} + i], total[i]);
+        for (int i = 0; i < {each}; ++i) total[i] = fma(a, b.at[i], total[i]);
       }}
     }}
   if (lane < {self.lanes})
@@ -352,14 +374,14 @@ def forward(few: Few, call: ConvolutionNode) -> Launch:
     """The convolution, with what follows it."""
     variant = FewForward(few, bool(call.bias), bool(call.added), call.positive)
     values = {"x": call.x, "w": call.w, "bias": call.bias, "added": call.added, "result": call.y}
-    threads = math.prod(call.shapes[2][:3]) * (few.outputs // _each(few.outputs))
+    threads = math.prod(call.shapes[2][:3]) * (few.outputs // _together(few.outputs))
     return _of_places(variant, few, threads, call, values)
 
 
 def inputs(few: Few, call: ConvolutionNode) -> Launch:
     """The gradient for inputs."""
     values = {"w": call.w, "y": call.y, "result": call.x}
-    threads = math.prod(call.shapes[0][:3]) * (few.channels // _each(few.channels))
+    threads = math.prod(call.shapes[0][:3])
     return _of_places(FewInputs(few), few, threads, call, values)
 
 
