@@ -22,7 +22,9 @@ _PART_OF_FREE = 0.9  # what is used of the memory that is free: libraries want s
 class GpuPlace:
     """`Place` on one NVIDIA GPU, through CuPy.
 
-    What lies row by row is to the libraries, which count by columns, the transpose.
+    What lies row by row is to the libraries, which count by columns, the transpose. Orders and exchanges go
+    to and fro by kernels that read and write the host's memory: a small copy would wait for the large ones
+    that its direction's copy engine has begun.
 
     Args:
         device: its number.
@@ -40,6 +42,7 @@ class GpuPlace:
         )
         self._compute.__enter__()
         self._pinned: list[int] = []
+        self._orders: list[Any] = []  # pinned memory that kernels may still read
         self._work: Any = None
 
     def free_bytes(self) -> int:
@@ -77,6 +80,7 @@ class GpuPlace:
         for address in self._pinned:
             self._cupy.cuda.runtime.hostUnregister(address)
         self._pinned.clear()
+        self._orders.clear()
         self._work = None
         self._compute.__exit__(None, None, None)
         self._device.__exit__(None, None, None)
@@ -184,17 +188,35 @@ class GpuPlace:
             handle, rows, n, where, rows, self._room(words, a), exchanges.data.ptr, found.data.ptr
         )
         a[...] = columns.T
-        return np.asarray(exchanges.get()) - 1
+        host, seen = self._shared(n, np.dtype(np.int32))
+        self._cupy.subtract(exchanges, 1, out=seen)
+        self._compute.synchronize()
+        return host.copy()
+
+    def _shared(self, count: int, dtype: np.dtype[Any]) -> tuple[HostArray, Array]:
+        """Memory that host and device both see, once for each of them; kept until the place is closed."""
+        memory = self._cupy.cuda.alloc_pinned_memory(count * dtype.itemsize)
+        self._orders.append(memory)
+        host = np.frombuffer(memory, dtype, count)
+        there = self._cupy.cuda.UnownedMemory(memory.ptr, count * dtype.itemsize, memory)
+        pointer = self._cupy.cuda.MemoryPointer(there, 0)
+        return host, self._cupy.ndarray((count,), dtype, pointer)
+
+    def _indices(self, order: HostArray) -> Array:
+        """Numbers of rows on the device."""
+        host, seen = self._shared(len(order), np.dtype(np.int64))
+        host[...] = order
+        return seen + 0
 
     def reorder(self, a: Array, order: HostArray, spare: Array) -> None:
         rows = spare[: a.size].reshape(a.shape)
-        self._cupy.take(a, self._cupy.asarray(order), axis=0, out=rows)
+        self._cupy.take(a, self._indices(order), axis=0, out=rows)
         a[...] = rows
 
     def exchange(self, a: Array, order: HostArray) -> None:
         moved = np.flatnonzero(order != np.arange(len(order)))
         if len(moved):
-            a[self._cupy.asarray(moved)] = a[self._cupy.asarray(order[moved])]
+            a[self._indices(moved)] = a[self._indices(order[moved])]
 
     def total(self, a: Array) -> Array:
         return a.sum(keepdims=True).reshape(1)

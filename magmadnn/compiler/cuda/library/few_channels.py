@@ -59,7 +59,7 @@ class Few:
         return MEMORY[self.dtype]
 
     def inside(self, column: str) -> str:
-        """Whether a column of a window is one of the image's: an expression, which may be known beforehand."""
+        """Whether a column of a window is one of the image's, as an expression."""
         reach = (self.windows[1] - 1) * self.strides[1] + (self.size[1] - 1) * self.dilation[1]
         if not self.padding[1] and reach < self.places[1]:
             return "true"
