@@ -134,10 +134,9 @@ class FewForward:
         )
         ends += "    if (total[i] < 0) total[i] = 0;\n" if self.positive else ""
         return f"""{_head(name, self.slots, item, of.filter_bytes)}
-  for (u32 e = threadIdx.x; e < {of.taps * o}; e += blockDim.x)
-    filters[e] = w[e % {o} * {of.taps} + e / {o}];
+{_each_weight(of)}    filters[e % {of.taps} * {o} + e / {of.taps}] = w[e];
   __syncthreads();
-  const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+  const u32 at = blockIdx.x * {_THREADS} + threadIdx.x;
   if (at >= (u32)images * {rows * columns * (o // each)}u) return;
   const u32 group = at % {o // each}, place = at / {o // each};
   const int top = (int)(place / {columns} % {rows}) * {of.strides[0]} - {of.padding[0]};
@@ -191,10 +190,9 @@ class FewInputs:
         o, c = of.outputs, of.channels
         near, wide_load = _together(o), _together(c)
         return f"""{_head(name, self.slots, item, of.filter_bytes)}
-  for (u32 e = threadIdx.x; e < {of.taps * o}; e += blockDim.x)
-    filters[(e % {of.taps} / {c} * {o} + e / {of.taps}) * {c} + e % {c}] = w[e];
+{_each_weight(of)}    filters[(e % {of.taps} / {c} * {o} + e / {of.taps}) * {c} + e % {c}] = w[e];
   __syncthreads();
-  const u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+  const u32 at = blockIdx.x * {_THREADS} + threadIdx.x;
   if (at >= (u32)images * {height * width}u) return;
   const int low = (int)(at / {width} % {height}) + {of.padding[0]};
   const int right = (int)(at % {width}) + {of.padding[1]};
@@ -350,6 +348,13 @@ class FewSums:
   for (int other = 1; other < {_LANES}; ++other) total += filters[other * {_OUTPUTS} + threadIdx.x];
   result[e % {self.outputs} * {self.taps} + e / {self.outputs}] = total;
 }}
+"""
+
+
+def _each_weight(of: Few) -> str:
+    """A loop of a block over all elements of filters, many of which are on their way at once."""
+    return f"""#pragma unroll {min(-(-of.taps * of.outputs // _THREADS), _AHEAD)}
+  for (u32 e = threadIdx.x; e < {of.taps * of.outputs}u; e += {_THREADS})
 """
 
 
