@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu.zoo_training [resnet50 ...]
 
-In float32, TF32 off in both, or with the word float64 also in that. How much training amplifies rounding is seen in PyTorch: its float32 curve beside its float64 one. Ours may be 20
-times as far from it, scaled by the dtype's epsilon, as long as PyTorch's own curves are within 1 % of
-each other: what comes after is chaos in both.
+In float32, TF32 off in both, or with the word float64 also in that. How much training amplifies rounding is
+seen in PyTorch: its float32 curve beside its float64 one. Ours may be 20 times as far from it, scaled by the
+dtype's epsilon, as long as PyTorch's own curves are within 1 % of each other: what comes after is chaos in
+both.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ def _vgg16() -> nn.Module:
 
 # how PyTorch makes it, learning rate, our arguments
 CASES: dict[str, tuple[Any, float, dict[str, Any]]] = {
-    "alexnet": (_alexnet, 1e-3, {"dropout": 0.0}),
-    "vgg16": (_vgg16, 1e-3, {"dropout": 0.0}),
-    "googlenet": (lambda: GoogLeNet(CLASSES), 2e-3, {"dropout": 0.0}),
-    "resnet18": (lambda: ResNet([2, 2, 2, 2], False, CLASSES), 1e-3, {}),
-    "resnet34": (lambda: ResNet([3, 4, 6, 3], False, CLASSES), 1e-3, {}),
-    "resnet50": (lambda: ResNet([3, 4, 6, 3], True, CLASSES), 2e-4, {}),
-    "densenet121": (lambda: DenseNet(CLASSES), 5e-4, {}),
+    "alexnet": (_alexnet, 1e-4, {"dropout": 0.0}),
+    "vgg16": (_vgg16, 1e-4, {"dropout": 0.0}),
+    "googlenet": (lambda: GoogLeNet(CLASSES), 1e-4, {"dropout": 0.0}),
+    "resnet18": (lambda: ResNet([2, 2, 2, 2], False, CLASSES), 1e-4, {}),
+    "resnet34": (lambda: ResNet([3, 4, 6, 3], False, CLASSES), 1e-4, {}),
+    "resnet50": (lambda: ResNet([3, 4, 6, 3], True, CLASSES), 1e-4, {}),
+    "densenet121": (lambda: DenseNet(CLASSES), 1e-4, {}),
 }
 
 
@@ -121,8 +122,8 @@ def compare(name: str, precisions: tuple[str, ...]) -> bool:
     )
     print(
         f"{name:<12} loss {exact[0]:.4f} to {exact[-1]:.4f}; {steps} steps compared; times PyTorch's "
-        f"rounding: {', '.join(f'{k} {v:.2f}' for k, v in worst.items())}; {'agrees' if good else 'DIFFERS'}; "
-        f"{time.perf_counter() - begun:.0f} s",
+        f"rounding: {', '.join(f'{k} {v:.2f}' for k, v in worst.items())}; {'agrees' if good else 'DIFFERS'};"
+        f" {time.perf_counter() - begun:.0f} s",
         flush=True,
     )
     return good
