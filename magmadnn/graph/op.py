@@ -140,7 +140,7 @@ class Op:
         stable: rules that may replace a node of this op by one of the same value that keeps more digits:
             `rule(node)` gives the new node, or None where it does not apply.
         decompose: the same as other ops: `decompose(*operands, **attributes)` on nodes; for ops that are
-            made of pointwise ones and reductions.
+            made of pointwise ones and reductions. None where operands keep it whole.
         by_library: the same by functions of libraries, or by further algorithms, by their name: taken in
             place of `decompose` where the target has one; gives None for operands that it does not take.
         library: the function that computes it, for ops of kind `LIBRARY`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from magmadnn.graph.dim import Size
 from magmadnn.graph.node import Node, places
 from magmadnn.graph.op import Array, Op
 from magmadnn.graph.signature import Attributes, OpWords
-from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.spec import Spec, is_complex, is_floating
 from magmadnn.ops import (
     broadcast_to,
     cast,
+    conj,
     equal,
     expand_dims,
     greater,
@@ -31,14 +32,21 @@ _COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
 
 def computed(*arrays: Array) -> list[Array]:
     """Operands in the dtype that libraries compute in: float32 for halves, float64 for integers."""
-    real = [a.dtype for a in arrays if is_floating(a.dtype)]
-    wide = np.result_type(np.float32, *real) if len(real) == len(arrays) else _COMPUTED[1]
+    dtypes = [a.dtype for a in arrays]
+    floating = all(map(_has_point, dtypes))
+    wide = np.result_type(np.float32 if floating else np.float64, *filter(_has_point, dtypes))
     return [a.astype(wide, copy=False) for a in arrays]
+
+
+def _has_point(dtype: np.dtype[Any]) -> bool:
+    return is_floating(dtype) or is_complex(dtype)
 
 
 def as_stacks(node: Node) -> Node | None:
     """The rewrite to operands that libraries take: of one dtype, as many matrices as the result, or one."""
     assert isinstance(node.op, Op)
+    if is_complex(node.dtype):  # no library is called with such in a program
+        return None
     wide = node.dtype if node.dtype in _COMPUTED else _COMPUTED[0]  # halves are computed in float32
     operands = [_as_stack(x, wide, node.shape[:-2]) for x in node.inputs]
     if all(new is old for new, old in zip(operands, node.inputs, strict=True)):
@@ -103,6 +111,24 @@ def with_diagonal(x: Any) -> Any:
 def transposed(x: Any) -> Any:
     """The matrices turned."""
     return swapaxes(x, -1, -2)
+
+
+def adjoint(x: Any) -> Any:
+    """The matrices turned, and conjugate where they are complex."""
+    return transposed(conj(x))
+
+
+def by_ascent(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The `vjp` of an op that is not differentiable in complex numbers, by a rule for its ascent.
+
+    The sweep gives and wants conjugates where a result is complex (`graph/gradient.py`).
+    """
+
+    def vjp(g: Any, y: Any, *operands: Any, **attributes: Any) -> Any:
+        found = rule(conj(g), y, *operands, **attributes)
+        return tuple(map(conj, found)) if isinstance(found, tuple) else conj(found)
+
+    return vjp
 
 
 def smaller(one: Size, other: Size) -> Any:

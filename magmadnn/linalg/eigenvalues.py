@@ -9,15 +9,26 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.computed_by import LibraryCall
-from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import (
+    REQUIRED,
+    Array,
+    Draw,
+    Op,
+    OpKind,
+    Sample,
+    promote_floating,
+    takes_complex,
+)
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import abs as abs_
-from magmadnn.ops import expand_dims, less_equal, matmul, reciprocal, where
+from magmadnn.ops import expand_dims, less_equal, matmul, real, reciprocal, where
 from magmadnn.ops import max as max_
 
 from ._matrices import (
+    adjoint,
     as_stacks,
+    by_ascent,
     computed,
     half_lower,
     refuse_unless_finite,
@@ -39,7 +50,8 @@ def _numpy(a: Array, lower: bool, vectors: bool) -> Array:
     refuse_unless_finite("eigh", "a", np.tril(a) if lower else np.triu(a))
     try:
         if not vectors:
-            return np.asarray(np.linalg.eigvalsh(a, "L" if lower else "U"))[..., None, :]
+            values = np.linalg.eigvalsh(a, "L" if lower else "U")
+            return np.asarray(values)[..., None, :].astype(a.dtype, copy=False)
         values, columns = np.linalg.eigh(a, "L" if lower else "U")
     except np.linalg.LinAlgError:
         raise NumericError(
@@ -48,8 +60,8 @@ def _numpy(a: Array, lower: bool, vectors: bool) -> Array:
     return np.concatenate([values[..., None, :], np.swapaxes(columns, -1, -2)], -2)
 
 
-def _vjp(g: Any, y: Any, a: Any, lower: bool, vectors: bool) -> Any:
-    """V (diag(dw) + F o V^T dV) V^T, with F_ij = 1 / (w_j - w_i), and 0 for equal eigenvalues.
+def _rule(g: Any, y: Any, a: Any, lower: bool, vectors: bool) -> Any:
+    """V (diag(dw) + F o V^H dV) V^H, with F_ij = 1 / (w_j - w_i), and 0 for equal eigenvalues.
 
     As in Giles, An extended collection of matrix derivative results, 2008, section 3.1; of the triangle that
     is read. Eigenvectors of equal eigenvalues are any basis of a space: what depends on that space, and on
@@ -58,14 +70,14 @@ def _vjp(g: Any, y: Any, a: Any, lower: bool, vectors: bool) -> Any:
     if not vectors:
         whole = symmetric_eigen(a, lower=lower, vectors=True)
         columns = transposed(whole[..., 1:, :])
-        inner = with_diagonal(g[..., 0, :])
+        inner = with_diagonal(real(g[..., 0, :]))
     else:
-        values, columns = y[..., 0, :], transposed(y[..., 1:, :])
-        turned = matmul(transposed(columns), transposed(g[..., 1:, :]))
-        inner = with_diagonal(g[..., 0, :]) + inverse_gaps(values) * turned
-    dense = matmul(matmul(columns, inner), transposed(columns))
-    both = half_lower(dense + transposed(dense))
-    return both if lower else transposed(both)
+        values, columns = real(y[..., 0, :]), transposed(y[..., 1:, :])
+        turned = matmul(adjoint(columns), transposed(g[..., 1:, :]))
+        inner = with_diagonal(real(g[..., 0, :])) + inverse_gaps(values) * turned
+    dense = matmul(matmul(columns, inner), adjoint(columns))
+    both = half_lower(dense + adjoint(dense))
+    return both if lower else adjoint(both)
 
 
 def inverse_gaps(values: Any) -> Any:
@@ -122,12 +134,13 @@ symmetric_eigen: Op = Op(
     shapes=_shapes,
     dtypes=promote_floating,
     numpy=_numpy,
-    vjp=_vjp,
+    vjp=by_ascent(_rule),
     reference=_reference,
     samples=_samples,
     attributes={"lower": REQUIRED, "vectors": REQUIRED},
     canonical=truth_values,
 )
+takes_complex(symmetric_eigen)
 
 
 def _is_lower(name: str, which: Any) -> bool:
@@ -139,14 +152,15 @@ def _is_lower(name: str, which: Any) -> bool:
 
 
 def eigh(a: Any, UPLO: str = "L") -> EighResult:
-    """Eigenvalues and eigenvectors of symmetric A [..., n, n], by LAPACK's syevd.
+    """Eigenvalues and eigenvectors of symmetric, or Hermitian, A [..., n, n], by LAPACK's syevd.
 
     On a GPU by cuSOLVER's syevd, between the graphs of a step; stacks of up to 32 rows by Jacobi's method.
 
     Of A the triangle UPLO alone is read, "L" or "U", and the gradient is that triangle's. The sign of an
-    eigenvector is the library's. Vectors of equal eigenvalues are any basis of their space; what depends on
-    that space and on these eigenvalues alike has the right gradient, and of the rest no part is infinite:
-    in place of 1 / 0 there is a 0.
+    eigenvector, or its phase where it is complex, is the library's: what depends on it has no gradient.
+    Vectors of equal eigenvalues are any basis of their space; what depends on that space and on these
+    eigenvalues alike has the right gradient, and of the rest no part is infinite: in place of 1 / 0 there is
+    a 0.
 
     Returns:
         `eigenvalues` [..., n], ascending, and `eigenvectors` [..., n, n], each a column.
@@ -157,7 +171,7 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
     """
     a = operand("eigh", "a", a, 2)
     both = symmetric_eigen(a, lower=_is_lower("eigh", UPLO), vectors=True)
-    return EighResult(both[..., 0, :], transposed(both[..., 1:, :]))
+    return EighResult(real(both[..., 0, :]), transposed(both[..., 1:, :]))
 
 
 def eigvalsh(a: Any, UPLO: str = "L") -> Any:
@@ -168,4 +182,5 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
         ShapeError: if it is not square.
     """
     a = operand("eigvalsh", "a", a, 2)
-    return symmetric_eigen(a, lower=_is_lower("eigvalsh", UPLO), vectors=False)[..., 0, :]
+    found = symmetric_eigen(a, lower=_is_lower("eigvalsh", UPLO), vectors=False)
+    return real(found[..., 0, :])

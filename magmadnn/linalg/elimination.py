@@ -19,6 +19,7 @@ from magmadnn.graph.op import (
     OpKind,
     Sample,
     promote_floating,
+    takes_complex,
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
@@ -135,7 +136,10 @@ def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
     """
     factors, b = computed(factors, b)
     refuse_unless_finite(of, "b", np.swapaxes(b, -1, -2))
-    exchanges, both = factors[..., 0, :].astype(np.int64), np.swapaxes(factors[..., 1:, :], -1, -2)
+    exchanges, both = (
+        factors[..., 0, :].real.astype(np.int64),
+        np.swapaxes(factors[..., 1:, :], -1, -2),
+    )
     refuse_singular(of, both)
     leading = np.broadcast_shapes(both.shape[:-2], b.shape[:-2])
     x = np.array(np.broadcast_to(np.swapaxes(b, -1, -2), (*leading, b.shape[-1], b.shape[-2])))
@@ -218,3 +222,5 @@ lu_solved: Op = Op(
     samples=_solved_samples,
     attributes={"transpose": REQUIRED, "of": REQUIRED},
 )
+
+takes_complex(lu_factored, lu_solved)

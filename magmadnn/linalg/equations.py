@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, NumericError
-from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
+from magmadnn.graph.spec import is_complex
 from magmadnn.graph.stacking import elementwise, last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
+    cast,
+    conj,
+    equal,
     expand_dims,
+    imag,
     log,
     matmul,
     not_equal,
     prod,
+    real,
     sign,
     squeeze,
     stack,
@@ -26,7 +32,7 @@ from magmadnn.ops import (
 from magmadnn.ops import sum as sum_
 
 from ._at_once import solution_at_once
-from ._matrices import computed, diagonal, refuse_unless_finite, transposed
+from ._matrices import adjoint, by_ascent, computed, diagonal, refuse_unless_finite, transposed
 from ._operands import SlogdetResult, operand, operands
 from .device_refinement import lies_on_device, refined_on_device
 from .elimination import (
@@ -159,7 +165,7 @@ def inverse(a: Any, of: str) -> Any:
 # --- determinants ---------------------------------------------------------------------------------
 
 
-def _signs_and_sizes(a: Any) -> tuple[Any, Any]:
+def _signs_and_pivots(a: Any) -> tuple[Any, Any]:
     """The sign of the exchanges [...], and the diagonal of U [..., n]."""
     factors = lu_factored(a)
     n = a.shape[-1]
@@ -175,7 +181,7 @@ def _det_numpy(a: Array) -> Array:
 
 
 def _det(a: Any) -> Any:
-    signs, pivots = _signs_and_sizes(a)
+    signs, pivots = _signs_and_pivots(a)
     return signs * prod(pivots, axis=-1)
 
 
@@ -217,13 +223,23 @@ def _slogdet_numpy(a: Array) -> Array:
 
 
 def _slogdet(a: Any) -> Any:
-    signs, pivots = _signs_and_sizes(a)
-    return stack([signs * prod(sign(pivots), axis=-1), sum_(log(abs_(pivots)), axis=-1)], axis=-1)
+    signs, pivots = _signs_and_pivots(a)
+    sizes = abs_(pivots)
+    if is_complex(a.dtype):
+        directions = where(equal(sizes, 0), 0, pivots / where(equal(sizes, 0), 1, sizes))
+    else:
+        directions = sign(pivots)
+    logarithms = sum_(log(sizes), axis=-1)
+    found = signs * prod(directions, axis=-1)
+    return stack([found, cast(logarithms, found.dtype)], axis=-1)
 
 
-def _slogdet_vjp(g: Any, y: Any, a: Any) -> Any:
-    scale = expand_dims(expand_dims(g[..., 1], -1), -1)
-    return scale * transposed(inverse(a, of="slogdet"))
+def _slogdet_rule(g: Any, y: Any, a: Any) -> Any:
+    """(g_log - i Im(conj(g_sign) sign)) A^-H, from d log|det| + i d angle = tr(A^-1 dA)."""
+    scale = g[..., 1]
+    if is_complex(a.dtype):
+        scale = real(scale) - imag(conj(g[..., 0]) * y[..., 0]) * 1j
+    return expand_dims(expand_dims(scale, -1), -1) * adjoint(inverse(a, of="slogdet"))
 
 
 def _slogdet_reference(a: Array) -> Array:
@@ -241,10 +257,11 @@ log_determinant: Op = Op(
     shapes=by_signature("... n n -> ... 2"),
     dtypes=promote_floating,
     numpy=_slogdet_numpy,
-    vjp=_slogdet_vjp,
+    vjp=by_ascent(_slogdet_rule),
     reference=_slogdet_reference,
     samples=square_samples,
 )
+takes_complex(solved, determinant, log_determinant)
 
 
 def det(a: Any) -> Any:
@@ -267,4 +284,4 @@ def slogdet(a: Any) -> SlogdetResult:
         ShapeError: if it is not square.
     """
     both = log_determinant(operand("slogdet", "a", a, 2))
-    return SlogdetResult(both[..., 0], both[..., 1])
+    return SlogdetResult(both[..., 0], real(both[..., 1]))

@@ -9,13 +9,13 @@ import numpy as np
 
 from magmadnn.errors import NumericError
 from magmadnn.graph.computed_by import LibraryCall
-from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import last_axes
-from magmadnn.ops import matmul, swapaxes
+from magmadnn.ops import conj, matmul
 
 from ._at_once import factor_at_once
-from ._matrices import as_stacks, computed, half_lower, matrix_name
+from ._matrices import adjoint, as_stacks, by_ascent, computed, half_lower, matrix_name
 from .triangular import solve_triangular
 
 
@@ -63,16 +63,20 @@ def _first_minor(a: Array) -> int:
     return bad
 
 
-def _vjp(g: Any, factor: Any, a: Any) -> Any:
-    """With P = Phi(L^T dL) and S = L^-T P L^-1: Phi(S + S^T), where Phi takes the lower half.
+def _rule(g: Any, factor: Any, a: Any) -> Any:
+    """With P = Phi(L^H dL) and S = L^-H P L^-1: Phi(S + S^H), where Phi takes the lower half.
 
     As in Murray, Differentiation of the Cholesky decomposition, 2016, arXiv:1602.07527, equation 10; here it
     is the gradient of the lower triangle, which alone is read.
     """
-    inner = half_lower(matmul(swapaxes(factor, -1, -2), g))
-    left = solve_triangular(factor, inner, lower=True, transpose=True)
-    both = solve_triangular(factor, swapaxes(left, -1, -2), lower=True, transpose=True)
-    return half_lower(both + swapaxes(both, -1, -2))
+    inner = half_lower(matmul(adjoint(factor), g))
+    both = _solved_flipped(factor, adjoint(_solved_flipped(factor, inner)))
+    return half_lower(both + adjoint(both))
+
+
+def _solved_flipped(factor: Any, x: Any) -> Any:
+    """L^-H x."""
+    return conj(solve_triangular(factor, conj(x), lower=True, transpose=True))
 
 
 def _reference(a: Array) -> Array:
@@ -109,13 +113,14 @@ cholesky: Op = Op(
     dtypes=promote_floating,
     numpy=_numpy,
     at_once=factor_at_once,
-    vjp=_vjp,
+    vjp=by_ascent(_rule),
     reference=_reference,
     samples=_samples,
     notes=(
-        "a [..., n, n], symmetric and positive definite -> [..., n, n]. Only the lower triangle of a is "
-        "read, as by np.linalg.cholesky, so the gradient above the diagonal is 0. Raises NumericError for a "
-        "matrix that is not positive definite, naming it and its first leading minor that is not positive; "
-        "NaN gives NaN."
+        "a [..., n, n], symmetric (Hermitian where it is complex, a = L L.H) and positive definite -> "
+        "[..., n, n]. Only the lower triangle of a is read, as by np.linalg.cholesky, so the gradient above "
+        "the diagonal is 0. Raises NumericError for a matrix that is not positive definite, naming it and "
+        "its first leading minor that is not positive; NaN gives NaN."
     ),
 )
+takes_complex(cholesky)

@@ -8,7 +8,7 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array
-from magmadnn.ops import expand_dims, squeeze
+from magmadnn.ops import conj, expand_dims, squeeze
 from magmadnn.tensor import Tensor, asarray
 
 from ._matrices import refuse_unless_finite
@@ -47,7 +47,7 @@ def _values(name: str, a: Any) -> Array:
     refuse_unless_finite(name, "a", values)
     return (
         values
-        if values.dtype.kind == "f" and values.dtype.itemsize > 2
+        if values.dtype.kind in "fc" and values.dtype.itemsize > 2
         else values.astype(np.float64)
     )
 
@@ -79,21 +79,21 @@ def lu(a: Any) -> LUResult:
     k = min(m, n)
     factors, pivots = eliminated(values, k)
     order = order_of(pivots, m)
-    exchanges = np.zeros((*values.shape[:-2], m, m), values.dtype)
+    exchanges = np.zeros((*values.shape[:-2], m, m), values.real.dtype)
     np.put_along_axis(
-        exchanges, order[..., None, :], values.dtype.type(1), -2
+        exchanges, order[..., None, :], values.real.dtype.type(1), -2
     )  # P[order[i], i] = 1
     lower = np.tril(factors[..., :k], -1) + np.eye(m, k, dtype=values.dtype)
     return LUResult(asarray(exchanges), asarray(lower), asarray(np.triu(factors[..., :k, :n])))
 
 
 def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
-    """X with A X = B, or A^T X = B with trans=1, by what `lu_factor` gave.
+    """X with A X = B, A^T X = B with trans=1, or A^H X = B with trans=2, by what `lu_factor` gave.
 
     Args:
         lu_and_piv: the pair.
         b: [n], or [..., n, k].
-        trans: 0 or 1.
+        trans: 0, 1 or 2.
 
     Raises:
         NumericError: if a matrix is singular, naming it and the pivot.
@@ -101,20 +101,21 @@ def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:
     """
     if not isinstance(lu_and_piv, tuple) or len(lu_and_piv) != 2:
         raise ArgumentError("lu_solve: the first argument must be the pair that lu_factor gives")
-    if trans not in (0, 1):
-        raise ArgumentError(f"lu_solve: trans must be 0 or 1, got {trans!r}")
+    if trans not in (0, 1, 2):
+        raise ArgumentError(f"lu_solve: trans must be 0, 1 or 2, got {trans!r}")
     factors, pivots = (np.asarray(x) for x in lu_and_piv)
     b = operand("lu_solve", "b", b, 1)
     right = expand_dims(b, -1) if b.ndim == 1 else b
     both = packed(factors, pivots)
-    x = lu_solved(both, right.swapaxes(-1, -2), transpose=bool(trans), of="lu_solve").swapaxes(
-        -1, -2
-    )
+    right = conj(right) if trans == 2 else right
+    turned = lu_solved(both, right.swapaxes(-1, -2), transpose=bool(trans), of="lu_solve")
+    x = turned.swapaxes(-1, -2)
+    x = conj(x) if trans == 2 else x
     return squeeze(x, axis=-1) if b.ndim == 1 else x
 
 
 def cho_solve(c_and_lower: Any, b: Any) -> Any:
-    """X with A X = B, by a Cholesky factor of A: with A = L L^T, or U^T U.
+    """X with A X = B, by a Cholesky factor of A: with A = L L^H, or U^H U.
 
     Args:
         c_and_lower: the factor [..., n, n] and whether it is a lower triangle: (L, True).
@@ -131,6 +132,11 @@ def cho_solve(c_and_lower: Any, b: Any) -> Any:
     factor, lower = c_and_lower
     factor, b = operands("cho_solve", ("c", factor, 2), ("b", b, 1))
     right, lower = expand_dims(b, -1) if b.ndim == 1 else b, bool(lower)
-    half = solve_triangular(factor, right, lower=lower, transpose=not lower)
-    x = solve_triangular(factor, half, lower=lower, transpose=lower)
+    # with L L^H: L^-H is the conjugate of L^-T of conjugates; with U^H U likewise
+    if lower:
+        half = solve_triangular(factor, right, lower=True)
+        x = conj(solve_triangular(factor, conj(half), lower=True, transpose=True))
+    else:
+        half = conj(solve_triangular(factor, conj(right), lower=False, transpose=True))
+        x = solve_triangular(factor, half, lower=False)
     return squeeze(x, axis=-1) if b.ndim == 1 else x

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature, is_integer
 from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import abs as abs_
@@ -215,6 +215,9 @@ exponential: Op = Op(
     reference=_exp_reference,
     samples=lambda draw: [Sample((draw(2, 3, 3),))],
 )
+
+
+takes_complex(exponential)
 
 
 def expm(a: Any) -> Any:

@@ -8,16 +8,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from magmadnn.errors import ArgumentError
-from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import (
+    REQUIRED,
+    Array,
+    Draw,
+    Op,
+    OpKind,
+    Sample,
+    promote_floating,
+    takes_complex,
+)
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import elementwise, last_axes
-from magmadnn.ops import expand_dims, greater, matmul, reciprocal, squeeze, where
+from magmadnn.ops import conj, expand_dims, greater, matmul, real, reciprocal, squeeze, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
 
-from ._matrices import computed, refuse_unless_finite, transposed
+from ._matrices import adjoint, by_ascent, computed, refuse_unless_finite
 from ._operands import operand, operands
-from .singular_values import parts_of, singular
+from .singular_values import parts_of, singular, svdvals
 
 
 def _inverted(s: Any, rcond: float) -> Any:
@@ -30,7 +39,7 @@ def _known(a: Array, rcond: float) -> tuple[Array, Array, Array]:
     """U, 1 / S and V^T by NumPy."""
     u, s, v = np.linalg.svd(a, full_matrices=False)
     kept = s > rcond * s.max(-1, keepdims=True, initial=0)
-    return u, np.where(kept, 1 / np.where(kept, s, 1), 0).astype(a.dtype), v
+    return u, np.where(kept, 1 / np.where(kept, s, 1), 0).astype(s.dtype), v
 
 
 # --- pinv -----------------------------------------------------------------------------------------
@@ -40,24 +49,26 @@ def _pinv_numpy(a: Array, rcond: float) -> Array:
     (a,) = computed(a)
     refuse_unless_finite("pinv", "a", a)
     u, s, v = _known(a, rcond)
-    return np.asarray(np.swapaxes(v, -1, -2) * s[..., None, :] @ np.swapaxes(u, -1, -2))
+    return np.asarray(
+        np.swapaxes(v.conj(), -1, -2) * s[..., None, :] @ np.swapaxes(u.conj(), -1, -2)
+    )
 
 
 def _pinv(a: Any, rcond: float) -> Any:
     u, s, v = parts_of(singular(a, vectors=True, full=False), a.shape)
-    return matmul(transposed(v) * expand_dims(_inverted(s, rcond), -2), transposed(u))
+    return matmul(adjoint(v) * expand_dims(_inverted(s, rcond), -2), adjoint(u))
 
 
-def _pinv_vjp(g: Any, y: Any, a: Any, rcond: float) -> Any:
-    """Of P: -P^T g P^T, and where A has not full rank what it does not reach.
+def _pinv_rule(g: Any, y: Any, a: Any, rcond: float) -> Any:
+    """Of P: -P^H g P^H, and where A has not full rank what it does not reach.
 
     As in Golub and Pereyra, The differentiation of pseudo-inverses, 1973, equation 4.12, for constant rank.
     """
-    pt, gt = transposed(y), transposed(g)
+    pt, gt = adjoint(y), adjoint(g)
     first = -matmul(matmul(pt, g), pt)
-    outside = gt - matmul(a, matmul(y, gt))  # (I - A P) g^T
+    outside = gt - matmul(a, matmul(y, gt))  # (I - A P) g^H
     second = matmul(outside, matmul(y, pt))
-    third = matmul(matmul(pt, y), gt - matmul(matmul(gt, y), a))  # g^T (I - P A)
+    third = matmul(matmul(pt, y), gt - matmul(matmul(gt, y), a))  # g^H (I - P A)
     return first + second + third
 
 
@@ -71,7 +82,7 @@ pseudo_inverse: Op = Op(
     shapes=by_signature("... m n -> ... n m"),
     dtypes=promote_floating,
     numpy=_pinv_numpy,
-    vjp=_pinv_vjp,
+    vjp=by_ascent(_pinv_rule),
     reference=lambda a, rcond: np.linalg.pinv(a, rcond),
     samples=lambda draw: [Sample((draw(5, 3),), {"rcond": 1e-9})],
     attributes={"rcond": REQUIRED},
@@ -121,23 +132,24 @@ def _numpy(a: Array, b: Array, rcond: float) -> Array:
     refuse_unless_finite("lstsq", "a", a)
     refuse_unless_finite("lstsq", "b", b)
     u, s, v = _known(a, rcond)
-    return np.asarray(np.swapaxes(v, -1, -2) @ (s[..., None] * (np.swapaxes(u, -1, -2) @ b)))
+    turned = np.swapaxes(u.conj(), -1, -2)
+    return np.asarray(np.swapaxes(v.conj(), -1, -2) @ (s[..., None] * (turned @ b)))
 
 
 def _decomposed(a: Any, b: Any, rcond: float) -> Any:
     u, s, v = parts_of(singular(a, vectors=True, full=False), a.shape)
-    return matmul(transposed(v), expand_dims(_inverted(s, rcond), -1) * matmul(transposed(u), b))
+    return matmul(adjoint(v), expand_dims(_inverted(s, rcond), -1) * matmul(adjoint(u), b))
 
 
-def _vjp(g: Any, x: Any, a: Any, b: Any, rcond: float) -> tuple[Any, Any]:
+def _rule(g: Any, x: Any, a: Any, b: Any, rcond: float) -> tuple[Any, Any]:
     """That of P b, without a product of P with a matrix as large as A."""
     p = pseudo_inverse(a, rcond=rcond)
-    db = matmul(transposed(p), g)
+    db = matmul(adjoint(p), g)
     left = b - matmul(a, x)
-    first = -matmul(db, transposed(x))
-    second = matmul(left, transposed(matmul(p, db)))
+    first = -matmul(db, adjoint(x))
+    second = matmul(left, adjoint(matmul(p, db)))
     null = g - matmul(p, matmul(a, g))
-    third = matmul(matmul(transposed(p), x), transposed(null))
+    third = matmul(matmul(adjoint(p), x), adjoint(null))
     return first + second + third, db
 
 
@@ -156,11 +168,14 @@ fitted: Op = Op(
     shapes=by_signature("... m n, ... m k -> ... n k"),
     dtypes=promote_floating,
     numpy=_numpy,
-    vjp=_vjp,
+    vjp=by_ascent(_rule),
     reference=lambda a, b, rcond: np.linalg.pinv(a, rcond) @ b,
     samples=_samples,
     attributes={"rcond": REQUIRED},
 )
+
+
+takes_complex(pseudo_inverse, fitted)
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
@@ -185,8 +200,8 @@ def lstsq(a: Any, b: Any, rcond: float | None = None) -> LstsqResult:
     right = expand_dims(b, -1) if b.ndim == 1 else b
     x = fitted(a, right, rcond=limit)
     left = matmul(a, x) - right
-    residuals = sum_(left * left, axis=-2)
-    s = singular(a, vectors=False, full=False)[..., 0, :]
+    residuals = sum_(real(left * conj(left)), axis=-2)
+    s = svdvals(a)
     largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0.0
     rank = sum_(where(greater(s, largest * limit), np.int64(1), np.int64(0)), axis=-1)
     if b.ndim == 1:

@@ -19,15 +19,18 @@ from magmadnn.graph.op import (
     OpKind,
     Sample,
     promote_floating,
+    takes_complex,
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
-from magmadnn.graph.spec import Spec
+from magmadnn.graph.spec import Spec, is_complex
 from magmadnn.graph.stacking import last_axes
-from magmadnn.ops import concat, greater_equal, matmul, where
+from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray
 
 from ._matrices import (
+    adjoint,
     as_stacks,
+    by_ascent,
     computed,
     places_of,
     refuse_unless_finite,
@@ -144,6 +147,8 @@ def _numpy(a: Array, full: bool) -> Array:
 
 
 def _decomposed(a: Any, full: bool) -> Any:
+    if is_complex(a.dtype):  # reflections are of real numbers
+        return None
     packed = reflected(a)
     m, n = a.shape[-2:]
     count = m if full else smaller(m, n)
@@ -151,8 +156,8 @@ def _decomposed(a: Any, full: bool) -> Any:
     return concat([q, triangle(packed[..., 1:, :count], lower=True)], axis=-2)
 
 
-def _vjp(g: Any, y: Any, a: Any, full: bool) -> Any:
-    """[dQ + Q copyltu(M)] R^-T with M = R dR^T - dQ^T Q, of which copyltu mirrors the lower triangle.
+def _rule(g: Any, y: Any, a: Any, full: bool) -> Any:
+    """[dQ + Q copyltu(M)] R^-H with M = R dR^H - dQ^H Q, of which copyltu mirrors the lower triangle.
 
     As in Walter and Lehmann, Algorithmic differentiation of linear algebra functions, 2018, arXiv:1001.1654.
     A matrix wider than high is A = [X | Y] with X = Q U: V = Q^T Y sends dV to Q and Y.
@@ -169,19 +174,21 @@ def _vjp(g: Any, y: Any, a: Any, full: bool) -> Any:
     q, r = y[..., :m, :], transposed(y[..., m:, :])
     gq, gr = g[..., :m, :], transposed(g[..., m:, :])
     if m == n or smaller(m, n) == n:
-        return _square_vjp(q, r, gq, gr)
+        return _square_rule(q, r, gq, gr)
     gv = gr[..., m:]
-    more = gq + matmul(a[..., m:], transposed(gv))
-    return concat([_square_vjp(q, r[..., :m], more, gr[..., :m]), matmul(q, gv)], axis=-1)
+    more = gq + matmul(a[..., m:], adjoint(gv))
+    return concat([_square_rule(q, r[..., :m], more, gr[..., :m]), matmul(q, gv)], axis=-1)
 
 
-def _square_vjp(q: Any, r: Any, gq: Any, gr: Any) -> Any:
-    inner = matmul(r, transposed(gr)) - matmul(transposed(gq), q)
+def _square_rule(q: Any, r: Any, gq: Any, gr: Any) -> Any:
+    inner = matmul(r, adjoint(gr)) - matmul(adjoint(gq), q)
     lower = triangle(inner, lower=True)
     rows, columns = places_of(inner)
-    mirrored = where(greater_equal(columns, rows + 1), transposed(lower), lower)
+    mirrored = where(greater_equal(columns, rows + 1), adjoint(lower), lower)
+    if is_complex(q.dtype):
+        mirrored = where(equal(columns, rows), real(mirrored), mirrored)
     found = gq + matmul(q, mirrored)
-    return transposed(solve_triangular(r, transposed(found), lower=False))
+    return transposed(conj(solve_triangular(r, adjoint(found), lower=False)))
 
 
 def _samples(draw: Draw) -> Iterable[Sample]:
@@ -199,11 +206,14 @@ decomposed: Op = Op(
     shapes=_shapes,
     dtypes=promote_floating,
     numpy=_numpy,
-    vjp=_vjp,
+    vjp=by_ascent(_rule),
     reference=lambda a, full: _numpy(a, full),
     samples=_samples,
     attributes={"full": False},
 )
+
+
+takes_complex(decomposed)
 
 
 def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError, NumericError, ShapeError
+from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.tensor import Tensor, asarray
 
@@ -63,11 +63,16 @@ def checked(a: Any, b: Any) -> tuple[Tensor, Tensor]:
 
     Raises:
         ArgumentError: for Operations. ShapeError: for a stack, or sizes that do not fit.
+        DTypeError: for complex numbers.
     """
     a, b = operands("solve", ("a", a, 2), ("b", b, 1))
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         raise ArgumentError(
             'solve: method="refine" takes arrays and Tensors, not Operations; leave it out'
+        )
+    if "c" in (a.dtype.kind, b.dtype.kind):
+        raise DTypeError(
+            f'solve: method="refine" takes real numbers, got {a.dtype} and {b.dtype}; leave it out'
         )
     if a.ndim != 2 or b.ndim > 2 or a.shape[0] != a.shape[1] or len(b) != len(a):
         raise ShapeError(

@@ -9,19 +9,30 @@ import numpy as np
 
 from magmadnn.errors import GraphError, NumericError
 from magmadnn.graph.computed_by import LibraryCall
-from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import (
+    REQUIRED,
+    Array,
+    Draw,
+    Op,
+    OpKind,
+    Sample,
+    promote_floating,
+    takes_complex,
+)
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
-from magmadnn.graph.spec import Spec
+from magmadnn.graph.spec import Spec, is_complex
 from magmadnn.graph.stacking import last_axes
-from magmadnn.ops import expand_dims, less_equal, matmul, reciprocal, reshape, where
+from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 
 from ._matrices import (
+    adjoint,
     as_stacks,
+    by_ascent,
     computed,
+    diagonal,
     refuse_unless_finite,
     smaller,
-    transposed,
     truth_values,
     with_diagonal,
 )
@@ -47,7 +58,7 @@ def _numpy(a: Array, vectors: bool, full: bool) -> Array:
     refuse_unless_finite("svd", "a", a)
     try:
         if not vectors:
-            return np.linalg.svd(a, compute_uv=False)[..., None, :]
+            return np.linalg.svd(a, compute_uv=False)[..., None, :].astype(a.dtype, copy=False)
         u, s, v = np.linalg.svd(a, full_matrices=full)
     except np.linalg.LinAlgError:
         raise NumericError(
@@ -58,15 +69,15 @@ def _numpy(a: Array, vectors: bool, full: bool) -> Array:
 
 
 def parts_of(packed: Any, shape: Any, full: bool = False) -> tuple[Any, Any, Any]:
-    """U, S and V^T."""
+    """U, S and V^H."""
     m, left, k, right = _sizes(shape, full)
     leading, n = packed.shape[:-2], shape[-1]
     u = reshape(packed[..., 0, k : k + m * left], (*leading, m, left))
     v = reshape(packed[..., 0, k + m * left :], (*leading, right, n))
-    return u, packed[..., 0, :k], v
+    return u, real(packed[..., 0, :k]), v
 
 
-def _vjp(g: Any, y: Any, a: Any, vectors: bool, full: bool) -> Any:
+def _rule(g: Any, y: Any, a: Any, vectors: bool, full: bool) -> Any:
     """The gradient of U, S and V, with F_ij = 1 / (s_j^2 - s_i^2), and 0 for equal singular values.
 
     As in Townsend, Differentiating the singular value decomposition, 2016. Vectors of equal singular values
@@ -78,29 +89,31 @@ def _vjp(g: Any, y: Any, a: Any, vectors: bool, full: bool) -> Any:
     """
     if not vectors:
         u, _, v = parts_of(singular(a, vectors=True, full=False), a.shape)
-        return matmul(u * expand_dims(g[..., 0, :], -2), v)
+        return matmul(u * expand_dims(real(g[..., 0, :]), -2), v)
     if full and a.shape[-1] != a.shape[-2]:
         raise GraphError(
             "grad: svd with full_matrices=True has no gradient for a matrix that is not square; "
             "give full_matrices=False"
         )
     (u, s, v), (gu, gs, gv) = parts_of(y, a.shape), parts_of(g, a.shape)
-    gv, ut, vt = transposed(gv), transposed(u), transposed(v)
-    left, right = matmul(ut, gu), matmul(v, gv)
+    gv, turned = adjoint(gv), adjoint(v)
+    left, right = matmul(adjoint(u), gu), matmul(v, gv)
     gaps = _inverse_gaps(s)
     rows, columns = expand_dims(s, -2), expand_dims(s, -1)
     inner = (
-        gaps * (left - transposed(left)) * rows
-        + columns * gaps * (right - transposed(right))
+        gaps * (left - adjoint(left)) * rows
+        + columns * gaps * (right - adjoint(right))
         + with_diagonal(gs)
     )
+    if is_complex(a.dtype):  # phases that U and V share
+        inner = inner + with_diagonal(imag(diagonal(left)) * _inverse(s) * 1j)
     found = matmul(matmul(u, inner), v)
     m, n = a.shape[-2:]
     inverse = expand_dims(_inverse(s), -2)
     if m != smaller(m, n):
         found = found + matmul((gu - matmul(u, left)) * inverse, v)
     if n != smaller(m, n):
-        found = found + matmul(u * inverse, transposed(gv - matmul(vt, right)))
+        found = found + matmul(u * inverse, adjoint(gv - matmul(turned, right)))
     return found
 
 
@@ -149,12 +162,13 @@ singular: Op = Op(
     shapes=_shapes,
     dtypes=promote_floating,
     numpy=_numpy,
-    vjp=_vjp,
+    vjp=by_ascent(_rule),
     reference=_reference,
     samples=_samples,
     attributes={"vectors": REQUIRED, "full": REQUIRED},
     canonical=truth_values,
 )
+takes_complex(singular)
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
@@ -163,9 +177,10 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     On a GPU by cuSOLVER: by the polar decomposition from 192 columns on (gesvdp), else by Jacobi's method.
 
     With k the smaller of m and n: U [..., m, m] and Vh [..., n, n], or [..., m, k] and [..., k, n] without
-    `full_matrices`, which gradients need where m and n differ. Signs of vectors are the library's. Vectors of
-    equal singular values are any basis of their space; what depends on that space and on these values alike
-    has the right gradient, and of the rest no part is infinite: in place of 1 / 0 there is a 0.
+    `full_matrices`, which gradients need where m and n differ. Signs of vectors, or phases of
+    complex ones, are the library's. Vectors of equal singular values are any basis of their space; what
+    depends on that space and on these values alike has the right gradient, and of the rest no part is
+    infinite: in place of 1 / 0 there is a 0.
 
     Args:
         a: the matrices.
@@ -191,4 +206,5 @@ def svdvals(a: Any) -> Any:
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
     """
-    return singular(operand("svdvals", "a", a, 2), vectors=False, full=False)[..., 0, :]
+    found = singular(operand("svdvals", "a", a, 2), vectors=False, full=False)
+    return real(found[..., 0, :])

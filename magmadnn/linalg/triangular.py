@@ -9,7 +9,16 @@ import numpy as np
 
 from magmadnn.errors import NumericError
 from magmadnn.graph.computed_by import LibraryCall
-from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.op import (
+    REQUIRED,
+    Array,
+    Draw,
+    Op,
+    OpKind,
+    Sample,
+    promote_floating,
+    takes_complex,
+)
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import elementwise
 from magmadnn.ops import matmul, swapaxes
@@ -98,3 +107,4 @@ solve_triangular: Op = Op(
         "Raises NumericError where an element of a's diagonal is 0."
     ),
 )
+takes_complex(solve_triangular)
