@@ -10,21 +10,25 @@ from magmadnn.calls import explains_names
 
 from . import out_of_core
 from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
+from .chaotic import jacobi
 from .eigenvalues import eigh, eigvalsh
 from .equations import det, inv, slogdet, solve
 from .factorisation import cholesky
 from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
 from .functions import cond, expm, kron, matrix_power, matrix_rank, norm
 from .general_eigenvalues import EigResult, eig, eigvals
+from .iterative import IterativeResult, cg, gmres
 from .least_squares import LstsqResult, lstsq, pinv
 from .orthogonal import qr
 from .refinement import RefinedResult
 from .singular_values import svd, svdvals
+from .sparse import SparseMatrix
 from .triangular import solve_triangular
 
 __all__ = [
     "EigResult",
     "EighResult",
+    "IterativeResult",
     "LUFactors",
     "LUResult",
     "LstsqResult",
@@ -32,6 +36,8 @@ __all__ = [
     "RefinedResult",
     "SVDResult",
     "SlogdetResult",
+    "SparseMatrix",
+    "cg",
     "cho_solve",
     "cholesky",
     "cond",
@@ -41,7 +47,9 @@ __all__ = [
     "eigvals",
     "eigvalsh",
     "expm",
+    "gmres",
     "inv",
+    "jacobi",
     "kron",
     "lstsq",
     "lu",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from magmadnn.graph.op import (
     promote_floating,
     takes_complex,
 )
-from magmadnn.graph.signature import Attributes, OpWords, by_signature
+from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer
 from magmadnn.graph.stacking import last_axes
 from magmadnn.ops import abs as abs_
-from magmadnn.ops import expand_dims, less_equal, matmul, real, reciprocal, where
+from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal, where
 from magmadnn.ops import max as max_
+from magmadnn.tensor import Tensor, asarray
 
 from ._matrices import (
     adjoint,
@@ -37,6 +39,9 @@ from ._matrices import (
     with_diagonal,
 )  # fmt: skip
 from ._operands import EighResult, operand
+from .elimination import scipy_lapack
+from .factorisation import cholesky
+from .triangular import solve_triangular
 
 
 def _shapes(words: OpWords, specs: Any, attributes: Attributes) -> Any:
@@ -151,7 +156,9 @@ def _is_lower(name: str, which: Any) -> bool:
     return which in ("L", "l")
 
 
-def eigh(a: Any, UPLO: str = "L") -> EighResult:
+def eigh(
+    a: Any, UPLO: str = "L", *, b: Any = None, subset_by_index: Sequence[int] | None = None
+) -> EighResult:
     """Eigenvalues and eigenvectors of symmetric, or Hermitian, A [..., n, n], by LAPACK's syevd.
 
     On a GPU by cuSOLVER's syevd, between the graphs of a step; stacks of up to 32 rows by Jacobi's method.
@@ -162,16 +169,81 @@ def eigh(a: Any, UPLO: str = "L") -> EighResult:
     eigenvalues alike has the right gradient, and of the rest no part is infinite: in place of 1 / 0 there is
     a 0.
 
+    With B it is A V = B V diag(w) with V^H B V = I: of L^-1 A L^-H, with the Cholesky factor L of B, whose
+    lower triangle alone is read.
+
+    Args:
+        a: the matrices.
+        UPLO: the triangle of A that is read.
+        b: [..., n, n], symmetric or Hermitian and positive definite; None for I.
+        subset_by_index: first and last number of the eigenvalues that are wanted, from 0 for the smallest, as
+            SciPy's. One matrix of known values is then decomposed for these alone, where SciPy is installed.
+
     Returns:
-        `eigenvalues` [..., n], ascending, and `eigenvectors` [..., n, n], each a column.
+        `eigenvalues` [..., n], ascending, and `eigenvectors` [..., n, n], each a column; [..., k] and
+        [..., n, k] of a subset.
 
     Raises:
-        NumericError: if a matrix holds NaN or infinity, or its eigenvalues do not converge.
+        NumericError: if a matrix holds NaN or infinity, its eigenvalues do not converge, or B is not positive
+            definite (cholesky: its leading minor).
         ShapeError: if it is not square.
+        ArgumentError: for numbers outside 0 ... n - 1, or in the wrong order.
     """
-    a = operand("eigh", "a", a, 2)
-    both = symmetric_eigen(a, lower=_is_lower("eigh", UPLO), vectors=True)
-    return EighResult(real(both[..., 0, :]), transposed(both[..., 1:, :]))
+    a, lower = operand("eigh", "a", a, 2), _is_lower("eigh", UPLO)
+    if b is not None:
+        return _generalised(a, lower, operand("eigh", "b", b, 2), subset_by_index)
+    wanted = None if subset_by_index is None else _subset(a, subset_by_index)
+    if wanted is not None and isinstance(a, Tensor) and a.ndim == 2 and scipy_lapack() and len(a):
+        return _only(a, lower, wanted)
+    both = symmetric_eigen(a, lower=lower, vectors=True)
+    found = EighResult(real(both[..., 0, :]), transposed(both[..., 1:, :]))
+    return found if wanted is None else _part(found, wanted)
+
+
+def _subset(a: Any, wanted: Sequence[int]) -> slice:
+    n, numbers = a.shape[-1], tuple(wanted)
+    if len(numbers) != 2 or not all(map(is_integer, numbers)):
+        raise ArgumentError(
+            f"eigh: subset_by_index must be two integers, the first and the last, got {wanted!r}"
+        )
+    if numbers[0] < 0 or numbers[0] > numbers[1] or (isinstance(n, int) and numbers[1] >= n):
+        raise ArgumentError(
+            f"eigh: subset_by_index must be two numbers in order of 0 ... {n} - 1, got {wanted!r}"
+        )
+    return slice(int(numbers[0]), int(numbers[1]) + 1)
+
+
+def _part(found: EighResult, wanted: slice) -> EighResult:
+    return EighResult(found.eigenvalues[..., wanted], found.eigenvectors[..., wanted])
+
+
+def _only(a: Tensor, lower: bool, wanted: slice) -> EighResult:
+    """Some eigenvalues of one matrix of known values, by LAPACK's syevr."""
+    (values,) = computed(a.numpy())
+    refuse_unless_finite("eigh", "a", np.tril(values) if lower else np.triu(values))
+    function = import_module("scipy.linalg").eigh
+    ends = (wanted.start, wanted.stop - 1)
+    return EighResult(*map(asarray, function(values, lower=lower, subset_by_index=ends)))
+
+
+def _mirrored(a: Any, lower: bool) -> Any:
+    """The symmetric or Hermitian matrices whose one triangle is read."""
+    if isinstance(a, Tensor):
+        values = a.numpy()
+        kept = np.tril(values, -1) if lower else np.triu(values, 1)
+        own = np.real(values * np.eye(values.shape[-1], dtype=values.dtype))
+        return asarray(kept + np.swapaxes(kept, -1, -2).conj() + own)
+    half = half_lower(a) if lower else adjoint(half_lower(adjoint(a)))
+    return half + adjoint(half)
+
+
+def _generalised(a: Any, lower: bool, b: Any, wanted: Sequence[int] | None) -> EighResult:
+    factor = cholesky(b)
+    left = solve_triangular(factor, _mirrored(a, lower), lower=True)  # L^-1 A
+    inner = adjoint(solve_triangular(factor, adjoint(left), lower=True))
+    found = eigh(inner, subset_by_index=wanted)
+    columns = conj(solve_triangular(factor, conj(found.eigenvectors), lower=True, transpose=True))
+    return EighResult(found.eigenvalues, columns)
 
 
 def eigvalsh(a: Any, UPLO: str = "L") -> Any:

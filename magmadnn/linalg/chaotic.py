@@ -1,0 +1,131 @@
+"""Equations with a dominant diagonal by Jacobi's method without barriers: chaotic relaxation.
+
+As in Chazan and Miranker, Chaotic relaxation, 1969: threads improve parts of x and read of the others
+whatever is there. Where the diagonal is strictly dominant this converges in any order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
+from magmadnn.graph.node import Node
+from magmadnn.runtime.threads import thread_count
+from magmadnn.tensor import Operation, asarray
+
+from ._matrices import refuse_unless_finite
+from .iterative import IterativeResult
+
+Reals = NDArray[Any]
+
+
+def jacobi(a: Any, b: Any, *, rtol: float = 1e-10, maxiter: int = 10_000) -> IterativeResult:
+    """X with A X = B for A with a strictly dominant diagonal: `|a_ii| > sum over j != i of |a_ij|`.
+
+    As many threads as programs run on (`md.set_threads`) have a part of the rows each and repeat
+    x_i = (b_i - sum a_ij x_j) / a_ii without waiting for each other. So digits beyond `rtol` differ from run
+    to run; `solve` has the same ones in every run.
+
+    Args:
+        a: [n, n], float32 or float64, one matrix of known values.
+        b: [n].
+        rtol: steps end at `max |A x - b| <= rtol max |b|`.
+        maxiter: most steps of each thread.
+
+    Returns:
+        x [n], the steps of the thread that made most, and `|A x - b| / |b|`.
+
+    Raises:
+        NumericError: if a diagonal element is not dominant, naming the row; if the steps do not suffice,
+            saying the residual; if an operand holds NaN or infinity.
+        ArgumentError, ShapeError, DTypeError: for other operands.
+    """
+    matrix, right = _checked(a, b)
+    if isinstance(maxiter, bool) or not isinstance(maxiter, int) or maxiter < 1:
+        raise ArgumentError(f"jacobi: maxiter must be a positive integer, got {maxiter!r}")
+    if isinstance(rtol, bool) or not isinstance(rtol, (int, float)) or not 0 < rtol < 1:
+        raise ArgumentError(f"jacobi: rtol must be a number between 0 and 1, got {rtol!r}")
+    x, steps = _relaxed(matrix, right, float(rtol), maxiter)
+    left = np.abs(matrix @ x - right).max(initial=0)
+    size = np.abs(right).max(initial=0)
+    if left > rtol * size:
+        raise NumericError(
+            f"jacobi: after {steps} steps max |A x - b| is {left:.3g}, and {rtol * size:.3g} is wanted: give "
+            "a larger maxiter or rtol, or use md.linalg.solve"
+        )
+    norm = float(np.linalg.norm(right))
+    residual = float(np.linalg.norm(matrix @ x - right)) / norm if norm else 0.0
+    return IterativeResult(asarray(x), steps, residual)
+
+
+def _checked(a: Any, b: Any) -> tuple[Reals, Reals]:
+    if any(isinstance(one, (Node, Operation)) for one in (a, b)):
+        raise ArgumentError(
+            "jacobi: takes arrays and Tensors, not Operations; md.linalg.solve has gradients"
+        )
+    matrix, right = asarray(a).numpy(), asarray(b).numpy()
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ShapeError(f"jacobi: a must be one square matrix, got shape {matrix.shape}")
+    if right.shape != matrix.shape[:1]:
+        raise ShapeError(f"jacobi: b must be [{len(matrix)}], got shape {right.shape}")
+    if "c" in (matrix.dtype.kind, right.dtype.kind):
+        raise DTypeError(
+            "jacobi: takes real numbers; use md.linalg.solve or gmres for complex ones"
+        )
+    wide = np.float32 if matrix.dtype == right.dtype == np.float32 else np.float64
+    matrix, right = matrix.astype(wide, copy=False), right.astype(wide, copy=False)
+    refuse_unless_finite("jacobi", "a", matrix)
+    refuse_unless_finite("jacobi", "b", right[None])
+    _refuse_unless_dominant(matrix)
+    return matrix, right
+
+
+def _refuse_unless_dominant(a: Reals) -> None:
+    own = np.abs(np.diagonal(a)).astype(np.float64)
+    others = np.abs(a).sum(1, dtype=np.float64) - own
+    weak = np.flatnonzero(~(own > others))
+    if len(weak):
+        row = int(weak[0])
+        raise NumericError(
+            f"jacobi: row {row} of a has {own[row]:.4g} on its diagonal and {others[row]:.4g} beside it, "
+            "which must be less: use md.linalg.solve, or gmres"
+        )
+
+
+def _relaxed(a: Reals, b: Reals, rtol: float, most: int) -> tuple[Reals, int]:
+    """X, and the most steps of a thread."""
+    n = len(a)
+    x, diagonal = np.zeros_like(b), np.diagonal(a).copy()
+    goal = 0.5 * rtol * np.abs(b).max(initial=0)
+    count = min(thread_count(), max(n, 1))
+    parts = [slice(n * k // count, n * (k + 1) // count) for k in range(count)]
+    near, steps = [False] * count, [0] * count
+
+    def relax(number: int) -> None:
+        """Improve a part until all parts were near the solution when they were last looked at."""
+        part = parts[number]
+        while max(steps) < most:
+            left = b[part] - a[part] @ x
+            near[number] = bool(np.abs(left).max(initial=0) <= goal)
+            if all(near):
+                return
+            if near[number]:
+                time.sleep(0)  # others have the processor
+                continue
+            x[part] += left / diagonal[part]
+            steps[number] += 1
+
+    # A part that was near may be so no more, as others went on: then all begin again where they are.
+    while max(steps) < most and np.abs(b - a @ x).max(initial=0) > 2 * goal:
+        near[:] = [False] * count
+        threads = [threading.Thread(target=relax, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return x, max(steps)
