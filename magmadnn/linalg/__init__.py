@@ -10,19 +10,19 @@ from magmadnn.calls import explains_names
 
 from . import out_of_core
 from ._operands import EighResult, QRResult, SlogdetResult, SVDResult
-from .chaotic import jacobi
 from .eigenvalues import eigh, eigvalsh
 from .equations import det, inv, slogdet, solve
 from .factorisation import cholesky
 from .factors import LUFactors, LUResult, cho_solve, lu, lu_factor, lu_solve
 from .functions import cond, expm, kron, matrix_power, matrix_rank, norm
 from .general_eigenvalues import EigResult, eig, eigvals
-from .iterative import IterativeResult, cg, gmres
+from .iterative.chaotic import jacobi
+from .iterative.krylov import IterativeResult, cg, gmres
+from .iterative.refinement import RefinedResult
+from .iterative.sparse import SparseMatrix
 from .least_squares import LstsqResult, lstsq, pinv
 from .orthogonal import qr
-from .refinement import RefinedResult
 from .singular_values import svd, svdvals
-from .sparse import SparseMatrix
 from .triangular import solve_triangular
 
 __all__ = [

@@ -34,7 +34,6 @@ from magmadnn.ops import sum as sum_
 from ._at_once import solution_at_once
 from ._matrices import adjoint, by_ascent, computed, diagonal, refuse_unless_finite, transposed
 from ._operands import SlogdetResult, operand, operands
-from .device_refinement import lies_on_device, refined_on_device
 from .elimination import (
     eliminated,
     exchanging,
@@ -43,7 +42,8 @@ from .elimination import (
     refuse_singular,
     square_samples,
 )
-from .refinement import refined
+from .iterative.device_refinement import lies_on_device, refined_on_device
+from .iterative.refinement import refined
 
 # --- solve ----------------------------------------------------------------------------------------
 

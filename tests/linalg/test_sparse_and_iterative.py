@@ -161,7 +161,7 @@ def test_chaotic_relaxation(n: int, threads: int, monkeypatch: pytest.MonkeyPatc
     a = rng.normal(size=(n, n))
     a += np.diag(np.sign(np.diagonal(a)) * 1.3 * np.abs(a).sum(1))
     b = rng.normal(size=n)
-    monkeypatch.setattr("magmadnn.linalg.chaotic.thread_count", lambda: threads)
+    monkeypatch.setattr("magmadnn.linalg.iterative.chaotic.thread_count", lambda: threads)
     found = la.jacobi(a, b)
     assert np.abs(a @ np.asarray(found.x) - b).max() <= 1e-10 * np.abs(b).max()
     assert found.iterations >= 1 and found.residual <= 1e-9

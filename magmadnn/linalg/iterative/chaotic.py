@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from magmadnn.graph.node import Node
+from magmadnn.linalg._matrices import refuse_unless_finite
 from magmadnn.runtime.threads import thread_count
 from magmadnn.tensor import Operation, asarray
 
-from ._matrices import refuse_unless_finite
-from .iterative import IterativeResult
+from .krylov import IterativeResult
 
 Reals = NDArray[Any]
 

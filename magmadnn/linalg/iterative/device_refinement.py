@@ -20,6 +20,8 @@ from magmadnn.graph.op import Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.stacking import last_axes
+from magmadnn.linalg._matrices import refuse_unless_finite, transposed
+from magmadnn.linalg.elimination import exchanging
 from magmadnn.memory import Kind
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import divide, equal, matmul, where
@@ -28,8 +30,6 @@ from magmadnn.ops import sum as sum_
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Tensor, asarray
 
-from ._matrices import refuse_unless_finite, transposed
-from .elimination import exchanging
 from .refinement import RefinedResult, checked, mixed
 
 _KEPT = 16  # programs

@@ -11,9 +11,9 @@ import numpy as np
 from magmadnn.backends.cuda import array_library
 from magmadnn.errors import ArgumentError, NumericError, ShapeError
 from magmadnn.graph.node import Node
+from magmadnn.linalg._matrices import refuse_unless_finite
 from magmadnn.tensor import Operation, Tensor, asarray, from_dlpack
 
-from ._matrices import refuse_unless_finite
 from .device_refinement import lies_on_device
 from .sparse import SparseMatrix, array_on_device, on_device, scipy_sparse
 

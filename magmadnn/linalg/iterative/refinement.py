@@ -16,13 +16,12 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DTypeError, NumericError, ShapeError
 from magmadnn.graph.op import Array
+from magmadnn.linalg._matrices import refuse_unless_finite
+from magmadnn.linalg._operands import operands
+from magmadnn.linalg.elimination import eliminated, refuse_singular
+from magmadnn.linalg.factorisation import cholesky
+from magmadnn.linalg.orthogonal import scipy_linalg
 from magmadnn.tensor import Tensor, asarray
-
-from ._matrices import refuse_unless_finite
-from ._operands import operands
-from .elimination import eliminated, refuse_singular
-from .factorisation import cholesky
-from .orthogonal import scipy_linalg
 
 _MOST = 30  # steps of either way
 _RESTART = 30  # vectors of GMRES before it begins anew

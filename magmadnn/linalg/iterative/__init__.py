@@ -1,0 +1,1 @@
+"""Equations that are solved step by step, and matrices with few elements."""
