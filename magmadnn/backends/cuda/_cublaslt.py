@@ -23,6 +23,10 @@ _COMPUTE_32F, _COMPUTE_TF32, _COMPUTE_64F = 68, 77, 70
 _POINTER_MODE, _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS, _BIAS_TYPE = 2, 3, 4, 7, 8, 26
 _NOTHING, _RELU, _ADD_BIAS = 1, 2, 4  # of _EPILOGUE; the last two may be added
 _ON_DEVICE = 1  # of _POINTER_MODE
+_COUNT, _STEP = (
+    5,
+    6,
+)  # CUBLASLT_MATRIX_LAYOUT_...: matrices of a stack, elements from one to the next
 _MOST_WORKSPACE = 1  # CUBLASLT_MATMUL_PREF_...
 _ALIGNMENTS = (5, 6, 7, 8)  # the same, of A, B, C and D
 _ALIGNED = 256  # bytes: more gains nothing
@@ -129,6 +133,9 @@ class Products:
             layouts.append(self._layout(read, *((k, n) if transpose_b else (n, k)), ldb))
             layouts.append(self._layout(read, *((m, k) if transpose_a else (k, m)), lda))
             layouts.append(self._layout(node.stored or node.dtype, n, m, ldc))
+            if node.count > 1:
+                for layout, side in zip(layouts, (1, 0, 2), strict=True):
+                    self._stack(layout, node.count, node.steps[side])
             yield _Product(operation.value or 0, (layouts[0], layouts[1], layouts[2]))
         finally:
             for layout in layouts:
@@ -157,6 +164,14 @@ class Products:
             "cublasLtMatmulPreferenceSetAttribute",
             preference, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)),
         )  # fmt: skip
+
+    def _stack(self, layout: int, count: int, step: int) -> None:
+        """Say that a matrix is the first of a stack."""
+        for attribute, value in ((_COUNT, ctypes.c_int32(count)), (_STEP, c_int64(step))):
+            self._call(
+                "cublasLtMatrixLayoutSetAttribute", c_void_p(layout),
+                c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)),
+            )  # fmt: skip
 
     def _layout(self, dtype: str, rows: int, columns: int, step: int) -> int:
         made = c_void_p()

@@ -64,6 +64,8 @@ class ProductNode:
         bias: address of n numbers that are added to each row, as float32 or as `stored` says; 0 for none.
         positive: whether negative elements become 0.
         scales: address of alpha and beta, of `dtype`, that are read when the product runs; 0 for 1 and 0.
+        count: products of these sizes, of stacks of matrices;
+        steps: elements from one matrix to the next of a, b and c; 0 for one that serves all.
     """
 
     dtype: str
@@ -82,6 +84,8 @@ class ProductNode:
     positive: bool = False
     scales: int = 0
     algorithm: bytes = b""
+    count: int = 1
+    steps: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def leading_dimensions(self) -> tuple[int, int, int]:
@@ -98,8 +102,14 @@ class ProductNode:
         ends = ["bias"] * bool(self.bias) + ["cut at 0"] * self.positive
         ends += ["update"] * bool(self.scales)
         sizes = re.sub(r"( x 1)+$", "", " x ".join(map(str, self.sizes)))
-        product = f"cuBLASLt product {sizes} in {kind}"
+        several = f"{self.count} of " if self.count > 1 else ""
+        product = f"cuBLASLt product {several}{sizes} in {kind}"
         return f"{product} with {', '.join(ends)}" if ends else product
+
+    @property
+    def result_items(self) -> int:
+        """Elements from the first that is written to the end of the last row."""
+        return (self.count - 1) * self.steps[2] + self.sizes[0] * self.strides[2]
 
     @property
     def addresses(self) -> tuple[int, ...]:

@@ -88,6 +88,8 @@ def words_of(engine: Engine, node: Chosen) -> str:
         f"{node.stored or node.dtype} at multiples of {aligned}",
         *(name for name, is_there in does if is_there),
     ]
+    if node.count > 1:
+        parts.append(f"{node.count} apart by {', '.join(map(str, node.steps))}")
     return ", ".join(parts)
 
 
@@ -147,7 +149,10 @@ def _on_noise(device: int, node: ProductNode) -> tuple[ProductNode, list[MemoryM
     (m, n, k), (turned_a, turned_b) = node.sizes, node.transposes
     lines = (k if turned_a else m, n if turned_b else k, m)
     read, wide = node.halves or node.dtype, node.stored or node.dtype
-    sizes = (rows * step for rows, step in zip(lines, node.strides, strict=True))
+    sizes = (
+        rows * stride + (node.count - 1) * step
+        for rows, stride, step in zip(lines, node.strides, node.steps, strict=True)
+    )
     held = [_noise(device, n, d) for n, d in zip(sizes, (read, read, wide), strict=True)]
     a, b, c = (block.device_pointer(write=True) for block in held)
     memory, scales = device_memory(device), node.scales

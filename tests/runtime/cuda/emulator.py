@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -274,6 +275,18 @@ def _array(address: int, rows: int, row: int, columns: int, dtype: str) -> np.nd
 
 
 def _multiply(node: ProductNode) -> None:
+    """One product after the other."""
+    read, wide = as_dtype(node.halves or node.dtype), as_dtype(node.stored or node.dtype)
+    items = (read.itemsize, read.itemsize, wide.itemsize)
+    for number in range(node.count):
+        a, b, c = (
+            address + number * step * item
+            for address, step, item in zip((node.a, node.b, node.c), node.steps, items, strict=True)
+        )
+        _multiply_one(replace(node, a=a, b=b, c=c))
+
+
+def _multiply_one(node: ProductNode) -> None:
     m, n, k = node.sizes
     a_shape, b_shape = (
         ((k, m) if node.transposes[0] else (m, k)),

@@ -132,3 +132,37 @@ def test_reductions_of_each_matrix(device: str, shape: tuple[int, ...]) -> None:
                 assert "0 calls of NumPy" in there.text({})
         exact = getattr(np, name)(x.astype(np.float64), 1) + bias
         np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((5, 33, 40), (5, 40, 37)), ((33, 40), (2, 3, 40, 37))],
+)
+def test_float64_stacks_of_larger_matrices_are_one_call_of_the_library(
+    device: str, left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(shape) for shape in (left, right)]
+    nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
+    made: Any = ops.matmul(*map(Operation, nodes))
+    count = int(np.prod(made.shape[:-2]))
+    with on(device):
+        there = Executable([made.node], executor="native", device="cuda")
+        (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
+        assert f"cuBLASLt product {count} of 33 x 37 x 40 in float64" in there.text({})
+    np.testing.assert_allclose(found, np.matmul(*arrays), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_stacks_in_uneven_steps_are_a_call_each(device: str) -> None:
+    """[2, 1, ...] beside [1, 3, ...]: no step leads from one pair to the next."""
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal(shape) for shape in ((2, 1, 33, 35), (3, 35, 40))]
+    nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
+    made: Any = ops.matmul(*map(Operation, nodes))
+    with on(device):
+        there = Executable([made.node], executor="native", device="cuda")
+        (found,) = there.run(dict(zip(nodes, arrays, strict=True)))
+        assert there.text({}).count("cuBLASLt product 33 x 40 x 35 in float64") == 6
+    np.testing.assert_allclose(found, np.matmul(*arrays), rtol=0, atol=1e-12)

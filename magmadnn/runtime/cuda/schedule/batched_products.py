@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from magmadnn.runtime.cuda.layout import Layout
 
 
 def products_of(node: Node, layout: Layout, whole: ProductNode) -> list[ProductNode]:
-    """The products of a contraction; a single one, where its operands are matrices.
+    """The products of a contraction: one, where its operands are matrices or these lie in equal steps.
 
     Args:
         node: the contraction.
@@ -26,10 +27,28 @@ def products_of(node: Node, layout: Layout, whole: ProductNode) -> list[ProductN
     places = [_places(operand, tuple(leading), layout) for operand in node.inputs[:2]]
     step = rows * whole.strides[2] * node.dtype.itemsize
     sizes = (rows, *whole.sizes[1:])
+    apart = [
+        _even_step(side, operand.dtype.itemsize)
+        for side, operand in zip(places, node.inputs, strict=False)
+    ]
+    if None not in apart:
+        steps = (apart[0] or 0, apart[1] or 0, rows * whole.strides[2])
+        count = len(places[0])
+        return [
+            replace(whole, sizes=sizes, a=places[0][0], b=places[1][0], count=count, steps=steps)
+        ]
     return [
         replace(whole, sizes=sizes, a=a, b=b, c=whole.c + number * step)
         for number, (a, b) in enumerate(zip(*places, strict=True))
     ]
+
+
+def _even_step(places: list[int], itemsize: int) -> int | None:
+    """Elements from one address to the next; None where they differ."""
+    apart = {after - before for before, after in itertools.pairwise(places)}
+    if len(apart) > 1 or any(step < 0 or step % itemsize for step in apart):
+        return None
+    return next(iter(apart), 0) // itemsize
 
 
 def stack_axes(node: Node, layout: Layout) -> dict[str, tuple[tuple[int, int], ...]]:

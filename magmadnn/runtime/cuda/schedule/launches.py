@@ -297,7 +297,7 @@ class Items:
     ) -> Item:
         """The launch of a library's product; `goal` stands for what it writes, if rows lie apart."""
         workspace = self._workspace()
-        nbytes = product.sizes[0] * product.strides[2] * ITEM_BYTES[product.stored or product.dtype]
+        nbytes = product.result_items * ITEM_BYTES[product.stored or product.dtype]
         written = goal or (product.c, product.c + nbytes)
         product = replace(product, workspace=workspace[0])
         algorithm = algorithm_of(self._engine, self._layout.device, product)
