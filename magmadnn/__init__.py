@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from magmadnn import errors, graph, linalg, memory, ops
-from magmadnn.calls import missing_name
+from magmadnn.calls import ADDED, missing_name
 from magmadnn.memory import CUDA_MANAGED, DEVICE, HOST, MANAGED, MemoryManager
 from magmadnn.tensor import (
     Operation,
@@ -93,6 +93,10 @@ _LATER = {
     "load": "training",
     **dict.fromkeys(("load_csv", "load_npz", "save_csv", "save_npz"), "tensor.files"),
 }
+
+
+# Arrays on workers stand above workers, and are imported when they are used.
+ADDED["Workers"] = lambda workers: import_module("magmadnn.dmath.client.processes").session(workers)
 
 
 def __getattr__(name: str) -> Any:

@@ -200,6 +200,11 @@ def _shown(parameters: Sequence[Parameter]) -> str:
 
 # --- attributes -----------------------------------------------------------------------------------
 
+ADDED: dict[str, Callable[[Any], Any]] = {}
+"""For a class of a folder below, what makes the object whose attributes its instances have beside their own:
+how a folder above adds to it. The package, which stands above all, fills this in.
+"""
+
 
 def missing_name(
     owner: str, kinds: Sequence[str], name: str, known: Callable[[], Iterable[str]]

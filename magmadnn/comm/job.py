@@ -85,6 +85,19 @@ def world() -> HostCommunicator:
     return _world[0]
 
 
+def stand_in(communicator: HostCommunicator) -> None:
+    """Let `world()` be another communicator from now on: where ranks of a job serve rank 0 as workers, that
+    of the workers; on rank 0, which is left to run the script, one of its own.
+    """
+    _world[:] = [communicator]
+
+
+def end_job(why: str) -> None:
+    """End all ranks, where nobody may go on even if an exception were caught."""
+    print(f"magmadnn: {why}: the job ends", file=sys.stderr, flush=True)
+    fail(CommunicationError(why), sys.modules.get("mpi4py.MPI"), lambda: None)
+
+
 def _make() -> HostCommunicator:
     expected = ranks_of_job()
     loaded = sys.modules.get("mpi4py.MPI")

@@ -17,7 +17,7 @@ __all__ = ["Answer", "Pending", "Worker", "Workers", "entered", "find_handler", 
 class _Callable(ModuleType):
     """A module that is called like a class."""
 
-    def __call__(self, count: int) -> Workers:
+    def __call__(self, count: int | None = None) -> Workers:
         """Start workers; see `Workers`."""
         return Workers(count)
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import importlib
-import secrets
+import contextlib
 import selectors
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -17,20 +13,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from magmadnn import errors
+from magmadnn.calls import ADDED
 from magmadnn.comm import SerialCommunicator
-from magmadnn.comm.job import rank_in_job, ranks_of_job
-from magmadnn.comm.launching.launcher import Job
+from magmadnn.comm.job import ranks_of_job
+from magmadnn.comm.launching.launcher import usable_cores
 from magmadnn.comm.sites import call_site, told_site
 from magmadnn.errors import ArgumentError, CommunicationError, UnknownAttributeError
 
 from .handlers import Answer, Worker, find_handler
+from .ranks import join
 from .records import packed, receive, send, sendable_array
-from .serving import ADDRESS, described
+from .serving import described
+from .starting import Processes, Staff
 
 MOST: Final = 256
-# Imported when its names are asked for first, as modules of handlers are.
-_ABOVE: Final = "magmadnn.dmath.client.processes"
-_START: Final = 60.0  # seconds until workers must have come
 _OTHERS: Final = 0.3  # seconds that the other workers have after one has failed
 
 
@@ -64,27 +60,42 @@ def entered() -> Workers | None:
 
 
 class Workers:
-    """Processes that carry out calls together, started from this one, which stays outside of their group.
+    """Processes that carry out calls together.
 
-    It is a context, and closes at its end; processes end with this one, whatever happens to it.
+    From plain Python they are started by this process, which stays outside of their group, and end with it,
+    whatever happens to it. Under mpiexec, Slurm or `magmadnn launch` they are the job's own ranks: rank 0 is
+    the client and runs the script, every other rank is a worker (rank r is worker r - 1) from here on, until
+    rank 0 ends, and exits then. What stands before `md.workers()` is run by all ranks. A worker that is lost
+    ends such a job.
+
+    It is a context, and closes at its end.
 
     Args:
-        count: of processes; 0 for one worker in this process, which shares its memory.
+        count: of processes; 0 for one worker in this process, which shares its memory; None for one on each
+            core, or all ranks of the job but the first.
 
     Raises:
         MissingExtraError: if there is no MPI and several are wanted.
-        ArgumentError: for a wrong count.
-        CommunicationError: if workers do not come, or this process is one of several ranks itself.
+        ArgumentError: for a wrong count, or one that is not that of the job's ranks.
+        CommunicationError: if workers do not come.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int | None = None) -> None:
+        ranks = ranks_of_job()
+        if count is None:
+            count = ranks - 1 if ranks > 1 else min(usable_cores(), MOST)
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST:
             raise ArgumentError(
                 f"workers: count must be an integer from 0 to {MOST}, got {count!r}"
             )
+        self._in_job = ranks > 1 and count > 0
+        if self._in_job and count != ranks - 1:
+            raise ArgumentError(
+                f"workers: this job has {ranks} ranks, of which the first is the client and {ranks - 1} "
+                f"work, not {count}: start {count + 1} ranks, or write md.workers()"
+            )
         self.count = count
-        self._job: Job | None = None
-        self._connections: list[socket.socket] = []
+        self._staff: Staff | None = None
         self._pending: deque[Pending] = deque()
         self._local: Worker | None = None
         self._ended = ""
@@ -116,18 +127,21 @@ class Workers:
         """
         if name.startswith("_"):
             raise AttributeError(name)
-        above = self.__dict__.get("_above")
-        if above is None:
-            above = self._above = importlib.import_module(_ABOVE).session(self)
         try:
-            return getattr(above, name)
+            return getattr(self._added(), name)
         except AttributeError:
             raise UnknownAttributeError(
                 f"workers have no attribute {name!r}: see md.dmath.Session for what arrays on them can do"
             ) from None
 
+    def _added(self) -> Any:
+        """What folders above add, made when it is asked for first."""
+        if "_above" not in self.__dict__:
+            self._above = ADDED["Workers"](self)
+        return self._above
+
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(importlib.import_module(_ABOVE).Session)})
+        return sorted({*super().__dir__(), *dir(self._added())})
 
     def _let_go(self, wait: bool) -> None:
         """Arrays that workers held are lost: whoever still has a handle is told so."""
@@ -188,10 +202,11 @@ class Workers:
             for i in range(self.size)
         ]
         try:
-            for connection, buffers in zip(self._connections, all_buffers, strict=True):
-                send(connection, buffers)
+            assert self._staff is not None
+            for number, buffers in enumerate(all_buffers):
+                send(self._staff.connections[number], buffers)
         except OSError:
-            pending.error = self._lost(pending)
+            pending.error = self._lost(pending, number)
             return pending
         self._pending.append(pending)
         return pending
@@ -229,8 +244,10 @@ class Workers:
         answers: list[Answer | None] = [None] * self.count
         failed: dict[str, Any] | None = None
         until = None
+        assert self._staff is not None
+        connections = self._staff.connections
         with selectors.DefaultSelector() as selector:
-            for rank, connection in enumerate(self._connections):
+            for rank, connection in enumerate(connections):
                 selector.register(connection, selectors.EVENT_READ, rank)
             while selector.get_map():
                 left = None if until is None else until - time.monotonic()
@@ -238,9 +255,9 @@ class Workers:
                     break
                 for key, _ in selector.select(0.2 if left is None else left):
                     try:
-                        record, arrays = receive(self._connections[key.data])
+                        record, arrays = receive(connections[key.data])
                     except (EOFError, OSError):
-                        pending.error = self._lost(pending)
+                        pending.error = self._lost(pending, key.data)
                         return
                     selector.unregister(key.fileobj)
                     if "error" in record:
@@ -248,8 +265,8 @@ class Workers:
                         until = time.monotonic() + _OTHERS
                     else:
                         answers[key.data] = Answer(record["value"], arrays)
-                if self._job is not None and (found := self._job.trouble()):
-                    pending.error = self._lost(pending, found)
+                if found := self._staff.trouble():
+                    pending.error = self._lost(pending, None, found)
                     return
             waiting = bool(selector.get_map())
         if failed is None:
@@ -258,106 +275,61 @@ class Workers:
         pending.error = _raised(failed, self.count)
         if waiting:  # for the one that failed
             self._end(
-                f"they were ended, as worker {failed['rank']} raised {failed['error']} and others waited"
+                f"they were ended, as worker {failed['rank']} raised {failed['error']} and others waited",
+                pending.error,
             )
 
-    def _lost(self, pending: Pending | None, found: str = "") -> CommunicationError:
+    def _lost(self, pending: Pending, number: int | None, found: str = "") -> CommunicationError:
         """A worker is gone: which, and what it did last."""
-        until = time.monotonic() + 0.5
-        while not found and self._job is not None and time.monotonic() < until:
-            found = self._job.trouble() or ""
-            time.sleep(0.01)
-        text = (found or "a worker has ended").replace("rank ", "worker ", 1)
-        if pending is not None:
-            text += f"; it was asked for {pending._what}"
-        self._end(text)
-        return CommunicationError(f"workers: {text}")
+        assert self._staff is not None
+        text = found or self._staff.gone(number)
+        text += f"; it was asked for {pending._what}"
+        error = CommunicationError(f"workers: {text}")
+        self._end(text, error)
+        return error
 
     # --- processes ---------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """End the workers, whatever they do, and start new ones; what they kept is lost."""
+        """End the workers, whatever they do, and start new ones; what they kept is lost.
+
+        Raises:
+            CommunicationError: if they do not come; of a job's own ranks, if one is lost.
+        """
         self._let_go(wait=False)
+        if self._in_job:
+            self._finish_all()
         self._end("")
         if self.count == 0:
             self._local = Worker(SerialCommunicator())
-            return
-        if ranks_of_job() > 1:
-            raise CommunicationError(
-                f"workers: this process is rank {rank_in_job()} of a job of {ranks_of_job()} ranks: start "
-                "the script with plain python, or let all ranks work together by md.comm.world()"
-            )
-        word = secrets.token_hex(16)
-        with socket.create_server(("127.0.0.1", 0), backlog=self.count) as server:
-            port = server.getsockname()[1]
-            environment = {ADDRESS: f"127.0.0.1 {port} {word}"}
-            module = ["-m", "magmadnn.workers"]
-            self._job = Job(self.count, module, environment, stdin=subprocess.DEVNULL)
-            try:
-                self._connect(server, word)
-            except BaseException:
-                self._end("they did not start")
-                raise
-
-    def _connect(self, server: socket.socket, word: str) -> None:
-        """Wait for all workers; the connections, by number."""
-        assert self._job is not None
-        found: dict[int, socket.socket] = {}
-        until = time.monotonic() + _START
-        server.settimeout(0.1)
-        while len(found) < self.count:
-            try:
-                connection, _ = server.accept()
-            except TimeoutError:
-                trouble = self._job.trouble()
-                if trouble or self._job.process.poll() is not None or time.monotonic() > until:
-                    reason = trouble or "mpiexec did not start them"
-                    raise CommunicationError(f"workers: {reason}; see the lines above") from None
-                continue
-            connection.settimeout(10)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                record, _ = receive(connection)
-            except (EOFError, OSError, ValueError):
-                connection.close()
-                continue
-            if record.get("word") != word:
-                connection.close()
-                continue
-            connection.settimeout(None)
-            found[record["rank"]] = connection
-        self._connections = [found[rank] for rank in range(self.count)]
-        for connection in self._connections:
-            try:
-                receive(connection)  # its group is there
-            except (EOFError, OSError):
-                raise self._lost(None) from None
+        else:
+            self._staff = join() if self._in_job else Processes(self.count)
 
     def close(self) -> None:
         """End the workers. Closing twice does nothing."""
         atexit.unregister(self.close)
         self._let_go(wait=True)
-        if self._job is not None and not self._ended and not self._pending:
-            try:
-                for connection in self._connections:
-                    send(connection, packed({"close": True}))
-                self._job._wait_for_end(2.0)
-            except OSError:  # they have ended already
-                print("magmadnn: workers had ended before they were closed", file=sys.stderr)
+        if self._in_job:
+            self._finish_all()
         self._end("they are closed")
 
-    def _end(self, why: str) -> None:
+    def _finish_all(self) -> None:
+        """A job's ranks go on: what they still have to answer is waited for."""
+        with contextlib.suppress(errors.MagmaDNNError):
+            while self._pending:
+                self._finish(self._pending[-1])
+
+    def _end(self, why: str, error: Exception | None = None) -> None:
+        """Workers are no longer called, because of an error or at the user's wish."""
+        idle = not self._ended and not self._pending
         self._ended = why
         self._local = None
-        error = CommunicationError(f"workers: {why or 'they were started again'}")
+        lost = CommunicationError(f"workers: {why or 'they were started again'}")
         while self._pending:
-            self._pending.popleft().error = error
-        for connection in self._connections:
-            connection.close()
-        self._connections = []
-        if self._job is not None:
-            job, self._job = self._job, None
-            job.end()
+            self._pending.popleft().error = lost
+        if self._staff is not None:
+            staff, self._staff = self._staff, None
+            staff.end(error) if error is not None else staff.dismiss(idle)
 
 
 def _raised(record: dict[str, Any], count: int) -> Exception:

@@ -12,7 +12,7 @@ import socket
 import traceback
 from typing import Any, Final
 
-from magmadnn.comm import world
+from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import rank_in_job
 from magmadnn.comm.sites import line_of, told_site
 from magmadnn.errors import MagmaDNNError
@@ -24,22 +24,41 @@ ADDRESS: Final = "MAGMADNN_CLIENT"
 
 
 def serve() -> None:
-    """Answer the client's records, one after the other."""
+    """Answer the records of the client whose address stands in the environment, one after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client decides what Ctrl-C means
     host, port, word = os.environ.pop(ADDRESS).split(" ")
-    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection = connected(host, int(port), {"rank": rank_in_job(), "word": word})
+    communicator = world()
+    send(connection, packed({"ready": communicator.rank}))
+    with contextlib.suppress(EOFError, ConnectionError):
+        carry_out(connection, communicator)
+    connection.close()
+
+
+def connected(host: str, port: int, introduction: dict[str, Any]) -> socket.socket:
+    """A connection to the client."""
+    connection = socket.create_connection((host, port), timeout=30)
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    send(connection, packed({"rank": rank_in_job(), "word": word}))
-    worker = Worker(world())
-    send(connection, packed({"ready": worker.communicator.rank}))
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            record, arrays = receive(connection)
-            if record.get("close"):
-                break
-            send(connection, answer(worker, record, arrays))
-    connection.close()
+    send(connection, packed(introduction))
+    return connection
+
+
+def carry_out(connection: socket.socket, communicator: Communicator) -> None:
+    """Answer records until one says that there are no more, or the client is gone.
+
+    Raises:
+        EOFError, ConnectionError: if it is gone.
+    """
+    worker = Worker(communicator)
+    while True:
+        record, arrays = receive(connection)
+        if record.get("close"):
+            return
+        if record.get("forget"):
+            worker = Worker(communicator)
+            continue
+        send(connection, answer(worker, record, arrays))
 
 
 def answer(worker: Worker, record: dict[str, Any], arrays: list[Any]) -> list[Any]:

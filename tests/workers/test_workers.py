@@ -167,14 +167,3 @@ def test_wrong_arguments_are_refused(three: md.workers.Workers) -> None:
         handler("tests.total")(lambda worker, arguments, arrays: None)
     assert "tests.total" in handlers._handlers
     assert re.fullmatch("<Workers: 3>", repr(three))
-
-
-def test_ranks_of_a_job_start_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGMADNN_RANKS", "4")
-    monkeypatch.setenv("PMI_RANK", "2")
-    with pytest.raises(
-        CommunicationError, match=r"this process is rank 2 of a job of 4 ranks: start"
-    ):
-        md.workers(2)
-    with md.workers(0) as here:
-        assert len(here.call("tests.total", 1, [np.ones(1)])) == 1

@@ -56,11 +56,7 @@ class Job:
         self.ledger = Ledger(path, -1, ranks)
         self.ranks = ranks
         self._gone: dict[int, float] = {}
-        threads = (
-            str(max(1, len(os.sched_getaffinity(0)) // ranks))
-            if hasattr(os, "sched_getaffinity")
-            else "1"
-        )
+        threads = str(max(1, usable_cores() // ranks))
         given = dict(os.environ)
         for name in ("OMP_NUM_THREADS", "MAGMADNN_NUM_THREADS"):
             given.setdefault(name, threads)
@@ -153,6 +149,11 @@ def run_job(ranks: int, program: Sequence[str]) -> int:
         return job.wait()
     finally:
         job.end()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use; 1 where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _alive(process: int) -> bool:
