@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from magmadnn import ops
+from magmadnn.compiler.lower.long_rows import block_columns
 from magmadnn.compiler.lower.row_blocks import block_rows
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan
@@ -139,3 +140,97 @@ def test_partial_results_share_memory_with_nothing_that_is_alive() -> None:
         found, (wide.sum(0), wide.max(0), (2 * wide - values).sum(0)), strict=True
     ):
         np.testing.assert_allclose(one, wanted, rtol=2e-5)
+
+
+# Shapes of one symbol for the first axis: reduced axes, and how many rows or matrices are left of it.
+OF_ANY_SIZE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((1048583,), (0,)),  # a vector
+    ((2053, 1031), (0, 1)),  # a batch's loss
+    ((3, 800, 1031), (1,)),
+    ((31, 1013, 37), (1,)),
+    ((5, 9001, 33), (1,)),
+    ((3, 500009), (1,)),  # few long rows
+    ((2, 3, 211, 1657), (2, 3)),
+]
+
+
+def of_any_size(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[Node, NativePlan]:
+    """Reductions of something computed, and of what is fed; the first size is not known."""
+    x = placeholder("x", fed("x", (None, *shape[1:]), np.float32).node.spec)
+    made = [ops.sum(Operation(x) * 2.0, axis=axes) + 1.0, ops.max(Operation(x), axis=axes)]
+    return x, native_plan(Program.of([m.node for m in made]), check=True)
+
+
+def sizes_of(x: Node, shape: tuple[int, ...]) -> dict[str, int]:
+    return {str(x.shape[0]): shape[0]}
+
+
+@pytest.mark.parametrize(("shape", "axes"), OF_ANY_SIZE)
+def test_a_size_that_is_not_known_before(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """The same bits on any number of threads, and the digits of float64."""
+    values = RNG.standard_normal(shape).astype(np.float32)
+    values.flat[7] = 30.0
+    x, plan = of_any_size(shape, axes)
+    sizes = sizes_of(x, shape)
+    assert arena_of(plan, sizes).rooms
+    found = [run(plan, threads, {x: values}, sizes) for threads in THREADS]
+    for total, top in found:
+        assert total.tobytes() == found[0][0].tobytes()
+        np.testing.assert_array_equal(top, values.max(axes))
+    wide = values.astype(np.float64) * 2
+    # a block of 2^14 elements in some 64 sums beside each other, of which 64 and 256 blocks are added up
+    allowed = UNIT * (256 + 64 + 256 + 2) * (abs(wide).sum(axes) + 1)
+    assert np.all(abs(found[0][0] - (wide.sum(axes) + 1)) <= allowed)
+    few = {name: 2 if np.prod(shape[1:]) < 1 << 19 else 1 for name in sizes}
+    small = values[: few[str(x.shape[0])]]
+    if small.size < 1 << 20:
+        assert not arena_of(plan, few).rooms
+        (total, _) = run(plan, 2, {x: small}, few)
+        np.testing.assert_allclose(total, (2.0 * small.astype(np.float64)).sum(axes) + 1, atol=0.02)
+
+
+@pytest.mark.parametrize(("shape", "axes"), OF_ANY_SIZE)
+def test_all_threads_take_part(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    x, plan = of_any_size(shape, axes)
+    for threads in THREADS:
+        tasks = Instance(plan, sizes_of(x, shape), threads, prepared=False).tasks(threads)
+        assert len(tasks.phase(0)[0]) >= threads
+        assert tasks.useful_threads == threads
+
+
+def test_long_rows_are_cut_by_sizes() -> None:
+    """Blocks are whole vectors, at least 128 of them, and none of what is small."""
+    for rows, columns in [(1, 1 << 20), (1, 1048583), (3, 500009), (31, 40009), (2, 10**8)]:
+        each = block_columns(rows, columns)
+        assert each % 64 == 0
+        assert 128 <= rows * -(-columns // each) <= 256
+    for rows, columns in [(1, (1 << 20) - 1), (32, 1 << 20), (0, 5), (5, 0), (3, 349525)]:
+        assert block_columns(rows, columns) == columns
+
+
+def test_what_is_stored_beside_a_long_sum_is_all_of_it() -> None:
+    """Elements that the blocks store; NaN and infinity in the first and last of them stay in their rows."""
+    x = fed("x", (None, None), np.float32)
+    rest = x * 3.0
+    made = [ops.sum(rest, axis=1), rest, ops.min(x, axis=1, keepdims=True)]
+    plan = native_plan(Program.of([m.node for m in made]), check=True)
+    values = RNG.standard_normal((3, 400009)).astype(np.float32)
+    values[1, -1], values[2, 17] = np.nan, np.inf
+    sizes = dict(zip(map(str, x.shape), values.shape, strict=True))
+    assert arena_of(plan, sizes).rooms
+    total, tripled, least = run(plan, 2, {x.node: values}, sizes)
+    np.testing.assert_array_equal(tripled, values * np.float32(3))
+    np.testing.assert_array_equal(least, values.min(1, keepdims=True))
+    np.testing.assert_allclose(total[0], 3 * values[0].astype(np.float64).sum(), atol=0.1)
+    assert np.isnan(total[1])
+    assert total[2] == np.inf
+
+
+def test_a_sum_that_must_know_where_it_is_stays_whole() -> None:
+    """The place of the largest element counts along the row."""
+    x = fed("x", (None,), np.float32)
+    plan = native_plan(Program.of([ops.argmax(x).node]), check=True)
+    values = RNG.standard_normal(1048583).astype(np.float32)
+    sizes = {str(x.shape[0]): len(values)}
+    (found,) = run(plan, 2, {x.node: values}, sizes)
+    assert found == values.argmax()

@@ -11,6 +11,7 @@ several dtypes become the last of them in `DTYPES`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 Formula = tuple[Any, ...]
@@ -60,3 +61,17 @@ def frozen(expression: Any) -> Formula:
         expression.name,
         *(frozen(arg) if hasattr(arg, "args") else arg for arg in expression.args),
     )
+
+
+def arguments_in(formula: Formula) -> set[int]:
+    """The numbers of the operands that a formula reads."""
+    if formula[0] == "argument":
+        return {formula[1]}
+    return {n for part in formula[1:] if isinstance(part, tuple) for n in arguments_in(part)}
+
+
+def renumbered(formula: Formula, new: Mapping[int, int]) -> Formula:
+    """A formula over operands that have other numbers: `new[number]`."""
+    if formula[0] == "argument":
+        return ("argument", new[formula[1]])
+    return tuple(renumbered(part, new) if isinstance(part, tuple) else part for part in formula)

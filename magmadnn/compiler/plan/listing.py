@@ -12,7 +12,7 @@ from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.rates import Rates
 from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.compiler.regions.stages import reduced_by
+from magmadnn.compiler.regions.stages import is_reduction
 from magmadnn.graph.dim import Size, dims_of, product, substitute
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
@@ -135,10 +135,9 @@ def _totals(plan: NativePlan, sizes: Mapping[str, int], rates: Rates | None) -> 
     return lines
 
 
-def _reduced(work: Work) -> tuple[Node, ...]:
-    """What a region of columns reduces: how large it is tells of room for partial results."""
-    is_one = work.region.kind is RegionKind.COLUMNS
-    return reduced_by(work.region).inputs[:1] if is_one else ()
+def _reduced(work: Work) -> list[Node]:
+    """What a region reduces: how large it is tells of room for partial results."""
+    return [node.inputs[0] for node in work.region.nodes if is_reduction(node)]
 
 
 # --- costs ----------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+from magmadnn.compiler.kernels.columns import Columns
+from magmadnn.compiler.lower.row_blocks import RowBlocks
+
 from .products import Part
 
 LEAST_ELEMENTS = 20_000  # of a part at least: see `tasks.py`
@@ -57,6 +60,22 @@ def parts_of_stack(values: Mapping[str, int], threads: int) -> list[Part]:
     ends = _stack_ends(count, threads, count * each)
     cost = each / LEAST_ELEMENTS
     return [(cost * (b - a), {"row0": a, "row1": b}) for a, b in pairwise((0, *ends))]
+
+
+def parts_of_blocks(blocks: RowBlocks, threads: int) -> list[Part]:
+    """The parts of a reduction in blocks: about as many in all as there are threads, each of whole blocks."""
+    name = "outer" if isinstance(blocks.first, Columns) else "row"
+    counts = [values[f"{name}1"] for values in blocks.values]
+    parts: list[Part] = []
+    for values, count in zip(blocks.values, counts, strict=True):
+        each = values["row1"] * values["column1"] if name == "outer" else values["column1"]
+        cost = count * each / LEAST_ELEMENTS
+        share = max(round(threads * count / sum(counts)), 1)
+        parts += [
+            (cost * (end - start) / count, {**values, f"{name}0": start, f"{name}1": end})
+            for start, end in pairwise((0, *even_ends(count, 1, min(share, count))))
+        ]
+    return parts
 
 
 def halves(part: Part, name: str, length: int, step: int) -> list[Part]:

@@ -45,7 +45,7 @@ from magmadnn.graph.node import PLACEHOLDER, Node, naming_scope
 from magmadnn.graph.op import Array
 
 from .boxes import boxes_of, rows_of
-from .cuts import LEAST_ELEMENTS, even_ends, halves, parts_of_stack, shrinking_ends
+from .cuts import LEAST_ELEMENTS, even_ends, halves, parts_of_blocks, parts_of_stack, shrinking_ends
 from .host_call import HostCalls
 from .matrices.lapack import function_of, is_native
 from .products import Part, Product, untried
@@ -173,14 +173,14 @@ class Tasks:
         return work.lowered if chosen is kernel else replace(work.lowered, kernel=chosen)
 
     def _cut_rows(self, rooms: Mapping[Node, Array]) -> dict[Work, RowBlocks]:
-        """The reductions that are made in blocks of rows; the step's own kernel is the first of two."""
+        """The reductions that are made in blocks; the step's own kernel is the first of two."""
         found = {}
         for work, lowered in self._lowered.items():
-            if isinstance(lowered.kernel, Columns) and work.needed[0] in rooms:
+            if isinstance(lowered.kernel, Columns | Rows) and work.needed[0] in rooms:
                 room = rooms[work.needed[0]].ctypes.data
                 blocks = in_blocks(lowered.kernel, self._values[work], room)
                 assert blocks is not None
-                found[work], self._values[work] = blocks, blocks.values
+                found[work] = blocks
                 self._lowered[work] = _with_kernel(lowered, blocks.first)
         return found
 
@@ -395,6 +395,8 @@ class Tasks:
             return parts
         if self.threads > 1 and cost >= 2:
             self.useful_threads = self.threads
+        if blocks := self._blocks.get(work):
+            return parts_of_blocks(blocks, self.threads)
         if work.region.kind is RegionKind.GEMM and (node := product_of(work.region)).ndim > 2:
             return self._stacked(work, node, cost)
         if self.threads == 1 or cost < 2:
@@ -489,9 +491,7 @@ def _cut_along(work: Work, values: Mapping[str, int]) -> str:
     if work.region.kind in (RegionKind.MOVE, RegionKind.LIBRARY):
         return "row"
     if work.region.kind is RegionKind.COLUMNS:
-        many = "rows" in values or (
-            work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
-        )
+        many = work.region.rows and values["outer1"] * _COLUMN_STEP >= values["column1"]
         return "outer" if many else "column"
     # Parts of rows read all of B; where that is stored transposed, each would turn it for itself.
     turned = work.lowered is not None and getattr(work.lowered.kernel, "transpose_b", False)

@@ -11,8 +11,8 @@ from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
 from magmadnn.compiler.kernels.columns import Columns
-from magmadnn.compiler.kernels.operands import ROW, Operand, Result
-from magmadnn.compiler.kernels.rows import Reduction
+from magmadnn.compiler.kernels.operands import COLUMN, ROW, Operand, Result
+from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
@@ -61,7 +61,7 @@ def test_there_is_a_block_for_each_multiprocessor(rows: int, columns: int) -> No
     blocks = in_blocks(kernel, values, 0)
     assert blocks is not None
     first, last = (
-        choose(blocks.first, blocks.values, Chip()),
+        choose(blocks.first, blocks.values[0], Chip()),
         choose(blocks.last, blocks.last_values, Chip()),
     )
     assert first is not None and last is not None
@@ -122,3 +122,41 @@ def test_batch_norm_is_what_it_is_on_the_processor(device: str, batch: int) -> N
         there = trained("cuda").values()
     for name, value in here.items():
         np.testing.assert_allclose(there[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((1048583,), (0,)), ((2053, 1031), (0, 1)), ((3, 400, 1031), (1,)), ((3, 500009), (1,))],
+)
+def test_a_batch_of_any_size(device: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    """A sum of what is computed, over few long rows or matrices whose number is not known beforehand."""
+    x = np.random.default_rng(5).uniform(0.5, 1.5, shape).astype(np.float32)
+    fed = md.placeholder("x", (None, *shape[1:]), np.float32)
+    made = [ops.mean(fed * 2.0, axis=axes) + 1.0, ops.max(fed, axis=axes), fed - 1.0]
+    with on(device):
+        there = Executable([m.node for m in made], executor="native", device="cuda")
+        mean, top, less = there.run({fed.node: x})
+        again, _, _ = there.run({fed.node: x})
+    assert np.asarray(mean).tobytes() == np.asarray(again).tobytes()
+    np.testing.assert_array_equal(top, x.max(axes))
+    np.testing.assert_array_equal(less, x - np.float32(1))
+    np.testing.assert_allclose(mean, 2 * x.astype(np.float64).mean(axes) + 1, rtol=64 * UNIT)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1 << 20), (1, 1048583), (3, 500009)])
+def test_long_rows_have_a_block_for_each_multiprocessor(rows: int, columns: int) -> None:
+    kernel = Rows(
+        (Operand("x", "float32"),),
+        (
+            Stage(
+                reduce=(Reduction("total", "add", ("argument", 0)),),
+                store_row=(Result("y", "float32", ("value", "total"), COLUMN),),
+            ),
+        ),
+    )
+    values = {"row0": 0, "row1": rows, "column0": 0, "column1": columns}
+    blocks = in_blocks(kernel, values | {"x": 0, "x_row": columns, "y": 0}, 0)
+    assert blocks is not None
+    launches = [choose(blocks.first, own, Chip()) for own in blocks.values]
+    assert sum(one.grid[0] for one in launches if one is not None) >= 128

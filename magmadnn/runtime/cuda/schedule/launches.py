@@ -22,6 +22,7 @@ from magmadnn.compiler.cuda.text.variant import WARP
 from magmadnn.compiler.kernels.columns import Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.gemm import Gemm
+from magmadnn.compiler.kernels.kernel import Kernel
 from magmadnn.compiler.kernels.library import Library, WholeLibrary
 from magmadnn.compiler.kernels.moves import FAULTS, Move
 from magmadnn.compiler.kernels.rows import Rows
@@ -160,7 +161,7 @@ class Items:
         if isinstance(work.lowered.kernel, WholeLibrary):
             return self._convolutions.of(work, values)
         room = self._layout.room(work)
-        if isinstance(work.lowered.kernel, Columns) and room is not None:
+        if isinstance(work.lowered.kernel, Columns | Rows) and room is not None:
             return self._in_blocks(work.lowered, values, room)
         kernel = work.lowered.kernel
         if isinstance(kernel, Move):
@@ -182,23 +183,26 @@ class Items:
         return self._layout.plan.layouts.bases[node] in self._layout.frames
 
     def _in_blocks(self, lowered: Lowered, values: Mapping[str, int], room: Span) -> list[Item]:
-        """A launch that reduces blocks of rows, and one that combines their results."""
-        assert isinstance(lowered.kernel, Columns)
+        """Launches that reduce blocks, and one that combines their results."""
         blocks = in_blocks(lowered.kernel, values, room[0])
         assert blocks is not None
-        first = choose(blocks.first, blocks.values, self.chip)
-        last = choose(blocks.last, blocks.last_values, self.chip)
-        assert first is not None and last is not None
+        stored = tuple(
+            self._layout.span(n) for s, n, _ in lowered.writes if s in blocks.first.slots
+        )
+        rest = tuple(self._layout.span(n) for s, n, _ in lowered.writes if s in blocks.last.slots)
 
-        def read_by(kernel: Columns) -> tuple[Span, ...]:
+        def read_by(kernel: Kernel) -> tuple[Span, ...]:
             nodes = (node for slot, node, _ in lowered.reads if slot in kernel.slots)
             return tuple(self._layout.span(node) for node in nodes)
 
-        writes = tuple(self._layout.span(node) for _, node, _ in lowered.writes)
-        return [
-            Item(first, read_by(blocks.first), (room,)),
-            Item(last, (*read_by(blocks.last), room), writes),
-        ]
+        made = []
+        for own in blocks.values:
+            first = choose(blocks.first, own, self.chip)
+            assert first is not None
+            made.append(Item(first, read_by(blocks.first), (*stored, *blocks.partials(own))))
+        last = choose(blocks.last, blocks.last_values, self.chip)
+        assert last is not None
+        return [*made, Item(last, (*read_by(blocks.last), room), rest)]
 
     def _product(
         self,
