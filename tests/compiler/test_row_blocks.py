@@ -146,11 +146,11 @@ def test_partial_results_share_memory_with_nothing_that_is_alive() -> None:
 OF_ANY_SIZE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((1048583,), (0,)),  # a vector
     ((2053, 1031), (0, 1)),  # a batch's loss
-    ((3, 800, 1031), (1,)),
-    ((31, 1013, 37), (1,)),
-    ((5, 9001, 33), (1,)),
-    ((3, 500009), (1,)),  # few long rows
-    ((2, 3, 211, 1657), (2, 3)),
+    ((3, 8209, 37), (1,)),
+    ((33, 8209, 33), (1,)),
+    ((2, 211, 41, 31), (1, 2)),
+    ((3, 1048583), (1,)),  # long rows
+    ((2, 1, 853, 1657), (2, 3)),
 ]
 
 
@@ -178,15 +178,12 @@ def test_a_size_that_is_not_known_before(shape: tuple[int, ...], axes: tuple[int
         assert total.tobytes() == found[0][0].tobytes()
         np.testing.assert_array_equal(top, values.max(axes))
     wide = values.astype(np.float64) * 2
-    # a block of 2^14 elements in some 64 sums beside each other, of which 64 and 256 blocks are added up
+    # a block of 2^13 elements in some 64 sums beside each other, of which 64 and 256 blocks are added up
     allowed = UNIT * (256 + 64 + 256 + 2) * (abs(wide).sum(axes) + 1)
     assert np.all(abs(found[0][0] - (wide.sum(axes) + 1)) <= allowed)
-    few = {name: 2 if np.prod(shape[1:]) < 1 << 19 else 1 for name in sizes}
-    small = values[: few[str(x.shape[0])]]
-    if small.size < 1 << 20:
-        assert not arena_of(plan, few).rooms
-        (total, _) = run(plan, 2, {x: small}, few)
-        np.testing.assert_allclose(total, (2.0 * small.astype(np.float64)).sum(axes) + 1, atol=0.02)
+    if 0 not in axes:  # a sample does not know how many others there are
+        alone = run(plan, 2, {x: values[1:2]}, sizes_of(x, (1,)))
+        assert alone[0].tobytes() == found[0][0][1:2].tobytes()
 
 
 @pytest.mark.parametrize(("shape", "axes"), OF_ANY_SIZE)
@@ -200,12 +197,12 @@ def test_all_threads_take_part(shape: tuple[int, ...], axes: tuple[int, ...]) ->
 
 def test_long_rows_are_cut_by_sizes() -> None:
     """Blocks are whole vectors, at least 128 of them, and none of what is small."""
-    for rows, columns in [(1, 1 << 20), (1, 1048583), (3, 500009), (31, 40009), (2, 10**8)]:
-        each = block_columns(rows, columns)
+    for columns in [1 << 20, 1048583, 10**8]:
+        each = block_columns(columns)
         assert each % 64 == 0
-        assert 128 <= rows * -(-columns // each) <= 256
-    for rows, columns in [(1, (1 << 20) - 1), (32, 1 << 20), (0, 5), (5, 0), (3, 349525)]:
-        assert block_columns(rows, columns) == columns
+        assert 128 <= -(-columns // each) <= 256
+    for columns in [(1 << 20) - 1, 5, 0]:
+        assert block_columns(columns) == columns
 
 
 def test_what_is_stored_beside_a_long_sum_is_all_of_it() -> None:
@@ -214,7 +211,7 @@ def test_what_is_stored_beside_a_long_sum_is_all_of_it() -> None:
     rest = x * 3.0
     made = [ops.sum(rest, axis=1), rest, ops.min(x, axis=1, keepdims=True)]
     plan = native_plan(Program.of([m.node for m in made]), check=True)
-    values = RNG.standard_normal((3, 400009)).astype(np.float32)
+    values = RNG.standard_normal((3, 1048601)).astype(np.float32)
     values[1, -1], values[2, 17] = np.nan, np.inf
     sizes = dict(zip(map(str, x.shape), values.shape, strict=True))
     assert arena_of(plan, sizes).rooms

@@ -1,4 +1,6 @@
-"""How a reduction over few long rows is cut into blocks of columns: by sizes, never by threads or devices.
+"""How a reduction over long rows is cut into blocks of columns: by their length, never by threads or devices.
+
+Nor does it depend on how many rows there are: a sample has the same bits in a batch of any size.
 
 Each block is a row of its own, of a matrix whose rows follow each other. Its results are partial ones, which
 a second kernel combines in their order. What was the same in all rows has a part for each block, and what was
@@ -14,19 +16,17 @@ from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in,
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR, Operand, Result
 from magmadnn.compiler.kernels.rows import COMBINED, Rows, Stage
 
-_LEAST_ELEMENTS = 1 << 20  # below, one thread takes a quarter of a millisecond at most
-_FEW = 32  # rows: more of them are work for many threads
-_PIECES = 256  # of all rows together
+_LEAST_COLUMNS = 1 << 20  # below, one thread takes a quarter of a millisecond at most
+_PIECES = 256
 _ALIKE = 64  # elements of a block are a multiple of it, so that each begins with a whole vector
 _COUNTS = (("column",), ("columns",))  # leaves that say where in its row an element is
 
 
-def block_columns(rows: int, columns: int) -> int:
+def block_columns(columns: int) -> int:
     """How many columns each block of a row has, but for the last; all of them where a row is one block."""
-    if not 0 < rows < _FEW or rows * columns < _LEAST_ELEMENTS:
+    if columns < _LEAST_COLUMNS:
         return columns
-    blocks = _PIECES // rows
-    return -(-columns // (blocks * _ALIKE)) * _ALIKE
+    return -(-columns // (_PIECES * _ALIKE)) * _ALIKE
 
 
 def can_cut(kernel: Rows) -> bool:
@@ -50,7 +50,7 @@ def _formulas(stage: Stage) -> list[Formula]:
 
 def partial_bytes_of(kernel: Rows, rows: int, columns: int) -> int:
     """Memory for partial results; 0 where it needs none."""
-    each = block_columns(rows, columns)
+    each = block_columns(columns)
     if each >= columns or not can_cut(kernel):
         return 0
     return sum(_rooms(kernel, rows, -(-columns // each)))
@@ -108,7 +108,7 @@ def values_of(
         room: address of memory for partial results.
     """
     rows, columns = values["row1"], values["column1"]
-    each = block_columns(rows, columns)
+    each = block_columns(columns)
     whole, left = divmod(columns, each)
     blocks = whole + (left > 0)
     starts, last = list[tuple[str, int, int]](), {**values, "column1": blocks}

@@ -2,8 +2,8 @@
 
 Each block is reduced by itself, into a row of its own of partial results in the plan's memory; a second
 kernel combines these in the order of the blocks. So every thread, or multiprocessor, has work where a
-matrix has few columns, and the bits of a result depend on sizes only. Of a few large matrices, whose axis in
-the middle is reduced, each is cut; of few long rows, `long_rows.py`.
+matrix has few columns, and the bits of a result depend on sizes only. Large matrices of a stack
+are cut each; long rows by `long_rows.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import long_rows
 
 _LEAST_ROWS = 8192  # below, one block: sums over a batch of a few thousand rows stay as they are
 _LEAST_ELEMENTS = 1 << 17
-_LEAST_OF_STACKS = 1 << 20
+_LEAST_OF_STACKS = 1 << 18
 _PIECES = (
     256  # of rows and columns together, which serve as many threads and 132 multiprocessors well
 )
@@ -33,18 +33,18 @@ _ACROSS = 32  # columns of a piece
 _ALIKE = 8  # rows of a block are a multiple of it
 
 
-def block_rows(rows: int, columns: int, matrices: int = 1) -> int:
+def block_rows(rows: int, columns: int, *, stacked: bool = False) -> int:
     """How many rows each block of a matrix has, but for the last; all of them where it is one block.
 
     Args:
-        rows: of each matrix.
-        columns: of each.
-        matrices: how many there are.
+        rows: of the matrix.
+        columns: of it.
+        stacked: whether it is one of a stack, which has work for several threads as it is. How many others
+            there are does not count: a sample has the same bits in a batch of any size.
     """
-    blocks = _PIECES // max(-(-columns // _ACROSS) * matrices, 1)
-    least = _LEAST_ROWS if matrices == 1 else blocks * _ALIKE
-    elements = _LEAST_ELEMENTS if matrices == 1 else _LEAST_OF_STACKS
-    if rows < least or rows * columns * matrices < elements or blocks < 2:
+    blocks = _PIECES // max(-(-columns // _ACROSS), 1)
+    least = _LEAST_OF_STACKS if stacked else _LEAST_ELEMENTS
+    if rows < _LEAST_ROWS or rows * columns < least or blocks < 2:
         return rows
     return -(-rows // (blocks * _ALIKE)) * _ALIKE
 
@@ -61,7 +61,7 @@ def partial_bytes(work: Work, sizes: Mapping[str, int]) -> int:
     matrices = math.prod(leading)
     (elements,) = bind_shape((product(reduced_by(work.region).inputs[0].shape),), sizes)
     rows = elements // max(columns * matrices, 1)
-    blocks = -(-rows // max(block_rows(rows, columns, matrices), 1))
+    blocks = -(-rows // max(block_rows(rows, columns, stacked=kernel.stacked), 1))
     return sum(_room(kernel, blocks * matrices, columns)) if blocks > 1 else 0
 
 
@@ -108,13 +108,13 @@ def in_blocks(kernel: Kernel, values: Mapping[str, int], room: int) -> RowBlocks
     """
     rows, columns = values["row1"], values["column1"]
     if isinstance(kernel, Rows):
-        if long_rows.block_columns(rows, columns) >= columns or not long_rows.can_cut(kernel):
+        if long_rows.block_columns(columns) >= columns or not long_rows.can_cut(kernel):
             return None
         runs, last = long_rows.values_of(kernel, values, room)
         return RowBlocks(long_rows.first_of(kernel), runs, long_rows.last_of(kernel), last)
     assert isinstance(kernel, Columns)
     matrices = values["outer1"] if kernel.stacked else 1
-    each = block_rows(rows, columns, matrices)
+    each = block_rows(rows, columns, stacked=kernel.stacked)
     if each >= rows:
         return None
     blocks = -(-rows // each)
