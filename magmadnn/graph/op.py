@@ -152,6 +152,8 @@ class Op:
             (`stacking.py`). None: there is a node for each model.
         unrolled: for ops of kind `LOOP`: results by number, as graphs without that loop:
             `unrolled(numbers, *operands, **attributes)`, on nodes, where the length is known.
+        axes: which axes of operands and result are the same one, for ops whose shape rule does not say it:
+            `axes(specs, attributes)` gives `Axes` (`placing/axes.py`); None: operands must be whole.
         any_size: whether gradient, rewrites and parts are the same for all sizes from 16 on, as long as no
             operand of known shape has `MANY_ELEMENTS`.
         notes: more for the documentation: source, special values.
@@ -184,6 +186,7 @@ class Op:
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     unrolled: Callable[..., Any] | None = None
+    axes: Callable[[Sequence[Spec], Attributes], Any] | None = None
     any_size: bool = False
     at_once: Callable[..., Array | None] | None = None
     notes: str = ""

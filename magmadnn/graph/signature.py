@@ -149,6 +149,7 @@ def by_signature(signature: str | Callable[..., str]) -> ShapeRule:
             text = text(*(s.ndim for s in specs), **attributes)
         return Signature.parse(text).bind(words, specs)[0]
 
+    rule.signature = signature  # type: ignore[attr-defined]  # which axes can be split over ranks follows
     return rule
 
 

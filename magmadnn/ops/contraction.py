@@ -18,6 +18,7 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Shape, product
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
+from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, by_signature
 from magmadnn.graph.spec import BFLOAT16, Spec
 from magmadnn.graph.stacking import StackedCall
@@ -204,6 +205,11 @@ def _einsum_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
     return Signature.parse(text).bind(words, specs)[0]
 
 
+def _einsum_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    terms, right = _split(attributes["subscripts"])
+    return Axes(tuple(tuple(term) for term in terms), tuple(right), adds=True)
+
+
 def _einsum_numpy(*xs: Array, subscripts: str) -> Array:
     return np.asarray(np.einsum(subscripts, *wide(*xs), optimize=len(xs) > 1))
 
@@ -356,6 +362,7 @@ _einsum_op = Op(
     reference=_einsum_reference,
     samples=_einsum_samples,
     attributes={"subscripts": ""},
+    axes=_einsum_axes,
     canonical=_einsum_canonical,
     contracts="add",
     decompose=_einsum_nodes,

@@ -13,6 +13,7 @@ from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.node import size as size_node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.operators import public
+from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import (
     Attributes,
     OpWords,
@@ -105,6 +106,23 @@ def _moved(x: Any, start: int, by: int, count: int) -> Any:
     return transpose(x, tuple(order))
 
 
+def _take_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    """Rows of the result are those of indices; the axis that they number must be whole."""
+    x, at = [("x", k) for k in range(specs[0].ndim)], attributes["axis"]
+    rows = [("rows", k) for k in range(specs[1].ndim)]
+    operand = tuple(None if k == at else name for k, name in enumerate(x))
+    return Axes((operand, tuple(rows)), (*x[:at], *rows, *x[at + 1 :]))
+
+
+def _scatter_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    """Slices that are added may be shared out."""
+    at, count = attributes["axis"], specs[1].ndim
+    others = [("x", k) for k in range(specs[0].ndim - count)]
+    rows = [("rows", k) for k in range(count)]
+    result = (*others[:at], None, *others[at:])
+    return Axes(((*others[:at], *rows, *others[at:]), tuple(rows)), result, adds=True)
+
+
 take: Op = Op(
     name="take",
     args=("x", "indices"),
@@ -123,6 +141,7 @@ take: Op = Op(
         Sample((draw(5), draw.integers(low=0, high=5))),
     ],
     attributes={"axis": 0},
+    axes=_take_axes,
     integers=("indices",),
     stacked=_take_stacked,
     canonical=lambda words, specs, axis: {"axis": axis_number(words, axis, specs[0].ndim)},
@@ -196,6 +215,7 @@ scatter_add: Op = Op(
         Sample((draw(3, 2, 5), draw.integers(2, 5, low=0, high=7)), {"axis": 1, "count": 7}),
     ],
     attributes={"axis": 0, "count": REQUIRED},
+    axes=_scatter_axes,
     integers=("indices",),
     canonical=_scatter_canonical,
     stacked=_scatter_stacked,

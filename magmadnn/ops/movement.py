@@ -16,6 +16,7 @@ from magmadnn.graph.dim import Shape, Size, divide, product
 from magmadnn.graph.node import Node, record
 from magmadnn.graph.op import REQUIRED, Array, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
+from magmadnn.graph.placing.axes import Axes, broadcasting, reshaping
 from magmadnn.graph.signature import (
     Attributes,
     OpWords,
@@ -72,6 +73,7 @@ reshape: Op = _movement(
     numpy=lambda x, shape: x.reshape(shape),
     any_size=True,
     boxes=lambda result, x, shape: [(result.reshape(x.shape), (0, x))],
+    axes=lambda specs, attributes: reshaping(specs[0].shape, attributes["shape"]),
     vjp=lambda g, y, x, shape: reshape(g, x.shape),
     reference=lambda x, shape: np.array(list(x.flat)).reshape(shape),
     samples=lambda draw: [
@@ -138,6 +140,7 @@ transpose: Op = _movement(
     formula="x with its axes in another order; all reversed where no order is given",
     shapes=lambda words, specs, attributes: tuple(specs[0].shape[a] for a in attributes["axes"]),
     numpy=lambda x, axes: x.transpose(axes),
+    axes=lambda specs, attributes: Axes((tuple(range(specs[0].ndim)),), attributes["axes"]),
     any_size=True,
     vjp=_transpose_vjp,
     reference=lambda x, axes=None: np.moveaxis(
@@ -231,6 +234,7 @@ broadcast_to: Op = _movement(
     formula="x repeated along new axes and axes of size 1, to a shape",
     shapes=lambda words, specs, attributes: attributes["shape"],
     numpy=lambda x, shape: np.broadcast_to(x, shape),
+    axes=lambda specs, attributes: broadcasting([specs[0].shape], attributes["shape"], "shape"),
     any_size=True,
     vjp=lambda g, y, x, shape: g,  # the sweep sums over what was repeated
     reference=lambda x, shape: x * np.ones(shape),
@@ -343,6 +347,12 @@ def _concat_nodes(*xs: Any, axis: int) -> Any:
 _MOST_SINGLES = 8  # numbers that are worth choosing among, instead of copying each
 
 
+def _concat_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    """All but that along which they are joined."""
+    names = tuple(None if a == attributes["axis"] else a for a in range(specs[0].ndim))
+    return Axes((names,) * len(specs), names)
+
+
 concat: Op = _movement(
     name="concat",
     args=("*xs",),
@@ -352,6 +362,7 @@ concat: Op = _movement(
     numpy=lambda *xs, axis: np.concatenate(xs, axis=axis),
     vjp=_concat_vjp,
     boxes=_concat_boxes,
+    axes=_concat_axes,
     reference=_concat_reference,
     samples=lambda draw: [
         Sample((draw(2, 5), draw(3, 5), draw(1, 5))),

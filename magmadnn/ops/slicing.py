@@ -17,6 +17,7 @@ from magmadnn.graph.dim import Dim, Shape, Size, divide
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample
 from magmadnn.graph.operators import public
+from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import (
     Attributes,
     OpWords,
@@ -167,6 +168,40 @@ def _drop_whole(node: Node) -> Node | None:
     return drop_unchanged(node) if whole else None
 
 
+def _whole_names(index: Sequence[Any], shape: Shape) -> list[Any]:
+    """Names of the axes that are taken whole; None for the others."""
+    return [
+        axis if entry[0] == "slice" and entry[1:] in ((0, n, 1), (0, None, 1)) else None
+        for axis, (entry, n) in enumerate(zip(index, shape, strict=True))
+    ]
+
+
+def _slice_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    index = attributes["index"]
+    names = _whole_names(index, specs[0].shape)
+    kept = [axis for axis, entry in enumerate(index) if entry[0] != "int"]
+
+    def local(given: Attributes, axis: int, size: Size) -> Attributes:
+        part = list(index)
+        part[kept[axis]] = ("slice", 0, size, 1)
+        return {**given, "index": tuple(part)}
+
+    return Axes((tuple(names),), tuple(names[a] for a in kept), local=local)
+
+
+def _unslice_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    index, shape = attributes["index"], attributes["shape"]
+    names = _whole_names(index, shape)
+    kept = [axis for axis, entry in enumerate(index) if entry[0] != "int"]
+
+    def local(given: Attributes, axis: int, size: Size) -> Attributes:
+        part = list(index)
+        part[axis] = ("slice", 0, size, 1)
+        return {**given, "index": tuple(part)}
+
+    return Axes((tuple(names[a] for a in kept),), tuple(names), sized="shape", local=local)
+
+
 slice_: Op = Op(
     name="_slice",
     args=("x",),
@@ -179,6 +214,7 @@ slice_: Op = Op(
     reference=_slice_reference,
     samples=_slice_samples,
     attributes={"index": ()},
+    axes=_slice_axes,
     canonical=_slice_canonical,
     stacked=lambda call: call.again(call.operands, index=(WHOLE, *call.attributes["index"])),
     rewrites=(_drop_whole,),
@@ -252,6 +288,7 @@ unslice: Op = Op(
     dtypes=first_dtype,
     numpy=_unslice_numpy,
     vjp=lambda g, y, x, index, shape: slice_(g, index=index),
+    axes=_unslice_axes,
     boxes=_unslice_boxes,
     stacked=_unslice_stacked,
     reference=_unslice_reference,

@@ -213,6 +213,11 @@ class Update:
         return [Operation(node) for node in found]
 
     @property
+    def keys(self) -> list[str]:
+        """What stands before the slash in the names of the parameters' slots."""
+        return list(self._prefixes)
+
+    @property
     def names(self) -> dict[Node, str]:
         """The slots and the count, each by a name of its own."""
         return {self.count.node: "count", **{s.node: name for name, s in self.slots.items()}}

@@ -51,6 +51,16 @@ PYTHON: dict[str, PythonCase] = {
         ArgumentError,
         "~rank . of 9: DataParallel: 9 ranks cannot share shards=8: give shards=9, or fewer ranks",
     ),
+    "model parallel: sizes that ranks do not divide": (
+        lambda p: shared(4, way=lambda comm: md.parallel.ModelParallel(comm)),
+        ArgumentError,
+        "~rank . of 4: ModelParallel: no layer can be split among 4 ranks: dense_1 .*; give layers sizes .*",
+    ),
+    "hybrid: a layer without weights to split": (
+        lambda p: shared(2, way=lambda comm: md.parallel.Hybrid({"flatten_1": "columns"}, comm)),
+        ArgumentError,
+        "~rank . of 2: Hybrid: layer 'flatten_1' cannot be split; those of this model that can are: .*",
+    ),
     "data: another on a rank": (
         lambda p: shared(2, lambda comm: X + np.float32(comm.rank)),
         DataError,

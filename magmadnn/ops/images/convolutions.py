@@ -22,6 +22,7 @@ from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, promote
 from magmadnn.graph.operators import public
+from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import Attributes, OpWords, is_integer, shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.ops._arguments import as_shape, shape_of, words_of
@@ -237,6 +238,24 @@ _2D = {"strides": (1, 2), "padding": ((1, 1), (0, 2)), "dilation": (2, 1), "grou
 _DEPTHWISE = {"strides": (2, 1), "padding": ((0, 1), (1, 1)), "dilation": (1, 1), "groups": 3}
 
 
+def _names(kind: str, specs: Sequence[Spec], groups: int) -> tuple[Any, ...]:
+    """Axes of images [n, *places, c] or [n, *windows, o], or of filters [*size, c, o]; n alone of groups."""
+    places = (None,) * (max(s.ndim for s in specs) - 2)
+    c, o = ("c", "o") if groups == 1 else (None, None)
+    return {"x": ("n", *places, c), "y": ("n", *places, o), "w": (*places, c, o)}[kind]
+
+
+def _split_axes(operands: str, result: str) -> Callable[..., Axes]:
+    """Samples, channels and filters can be shared out among ranks; what is not in the result is summed."""
+
+    def axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+        groups = attributes["groups"]
+        each = tuple(_names(kind, specs, groups) for kind in operands)
+        return Axes(each, _names(result, specs, groups), adds=True)
+
+    return axes
+
+
 convolution: Op = Op(
     name="convolution",
     args=("x", "w"),
@@ -250,6 +269,7 @@ convolution: Op = Op(
     samples=_samples,
     attributes={"strides": 1, "padding": "valid", "dilation": 1, "groups": 1, "algorithm": "auto"},
     canonical=_canonical,
+    axes=_split_axes("xw", "y"),
     contracts="add",
     decompose=_any_algorithm(_products.convolution),
     by_library={
@@ -290,6 +310,7 @@ convolution_inputs: Op = Op(
         **dict.fromkeys(("places", "strides", "padding", "dilation", "groups"), REQUIRED),
         "algorithm": "auto",
     },
+    axes=_split_axes("yw", "x"),
     contracts="add",
     decompose=_inputs_nodes,
     by_library={"dgrad": _any_algorithm(_calls.inputs)},
@@ -318,6 +339,7 @@ convolution_filters: Op = Op(
         **dict.fromkeys(("size", "strides", "padding", "dilation", "groups"), REQUIRED),
         "algorithm": "auto",
     },
+    axes=_split_axes("xy", "w"),
     contracts="add",
     decompose=_any_algorithm(_products.filters),
     by_library={

@@ -24,6 +24,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Draw, NoGradient, Op, OpKind, Sample, promote_floating
+from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import Attributes, OpWords, shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.stacking import StackedCall
@@ -155,6 +156,13 @@ _NOTES = (
     "or places before and after each axis: a number, one for each axis, or pairs; less than the size. "
 )
 
+
+def _split_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
+    """Samples and channels can be shared out among ranks."""
+    names = ("n", *(None,) * (specs[0].ndim - 2), "c")
+    return Axes((names,) * len(specs), names)
+
+
 max_pooling: Op = Op(
     name="max_pooling",
     args=("x",),
@@ -169,6 +177,7 @@ max_pooling: Op = Op(
     attributes={"size": REQUIRED, "strides": None, "padding": "valid"},
     canonical=lambda words, specs, **given: _settled(words, specs, **given),
     stacked=_stacked,
+    axes=_split_axes,
     decompose=_pooling_nodes.max_pooling,
     notes=_NOTES
     + "NaN in a window makes its result NaN. The gradient goes to the first of the largest "
@@ -189,6 +198,7 @@ max_pooling_indices: Op = Op(
     attributes={"size": REQUIRED, "strides": None, "padding": "valid"},
     canonical=lambda words, specs, **given: _settled(words, specs, **given),
     stacked=_stacked,
+    axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_indices,
     notes=_NOTES
     + "Places of a window are numbered from 0, row by row, those in the padding too. uint8 for "
@@ -218,6 +228,7 @@ max_pooling_inputs: Op = Op(
     attributes={"places": REQUIRED, **_GEOMETRY},
     integers=("index",),
     stacked=_stacked,
+    axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_inputs,
 )  # fmt: skip
 
@@ -238,6 +249,7 @@ max_pooling_chosen: Op = Op(
     attributes=_GEOMETRY,
     integers=("index",),
     stacked=_stacked,
+    axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_chosen,
 )
 
@@ -255,6 +267,7 @@ average_pooling: Op = Op(
     attributes={"size": REQUIRED, "strides": None, "padding": "valid", "count_padding": False},
     canonical=lambda words, specs, **given: _average_settled(words, specs, **given),
     stacked=_stacked,
+    axes=_split_axes,
     decompose=_pooling_nodes.average_pooling,
     notes=_NOTES
     + "`count_padding` counts the padding as zeros that are part of the mean (as PyTorch does "
@@ -284,6 +297,7 @@ average_pooling_inputs: Op = Op(
     ],
     attributes={"places": REQUIRED, **_GEOMETRY, "count_padding": REQUIRED},
     stacked=_stacked,
+    axes=_split_axes,
     decompose=_pooling_nodes.average_pooling_inputs,
 )  # fmt: skip
 

@@ -1,0 +1,176 @@
+"""Which parameters are split among ranks, and along which axis.
+
+    split      kernel of Dense [k, units]    bias       what each rank has of the result
+    columns    Shard(1)                      Shard(0)   its units
+    rows       Shard(0)                      whole      a term of a sum over inputs
+    channels   Shard(last) of a convolution  Shard(0)   its filters
+
+Columns and then rows need one sum for two layers, as what lies between them is computed part by part
+(M. Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from magmadnn.errors import ArgumentError, UnknownNameError
+from magmadnn.graph.node import Node, topological
+from magmadnn.graph.placing import Placement, Shard
+from magmadnn.layers import Conv1D, Conv2D, Conv3D, Dense
+from magmadnn.layers.layer import Layer, ParameterName
+
+SPLITS = ("data", "columns", "rows", "channels")
+MODEL = "model"
+_Given = Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Splittable:
+    """A layer whose kernel can be split.
+
+    Attributes:
+        layer: the layer.
+        kernel: its weights.
+        bias: added to its result; None where it has none.
+    """
+
+    layer: Layer
+    kernel: Node
+    bias: Node | None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is a Dense layer, else a convolution."""
+        return isinstance(self.layer, Dense)
+
+    def fits(self, split: str, ranks: int) -> bool:
+        """Whether ranks have equal parts."""
+        if split == "data":
+            return True
+        return split in self.splits and self._size(split) % ranks == 0
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """What a layer of its kind can be split by."""
+        return ("columns", "rows") if self.is_dense else ("channels",)
+
+    def _size(self, split: str) -> int:
+        return int(self.kernel.shape[0 if split == "rows" else -1])
+
+    def placements(self, split: str) -> dict[Node, Placement]:
+        """How its parameters are placed."""
+        if split == "data":
+            return {}
+        if split == "rows":
+            return {self.kernel: Shard(0)}
+        found: dict[Node, Placement] = {self.kernel: Shard(self.kernel.ndim - 1)}
+        return found if self.bias is None else found | {self.bias: Shard(0)}
+
+    def sizes(self) -> str:
+        """What there is to split, for messages."""
+        last = self.kernel.shape[-1]
+        if self.is_dense:
+            return f"{self.layer.path} ({self.kernel.shape[0]} inputs, {last} units)"
+        return f"{self.layer.path} ({last} filters)"
+
+
+def splittable(roots: Sequence[Node], parameters: Sequence[Node]) -> list[Splittable]:
+    """The layers that can be split, in the order of computation."""
+    trained, found = set(parameters), {}
+    by_layer: dict[Layer, dict[str, Node]] = {}
+    for node in topological(roots):
+        if node in trained and isinstance(node.name, ParameterName):
+            by_layer.setdefault(node.name.layer, {})[node.name.local] = node
+    for layer, own in by_layer.items():
+        one_group = getattr(layer, "groups", 1) == 1
+        if isinstance(layer, (Dense, Conv1D, Conv2D, Conv3D)) and one_group and "kernel" in own:
+            found[layer] = Splittable(layer, own["kernel"], own.get("bias"))
+    return list(found.values())
+
+
+def chosen(way: str, layers: Sequence[Splittable], ranks: int, only_dense: bool) -> dict[str, str]:
+    """What each layer is split by, where nobody says it: columns and rows in turns.
+
+    Raises:
+        ArgumentError: if no layer can be split.
+    """
+    found, opened = {}, False
+    for one in layers:
+        path = str(one.layer.path)
+        if not one.is_dense:
+            fits = not only_dense and one.fits("channels", ranks)
+            found[path] = "channels" if fits else "data"
+            continue
+        order = ("rows", "columns") if opened else ("columns", "rows")
+        split = next((s for s in order if one.fits(s, ranks)), "data")
+        opened = split == "columns"
+        found[path] = split
+    if ranks > 1 and all(split == "data" for split in found.values()):
+        there = ", ".join(one.sizes() for one in layers) or "none of Dense, Conv1D, Conv2D, Conv3D"
+        raise ArgumentError(
+            f"{way}: no layer can be split among {ranks} ranks: {there}; give layers sizes that {ranks} "
+            "divides, or use DataParallel"
+        )
+    return found
+
+
+def told(
+    way: str, layers: Sequence[Splittable], given: Mapping[str, str], ranks: int
+) -> dict[str, str]:
+    """What each layer is split by, as the user says; layers that are not named are not split.
+
+    Raises:
+        UnknownNameError: if there is no such layer, or no such split.
+        ArgumentError: if a layer cannot be split so.
+    """
+    by_path = {str(one.layer.path): one for one in layers}
+    found = dict.fromkeys(by_path, "data")
+    for path, split in given.items():
+        if path not in by_path:
+            can = ", ".join(by_path) or "none"
+            raise ArgumentError(
+                f"{way}: layer {path!r} cannot be split; those of this model that can are: {can}"
+            )
+        one = by_path[path]
+        if split == MODEL:
+            split = next((s for s in one.splits if one.fits(s, ranks)), one.splits[0])
+        if split not in SPLITS:
+            raise UnknownNameError.of(f"{way}: split", str(split), (*SPLITS, MODEL))
+        if not one.fits(split, ranks):
+            kinds = " or ".join(map(repr, one.splits))
+            raise ArgumentError(
+                f"{way}: {one.sizes()} cannot be split by {split!r} among {ranks} ranks: it can by {kinds}, "
+                f"where {ranks} divides the size"
+            )
+        found[path] = split
+    return found
+
+
+def placements_of(layers: Sequence[Splittable], splits: Mapping[str, str]) -> dict[Node, Placement]:
+    """How parameters are placed; those that are not there are whole on each rank."""
+    found: dict[Node, Placement] = {}
+    for one in layers:
+        found |= one.placements(splits[str(one.layer.path)])
+    return found
+
+
+def checked(way: str, given: Any) -> dict[str, str] | None:
+    """What a user gives for `layers`.
+
+    Raises:
+        ArgumentError: if it is no dict of words.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in given.items()
+    ):
+        raise ArgumentError(
+            f"{way}: layers must be a dict such as {{'dense_1': 'columns'}}, got {given!r}; None chooses"
+        )
+    for split in given.values():
+        if split not in (*SPLITS, MODEL):
+            raise UnknownNameError.of(f"{way}: split", split, (*SPLITS, MODEL))
+    return dict(given)

@@ -1,0 +1,229 @@
+"""One step of a training of which each rank has parts of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from magmadnn.comm import Communicator, bound
+from magmadnn.compiler.program.precision import precision as rounded
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.dim import bind_shape
+from magmadnn.graph.node import placeholder, rebuild
+from magmadnn.graph.op import Array
+from magmadnn.graph.placing import Placement, Shard, local_shape
+from magmadnn.graph.program import Program
+from magmadnn.optim import StepSlices
+from magmadnn.optim.accumulation import Accumulation
+from magmadnn.optim.courses import StepCourse
+from magmadnn.optim.memory_check import BATCH
+from magmadnn.optim.update import Update
+from magmadnn.parallel.ranks_step import RanksStep, refuse
+from magmadnn.runtime import Executable
+from magmadnn.tensor import Operation, Tensor, Variable
+from magmadnn.tensor.operation import Feeds, as_feeds
+
+from .distribute import Distribution
+from .splits import chosen, placements_of, splittable, told
+
+
+class Way(Protocol):
+    """How ranks share the work: what a step asks of `ModelParallel`."""
+
+    layers: dict[str, str] | None
+    splits_batches: bool
+    computed: Any
+
+    def workers(self) -> Communicator:
+        """The ranks that train."""
+        ...
+
+
+class Part:
+    """This rank's part of a variable.
+
+    Args:
+        whole: the variable, all of it.
+        axis: that is split.
+        communicator: the ranks.
+    """
+
+    def __init__(self, whole: Node, axis: int, communicator: Communicator) -> None:
+        self.whole, self.axis, self._comm = whole, axis, communicator
+        shape = bind_shape(local_shape(whole.shape, Shard(axis), communicator.size), {})
+        self._each = shape[axis]
+        held = Tensor.wrap(np.zeros(shape, whole.dtype))
+        self.own = Variable(str(whole.name), held).node
+
+    def take(self) -> None:
+        """Go on from the whole value."""
+        first = self._each * self._comm.rank
+        at = (slice(None),) * self.axis + (slice(first, first + self._each),)
+        self.own.value.write(np.ascontiguousarray(self.whole.value.read()[at]))
+
+    def give(self) -> None:
+        """The whole value is that of all ranks' parts; all of them call it."""
+        rows = np.ascontiguousarray(np.moveaxis(self.own.value.read(), self.axis, 0))
+        found = np.moveaxis(self._comm.all_gather(rows), 0, self.axis)
+        self.whole.value.write(np.ascontiguousarray(found))
+
+
+class PlacedStep(RanksStep):
+    """One step of one rank; see `Step`.
+
+    The graph of a step of one worker is placed: parameters as the way says, their moments like them, all else
+    as it follows (`distribute.py`).
+
+    Args:
+        way: how ranks share the work.
+        optimizer, loss, parameters, outputs, executor, precision, device, kept, more: as for `Step`.
+        mass: what the mean loss of a batch is divided by: a scalar of float64.
+        rows: samples of a batch: a scalar of float64.
+        every: batches whose gradients are averaged for one update.
+
+    Attributes:
+        splits: what each layer that can be split is split by.
+        parts: of variables that are split.
+    """
+
+    is_scattered = True
+
+    def __init__(
+        self,
+        way: Way,
+        optimizer: Any,
+        loss: Operation,
+        parameters: Any,
+        outputs: Sequence[Operation],
+        mass: Operation,
+        rows: Operation,
+        *,
+        every: int = 1,
+        executor: str = "native",
+        precision: str = "float32",
+        device: str = "cpu",
+        kept: Sequence[Any] = (),
+        more: Sequence[Any] = (),
+    ) -> None:
+        refuse(type(way).__name__, precision, device)
+        self._way, self._comm = way, way.workers()
+        self._rows, self._is_newer = 0, True  # whole values are newer than parts
+        groups = None if every == 1 else Accumulation(every, mass)
+        self._roots = [loss.node]
+        super().__init__(
+            optimizer, loss, parameters, outputs, executor, precision, device, kept, more, groups
+        )
+
+    # --- the graph --------------------------------------------------------------------------------
+
+    def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
+        program = Program.of(update.outputs, update.updates, training=True)
+        program = rounded(program, way["precision"])
+        self._leaves = self._placed(update)
+        found = self._executable_of(program, self._leaves, way)
+        self._by_rows: Executable | None = None
+        if self._way.splits_batches and self._comm.size > 1:
+            self._by_rows = self._sharing_rows(program, way)
+        return found
+
+    def _placed(self, update: Update) -> dict[Node, tuple[Placement, Node]]:
+        """Parameters and moments that are split, and this rank's parts of them."""
+        size, name = self._comm.size, type(self._way).__name__
+        layers = splittable(self._roots, update.parameters)
+        given = self._way.layers
+        if given is None:
+            self.splits = chosen(name, layers, size, self._way.splits_batches)
+        else:
+            self.splits = told(name, layers, given, size)
+        placements = placements_of(layers, self.splits)
+        keys = dict(zip(update.keys, update.parameters, strict=True))
+        slots = dict(update.slots) | ({} if self.accumulation is None else self.accumulation.slots)
+        for key, slot in slots.items():
+            of = keys.get(key.rsplit("/", 1)[0])
+            if of in placements and slot.shape == of.shape:
+                placements[slot.node] = placements[of]
+        self.parts = [
+            Part(node, one.axis, self._comm)
+            for node, one in placements.items()
+            if isinstance(one, Shard)
+        ]
+        return {part.whole: (Shard(part.axis), part.own) for part in self.parts}
+
+    def _executable_of(
+        self, program: Program, leaves: Mapping[Node, tuple[Placement, Node]], way: dict[str, Any]
+    ) -> Executable:
+        found = Distribution(program, leaves, self._comm.size, stays=list(self._leaves))
+        return Executable(found.program, **way)
+
+    def _sharing_rows(self, program: Program, way: dict[str, Any]) -> Executable:
+        """The step of a batch of which each rank has as many rows."""
+        fed = [n for n in program.placeholders if n.shape and str(n.shape[0]) == BATCH]
+        ranks = self._comm.size
+        whole = {
+            n: placeholder(n.name, Spec((n.shape[0] * ranks, *n.shape[1:]), n.dtype)) for n in fed
+        }
+        larger = program.with_roots(rebuild(program.roots, whole))
+        leaves = {**self._leaves, **{whole[n]: (Shard(0), n) for n in fed}}
+        return self._executable_of(larger, leaves, way)
+
+    # --- a run ------------------------------------------------------------------------------------
+
+    def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None, size: int) -> None:
+        """Be told of the batch that is run next."""
+        self._rows = rows
+
+    def run(
+        self, feeds: Feeds | None = None, watch: Any = None, guard: bool = False
+    ) -> list[Array]:
+        """Do one step and give the loss and the outputs, of the whole batch; see `Step.run`."""
+        if self._is_newer:
+            for part in self.parts:
+                part.take()
+            self._is_newer = False
+        fed = as_feeds(feeds)
+        for node, value in self.scalars().items():
+            fed[node] = np.array(value)
+        is_shared = self._by_rows is not None and self._rows % self._comm.size == 0
+        executable = self._by_rows if is_shared and self._rows else self._executable
+        assert executable is not None
+        with bound(self._comm):
+            found = executable.run(fed, watch=watch, guard=guard)
+        if self._way.computed is not None:
+            self._way.computed(self._comm)
+        return found
+
+    def collect(self) -> None:
+        """Give all ranks whole parameters, and whole moments; all of them call it."""
+        if not self._is_newer:
+            for part in self.parts:
+                part.give()
+            self._is_newer = True
+
+    def begin_epoch(self) -> None:
+        """Go on from the model's parameters, which callbacks may have set."""
+        self._is_newer = True
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave, on any number of ranks."""
+        super().load_state(state)
+        self._is_newer = True
+
+    # --- what a step of one batch has beside that -------------------------------------------------
+
+    def slices(self, *arguments: Any, **named: Any) -> StepSlices | None:
+        """None: parts are taken and given between batches."""
+        return None
+
+    def course(self, *arguments: Any, **named: Any) -> StepCourse | None:
+        """None, as `slices`."""
+        return None
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the parts of parameters and moments that this rank has, of those that are split."""
+        return sum(int(part.own.value.read().nbytes) for part in self.parts)
+
+    def __repr__(self) -> str:
+        return f"<PlacedStep {self.count}, rank {self._comm.rank} of {self._comm.size}>"

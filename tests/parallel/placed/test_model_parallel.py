@@ -1,0 +1,261 @@
+"""Layers of which each rank has a part: the training of one rank, but for the order of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.comm import Communicator, simulate
+from magmadnn.errors import ArgumentError, MagmaDNNError, NumericError, UnknownNameError
+
+DRAW = np.random.default_rng(5)
+ROWS = 103  # of which the last batch of 32 has 7
+X = DRAW.normal(size=(ROWS, 6))
+Y = DRAW.integers(0, 4, ROWS)
+IMAGES = DRAW.normal(size=(44, 9, 7, 2))
+WEIGHTS = DRAW.integers(0, 32, ROWS) / 16
+WAYS: dict[str, Callable[[Communicator], Any]] = {
+    "model": lambda comm: md.parallel.ModelParallel(comm),
+    "hybrid": lambda comm: md.parallel.Hybrid(communicator=comm),
+}
+
+
+def dense(**settings: Any) -> md.Model:
+    layers = md.layers
+    given = {"loss": "cross_entropy", "optimizer": md.optim.Adam(0.01), "metrics": ["accuracy"]}
+    return md.Model(
+        [
+            layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.BatchNorm(),
+            layers.Dropout(0.3), layers.Dense(12, activation="relu"), layers.Dense(4),
+        ],
+        seed=3, precision="float64", **(given | settings),
+    )  # fmt: skip
+
+
+def clipped() -> md.Model:
+    return dense(optimizer=md.optim.SGD(0.2, momentum=0.9, clip_norm=0.05))
+
+
+def images() -> md.Model:
+    layers = md.layers
+    return md.Model(
+        [
+            layers.Input((9, 7, 2)), layers.Conv2D(4, 3, activation="relu", padding="same"),
+            layers.MaxPooling2D(2), layers.Conv2D(8, 3, activation="tanh"), layers.BatchNorm(),
+            layers.Flatten(), layers.Dense(12, activation="relu"), layers.Dense(3),
+        ],
+        loss="cross_entropy", optimizer=md.optim.SGD(0.1, momentum=0.9), seed=3, precision="float64",
+    )  # fmt: skip
+
+
+CASES: dict[str, tuple[Callable[[], md.Model], Any, dict[str, Any]]] = {
+    "dense": (dense, X, {}),
+    "weighted": (dense, X, {"sample_weight": WEIGHTS}),
+    "groups": (dense, X, {"accumulate": 2}),
+    "clipped": (clipped, X, {"validation_split": 0.1}),
+    "images": (images, IMAGES, {}),
+}
+
+
+def trained(comm: Communicator | None, case: str, way: str = "model") -> Any:
+    make, x, options = CASES[case]
+    model = make()
+    parallel = False if comm is None else WAYS[way](comm)
+    history = model.fit(
+        x, Y[: len(x)] % 3, batch_size=32, epochs=2, verbose=False, parallel=parallel, **options
+    )
+    told = [(row["loss"], row.get("val_loss")) for row in history.rows]
+    return model.values(), told, model._step[2] if model._step else None
+
+
+def same(found: Any, expected: Any) -> None:
+    for name, value in expected[0].items():
+        np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-12)
+    for row, other in zip(found[1], expected[1], strict=True):
+        assert row == pytest.approx(other, abs=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_the_training_of_one_rank(case: str, way: str) -> None:
+    expected = trained(None, case)
+    for ranks in (1, 2, 4):
+        for found in simulate(ranks, lambda comm: trained(comm, case, way)):
+            same(found, expected)
+            if ranks > 1:
+                assert set(found[2].splits.values()) > {"columns"}
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_other_numbers_of_ranks(ranks: int) -> None:
+    """What they cannot share is whole on each."""
+    expected = trained(None, "dense")
+    for way in WAYS:
+        for found in simulate(ranks, lambda comm, way=way: trained(comm, "dense", way)):
+            same(found, expected)
+            splits = {3: ["rows", "columns", "rows"], 8: ["columns", "rows", "data"]}
+            assert list(found[2].splits.values()) == splits[ranks]
+
+
+@pytest.mark.long
+def test_sixty_four_ranks() -> None:
+    def run(comm: Communicator | None) -> Any:
+        layers = md.layers
+        model = md.Model(
+            [layers.Input((6,)), layers.Dense(64, activation="tanh"), layers.Dense(4)],
+            loss="cross_entropy", optimizer="sgd", seed=1, precision="float64",
+        )  # fmt: skip
+        parallel = False if comm is None else md.parallel.ModelParallel(comm)
+        model.fit(X, Y, batch_size=64, epochs=1, verbose=False, parallel=parallel)
+        return model.values()
+
+    expected = run(None)
+    for found in simulate(64, run):
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+
+
+def test_each_rank_has_its_part() -> None:
+    """Columns and rows: one sum forward and one back; each rank keeps 1 / P of kernels and moments."""
+
+    def run(comm: Communicator) -> Any:
+        layers = md.layers
+        model = md.Model(
+            [layers.Input((6,)), layers.Dense(8, activation="tanh"), layers.Dense(8, use_bias=False)],
+            loss="mean_squared_error", optimizer="adam", seed=1, precision="float64",
+        )  # fmt: skip
+        y = np.zeros((ROWS, 8))
+        way = md.parallel.ModelParallel(comm)
+        model.fit(X, y, batch_size=ROWS, epochs=1, verbose=False, parallel=way)
+        step: Any = model._step[2] if model._step else None
+        shapes = {str(part.whole.name): part.own.shape for part in step.parts}
+        ops = [n.op.name for n in step._executable.program.nodes() if "all_" in str(n.op.name)]
+        return shapes, ops, step.own_bytes
+
+    for shapes, ops, count in simulate(2, run):
+        assert shapes["dense_1/kernel"] == (6, 4) and shapes["dense_1/bias"] == (4,)
+        assert shapes["dense_2/kernel"] == (4, 8)
+        assert ops == ["all_reduce"]  # the first layer sends no gradient on
+        assert count == 3 * 8 * (6 * 8 + 8 + 8 * 8) // 2
+
+
+def test_layers_as_they_are_told() -> None:
+    expected = trained(None, "images")
+
+    def run(comm: Communicator, layers: Any) -> Any:
+        model = images()
+        way = md.parallel.Hybrid(layers, comm)
+        model.fit(IMAGES, Y[:44] % 3, batch_size=32, epochs=2, verbose=False, parallel=way)
+        return model.values(), model._step[2].splits if model._step else None
+
+    for layers in (
+        {"conv2d_2": "channels", "dense_1": "rows"},
+        {"conv2d_1": "model", "dense_1": "columns"},
+    ):
+        for values, splits in simulate(2, run, layers):
+            assert [s for s in splits.values() if s != "data"] == [
+                "channels" if s == "model" else s for s in layers.values()
+            ]
+            for name, value in expected[0].items():
+                np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(tmp_path: Any, way: str) -> None:
+    expected = trained(None, "dense")[0]
+    folder = tmp_path / "kept"
+
+    def run(comm: Communicator, epochs: int) -> Any:
+        model = dense()
+        keep = [md.callbacks.Checkpoint(folder, signals=False)]
+        model.fit(
+            X, Y % 3, batch_size=32, epochs=epochs, verbose=False, parallel=WAYS[way](comm),
+            callbacks=keep,
+        )  # fmt: skip
+        return model.values()
+
+    simulate(2, run, 1)
+    for ranks in (4,):
+        for found in simulate(ranks, run, 2):
+            for name, value in expected.items():
+                np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+
+
+def test_callbacks_see_whole_parameters_and_may_set_them() -> None:
+    seen: list[Any] = []
+
+    class Halves(md.callbacks.Callback):
+        is_everywhere = True
+
+        def on_batch_end(self, fit: Any) -> None:
+            node = fit.model.parameters()[0].node
+            node.value.write(node.value.read() / 2)
+            seen.append(fit.model.values())
+
+    def run(comm: Communicator | None) -> Any:
+        model = dense()
+        parallel = False if comm is None else md.parallel.ModelParallel(comm)
+        model.fit(
+            X[:64], Y[:64], batch_size=32, epochs=1, verbose=False, parallel=parallel,
+            callbacks=[Halves()],
+        )  # fmt: skip
+        return model.values()
+
+    expected = run(None)
+    for found in simulate(2, run):
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nan_is_told_and_nothing_is_updated(way: str) -> None:
+    bad = X[:64].copy()
+    bad[3] = 1e308
+
+    def run(comm: Communicator) -> str:
+        model = dense()
+        before = model.values()
+        with pytest.raises(NumericError) as found:
+            model.fit(
+                bad, Y[:64], batch_size=64, epochs=1, verbose=False, parallel=WAYS[way](comm),
+                shuffle=False,
+            )  # fmt: skip
+        after = model.values()
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+        return str(found.value)
+
+    assert all("NaN" in text or "infinity" in text for text in simulate(2, run))
+
+
+def refused(make: Callable[[Any], Any], ranks: int = 2, model: Any = dense) -> str:
+    def run(comm: Communicator) -> str:
+        with pytest.raises(MagmaDNNError) as found:
+            model().fit(X, Y, batch_size=32, epochs=1, verbose=False, parallel=make(comm))
+        return f"{type(found.value).__name__}: {found.value}"
+
+    return simulate(ranks, run)[0]
+
+
+def test_mistakes() -> None:
+    assert (
+        "no layer can be split among 5 ranks: dense_1 (6 inputs, 8 units), dense_2 (8 inputs, 12 units), "
+        "dense_3 (12 inputs, 4 units); give layers sizes that 5 divides"
+        in refused(WAYS["model"], 5)
+    )
+    told = refused(lambda comm: md.parallel.Hybrid({"batch_norm_1": "columns"}, comm))
+    assert "layer 'batch_norm_1' cannot be split; those of this model that can are: dense_1" in told
+    told = refused(lambda comm: md.parallel.ModelParallel(comm, layers={"dense_1": "channels"}))
+    assert (
+        "dense_1 (6 inputs, 8 units) cannot be split by 'channels' among 2 ranks: it can by 'columns'"
+        in told
+    )
+    told = refused(lambda comm: md.parallel.Hybrid({"dense_1": "rows"}, comm), 4)
+    assert "cannot be split by 'rows' among 4 ranks" in told
+    with pytest.raises(UnknownNameError, match=r"'colums'.*did you mean 'columns'"):
+        md.parallel.Hybrid({"dense_1": "colums"})
+    with pytest.raises(ArgumentError, match="layers must be a dict"):
+        md.parallel.Hybrid("dense_1")  # type: ignore[arg-type]
