@@ -1,5 +1,5 @@
 """Layers of which each rank has a part."""
 
-from magmadnn.parallel.placed.model_parallel import Hybrid, ModelParallel
+from magmadnn.parallel.placements.model_parallel import Hybrid, ModelParallel
 
 __all__ = ["Hybrid", "ModelParallel"]
