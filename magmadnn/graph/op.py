@@ -154,6 +154,8 @@ class Op:
             `unrolled(numbers, *operands, **attributes)`, on nodes, where the length is known.
         axes: which axes of operands and result are the same one, for ops whose shape rule does not say it:
             `axes(specs, attributes)` gives `Axes` (`placing/axes.py`); None: operands must be whole.
+        arrives: for collectives: whether it only waits for what another op began, so that whatever does not
+            need it comes before it.
         any_size: whether gradient, rewrites and parts are the same for all sizes from 16 on, as long as no
             operand of known shape has `MANY_ELEMENTS`.
         notes: more for the documentation: source, special values.
@@ -188,6 +190,7 @@ class Op:
     unrolled: Callable[..., Any] | None = None
     axes: Callable[[Sequence[Spec], Attributes], Any] | None = None
     any_size: bool = False
+    arrives: bool = False
     at_once: Callable[..., Array | None] | None = None
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself

@@ -174,7 +174,7 @@ class AsyncStep(ParallelStep):
         self._done = int(small[2]), float(small[-1])
         if self._given < batches:
             self._send(rank, COMPUTE)
-        return self._outputs(small)
+        return self.outputs_of(small)
 
     def _send(self, rank: int, what: int) -> None:
         epoch, _, _ = self._place

@@ -47,6 +47,11 @@ class Buckets:
             by[value.dtype].append(ops.reshape(value, (size_of(value.node.spec),)))
         return [p[0] if len(p) == 1 else ops.concat(p, axis=0) for p in by.values()]
 
+    @property
+    def values(self) -> list[Node]:
+        """The values, in the order of `places`."""
+        return [value.node for value in self._values]
+
     def feeds(self, vectors: Mapping[np.dtype[Any], Array]) -> dict[Node, Array]:
         """What the placeholders get: parts of the vectors."""
         return {

@@ -30,6 +30,8 @@ from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .buckets import Buckets, size_of
+from .in_graph.slices import RanksSlices
+from .in_graph.whole_step import ShardGraph, whole_step
 from .ranks_step import RanksStep, refuse
 from .tree import TreeSum, cuts
 
@@ -172,6 +174,16 @@ class ParallelStep(RanksStep):
         flat = [ops.reshape(s, (size_of(s.node.spec),)) for s in sums]
         small = ops.concat([head, *flat], axis=0) if flat else head
         outputs = [small, *self._shared.buckets.vectors()]
+        self._graph = ShardGraph(
+            small.node,
+            self._shared.buckets.values,
+            [node for node, _ in self._shared.buckets.places],
+            self._shared.total,
+            self._shared.rows,
+            self._counters,
+            updates,
+        )
+        self._compiling = way
         self.states = [t for t, _ in own]
         self._small_length = size_of(small.node.spec)
         return Executable([o.node for o in outputs], training=True, **way)
@@ -213,7 +225,7 @@ class ParallelStep(RanksStep):
         except NumericError as error:
             raise self._told(self._fault(own, bounds, before), error) from error
         self._count_on(before, self._way.shards)
-        return self._outputs(small)
+        return self.outputs_of(small)
 
     def _share(
         self, small: Array, parts: Sequence[list[Array]], likes: Sequence[Array], there: Sequence[int],
@@ -266,7 +278,7 @@ class ParallelStep(RanksStep):
         for (node, step), number in zip(self._counters, before, strict=True):
             node.value.write(np.asarray(number + shards * step, node.dtype))
 
-    def _outputs(self, small: Array) -> list[Array]:
+    def outputs_of(self, small: Array) -> list[Array]:
         """The loss and the outputs of a batch, from the sums over its shards."""
         found, at = [np.asarray(small[3] / small[1] if small[1] else 0.0)], _HEAD
         for shape in self._shapes:
@@ -319,12 +331,39 @@ class ParallelStep(RanksStep):
 
     # --- what a step of one batch has beside that -------------------------------------------------
 
-    def slices(self, *arguments: Any, **named: Any) -> StepSlices | None:
-        """None: between the two programs ranks talk to each other."""
-        return None
+    def slices(
+        self, data: Mapping[Any, Array], batch_size: int, streams: bool = False,
+        ring_bytes: int | None = None,
+    ) -> StepSlices | None:  # fmt: skip
+        """Many batches in one call, sums over ranks included; see `Step.slices`.
+
+        Args:
+            data: whole batches are taken from it, of which this rank computes its rows.
+            batch_size: rows of a whole batch.
+            streams: for devices.
+            ring_bytes: for devices.
+
+        Returns:
+            None where it has to be done batch by batch, in two programs.
+        """
+        if type(self) is not ParallelStep or self._compiling["executor"] != "native":
+            return None
+        if self._way.computed is not None or batch_size < self._way.shards:
+            return None
+        rows = as_feeds(data)
+        bounds = cuts(batch_size, self._way.shards)
+        whole = whole_step(self._graph, list(rows), self._tree, self._comm.size, bounds)
+        if whole is None:
+            return None
+        return RanksSlices.of(self, self._settings, whole, rows, bounds, self._compiling)
+
+    @property
+    def ranks(self) -> tuple[Communicator, TreeSum]:
+        """The ranks, and the tree that gradients are added by."""
+        return self._comm, self._tree
 
     def course(self, *arguments: Any, **named: Any) -> StepCourse | None:
-        """None, as `slices`."""
+        """None: other ranks wait for this one."""
         return None
 
     def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:

@@ -10,7 +10,7 @@ the sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Value = TypeVar("Value")
 Block = tuple[int, int]  # level, and number within the level: leaves number << level and on
 _SMALL_BYTES = 1 << 15  # below, all ranks add all elements: one round of messages in place of two
 
@@ -68,14 +69,25 @@ class TreeSum:
             start += 1 << level
         return found
 
-    def own(self, leaf: Callable[[int], list[Array]], there: Collection[int]) -> list[list[Array]]:
-        """The sums of this rank's blocks; `leaf` gives the vectors of one, which are added in place."""
+    def own(
+        self,
+        leaf: Callable[[int], list[Value]],
+        there: Collection[int],
+        added: Callable[[list[Value], list[Value]], list[Value]] | None = None,
+    ) -> list[list[Value]]:
+        """The sums of this rank's blocks; `leaf` gives the values of one.
 
-        def below(level: int, number: int) -> list[Array] | None:
+        They are vectors that are added in place, or whatever `added` adds.
+        """
+        add: Callable[[Any, Any], Any] = _added if added is None else added
+
+        def below(level: int, number: int) -> list[Value] | None:
             if level == 0:
                 return leaf(number) if number in there else None
             left, right = below(level - 1, 2 * number), below(level - 1, 2 * number + 1)
-            return _added(left, right)
+            if left is None or right is None:
+                return right if left is None else left
+            return list(add(left, right))
 
         found = [below(*block) for block in self.blocks(self._communicator.rank, there)]
         return [one for one in found if one is not None]

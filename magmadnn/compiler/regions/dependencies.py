@@ -52,7 +52,7 @@ class Dependencies:
         Outputs are looked at before, and what may find something wrong, or raise, must have run.
         """
         known = {_numbers(r) for r in self.before if r.kind is RegionKind.GATHER}
-        wrong = {r for r in self.before if r.kind in _MAY_FAIL}
+        wrong = {r for r in self.before if r.kind in _MAY_FAIL and not r.arrives}
         for region in self.before:
             if region.kind is RegionKind.SCATTER and _numbers(region) not in known:
                 wrong.add(region)
@@ -72,6 +72,16 @@ class Dependencies:
         return found
 
 
+def behind(before: Mapping[Region, frozenset[Region]]) -> set[Region]:
+    """The regions that wait for what another rank sends, and all that need them."""
+    found = {region for region in before if region.arrives}
+    fresh = set(found)
+    while fresh:
+        fresh = {r for r, needs in before.items() if r not in found and needs & found}
+        found |= fresh
+    return found
+
+
 def _numbers(region: Region) -> tuple[Node, Size]:
     """The numbers that a gather or scatter goes by, and how many rows there are to number."""
     node = region.nodes[0]
@@ -80,7 +90,7 @@ def _numbers(region: Region) -> tuple[Node, Size]:
 
 
 def in_order(
-    before: Mapping[Region, frozenset[Region]], position: Mapping[Region, tuple[bool, int]]
+    before: Mapping[Region, frozenset[Region]], position: Mapping[Region, tuple[int, int]]
 ) -> list[Region] | None:
     """Regions after those before them, otherwise by position; None if that is a circle."""
     left = {region: len(needs) for region, needs in before.items()}

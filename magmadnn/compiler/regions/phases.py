@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .dependencies import in_order
+from .dependencies import behind, in_order
 from .draft import Draft
 from .region import Region, RegionKind
 
@@ -12,24 +12,29 @@ from .region import Region, RegionKind
 def order(draft: Draft) -> Draft:
     """The earliest phase of each region; those that outputs need come before all others.
 
-    A phase has one collective at most, and they come in the order of regions, the same on all ranks.
+    A phase has one collective at most, and they come in the order of regions, the same on all ranks. Those
+    that only wait for what has been begun come behind all that does not need them.
     """
     known = draft.dependencies
     early = known.early(draft.program.outputs)
     before = {r: known.before[r] | draft.before.get(r, frozenset()) for r in draft.regions}
-    position = {r: (r not in early, k) for k, r in enumerate(draft.regions)}
+    late = behind(before)
+    position = {r: ((r not in early) + 2 * (r in late), k) for k, r in enumerate(draft.regions)}
     ordered = in_order(before, position)
     assert ordered is not None
     phases: dict[Region, int] = {}
     checked = 0  # phases of those that outputs need, which are all in front
+    end = 0  # of all that needs nothing of what is waited for
     calls = 0  # the first phase for the next collective: all ranks make these in one order, one at a time
     for region in ordered:
         first = 0 if region in early else checked
         if region.kind is RegionKind.COLLECTIVE:
-            first = max(first, calls)
+            first = max(first, calls, end if region.arrives else 0)
         phases[region] = max([first, *(phases[r] + 1 for r in before[region])])
         if region.kind is RegionKind.COLLECTIVE:
             calls = phases[region] + 1
+        if region not in late:
+            end = max(end, phases[region] + 1)
         if region in early:
             checked = max(checked, phases[region] + 1)
     return replace(draft, phases=phases)

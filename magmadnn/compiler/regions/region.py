@@ -70,6 +70,13 @@ class Region:
         return (self.rows, self.columns)
 
     @property
+    def arrives(self) -> bool:
+        """Whether it only waits for what another region has begun (`Op.arrives`)."""
+        return self.kind is RegionKind.COLLECTIVE and bool(
+            getattr(self.nodes[0].op, "arrives", False)
+        )
+
+    @property
     def read(self) -> list[Node]:
         """What its nodes read, each once; of a loop without the loop itself, of which it reads results."""
         read = dict.fromkeys(i for node in self.nodes for i in node.inputs)

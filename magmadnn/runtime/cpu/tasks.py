@@ -54,9 +54,7 @@ from .slot_values import slot_values
 
 # What a part is made of at least, some 5 microseconds: below, a barrier costs more than threads gain.
 _LEAST_PRODUCTS = 200_000
-_LEAST_READ = (
-    80_000  # elements of a matrix times a vector: it takes as long as it takes to read them
-)
+_LEAST_READ = 80_000  # elements of a matrix times a vector: as long as it takes to read them
 _LEAST_TILES = 4  # of a product that is cut by rows, since each part reads all of the other factor
 _STACKED_PARTS = 4  # products of a stack for each thread, from which on none is cut
 _TURNED = 4  # times as many rows as columns, before a product with B transposed is cut by rows
@@ -282,7 +280,8 @@ class Tasks:
     def _of(self, work: Work) -> list[tuple[float, Task]]:
         """The tasks of one step, and what they cost."""
         if work not in self._values:
-            return [(math.inf, self._call(work))]  # first, as nothing is known of how long it takes
+            first = not work.region.arrives  # as nothing is known of how long it takes
+            return [(math.inf if first else -1.0, self._call(work))]
         lowered = self._lowered[work]
         (loaded,) = load([lowered.kernel])
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes(lowered.kernel, host()))

@@ -365,7 +365,8 @@ class Fit:
     def _slices(self) -> StepSlices | None:
         """The step as slices over the source's data; made once for each batch size."""
         size = self.current_batch_size
-        if self._together is not None or any(c.batches(self) == 1 for c in self.callbacks):
+        alone = any(c.batches(self) == 1 for c in self.callbacks)
+        if not agreement().all(not alone, "nobody looks after each batch"):
             return None
         if size not in self._made_slices:
             found = self.source.data(size, self.step.room)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from magmadnn.data import prefetch
 from magmadnn.data.ring import Follower
 from magmadnn.errors import ArgumentError, DataError
 from magmadnn.memory.room import Room
 
-from .pieces import Batch, BatchArrays, ChunkIterator, batch_of, parts_of, rows_of, told
+from .pieces import Batch, BatchArrays, Chunk, ChunkIterator, batch_of, parts_of, rows_of, told
 from .sources import ArraySource, Source
+
+Order = NDArray[np.int64]
 
 
 class OwnRows:
@@ -85,15 +88,47 @@ class OwnRows:
         return replace(batch_of(parts), whole_rows=batch.rows, whole_weight=batch.weight)
 
     def data(self, batch_size: int, room: Room | None) -> tuple[BatchArrays, int] | None:
-        """None: batches come one by one."""
-        return None
+        """The arrays of whole batches, where they lie in memory."""
+        source = self._source
+        if type(source) is not ArraySource or not source.in_memory or room is not None:
+            return None
+        return source.data(batch_size, room)
 
     def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
-        """None, as `data`."""
-        return None
+        """Whole batches of an epoch; one by one they are this rank's rows."""
+        source = self._source
+        if type(source) is not ArraySource or not source.in_memory:
+            return None
+        take = source.taking(number, batch_size, start)
+        if take is None:
+            return None
+        rest = source.order(number)[start * batch_size :]
+        return _OwnChunks(take, rest, batch_size, partial(self._read, source))
 
+    @contextmanager
     def pieces(
         self, number: int, batch_size: int, start: int, follower: Follower | None
-    ) -> AbstractContextManager[ChunkIterator]:
-        """Of the whole batches; nobody asks for them where `data` gives None."""
-        return self._source.pieces(number, batch_size, start, follower)
+    ) -> Iterator[ChunkIterator]:
+        """As `taking`, for arrays in memory."""
+        take = self.taking(number, batch_size, start)
+        assert take is not None
+        yield take
+
+
+class _OwnChunks:
+    """Whole batches, whose rows one by one are those of a rank."""
+
+    def __init__(
+        self, take: ChunkIterator, order: Order, size: int, read: Callable[[Order], Batch]
+    ) -> None:
+        self._take, self._order, self._size, self._read = take, order, size, read
+
+    def __call__(self, most: int) -> Chunk | None:
+        """Up to `most` batches; None at the end."""
+        found = self._take(most)
+        if found is None:
+            return None
+        rows, self._order = np.split(self._order, [found.count * self._size])
+        cut = range(0, len(rows), self._size)
+        parts = [rows[k : k + self._size] for k in cut]
+        return replace(found, each=lambda: map(self._read, parts))

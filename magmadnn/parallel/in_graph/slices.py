@@ -1,0 +1,104 @@
+"""Many steps of several ranks in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from magmadnn.comm import Communicator
+from magmadnn.comm.groups import bound
+from magmadnn.graph.node import Node
+from magmadnn.graph.op import Array
+from magmadnn.optim import StepSlices
+from magmadnn.optim.inputs import Settings
+from magmadnn.parallel.tree import TreeSum
+from magmadnn.runtime import Executable
+from magmadnn.tensor import Operation
+
+from .tree_ops import GROUP
+from .whole_step import WholeStep
+
+
+class SharedStep(Protocol):
+    """What is asked of a step."""
+
+    @property
+    def ranks(self) -> tuple[Communicator, TreeSum]:
+        """The ranks, and the tree that gradients are added by."""
+        ...
+
+    def outputs_of(self, small: Array) -> list[Array]:
+        """The loss and the outputs of a batch, from the sums over its shards."""
+        ...
+
+
+class RanksSlices(StepSlices):
+    """Runs slices of batches of which each rank computes its rows; see `StepSlices`.
+
+    Attributes:
+        executable: the program of a step.
+        whole: its graph.
+    """
+
+    executable: Executable
+    whole: WholeStep
+    _comm: Communicator
+    _tree: TreeSum
+    _bounds: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        step: SharedStep,
+        settings: Settings,
+        whole: WholeStep,
+        rows: Mapping[Node, Array],
+        bounds: Sequence[int],
+        way: Mapping[str, Any],
+    ) -> RanksSlices | None:
+        """Slices over these arrays.
+
+        Args:
+            step: whose parameters are trained.
+            settings: of the optimiser.
+            whole: the graph of a step.
+            rows: an array for each placeholder of a shard.
+            bounds: where the shards of a batch begin.
+            way: executor, precision and device.
+
+        Returns:
+            None where a part of the step has to run in Python.
+        """
+        executable = Executable(whole.outputs, whole.updates, training=True, **way)
+        data = {Operation(whole.data[node]): array for node, array in rows.items()}
+        comm, tree = step.ranks
+        own = bounds[tree.last] - bounds[tree.first]
+        one: Any = step
+        found = cls.made(one, executable, settings, data, own, False)
+        if not isinstance(found, RanksSlices):
+            return None
+        found.executable, found.whole = executable, whole
+        found._comm, found._tree, found._bounds = comm, tree, bounds
+        return found
+
+    def run(self, order: Array, count: int, follows: bool = False) -> list[Array] | None:
+        """Loss and outputs of the next batches, all ranks together; `order` is that of whole batches."""
+        bounds, tree = self._bounds, self._tree
+        own = order.reshape(count, -1)[:, bounds[tree.first] : bounds[tree.last]]
+        with bound({GROUP: self._comm}):
+            found = super().run(np.ascontiguousarray(own).reshape(-1), count, follows)
+        if found is None:
+            return None
+        (small,) = found  # [count, blocks, n]
+        width = small.shape[2]
+        blocks = [small[:, k].reshape(-1) for k in range(small.shape[1])]
+        leaves = range(len(bounds) - 1)
+        total = tree.all_sum(blocks, np.empty(count * width), leaves).reshape(count, width)
+        return self._outputs_of(total)
+
+    def _outputs_of(self, total: Array) -> list[Array]:
+        step: Any = self._step
+        each = [step.outputs_of(row) for row in total]
+        return [np.stack(values) for values in zip(*each, strict=True)]

@@ -1,0 +1,91 @@
+"""Sums over the ranks in the order of a tree, as two ops: one begins, the other waits.
+
+Between the two lies whatever does not need the sum: the `order` pass puts an op that waits (`Op.arrives`)
+behind all of that. The sum is that of `TreeSum`: its bits depend on the leaves, not on the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from magmadnn.comm.groups import group_named
+from magmadnn.graph.dim import Shape
+from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
+from magmadnn.graph.signature import Attributes, OpWords
+from magmadnn.graph.spec import Spec
+from magmadnn.parallel.tree import TreeSum
+
+from .beside import beside
+
+GROUP: Final = "data parallel"  # bound by whoever runs the step
+
+
+def _begin(blocks: Array, before: Array, ranks: int, leaves: int, number: int) -> Array:
+    comm = group_named(GROUP, ranks, "tree_begin")
+
+    def total() -> Array:
+        like = np.empty(blocks.shape[1], blocks.dtype)
+        return TreeSum(comm, leaves).all_sum(list(blocks), like, range(leaves))
+
+    beside(comm).begin(number, blocks.nbytes, total)
+    return np.zeros(1, np.int64)
+
+
+def _wait(blocks: Array, begun: Array, ranks: int, number: int) -> Array:
+    return beside(group_named(GROUP, ranks, "tree_wait")).result(number)
+
+
+def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
+    return (1,)
+
+
+def _row_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
+    return specs[0].shape[1:]
+
+
+def _token_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+    return np.dtype(np.int64)
+
+
+def _first_dtype(words: OpWords, dtypes: Sequence[Any], attributes: Attributes) -> np.dtype[Any]:
+    first: np.dtype[Any] = dtypes[0]
+    return first
+
+
+def _no_samples(draw: Draw) -> list[Sample]:
+    return []
+
+
+_NO_GRADIENT: Final = NoGradient("it is part of an update")
+
+tree_begin: Op = Op(
+    name="_tree_begin",
+    args=("blocks", "before"),
+    formula="begins the sum of all ranks' blocks [blocks, n] over the leaves of a tree, behind `before`",
+    kind=OpKind.COLLECTIVE,
+    shapes=_token_shape,
+    dtypes=_token_dtype,
+    numpy=_begin,
+    vjp=_NO_GRADIENT,
+    reference=_begin,
+    samples=_no_samples,
+    attributes={"ranks": REQUIRED, "leaves": REQUIRED, "number": REQUIRED},
+)
+
+tree_wait: Op = Op(
+    name="_tree_wait",
+    args=("blocks", "begun"),
+    formula="the sum that was begun, [n]",
+    kind=OpKind.COLLECTIVE,
+    shapes=_row_shape,
+    dtypes=_first_dtype,
+    numpy=_wait,
+    vjp=_NO_GRADIENT,
+    reference=_wait,
+    samples=_no_samples,
+    attributes={"ranks": REQUIRED, "number": REQUIRED},
+    arrives=True,
+)

@@ -1,0 +1,196 @@
+"""The graph of a step: shards of this rank's rows, sums in buckets, the update.
+
+The graph of one shard is there once for each shard of this rank, over its rows of a batch. Their gradients
+are added in the order of the tree as far as this rank can; what is left is summed over the ranks in
+buckets. Parameters are taken from the last to the first, the order in which gradients become ready, so the
+sum of a bucket begins while those of earlier layers are still computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from magmadnn import ops
+from magmadnn.graph import Node, Spec
+from magmadnn.graph.dim import Dim
+from magmadnn.graph.node import (
+    PLACEHOLDER,
+    Updated,
+    constant,
+    placeholder,
+    rebuild,
+    resolve_phase,
+    topological,
+)
+from magmadnn.parallel.buckets import size_of
+from magmadnn.parallel.tree import TreeSum
+from magmadnn.tensor import Operation
+
+from .tree_ops import tree_begin, tree_wait
+
+BUCKET_BYTES: Final = 1 << 20
+MOST_NODES: Final = 12_000  # of all shards together; a larger graph would take long to plan
+
+
+@dataclass(frozen=True)
+class ShardGraph:
+    """What a step computes, in two parts.
+
+    Attributes:
+        small: of a shard: what losses and metrics are made of, [n] of float64; elements 1 and 2 are its
+            weight and its rows.
+        values: of a shard: what is summed.
+        sums: a placeholder for each of them in the update.
+        total, rows: placeholders in the update: the weight and the rows of the batch.
+        counters: variables that a shard counts on, and by how much.
+        updates: of variables.
+    """
+
+    small: Node
+    values: Sequence[Node]
+    sums: Sequence[Node]
+    total: Node
+    rows: Node
+    counters: Sequence[tuple[Node, int]]
+    updates: Sequence[Updated]
+
+
+@dataclass(frozen=True)
+class WholeStep:
+    """A step over this rank's rows of a batch.
+
+    Attributes:
+        data: the placeholder of all rows for that of a shard.
+        outputs: `small` of each block that this rank adds, [blocks, n].
+        updates: of variables.
+        buckets: bytes of each sum over ranks.
+    """
+
+    data: Mapping[Node, Node]
+    outputs: Sequence[Node]
+    updates: Sequence[Updated]
+    buckets: Sequence[int]
+
+
+def whole_step(
+    graph: ShardGraph, data: Sequence[Node], tree: TreeSum, ranks: int, bounds: Sequence[int]
+) -> WholeStep | None:
+    """The step of one rank.
+
+    Args:
+        graph: of a shard, and the update.
+        data: placeholders that have a row for each sample.
+        tree: over all shards.
+        ranks: how many there are.
+        bounds: where the shards of a batch begin; none of them is empty.
+
+    Returns:
+        None where rows cannot be cut, or the graph would become too large.
+    """
+    roots, updates = resolve_phase([graph.small, *graph.values], training=True)
+    nodes = topological(roots)
+    held = {node for node in nodes if node.op is PLACEHOLDER}
+    symbols = {str(node.shape[0]) for node in data if node.ndim and _is_symbol(node.shape[0])}
+    others = [size for node in data for size in node.shape[1:] if isinstance(size, Dim)]
+    shards = range(tree.first, tree.last)
+    if updates or others or len(symbols) != 1 or held - set(data):
+        return None
+    if len(nodes) * len(shards) > MOST_NODES:
+        return None
+    first, leaves = bounds[tree.first], len(bounds) - 1
+    whole = {
+        node: placeholder(
+            node.attributes.get("name", node.label),
+            Spec((bounds[tree.last] - first, *node.shape[1:]), node.dtype),
+        )
+        for node in data
+    }
+
+    def leaf(shard: int) -> list[Operation]:
+        rows = slice(bounds[shard] - first, bounds[shard + 1] - first)
+        instead = {node: Operation(one)[rows].node for node, one in whole.items()}
+        for node, step in graph.counters:
+            more = constant(np.asarray(shard * step, node.dtype))
+            instead[node] = (Operation(node) + Operation(more)).node
+        return [Operation(node) for node in rebuild(roots, instead)]
+
+    found = tree.own(leaf, range(leaves), _added)
+    small = ops.stack([one[0] for one in found])
+    sums = _Sums(tree, ranks, leaves)
+    head = sums.of([[one[0][1:3]] for one in found])[0]
+    order = range(len(graph.values), 0, -1)
+    totals = dict(zip(order, sums.of([[one[k] for k in order] for one in found]), strict=True))
+    instead = {graph.total: head[0].node, graph.rows: head[1].node}
+    instead |= {node: totals[k].node for k, node in enumerate(graph.sums, 1)}
+    wanted = [new for _, new in graph.updates]
+    fresh = rebuild(wanted, instead)
+    counted = [
+        (node, (Operation(node) + Operation(constant(np.asarray(leaves * n, node.dtype)))).node)
+        for node, n in graph.counters
+    ]
+    changed = [(target, new) for (target, _), new in zip(graph.updates, fresh, strict=True)]
+    return WholeStep(whole, [small.node], [*changed, *counted], sums.nbytes)
+
+
+def _is_symbol(size: object) -> bool:
+    return isinstance(size, Dim) and size.is_symbol
+
+
+def _added(left: list[Operation], right: list[Operation]) -> list[Operation]:
+    return [one + other for one, other in zip(left, right, strict=True)]
+
+
+class _Sums:
+    """Sums of the blocks of all ranks, some values at a time."""
+
+    def __init__(self, tree: TreeSum, ranks: int, leaves: int) -> None:
+        self._tree, self._ranks, self._leaves = tree, ranks, leaves
+        self._before = Operation(constant(np.zeros(1, np.int64)))
+        self.nbytes: list[int] = []
+
+    def of(self, blocks: Sequence[Sequence[Operation]]) -> list[Operation]:
+        """The sums of values, from those of each block of this rank; begun bucket after bucket."""
+        if self._ranks == 1:
+            return list(blocks[0])
+        found: list[Operation] = []
+        for bucket in _buckets([value.node for value in blocks[0]]):
+            found += self._summed([[one[k] for k in bucket] for one in blocks])
+        return found
+
+    def _summed(self, blocks: Sequence[Sequence[Operation]]) -> list[Operation]:
+        rows = [_flat(values) for values in blocks]
+        stacked = ops.stack(rows) if len(rows) > 1 else ops.reshape(rows[0], (1, rows[0].shape[0]))
+        number = len(self.nbytes)
+        how = {"ranks": self._ranks, "number": number}
+        begun = tree_begin(stacked, self._before, leaves=self._leaves, **how)
+        self._before = begun
+        total, at, found = tree_wait(stacked, begun, **how), 0, []
+        for value in blocks[0]:
+            size = size_of(value.node.spec)
+            found.append(ops.reshape(total[at : at + size], value.shape))
+            at += size
+        self.nbytes.append(at * total.dtype.itemsize)
+        return found
+
+
+def _flat(values: Sequence[Operation]) -> Operation:
+    flat = [ops.reshape(value, (size_of(value.node.spec),)) for value in values]
+    found: Operation = flat[0] if len(flat) == 1 else ops.concat(flat, axis=0)
+    return found
+
+
+def _buckets(values: Sequence[Node]) -> list[list[int]]:
+    """Numbers of values that travel together: of one dtype, that follow each other, of some bytes."""
+    found: list[list[int]] = []
+    size, dtype = 0, None
+    for number, node in enumerate(values):
+        if not found or node.dtype != dtype or size >= BUCKET_BYTES:
+            found.append([])
+            size, dtype = 0, node.dtype
+        found[-1].append(number)
+        size += size_of(node.spec) * node.dtype.itemsize
+    return found

@@ -1,0 +1,155 @@
+"""A step of several ranks as one program: the bits of two programs, and sums beside what is computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.comm import Communicator, simulate
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.errors import NumericError
+from magmadnn.parallel.in_graph import whole_step
+from magmadnn.parallel.in_graph.slices import RanksSlices
+from tests.comm.test_launch import launched
+
+from .test_data_parallel import RANKS, WEIGHTS, X, network, sha, trained
+
+
+class Looks(md.callbacks.Callback):
+    """Wants to see each batch, so none is in a slice."""
+
+    def batches(self, fit: Any) -> int:
+        return 1
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Communicator, RanksSlices, int]]:
+    """The slices that ran, and of how many batches."""
+    found: list[tuple[Communicator, RanksSlices, int]] = []
+    known = RanksSlices.run
+
+    def run(self: RanksSlices, order: Any, count: int, follows: bool = False) -> Any:
+        found.append((self._comm, self, count))
+        return known(self, order, count, follows)
+
+    monkeypatch.setattr(RanksSlices, "run", run)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("bucket", "options"),
+    [
+        (64, {"batch_size": 24}),
+        (1 << 20, {"sample_weight": WEIGHTS, "accumulate": 3, "shards": 13}),
+    ],
+    ids=["24 rows, small buckets", "weighted, accumulated, 13 shards"],
+)
+def test_one_program_gives_the_bits_of_two(
+    bucket: int, options: dict[str, Any], runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_step, "BUCKET_BYTES", bucket)
+    apart = simulate(2, lambda comm: trained(comm, callbacks=[Looks()], **options))
+    assert not runs
+    for ranks in RANKS:
+        assert simulate(ranks, lambda comm: trained(comm, **options)) == [apart[0]] * ranks
+        # all batches but the last of an epoch, which has fewer rows
+        assert sum(count for *_, count in runs) == ranks * 2 * (
+            len(X) // options.get("batch_size", 32)
+        )
+        runs.clear()
+
+
+def test_narrow_products_have_the_same_bits(runs: Any) -> None:
+    def make() -> md.Model:
+        return network(precision="mixed_bf16")
+
+    apart = simulate(1, lambda comm: trained(comm, make, callbacks=[Looks()]))
+    assert simulate(2, lambda comm: trained(comm, make)) == apart * 2
+    assert runs
+
+
+def test_nan_takes_a_slice_back_and_is_named(runs: Any) -> None:
+    bad = X.copy()
+    bad[90, 2] = 3e38
+
+    def run(comm: Communicator) -> str:
+        layers = [md.layers.Input((5,)), md.layers.Dense(7), md.layers.Dense(3)]
+        model = md.Model(layers, loss="cross_entropy", optimizer="sgd")
+        with pytest.raises(NumericError) as found:
+            trained(comm, lambda: model, bad, shuffle=False, batch_size=16)
+        return f"{sha(model)} {found.value}"
+
+    for text in simulate(3, run):
+        assert "NaN" in text or "infinity" in text
+    assert runs
+
+
+def test_sums_begin_while_gradients_are_computed(
+    runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the plan: from the last layer on, each bucket is begun before gradients of earlier layers."""
+    monkeypatch.setattr(whole_step, "BUCKET_BYTES", 1)
+    layers = [md.layers.Input((5,)), *(md.layers.Dense(6, activation="tanh") for _ in range(3))]
+
+    def make() -> md.Model:
+        return md.Model([*layers, md.layers.Dense(3)], loss="cross_entropy", optimizer="sgd")
+
+    simulate(2, lambda comm: trained(comm, make, epochs=1))
+    plan = runs[0][1].executable.native.plan
+    begun, waits, computed = [], [], []
+    for work in plan.work:
+        if work.region.kind is RegionKind.COLLECTIVE:
+            (waits if work.region.arrives else begun).append(work.phase)
+        elif work.region.kind is RegionKind.GEMM:
+            computed.append(work.phase)
+    assert len(begun) == len(waits) == 9  # weights of a batch, four layers' weights and biases
+    assert begun == sorted(begun) and waits == sorted(waits)
+    assert begun[1] < max(computed)  # gradients of the first layer
+    assert min(waits) > max(computed)
+    updated = [
+        w.phase for w in plan.work if w.region.kind is RegionKind.ROWS and w.phase > min(waits)
+    ]
+    assert min(updated) < max(waits)  # the first bucket's parameters, before the last one has come
+
+
+SCRIPT = """
+import json
+
+import numpy as np
+
+import magmadnn as md
+from magmadnn.parallel.in_graph import whole_step
+from magmadnn.parallel.in_graph.beside import beside
+from magmadnn.storage.checkpoint import parameters_sha256
+
+whole_step.BUCKET_BYTES = 1 << 16
+md.set_threads(1)
+draw = np.random.default_rng(0)
+x, y = draw.normal(size=(640, 300)).astype("f"), draw.integers(0, 10, 640)
+layers = [md.layers.Input((300,)), *(md.layers.Dense(200, activation="relu") for _ in range(3))]
+model = md.Model([*layers, md.layers.Dense(10)], loss="cross_entropy", optimizer="sgd", seed=1)
+way = md.parallel.DataParallel()
+model.fit(x, y, batch_size=64, epochs=3, verbose=False, parallel=way)
+comm = md.comm.world()
+spans = beside(comm).spans if comm.size > 1 else []
+found = [[s.number, s.begun, s.ended, s.wanted] for s in spans]
+print("<" + json.dumps([parameters_sha256(model.values().items()), found]) + ">")
+"""
+
+
+def test_processes_sum_beside_what_they_compute(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    found = [launched(tmp_path, ranks, SCRIPT, "")[1] for ranks in (1, 2)]
+    told = [json.loads(line[1:-1]) for one in found for line in one.splitlines() if line[:1] == "<"]
+    assert len(told) == 3 and len({sha for sha, _ in told}) == 1
+    for _, spans in told[1:]:
+        first = np.array([span[1:] for span in spans if span[0] == 1])  # of the last layers
+        begun, ended, wanted = first.T
+        assert len(first) == 30 and (begun < wanted).all()
+        assert np.median(wanted - begun) > 50e-6  # in which earlier layers are computed
+        assert (ended < wanted).any()  # and some have come when they are asked for
