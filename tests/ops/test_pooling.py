@@ -231,8 +231,9 @@ def test_nothing_is_gathered(
 ) -> None:
     """One kernel for values and numbers, one for the gradient and what follows it.
 
-    Besides x is copied where it is padded, and values of windows where places belong to fewer of them at the
-    edges. Where the places at the end are no whole stride, a kernel of its own follows.
+    Besides x, which has too few channels for rows of a kernel, is copied where it is padded, and values of
+    windows where places belong to fewer of them at the edges (`test_padded_pooling.py` has more channels).
+    Where the places at the end are no whole stride, a kernel of its own follows.
     """
     x = placeholder("x", Spec((3, *places, 5), np.dtype(np.float32)))
     y, index = ops.max_pooling(x, **geometry), ops.max_pooling_indices(x, **geometry)

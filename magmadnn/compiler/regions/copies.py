@@ -42,6 +42,7 @@ def layouts_of(
     """
     nodes, loads = program.nodes(), possible_loads(program, compilable, rounding)
     joined = joinable(program, compilable) if rounding else {}
+    loads -= _of_pads(program, compilable, loads)
     while True:
         padded = paddable(program, compilable, loads)
         layouts = Layouts(nodes, (), loads, joined, padded)
@@ -102,6 +103,16 @@ def paddable(
         and readers[node]
         and all(one not in loads and _is_formula(one, node, compilable) for one in readers[node])
     }
+
+
+def _of_pads(program: Program, compilable: Callable[[Node], bool], loads: set[Node]) -> set[Node]:
+    """Conversions that are formulas over the elements of what has no memory then, and not done on reading."""
+    candidates = paddable(program, compilable, ())
+    found = {node for node in loads if node.inputs[0] in candidates}
+    if not found:
+        return found
+    padded = Layouts(program.nodes(), (), loads - found, {}, candidates).padded
+    return {node for node in found if node.inputs[0] in padded}
 
 
 def _may_pad(node: Node) -> bool:

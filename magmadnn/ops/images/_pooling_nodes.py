@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from magmadnn.graph.dim import Dim, Shape, Size
+from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.node import constant
 from magmadnn.graph.spec import is_floating
 from magmadnn.ops.arithmetic import (
@@ -23,8 +23,8 @@ from magmadnn.ops.arithmetic import (
     cast,
     divide,
     equal,
+    greater_equal,
     isnan,
-    logical_and,
     logical_or,
     maximum,
     multiply,
@@ -37,14 +37,47 @@ from magmadnn.ops.slicing import pad, slice_
 from ._pooling_arrays import counts_of_places, index_dtype, least
 from .windows import Counts, Pairs, at_tap, at_tap_gradient, windows_along
 
+_MOST_AXES = (
+    2  # of an image whose pads are found by indices: kernels number rows by six, a block has two
+)
+_LEAST_CHANNELS = 32  # so that a row is one of a kernel over rows
+
 # --- from places to windows -----------------------------------------------------------------------
 
 
 def _parts(x: Any, value: Any, size: Counts, strides: Counts, padding: Pairs) -> list[Any]:
     """For each place of the windows what lies there of all windows: [n, *windows, c]."""
     counts = windows_along(x.shape[1:-1], padding, size, strides)
+    if _by_indices(x, padding):
+        return [_part(x, value, at, counts, strides, padding) for at in np.ndindex(*size)]
     whole = _padded(x, padding, value)
     return [at_tap(whole, at, counts, strides, (1,) * len(size)) for at in np.ndindex(*size)]
+
+
+def _by_indices(x: Any, padding: Pairs) -> bool:
+    """Whether parts of a padded image are parts of the image with their own pads, which no kernel stores."""
+    places, channels = x.shape[1:-1], x.shape[-1]
+    known = _known(places) and isinstance(channels, int) and channels >= _LEAST_CHANNELS
+    return known and len(places) <= _MOST_AXES and any(map(any, padding))
+
+
+def _part(
+    x: Any, value: Any, at: tuple[int, ...], counts: Shape, strides: Counts, padding: Pairs
+) -> Any:
+    """What lies at one place of all windows: a pad of a view of x."""
+    index: list[Any] = []
+    around: list[tuple[int, int]] = []
+    each = zip(at, counts, x.shape[1:-1], strides, padding, strict=True)
+    for k, count, n, stride, (before, _) in each:
+        first = max(-((k - before) // stride), 0)  # the first window whose place is one of x
+        end = min((n - 1 + before - k) // stride + 1, count)
+        if end <= first:
+            return np.asarray(value, x.dtype)
+        start = first * stride + k - before
+        index.append(("slice", start, start + (end - first - 1) * stride + 1, stride))
+        around.append((first, count - end))
+    whole = ("slice", None, None, 1)
+    return _padded(slice_(x, index=(whole, *index, whole)), tuple(around), value)
 
 
 def _padded(x: Any, padding: Pairs, value: Any) -> Any:
@@ -55,32 +88,48 @@ def _padded(x: Any, padding: Pairs, value: Any) -> Any:
 
 def max_pooling(x: Any, **geometry: Any) -> Any:
     """The largest of each window."""
-    return functools.reduce(maximum, _parts(x, least(x.dtype), **geometry))
+    return functools.reduce(_larger, reversed(_parts(x, least(x.dtype), **geometry)))
+
+
+def _larger(largest: Any, part: Any) -> Any:
+    """Of a place and those behind it."""
+    return maximum(part, largest)
 
 
 def max_pooling_indices(x: Any, **geometry: Any) -> Any:
     """The number of the first of the largest, or of the first NaN."""
-    parts = _parts(x, least(x.dtype), **geometry)
-    largest = functools.reduce(maximum, parts)
+    *parts, largest = _parts(x, least(x.dtype), **geometry)
     dtype = index_dtype(geometry["size"])
-    found: Any = np.zeros((), dtype)
-    inside = _inside(x.shape, **geometry)
+    found = constant(np.asarray(len(parts), dtype))
+    if not parts:
+        return broadcast_to(found, largest.shape)
     for number in reversed(range(len(parts))):
-        chosen = equal(parts[number], largest)
+        chosen = greater_equal(parts[number], largest)  # of those behind it
         if is_floating(x.dtype):
             chosen = logical_or(chosen, isnan(parts[number]))
-        if inside:  # as small as the padding, x comes first
-            chosen = logical_and(chosen, inside[number])
         found = where(chosen, np.asarray(number, dtype), found)
-    return found
-
-
-def _inside(shape: Shape, **geometry: Any) -> list[Any]:
-    """For each place of the windows whether it is one of x: [1, *windows, 1]; nothing without padding."""
+        largest = _larger(largest, parts[number])
     if not any(map(any, geometry["padding"])):
-        return []
-    whole = broadcast_to(constant(np.asarray(True)), (1, *shape[1:-1], 1))
-    return _parts(whole, False, **geometry)
+        return found
+    as_padding = equal(largest, np.asarray(least(x.dtype), x.dtype))
+    return where(as_padding, _first_inside(x.shape, dtype, **geometry), found)
+
+
+def _first_inside(shape: Shape, dtype: np.dtype[Any], **geometry: Any) -> Any:
+    """The number of the first place of each window that is one of x: [1, *windows, 1]."""
+    size, padding, places = geometry["size"], geometry["padding"], shape[1:-1]
+    if not _known(places):
+        found: Any = np.zeros((), dtype)
+        whole = broadcast_to(constant(np.asarray(True)), (1, *places, 1))
+        for number, there in reversed(list(enumerate(_parts(whole, False, **geometry)))):
+            found = where(there, np.asarray(number, dtype), found)
+        return found
+    counts = windows_along(places, padding, size, geometry["strides"])
+    assert all(isinstance(count, int) for count in counts)
+    each: Any = zip(counts, geometry["strides"], padding, strict=True)
+    firsts = [np.maximum(before - np.arange(n) * s, 0) for n, s, (before, _) in each]
+    grid = np.meshgrid(*firsts, indexing="ij")
+    return np.ravel_multi_index(grid, size).astype(dtype).reshape(1, *grid[0].shape, 1)
 
 
 def max_pooling_chosen(x: Any, index: Any, **geometry: Any) -> Any:
@@ -93,8 +142,9 @@ def max_pooling_chosen(x: Any, index: Any, **geometry: Any) -> Any:
 
 def average_pooling(x: Any, count_padding: bool, **geometry: Any) -> Any:
     """The mean of each window."""
-    whole, back = with_digits(x if is_floating(x.dtype) else cast(x, "float64"))
-    total = functools.reduce(add, _parts(whole, 0, **geometry))
+    whole = x if is_floating(x.dtype) else cast(x, "float64")
+    _, back = with_digits(whole)
+    total = functools.reduce(add, (with_digits(part)[0] for part in _parts(whole, 0, **geometry)))
     return back(_divided(total, x.shape[1:-1], count_padding, geometry))
 
 
@@ -153,16 +203,38 @@ def _axis_blocks(places: Any, size: Counts, strides: Counts, padding: Pairs) -> 
     return [_blocks(*each) for each in zip(places, size, strides, padding, strict=True)]
 
 
-def _windows_behind(g: Any, back: Counts, blocks: list[_Blocks]) -> Any:
-    """Of padded windows those that began so many blocks before each: [n, blocks, 1, blocks, 1, ..., c]."""
-    whole = ("slice", None, None, 1)
+def _windows_behind(g: Any, fill: Any, back: Counts, blocks: list[_Blocks]) -> Any:
+    """Of all windows those that began so many blocks before each: [n, blocks, 1, blocks, 1, ..., c].
+
+    Where the `fill` around them is found by indices, it is [n, blocks, stride, blocks, stride, ..., c] or one
+    number.
+    """
+    missing = tuple((b.before, b.after) for b in blocks)
     starts = [b.behind - 1 - d for b, d in zip(blocks, back, strict=True)]
-    index = [("slice", a, a + b.blocks, 1) for a, b in zip(starts, blocks, strict=True)]
-    seen = slice_(g, index=(whole, *index, whole))
-    shape: list[Size] = [g.shape[0]]
-    for block in blocks:
-        shape += [block.blocks, 1]
-    return reshape(seen, (*shape, g.shape[-1]))
+    if not _by_indices(g, missing):
+        g = _padded(g, missing, fill)
+        return _in_blocks(g, [(a, a + b.blocks) for a, b in zip(starts, blocks, strict=True)])
+    ranges, widths, strides = [], [], []
+    for count, start, block in zip(g.shape[1:-1], starts, blocks, strict=True):
+        first = max(block.before - start, 0)  # the first block in front of which there is one
+        end = min(count + block.before - start, block.blocks)
+        if end <= first:
+            return np.asarray(fill, g.dtype)
+        ranges.append((start + first - block.before, start + end - block.before))
+        widths += [(first, block.blocks - end), (0, 0)]
+        strides += [end - first, block.stride]
+    seen = _in_blocks(g, ranges)
+    if any(map(any, widths)):
+        seen = broadcast_to(seen, (g.shape[0], *strides, g.shape[-1]))
+    return _padded(seen, tuple(widths), fill)
+
+
+def _in_blocks(g: Any, ranges: list[tuple[int, int]]) -> Any:
+    """Windows from one to another along each axis: [n, windows, 1, windows, 1, ..., c]."""
+    whole = ("slice", None, None, 1)
+    index = [("slice", a, b, 1) for a, b in ranges]
+    shape = [n for a, b in ranges for n in (b - a, 1)]
+    return reshape(slice_(g, index=(whole, *index, whole)), (g.shape[0], *shape, g.shape[-1]))
 
 
 def _numbers(back: Counts, blocks: list[_Blocks], size: Counts) -> np.ndarray[Any, Any]:
@@ -202,9 +274,10 @@ def _by_places(terms: Any, shape: Shape, padding: Pairs, strides: Counts) -> Any
 
 def max_pooling_inputs(g: Any, index: Any, places: Any, **geometry: Any) -> Any:
     """Each g at the place that its window chose."""
-    g, back = with_digits(g)
-    zero = np.zeros((), g.dtype)
+    wide, back = with_digits(g)
+    zero = np.zeros((), wide.dtype)
     if not _known(places):
+        g = wide
         terms = (
             (at, where(equal(index, np.asarray(number, index.dtype)), g, zero))
             for number, at in enumerate(np.ndindex(*geometry["size"]))
@@ -212,33 +285,36 @@ def max_pooling_inputs(g: Any, index: Any, places: Any, **geometry: Any) -> Any:
         shape = (g.shape[0], *places, g.shape[-1])
         return back(_by_places(terms, shape, geometry["padding"], geometry["strides"]))
     blocks = _axis_blocks(places, **geometry)
-    missing = tuple((b.before, b.after) for b in blocks)
-    g = _padded(g, missing, 0)
-    index = _padded(index, missing, math.prod(geometry["size"]))
-    total: Any = None
+    none, total = math.prod(geometry["size"]), None
     for behind in np.ndindex(*(b.behind for b in blocks)):
         numbers = _numbers(behind, blocks, geometry["size"]).astype(index.dtype)
-        chosen = equal(_windows_behind(index, behind, blocks), numbers)
-        term = where(chosen, _windows_behind(g, behind, blocks), zero)
+        chosen = equal(_windows_behind(index, none, behind, blocks), numbers)
+        given, _ = with_digits(_windows_behind(g, 0, behind, blocks))
+        term = where(chosen, given, zero)
         total = term if total is None else add(total, term)
-    return back(_of_blocks(total, places, blocks))
+    return _of_blocks(back(total), places, blocks)
 
 
 def average_pooling_inputs(g: Any, places: Any, count_padding: bool, **geometry: Any) -> Any:
     """What the means add to each place."""
-    g, back = with_digits(g if is_floating(g.dtype) else cast(g, "float64"))
-    g = _divided(g, places, count_padding, geometry)
+    g = g if is_floating(g.dtype) else cast(g, "float64")
+    wide, back = with_digits(g)
+    beside = any(map(any, geometry["padding"]))
+    alike = count_padding or not beside  # all windows have as many places
+    if not (alike and _known(places)):
+        g = _divided(wide, places, count_padding, geometry)
     if not _known(places):
         terms = ((at, g) for at in np.ndindex(*geometry["size"]))
         shape = (g.shape[0], *places, g.shape[-1])
         return back(_by_places(terms, shape, geometry["padding"], geometry["strides"]))
     blocks = _axis_blocks(places, **geometry)
-    g = _padded(g, tuple((b.before, b.after) for b in blocks), 0)
-    most, zero, total = math.prod(geometry["size"]), np.zeros((), g.dtype), None
+    most, zero, total = math.prod(geometry["size"]), np.zeros((), wide.dtype), None
     for behind in np.ndindex(*(b.behind for b in blocks)):
         inside = _numbers(behind, blocks, geometry["size"]) < most
-        term = _windows_behind(g, behind, blocks)
+        term, _ = with_digits(_windows_behind(g, 0, behind, blocks))
         term = term if inside.all() else where(inside, term, zero)
         total = term if total is None else add(total, term)
-    ones = np.ones([1, *(n for b in blocks for n in (1, b.stride)), 1], g.dtype)
-    return back(_of_blocks(multiply(total, ones), places, blocks))
+    if alike:
+        total = divide(total, float(most))
+    ones = np.ones([1, *(n for b in blocks for n in (1, b.stride)), 1], wide.dtype)
+    return _of_blocks(back(multiply(total, ones)), places, blocks)

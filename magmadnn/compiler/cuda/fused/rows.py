@@ -68,6 +68,8 @@ class RowsVariant(OfParts):
         group: threads of a row: a power of two; 0 where elements are computed one by one.
         groups: rows of a block.
         steps: vectors of a row that a thread takes; 0 for any number, in a loop.
+        equal: slots of operands with pads, each with an earlier one of the same value: what follows from it
+            is computed once.
     """
 
     kernel: Rows
@@ -75,6 +77,7 @@ class RowsVariant(OfParts):
     group: int
     groups: int
     steps: int
+    equal: tuple[tuple[str, str], ...] = ()
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -94,7 +97,7 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
     width = width_for(kernel.parts, values, columns)
     vectors = -(-columns // width)
     if not reduces:
-        variant = RowsVariant(kernel, width, 0, 1, 1)
+        variant = RowsVariant(kernel, width, 0, 1, 1, _equal_slots(kernel, values))
         across = min(_THREADS, _power(vectors))
         down = min(_THREADS // across, _power(rows)) if vectors <= across else 1
         down = max(down, -(-_WARP // across))
@@ -107,6 +110,24 @@ def choose_rows(kernel: Rows, values: Mapping[str, int], chip: Chip) -> Launch |
     variant = RowsVariant(kernel, width, group, groups, steps if held else 0)
     grid = (-(-rows // groups), 1, 1)
     return Launch(variant, grid, (group * groups, 1, 1), arguments_of(variant, values))
+
+
+def _equal_slots(kernel: Rows, values: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """Sizes and steps of rows of operands, each with an earlier one of the same value.
+
+    Only where several operands have pads: so what is divided to find their indices is divided once.
+    """
+    if sum(isinstance(operand, PaddedOperand) for operand in kernel.operands) < 2:
+        return ()
+    counts = ("_size", "_step")
+    slots = dict.fromkeys(slot for operand in kernel.operands for slot in operand.slots[1:])
+    firsts: dict[int, str] = {}
+    found = []
+    for slot in slots:
+        if any(one in slot for one in counts):
+            first = firsts.setdefault(values[slot], slot)
+            found += [(slot, first)] if first != slot else []
+    return tuple(found)
 
 
 def _group_for(vectors: int) -> int:
@@ -181,6 +202,8 @@ class _Text:
         lines.add("if (column >= column1) return;")
         lines.add("const i64 first = (i64)blockIdx.y * blockDim.y + threadIdx.y;")
         lines.add("for (i64 row = first; row < row1; row += (i64)gridDim.y * blockDim.y) {")
+        for slot, first in self.variant.equal:
+            lines.add(f"const i64 {slot} = {first};")
         self._load_constants("true")
         self._load("column", {o: f"{o.name}_v" for o in self.streams}, declare=True)
         for stage in self.kernel.stages:
