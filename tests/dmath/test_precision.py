@@ -153,9 +153,11 @@ def test_a_product_over_nothing_is_zero_on_a_device() -> None:
 # --- blocks from the other workers' memory -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(36))
 def test_products_of_copied_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelining, "FIRST", 2)
+    monkeypatch.setattr(pipelining, "SHORTEST", 1 if seed % 2 else 512)
+    monkeypatch.setattr(pipelining, "MOST_TERMS", 1000)
     rng, draw = random.Random(seed), np.random.default_rng(seed)
     workers = rng.randint(2, 5)
     m, k, n = (rng.choice(SIZES) for _ in range(3))
@@ -180,6 +182,32 @@ def test_products_of_copied_blocks(seed: int, monkeypatch: pytest.MonkeyPatch) -
         total = team.total()
         sums = np.sum(comm.exchange([total.sent_bytes, total.planned_bytes]), axis=0)
         assert sums[0] <= sums[1]  # what nobody multiplies is not copied
+
+    simulate(workers, one)
+
+
+def test_a_product_begins_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows by rows: nothing of a worker's own is copied, and its own terms wait for nothing."""
+    monkeypatch.setattr(pipelining, "SHORTEST", 1)
+    n, workers, board = 12, 3, dict[tuple[int, int], Any]()
+    rows = resolve(Rows(), (n, n), workers)
+    x = np.random.default_rng(0).integers(-4, 5, (n, n)).astype(float)
+    plan = next(p for p in candidates(rows, rows, rows) if p.name == "C stays")
+
+    def one(comm: SimulatedCommunicator) -> None:
+        peers, done = SharedPeers(comm, board), list[int]()
+
+        def multiplied(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            done.append(peers._done)
+            made: np.ndarray = a @ b
+            return made
+
+        team = Team(comm, peers=peers, multiply=multiplied)
+        parts = parts_of(team, x, rows)
+        how = arithmetic_of(DOUBLE, DOUBLE, DOUBLE)
+        check_parts(running.run(parts, parts, plan, DOUBLE, how), x @ x)
+        assert done == [0, 1, 2]
+        assert team.count.sent_bytes == team.count.planned_bytes == n * n * 8 * 2 // 3
 
     simulate(workers, one)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts, empty
 from magmadnn.dmath.arrays.team import Array, Peers
 from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
@@ -53,7 +54,8 @@ def pull(x: Parts, target: Layout, dtype: np.dtype[Any], share: bool = False) ->
     blocks = None if share else empty(x.team, target, dtype).blocks
     fetch = Fetch(x, target, blocks)
     peers.begin()
-    fetch.copy()
+    fetch.copy(own=False)
+    fetch.copy_own()
     peers.end()
     return Parts(x.team, target, dtype, fetch.blocks)
 
@@ -64,7 +66,7 @@ class Fetch:
     Args:
         x: the array.
         layout: the other layout.
-        blocks: what is filled; None for new arrays, or blocks of `x` itself where they serve.
+        blocks: what is filled; None for new arrays, or (parts of) blocks of `x` itself where they serve.
     """
 
     def __init__(self, x: Parts, layout: Layout, blocks: dict[int, Array] | None = None) -> None:
@@ -75,31 +77,51 @@ class Fetch:
         for move in schedules(x.layout, layout)[x.team.rank].arrivals:
             box = layout.boxes[move.put]
             if blocks is None:
-                if move.source == x.team.rank and x.layout.boxes[move.taken] == box:
-                    self.blocks[move.put] = x.blocks[move.taken]
+                if move.source == x.team.rank and move.box == box:
+                    part = within(box, x.layout.boxes[move.taken])
+                    self.blocks[move.put] = x.blocks[move.taken][part]
                     continue
                 if move.put not in self.blocks:
                     self.blocks[move.put] = x.team.xp.empty(_shape(box), x.dtype)
             self._moves.setdefault(move.put, []).append(move)
 
-    def copy(self, block: int | None = None, last: tuple[int, int] | None = None) -> None:
+    def senders(self, block: int) -> list[int]:
+        """The workers that a block, or parts of it, are copied from; none if it is there."""
+        return [move.source for move in self._moves.get(block, ())]
+
+    def copy_own(self) -> None:
+        """Copy what this worker has itself, on the current stream, beside what comes from others."""
+        for put, moves in self._moves.items():
+            for move in moves:
+                if move.source == self._x.team.rank:
+                    into, piece = self._ends(put, move.source, move.taken, move.box)
+                    into[...] = piece
+
+    def _ends(self, put: int, source: int, taken: int, box: Box) -> tuple[Array, Array]:
+        """Where a box goes to, and comes from."""
+        piece = self._from[source][taken][within(box, self._x.layout.boxes[taken])]
+        return self.blocks[put][within(box, self.layout.boxes[put])], piece
+
+    def copy(
+        self, block: int | None = None, last: tuple[int, int] | None = None, own: bool = True
+    ) -> None:
         """Begin to copy a block, or all.
 
         Args:
             block: number of the block; None for all.
             last: first index and the one after the last along the last axis, of the whole array; None for
                 all.
+            own: whether what this worker has itself is copied too; else `copy_own` does that.
         """
         team, peers = self._x.team, _peers(self._x)
         chosen = list(self._moves) if block is None else [block]
         for put in chosen:
             for move in self._moves.get(put, ()):
                 box = move.box if last is None else _clipped(move.box, last)
-                if not elements(box):
+                if not elements(box) or (move.source == team.rank and not own):
                     continue
-                source = self._from[move.source][move.taken]
-                piece = source[within(box, self._x.layout.boxes[move.taken])]
-                peers.copy(self.blocks[put][within(box, self.layout.boxes[put])], piece)
+                into, piece = self._ends(put, move.source, move.taken, box)
+                peers.copy(into, piece)
                 if move.source != team.rank:
                     _count(self._x, piece.nbytes)
 
@@ -115,7 +137,7 @@ def _pull_cast(x: Parts, made: Parts) -> Parts:
         for buffer, move in zip(mine, own, strict=True):
             rows = _strip(buffer, strip)
             piece = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
-            buffer[rows] = piece[rows]
+            cast(team.xp, buffer[rows], piece[rows])
         peers.begin()
         for source, move, number in _incoming(x, target):
             into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
@@ -126,7 +148,8 @@ def _pull_cast(x: Parts, made: Parts) -> Parts:
     for move in plans[team.rank].arrivals:
         if move.source == team.rank:
             into = made.blocks[move.put][within(move.box, target.boxes[move.put])]
-            into[...] = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
+            own_piece = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
+            cast(team.xp, into, own_piece)
     peers.end()
     return made
 

@@ -8,7 +8,10 @@ rounded once, and the first chunk is small, since nothing hides its copies.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,8 @@ from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
 from magmadnn.dmath.products.plans import ProductPlan
 
+SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
+MOST_TERMS = 16  # products of a worker for each worker
 FIRST = 1024  # columns of the first chunk; each has twice those of the one before
 
 
@@ -44,13 +49,83 @@ def pipelined(
 ) -> Parts:
     """The terms of C that this worker makes, where `plan.c` says; of `dtype` where each is a whole sum.
 
-    The operand of which more has to come is the one that comes in chunks: B, or A by rows.
+    Where sums are kept in the result's dtype, the axis of sums is cut as the operands lie: a worker begins
+    with the terms of what it has, which waits for nothing, and nothing of its own is copied. Halves would
+    be rounded more than once so; of them the operand of which more has to come comes in chunks: B, or A by
+    rows.
     """
+    if dtype == how.sums and (fine := _cut_as_they_lie(a.layout, b.layout, plan)) is not None:
+        return _by_terms(a, b, fine, how)
     left, right = (traffic(x.layout, to).sum() for x, to in ((a, plan.a), (b, plan.b)))
     if left <= right:
         return _by_columns(a, b, plan, how, dtype, False)
     turned = replace(plan, a=_turned(plan.b), b=_turned(plan.a), c=_turned(plan.c))
     return _by_columns(b.transposed(), a.transposed(), turned, how, dtype, True).transposed()
+
+
+def _cut_as_they_lie(a: Layout, b: Layout, plan: ProductPlan) -> ProductPlan | None:
+    """The plan with the axis of sums cut wherever an operand is; None if products would be small or many."""
+    cuts = sorted({*plan.a.cuts[1], *a.cuts[1], *b.cuts[0]})
+    if min((high - low for low, high in pairwise(cuts)), default=0) < SHORTEST:
+        return None
+    blocks = max(len(plan.c.held[w]) for w in plan.c.active)
+    if blocks * (len(cuts) - 1) > MOST_TERMS * max(1, len(plan.c.active)):
+        return None
+    return replace(plan, a=_recut(plan.a, 1, cuts), b=_recut(plan.b, 0, cuts))
+
+
+def _recut(layout: Layout, axis: int, cuts: Sequence[int]) -> Layout:
+    """The same holders for an axis that is cut more often."""
+    old, other = layout.cuts[axis], layout.grid[1 - axis]
+    place = [bisect_right(old, low) - 1 for low in cuts[:-1]]
+    if axis == 0:
+        holders = [layout.holders[i * other + j] for i in place for j in range(other)]
+    else:
+        holders = [layout.holders[i * layout.grid[1] + j] for i in range(other) for j in place]
+    made = [layout.cuts[0], layout.cuts[1]]
+    made[axis] = tuple(cuts)
+    return Layout(layout.shape, (made[0], made[1]), tuple(holders), layout.workers)
+
+
+def _by_terms(a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic) -> Parts:
+    """Terms of own blocks first, then those of blocks that come, in the order in which they come."""
+    team, depth, columns = a.team, plan.a.grid[1], plan.b.grid[1]
+    assert team.peers is not None
+    fetches = Fetch(_narrowed(a, how), plan.a), Fetch(_narrowed(b, how), plan.b)
+    made: dict[int, Array] = {}
+    for block in plan.c.held[team.rank]:
+        rows, width = (high - low for low, high in plan.c.boxes[block])
+        made[block] = team.xp.empty((rows, width), how.sums)
+
+    def turn(task: tuple[int, int, int]) -> int:
+        """0 for what is here; else the distance of the worker that sends the last of it."""
+        i, j, l = task  # noqa: E741
+        sent = [*fetches[0].senders(i * depth + l), *fetches[1].senders(l * columns + j)]
+        return max(((source - team.rank) % team.size for source in sent), default=0)
+
+    team.count.planned_bytes += _incoming(a, b, plan, how)
+    team.peers.begin()
+    marks: dict[tuple[int, int], Any] = {}
+    tasks = sorted(plan.tasks(team.rank), key=turn)
+    for i, j, l in tasks:  # noqa: E741
+        for which, block in ((0, i * depth + l), (1, l * columns + j)):
+            if (which, block) not in marks and fetches[which].senders(block):
+                fetches[which].copy(block)
+                marks[which, block] = team.peers.mark()
+    begun = set[int]()
+    for i, j, l in tasks:  # noqa: E741
+        for one in ((0, i * depth + l), (1, l * columns + j)):
+            if one in marks:
+                team.peers.wait(marks[one])
+        block = i * columns + j
+        left, right = fetches[0].blocks[i * depth + l], fetches[1].blocks[l * columns + j]
+        multiply(team, left, right, how, made[block], block in begun)
+        begun.add(block)
+    for block, array in made.items():
+        if block not in begun:
+            array[...] = 0
+    team.peers.end()
+    return Parts(team, plan.c, how.sums, made)
 
 
 def _turned(layout: Layout) -> Layout:
