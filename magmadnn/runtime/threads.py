@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from magmadnn.errors import ArgumentError
 
@@ -28,6 +30,21 @@ def set_threads(count: int) -> None:
             f"set_threads: count must be an integer from 1 to {MOST}, got {count!r}"
         )
     _chosen[:] = [count]
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Let compiled programs run on `count` threads within a block.
+
+    Raises:
+        ArgumentError: as `set_threads`.
+    """
+    before = list(_chosen)
+    set_threads(count)
+    try:
+        yield
+    finally:
+        _chosen[:] = before
 
 
 def thread_count() -> int:

@@ -556,3 +556,98 @@ def test_status_report_and_stop(tmp_path: Path) -> None:
         and "long.0" in page
         and "http://" not in page.replace("http://www.w3.org", "")
     )
+
+
+PINNED = """
+[[modules]]
+name = "two"
+function = "mods:two"
+ranks = 2
+[[modules]]
+name = "wide"
+command = ["python3", "cores.py"]
+directory = "."
+threads = 2
+after = ["two"]
+[[modules]]
+name = "many"
+function = "mods:many"
+threads = 1000
+after = ["wide"]
+"""
+PINNED_COMMAND = """
+import os
+print(sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"])
+"""
+PINNED_MODULES = """
+import os
+from magmadnn.runtime.threads import thread_count
+def two(ctx):
+    print("cores", sorted(os.sched_getaffinity(0)), thread_count())
+    ctx.comm.Barrier()
+def many(ctx):
+    print("cores", sorted(os.sched_getaffinity(0)), thread_count())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
+def test_ranks_have_cores_for_themselves_where_there_are_some(tmp_path: Path) -> None:
+    here = sorted(os.sched_getaffinity(0))
+    if len(here) < 2:
+        pytest.skip("there is one core")
+    written(tmp_path, PINNED, PINNED_MODULES)
+    (tmp_path / "cores.py").write_text(PINNED_COMMAND)
+    go(tmp_path)
+    own = sorted(printed(tmp_path, "two.0", rank).strip() for rank in range(2))
+    assert own == [f"cores [{here[0]}] 1", f"cores [{here[1]}] 1"]
+    assert printed(tmp_path, "wide.0").strip() == f"{here[:2]} 2"
+    assert (
+        printed(tmp_path, "many.0").strip() == f"cores {here} 1000"
+    )  # more than there are: shared
+    begun = {r["key"]: r for r in open_folder(tmp_path / "out").records() if r["event"] == "begun"}
+    assert sorted(begun["two.0"]["cores"]) == [[here[0]], [here[1]]]
+    assert begun["wide.0"]["cores"] == [here[:2]]
+    assert "cores" not in begun["many.0"]
+
+
+# Once a file `full` is there, no process may make a file longer, as on a full disk.
+FULL = """
+import os, resource, threading, time
+def watch():
+    while not os.path.exists("full"):
+        time.sleep(0.01)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+def begin():
+    threading.Thread(target=watch, daemon=True).start()
+begin()
+os.register_at_fork(after_in_child=begin)
+"""
+FILLS = """
+import pathlib, time
+def fills(ctx):
+    pathlib.Path("full").touch()
+    time.sleep(0.5)
+"""
+
+
+def test_a_full_disk_under_the_log_ends_the_job(tmp_path: Path) -> None:
+    text = '[[modules]]\nname = "a"\nfunction = "mods:fills"\n'
+    written(tmp_path, text, FILLS.replace('"full"', repr(str(tmp_path / "full"))))
+    (tmp_path / "site").mkdir()
+    hook = FULL.replace('"full"', repr(str(tmp_path / "full")))
+    (tmp_path / "site" / "sitecustomize.py").write_text(hook)
+    paths = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    done = subprocess.run(
+        [*COMMAND, "run", "flow.toml", "--out", "out"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, env={**environment(), "PYTHONPATH": paths}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "cannot write" in done.stderr and "File too large" in done.stderr, done.stderr
+    (tmp_path / "full").unlink()
+    found = history(tmp_path)
+    assert all(gone(pid) for pid in found.processes)
+    assert not [r for r in found.runs.values() if r.good]  # what is not in the log does not count
+    (tmp_path / "mods.py").write_text("def fills(ctx):\n    pass\n")
+    again = call(tmp_path, "resume", "out")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [r.key for r in history(tmp_path).runs.values() if r.good] == ["a.0"]

@@ -12,6 +12,7 @@ from magmadnn.workflow.description.checking import gpus_here
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.mail import Mail, Pause
 
+from .cores import Cores
 from .deadlock import Blocked, in_words, never_answered
 from .losses import Running, ended_with, with_partners
 from .plan_folder import RUNS, STOP, Folder
@@ -40,6 +41,7 @@ class Executive:
         servers: their ranks.
         workers: ranks for modules.
         processes: process number of each rank, and its host.
+        cores: of the hosts.
         first: number of the next run.
         ulfm: whether workers may be lost, and the rest goes on.
     """
@@ -54,6 +56,7 @@ class Executive:
         servers: Sequence[int],
         workers: Sequence[int],
         processes: Sequence[tuple[int, str]],
+        cores: Cores,
         first: int,
         ulfm: bool = False,
     ) -> None:
@@ -63,7 +66,7 @@ class Executive:
         self._description = folder.description
         self._control, self._space = control, space
         self._servers, self._free = list(servers), sorted(workers)
-        self._processes, self._number = processes, first
+        self._processes, self._cores, self._number = processes, cores, first
         self._running: dict[int, Running] = {}
         self._of_rank: dict[int, int] = {}
         self._blocked: dict[int, Blocked] = {}
@@ -168,6 +171,7 @@ class Executive:
             self._gpus[: module.ranks * module.gpus],
             self._gpus[module.ranks * module.gpus :],
         )
+        cores = self._cores.take(ranks, module.threads)
         number, self._number = self._number, self._number + 1
         name = run.key if not run.attempt else f"{run.key}+{run.attempt}"
         order = {
@@ -183,14 +187,16 @@ class Executive:
             "gpus": [gpus[k * module.gpus : (k + 1) * module.gpus] for k in range(module.ranks)]
             if gpus
             else [],
-            "cores": [],
+            "cores": cores,
         }
         for rank in ranks:
             self._of_rank[rank] = number
             self._control.send_json(order, rank)
-        made = Running(run, number, ranks, set(ranks), time.monotonic(), gpus, order)
+        made = Running(run, number, ranks, set(ranks), time.monotonic(), gpus, cores, order)
         self._running[number] = made
-        self._event("begun", run=number, key=run.key, module=run.module, ranks=ranks)
+        fields: dict[str, Any] = {"cores": cores} if cores else {}
+        fields |= {"gpus": gpus} if gpus else {}
+        self._event("begun", run=number, key=run.key, module=run.module, ranks=ranks, **fields)
         for seeker in [one for one in self._seekers if one[1:] == (run.module, run.copy)]:
             self._seekers.remove(seeker)
             self._blocked.pop(seeker[0], None)
@@ -311,6 +317,7 @@ class Executive:
         del self._running[running.number]
         self._free = sorted([*self._free, *(r for r in running.ranks if r not in self._lost)])
         self._gpus = sorted([*self._gpus, *running.gpus])
+        self._cores.give(zip(running.placed, running.cores, strict=False))
         good, reason = not running.reasons, ""
         module = self._description.module(running.run.module)
         if not good:

@@ -24,12 +24,13 @@ from magmadnn.workflow.tuples.mail import KEEN, Mail, Pause
 from magmadnn.workflow.tuples.segments import Segments, can_share, remove_all
 from magmadnn.workflow.tuples.server import Server
 
+from .cores import Cores, own_cores
 from .executive import CannotEnd, Executive
 from .plan_folder import LOG, STOP, Folder, open_folder
 from .schedule import Schedule
 from .worker import Worker
 
-_WORDS = 256
+_WORDS = 512
 
 
 def run_here(folder: Folder) -> tuple[str, str]:
@@ -49,7 +50,9 @@ def run_here(folder: Folder) -> tuple[str, str]:
             f"workflow: a job of {size} ranks has none for modules: the executive and {count} tuple "
             f"servers need {1 + count}; start it with mpiexec -n {2 + count} or more"
         )
-    about = _exchanged(world, {"process": os.getpid(), "host": MPI.Get_processor_name()})
+    about = _exchanged(
+        world, {"process": os.getpid(), "host": MPI.Get_processor_name(), "cores": own_cores()}
+    )
     token = _exchanged(world, {"token": uuid.uuid4().hex[:12]})[0]["token"]
     ulfm = may_lose_ranks()
     control, space, direct = (Mail(world.Dup(), ulfm) for _ in range(3))
@@ -96,6 +99,7 @@ def _executive(
         servers,
         workers,
         [(one["process"], one["host"]) for one in about],
+        Cores([one["host"] for one in about], [one["cores"] for one in about]),
         max(history.runs, default=0) + 1,
         ulfm,
     )

@@ -24,6 +24,7 @@ from magmadnn.workflow.modules.libraries import run_library
 from magmadnn.workflow.tuples.client import TupleClient
 from magmadnn.workflow.tuples.mail import Mail, Pause
 
+from .cores import on_cores
 from .watching import Watch
 
 INTERRUPT = signal.SIGUSR2
@@ -165,10 +166,13 @@ class Worker:
 
     def _call(self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any) -> None:
         context = self._context(order, module, comm, folder)
-        if order.get("cores") and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, order["cores"])
         if module.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
+        cores = order["cores"][context.rank] if order["cores"] else []
+        with on_cores(cores, module.threads):
+            self._on_cores(module, context, log)
+
+    def _on_cores(self, module: Any, context: Context, log: Any) -> None:
         if module.command is not None:
             self._command(module, context, log)
         elif module.library is not None:
