@@ -69,6 +69,8 @@ def _describe(network: Network) -> None:
 def _data_words(preparation: Preparation) -> str:
     """What goes in and comes out."""
     shape = " x ".join(map(str, preparation.input_shape))
+    if preparation.components is not None:
+        shape += f", {len(preparation.components.directions)} principal components of them"
     if preparation.task == "regression":
         targets = ", ".join(preparation.target_names)
         return f"inputs: {shape}; regression" + (f" of {targets}" if targets else "")

@@ -74,6 +74,12 @@ DATA: tuple[Option, ...] = (
         "of a folder of images: scale each to N x N: its shorter side to N, then the middle",
     ),
     (
+        "--pca",
+        whole(1),
+        "N",
+        "turn inputs into their first N principal components, those of the training rows",
+    ),
+    (
         "--augment",
         one_of("augmentation", AUGMENTS),
         "standard|none",

@@ -82,6 +82,7 @@ class Dataset:
             missing=old.missing,
             schema=old.schema,
             rows=kept,
+            pca=None if old.components is None else len(old.components.directions),
         )
         return replace(self, preparation=replace(new, image_size=old.image_size))
 
@@ -130,6 +131,7 @@ def load(
     image_size: int | None = None,
     loader_workers: int | None = None,
     bad_images: BadImages = "error",
+    pca: int | None = None,
 ) -> Dataset:
     """Loads the data that `spec` names, for training.
 
@@ -151,6 +153,7 @@ def load(
         image_size: of a folder of images: pixels on each side that they are scaled to; see `image_folder`.
         loader_workers: of a folder of images: threads that decode.
         bad_images: of a folder of images: "error" or "skip".
+        pca: how many principal components of the training rows inputs become; None: they stay.
 
     Raises:
         FileError: there is no such file or folder, or it cannot be read.
@@ -191,11 +194,13 @@ def load(
         classes=classes,
         missing=missing,
         schema=source.table.schema if source.table else None,
+        pca=pca,
     )
     preparation = replace(preparation, image_size=source.image_size)
     description = (
         f"{name}: {source.format}; {len(train[0]):,} training and {len(test[0]):,} test rows{how} "
-        f"of {_shape(preparation.input_shape)} inputs; {_target_words(source, preparation)}"
+        f"of {_shape(preparation.input_shape)} inputs{_components_words(preparation)}; "
+        f"{_target_words(source, preparation)}"
     )
     return Dataset(description, *train, *test, preparation, _notes(source, preparation))
 
@@ -326,6 +331,13 @@ def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:
 
 def _skipped(source: Source) -> tuple[str, ...]:
     return tuple(f"left out {line}" for line in source.skipped)
+
+
+def _components_words(preparation: Preparation) -> str:
+    made = preparation.components
+    if made is None:
+        return ""
+    return f", {len(made.directions)} components of them with {made.explained:.1%} of the variance"
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from magmadnn.data._statistics import Floats, check_block, statistics
 from magmadnn.data._structure import as_array
+from magmadnn.data.components import Components, check_pca
 from magmadnn.data.tables.alignment import check_rows
 from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.tables.libraries import is_table
@@ -44,7 +45,7 @@ from magmadnn.errors import (
     quoted,
 )
 
-_VERSION = 1  # of what `to_json` gives
+_VERSION = 2  # the last that is read; `to_json` gives 1 where there are no components
 _LEAST, _MOST = math.ulp(0.0), sys.float_info.max
 
 
@@ -74,6 +75,7 @@ class Preparation:
         target_std: likewise, all positive.
         schema: the columns of the training table; None for other data.
         image_size: pixels on each side that files of images are scaled to; None: they are not.
+        components: principal components that scaled inputs are turned into; None: they are not.
     """
 
     input_shape: tuple[int, ...]
@@ -88,6 +90,7 @@ class Preparation:
     schema: Schema | None = None
     labels: Labels = "text"
     image_size: int | None = None
+    components: Components | None = None
 
     def __post_init__(self) -> None:
         check_task(self.task)
@@ -110,6 +113,11 @@ class Preparation:
                 f"preparation: {self.task} does not go with the classes {quoted(self.classes)}"
             )
         with_labels(self.classes, self.labels)
+        if self.components is not None and len(self.components.mean) != math.prod(self.input_shape):
+            raise DataError(
+                f"preparation: components of {len(self.components.mean)} inputs do not go with the shape "
+                f"{self.input_shape}"
+            )
         size = self.image_size
         if size is not None and (size < 1 or self.input_shape[:2] != (size, size)):
             raise DataError(
@@ -134,6 +142,7 @@ class Preparation:
         ignore: Names = (),
         categories: Names = (),
         rows: NDArray[np.int64] | None = None,
+        pca: int | None = None,
     ) -> Preparation:
         """The statistics of training rows.
 
@@ -150,11 +159,12 @@ class Preparation:
             categories: columns of a table whose values name categories though they are numbers.
             rows: those that statistics are taken from, ascending; None: all. Names of classes and categories
                 come from all rows.
+            pca: how many principal components of those rows scaled inputs become; None: they stay.
 
         Raises:
-            DataError: NaN or infinity; a column without a known value; one class only; a target without any
-                differences; rows that are labelled differently in `x` and `target`; a target among the
-                columns of `x`.
+            DataError: NaN or infinity; a column without a known value; fewer components; one class only; a
+                target without any differences; rows that are labelled differently in `x` and `target`; a
+                target among the columns of `x`.
             ShapeError: no axis beside the rows, or not one target for each row.
             DTypeError: elements that are no numbers.
         """
@@ -190,11 +200,20 @@ class Preparation:
             target_mean=(0.0,),
             target_std=(1.0,),
         )
+        check_pca(pca)
+        if pca is not None:
+            chosen_rows = x if rows is None else x[rows]
+            made = replace(made, components=made._components(chosen_rows, pca))
         return (
             made._of_classes(raw, classes)
             if chosen == "classification"
             else made._of_numbers(raw, rows)
         )
+
+    def _components(self, x: NDArray[Any], count: int) -> Components:
+        """Principal components of these rows."""
+        scaled = self.apply_inputs(x)
+        return Components.fit(scaled.reshape(len(scaled), -1), count)
 
     def _of_classes(self, raw: NDArray[Any], classes: tuple[str, ...] | None) -> Preparation:
         """The same for these classes."""
@@ -234,12 +253,17 @@ class Preparation:
         return tuple(name for name, std in zip(names, self.std, strict=True) if std == math.inf)
 
     @property
+    def prepared_shape(self) -> tuple[int, ...]:
+        """The shape of a row of what `apply_inputs` gives."""
+        return self.input_shape if self.components is None else (len(self.components.directions),)
+
+    @property
     def target_names(self) -> tuple[str, ...]:
         """Names of the targets, where they have some."""
         return () if self.schema is None else self.schema.target_names
 
     def apply_inputs(self, x: Any, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """Scaled inputs in a new array of `dtype`.
+        """Scaled inputs, or their principal components, in a new array of `dtype`.
 
         Columns of a table are found by their names, in any order; targets and columns that were left out in
         training may stand beside them. An array has them in the order of training.
@@ -259,9 +283,10 @@ class Preparation:
                 f"x has rows of the shape {x.shape[1:]}, expected {self.input_shape} as in training"
             )
         mean, std = np.array(self.mean), np.array(self.std)
-        out = np.empty(x.shape, dtype)
+        out = np.empty((len(x), *self.prepared_shape), dtype)
         for low, block in row_blocks(x):
-            part = out[low : low + len(block)]
+            target = out[low : low + len(block)]
+            part = target if self.components is None else np.empty(block.shape, dtype)
             with np.errstate(over="ignore", invalid="ignore"):
                 scaled = (np.asarray(block, np.float64) - mean) / std
                 part[...] = scaled
@@ -274,6 +299,8 @@ class Preparation:
                         "is it in other units?"
                     )
                 part[np.isnan(part)] = 0.0
+            if self.components is not None:
+                target[...] = self.components.apply(part)
         return out
 
     def _columns(self, x: Any) -> Floats:
@@ -350,7 +377,7 @@ class Preparation:
     def to_json(self) -> dict[str, Any]:
         """Plain data for JSON; floats keep all their digits, and None is an infinite std."""
         return {
-            "version": _VERSION,
+            "version": 1 if self.components is None else _VERSION,
             "input_shape": list(self.input_shape),
             "mean": list(self.mean),
             "std": [None if std == math.inf else std for std in self.std],
@@ -363,6 +390,7 @@ class Preparation:
             "schema": None if self.schema is None else self.schema.to_json(),
             "labels": self.labels,
             **({} if self.image_size is None else {"image_size": self.image_size}),
+            **({} if self.components is None else {"components": self.components.to_json()}),
         }
 
     @classmethod
@@ -380,7 +408,7 @@ class Preparation:
                 f"preparation: was saved by a newer magmadnn (version {quoted(version)}, this one reads up "
                 f"to {_VERSION}): update magmadnn"
             )
-        schema = data.get("schema")
+        schema, components = data.get("schema"), data.get("components")
         std = data.get("std")
         known = [1.0 if value is None else value for value in std] if isinstance(std, list) else std
         return cls(
@@ -399,6 +427,7 @@ class Preparation:
             schema=None if schema is None else Schema.from_json(schema),
             labels=cast(Labels, data.get("labels", "text")),
             image_size=_size(data.get("image_size")),
+            components=None if components is None else Components.from_json(components),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from magmadnn.data.components import check_pca
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.tables.chosen_columns import Names
 from magmadnn.data.targets import Task, check_task
@@ -23,18 +24,21 @@ class Standardize:
         task: "classification" or "regression"; None: what the model's loss says.
         ignore: columns of a table that are left out.
         categories: columns of a table whose values name categories though they are numbers.
+        pca: how many principal components of the training rows inputs become; None: they stay.
     """
 
     missing: Literal["mean"] | None = None
     task: Task | None = None
     ignore: Names = ()
     categories: Names = ()
+    pca: int | None = None
 
     def __post_init__(self) -> None:
         if self.missing not in (None, "mean"):
             raise UnknownNameError.of("missing", self.missing, ["mean"])
         if self.task is not None:
             check_task(self.task)
+        check_pca(self.pca)
 
     def fit(
         self,
@@ -60,4 +64,5 @@ class Standardize:
             ignore=self.ignore,
             categories=self.categories,
             rows=rows,
+            pca=self.pca,
         )

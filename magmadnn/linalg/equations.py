@@ -42,6 +42,7 @@ from .elimination import (
     refuse_singular,
     square_samples,
 )
+from .iterative.chaotic import jacobi
 from .iterative.device_refinement import lies_on_device, refined_on_device
 from .iterative.refinement import refined
 
@@ -115,9 +116,10 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         b: [n], one right side for all; or [..., n, k]. Leading axes broadcast.
         method: "lu"; or "refine": factors in float32 and steps that give the digits of float64, of one matrix
             of known values; falls back to float64 by itself (see `refinement.py` for the sources). A Tensor
-            in a GPU's memory is factorised in float32 there, and x lies there.
+            in a GPU's memory is factorised in float32 there, and x lies there. "jacobi": by threads that do
+            not wait for each other, of one matrix with a dominant diagonal; see `jacobi`.
         assume_a: "pos" lets "refine" take a Cholesky factor of a positive definite A.
-        info: whether "refine" gives (x, iterations, residual, way).
+        info: whether "refine" gives (x, iterations, residual, way), and "jacobi" (x, iterations, residual).
 
     Returns:
         [..., n] or [..., n, k], of the operands' common dtype, float64 for integers. Gradients of both
@@ -127,16 +129,22 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         NumericError: if a matrix is singular, naming it and the pivot, or one holds NaN or infinity.
         ShapeError: if the sizes do not fit.
     """
-    if method not in ("lu", "refine") or assume_a not in ("gen", "pos"):
+    if method not in ("lu", "refine", "jacobi") or assume_a not in ("gen", "pos"):
         raise ArgumentError(
-            f'solve: method must be "lu" or "refine" assume_a "gen" or "pos", got {method!r}, {assume_a!r}'
+            'solve: method must be "lu", "refine" or "jacobi", and assume_a "gen" or "pos", got '
+            f"{method!r}, {assume_a!r}"
         )
+    if method == "jacobi" and assume_a == "gen":
+        relaxed = jacobi(a, b)
+        return relaxed if info else relaxed.x
     if method == "refine":
         by_gpu = lies_on_device(a)
         found = refined_on_device(a, b) if by_gpu else refined(a, b, assume_a == "pos")
         return found if info else found.x
     if info or assume_a != "gen":
-        raise ArgumentError('solve: info and assume_a go with method="refine"; leave them out')
+        raise ArgumentError(
+            'solve: info and assume_a go with method="refine", info with "jacobi" too; leave them out'
+        )
     a, b = operands("solve", ("a", a, 2), ("b", b, 1))
     if b.ndim == 1:
         return squeeze(solved(a, expand_dims(b, -1)), axis=-1)

@@ -14,6 +14,7 @@ from magmadnn.tensor import Tensor, asarray
 from ._matrices import refuse_unless_finite
 from ._operands import operand, operands
 from .elimination import by_lapack, eliminated, lu_solved, order_of, packed, scipy_lapack
+from .iterative.device_refinement import lies_on_device
 from .triangular import solve_triangular
 
 
@@ -52,6 +53,12 @@ def _values(name: str, a: Any) -> Array:
     )
 
 
+def _beside(a: Any, *found: Array) -> list[Tensor]:
+    """As Tensors, in a GPU's memory where `a` lies there: its values were factorised by the host."""
+    made = [asarray(values) for values in found]
+    return [x.to(a.kind) for x in made] if lies_on_device(a) else made
+
+
 def lu_factor(a: Any) -> LUFactors:
     """L and U of square A [..., n, n] with exchanged rows, for `lu_solve`; a 0 in U is no error here.
 
@@ -59,8 +66,7 @@ def lu_factor(a: Any) -> LUFactors:
         NumericError: if a matrix holds NaN or infinity.
         ArgumentError: for an Operation.
     """
-    factors, pivots = _factors(_values("lu_factor", a))
-    return LUFactors(asarray(factors), asarray(pivots))
+    return LUFactors(*_beside(a, *_factors(_values("lu_factor", a))))
 
 
 def _factors(values: Array) -> tuple[Array, Array]:
@@ -84,7 +90,7 @@ def lu(a: Any) -> LUResult:
         exchanges, order[..., None, :], values.real.dtype.type(1), -2
     )  # P[order[i], i] = 1
     lower = np.tril(factors[..., :k], -1) + np.eye(m, k, dtype=values.dtype)
-    return LUResult(asarray(exchanges), asarray(lower), asarray(np.triu(factors[..., :k, :n])))
+    return LUResult(*_beside(a, exchanges, lower, np.triu(factors[..., :k, :n])))
 
 
 def lu_solve(lu_and_piv: Any, b: Any, trans: int = 0) -> Any:

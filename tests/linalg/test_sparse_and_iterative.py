@@ -250,3 +250,20 @@ def test_some_eigenvalues() -> None:
     for wrong in ((3, 2), (0, 9), (-1, 2), (0,), (0.5, 1)):
         with pytest.raises(ArgumentError, match="eigh: subset_by_index must be two"):
             la.eigh(a, subset_by_index=wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_relaxation_is_a_method_of_solve(dtype: str) -> None:
+    a = (np.random.default_rng(2).uniform(-1, 1, (41, 41)) + 60 * np.eye(41)).astype(dtype)
+    b = np.arange(1, 42, dtype=dtype)
+    exact = np.linalg.solve(a.astype(float), b.astype(float))
+    x = la.solve(a, b, method="jacobi")
+    assert x.dtype == np.dtype(dtype)
+    # max |x - exact| <= |A^-1| rtol |b|, and |A^-1| <= 1 / (60 - 41) as the diagonal is dominant
+    rtol = 1e-5 if dtype == "float32" else 1e-10
+    assert np.abs(np.asarray(x) - exact).max() <= rtol * 41 / (60 - 41)
+    assert la.solve(a, b, method="jacobi", info=True).iterations > 1
+    with pytest.raises(NumericError, match="row 0 of a has"):
+        la.solve(np.ones((3, 3)), np.ones(3), method="jacobi")
+    with pytest.raises(ArgumentError, match='go with method="refine"'):
+        la.solve(a, b, method="jacobi", assume_a="pos")

@@ -276,7 +276,7 @@ COMMAND: dict[str, CommandCase] = {
             "--categories, --checkpoint-every, --data, --decimal, --device, "
             "--epochs, --features, --help, --hidden, --ignore, --image-size, --json, "
             "--loader-workers, --lr, --missing, --optimizer, "
-            "--out, --precision, --preset, --quiet, --refit, --resume, --seed, --target, --task, "
+            "--out, --pca, --precision, --preset, --quiet, --refit, --resume, --seed, --target, --task, "
             "--test-split, --threads, --validation-split, --weight-decay, --workers, -h"
         ),
     ),

@@ -94,7 +94,7 @@ def write_report(
     classes = preparation.classes
     matrix = confusions(y, probabilities.argmax(axis=1), len(classes))
     mistakes = worst_mistakes(y, probabilities)
-    layer, filters = first_filters(model, preparation.input_shape)
+    layer, filters = first_filters(model, preparation.prepared_shape)
     parts = [
         f"<h1>{_text(title)}</h1>",
         _figures(result),
@@ -206,7 +206,7 @@ def _mistakes(
 
 def _picture(preparation: Preparation, x: Array, row: int) -> str:
     """The image of a row; nothing where rows are no pictures."""
-    if not is_picture(preparation.input_shape):
+    if not is_picture(preparation.prepared_shape):
         return ""
     image = raw_images(preparation, x[row])
     return f'<img alt="row {row}" src="{data_uri(as_pixels(image))}">'

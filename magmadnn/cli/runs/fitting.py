@@ -161,7 +161,7 @@ def build_model(settings: Settings, data: Dataset) -> Model:
         rate = optim.cosine(settings.lr, _steps(settings, len(data.x_train)))
     decay = {} if settings.weight_decay is None else {"weight_decay": settings.weight_decay}
     return by_name(settings.model).model(
-        preparation.input_shape,
+        preparation.prepared_shape,
         classes or int(np.prod(preparation.target_shape)),
         settings,
         loss="cross_entropy" if classes else "mse",

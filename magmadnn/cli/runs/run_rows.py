@@ -58,6 +58,7 @@ def read_dataset(settings: Settings, source: str, loader_workers: int | None = N
             image_size=settings.image_size,
             loader_workers=loader_workers,
             bad_images=settings.bad_images,
+            pca=settings.pca,
         )
     except (ArgumentError, DataError) as error:
         raise type(error)(as_typed(str(error))) from error

@@ -44,6 +44,7 @@ class Settings:
         checkpoint_every: steps; None: each epoch and each minute.
         image_size: pixels on each side that files of images are scaled to; None: they are not.
         bad_images: "error" or "skip": what is done with files of images that cannot be decoded.
+        pca: how many principal components inputs become; None: they stay.
         augment: "standard" or "none".
         json: where the result is written too; absolute.
         preset: its name.
@@ -70,6 +71,7 @@ class Settings:
     checkpoint_every: int | None
     image_size: int | None
     bad_images: BadImages
+    pca: int | None
     augment: Literal["standard", "none"]
     json: str | None
     preset: str

@@ -41,7 +41,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         check_new("--out", out, "another --out, or go on with the run there by --resume")
     data = load_data(settings, settings.data, say, arguments.loader_workers)
     settings = replace(
-        Settings.of(arguments, data.preparation.input_shape, len(data.x_train)),
+        Settings.of(arguments, data.preparation.prepared_shape, len(data.x_train)),
         data_sha256=fingerprint(data),
         data_folder=mnist_folder() if settings.data == "mnist" else None,
     )

@@ -53,7 +53,7 @@ def start_search(arguments: Namespace, say: Console) -> int:
     settings = Settings.of(Namespace(**given))
     check_device(settings.device)
     data = load_data(settings, settings.data, say, arguments.loader_workers)
-    shape, rows = data.preparation.input_shape, len(data.x_train)
+    shape, rows = data.preparation.prepared_shape, len(data.x_train)
     if not Settings.of(Namespace(**given), shape, rows).validation_split:  # of a preset
         given.setdefault("validation_split", _SHARE)
     settings = replace(
@@ -137,7 +137,7 @@ def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int
     """Search, and write what comes of it."""
     settings, own = made.settings, made.own
     data = data.keeping_back(settings.validation_split, settings.seed)
-    shape, rows = data.preparation.input_shape, len(data.x_train)
+    shape, rows = data.preparation.prepared_shape, len(data.x_train)
 
     def build(
         seed: int,
@@ -153,7 +153,7 @@ def _go(folder: Path, made: SearchArguments, data: Dataset, say: Console) -> int
 
     # Tables are prepared by each training, so that several can be trained in one call; images once, since
     # they are large.
-    raw = len(shape) < 2
+    raw = len(data.preparation.input_shape) < 2
     options: dict[str, Any] = {} if raw else {"prepared": True}
     if settings.augment != "none":
         options["augment"] = settings.augment
@@ -212,7 +212,7 @@ def _result(study: search.Study, folder: Path, data: Dataset, say: Console) -> d
     }
     shown = ", ".join(f"{n} {v:.5g}" for n, v in result.items() if n.startswith("test_"))
     say(f"the best is trial {best.number}; on the test rows: {shown}")
-    if data.preparation.task == "classification" and len(data.preparation.input_shape) == 1:
+    if data.preparation.task == "classification" and len(data.preparation.prepared_shape) == 1:
         (x, y), (xt, yt) = data.train(), data.test()
         simple = classification_baselines(x, y, xt, yt, len(data.preparation.classes))
         named = ", ".join(f"{name} {value:.4f}" for name, value in simple.items())

@@ -24,17 +24,17 @@ from .krylov import IterativeResult
 Reals = NDArray[Any]
 
 
-def jacobi(a: Any, b: Any, *, rtol: float = 1e-10, maxiter: int = 10_000) -> IterativeResult:
+def jacobi(a: Any, b: Any, *, rtol: float | None = None, maxiter: int = 10_000) -> IterativeResult:
     """X with A X = B for A with a strictly dominant diagonal: `|a_ii| > sum over j != i of |a_ij|`.
 
     As many threads as programs run on (`md.set_threads`) have a part of the rows each and repeat
     x_i = (b_i - sum a_ij x_j) / a_ii without waiting for each other. So digits beyond `rtol` differ from run
-    to run; `solve` has the same ones in every run.
+    to run; `solve` by LU has the same ones in every run. `solve(a, b, method="jacobi")` calls this.
 
     Args:
         a: [n, n], float32 or float64, one matrix of known values.
         b: [n].
-        rtol: steps end at `max |A x - b| <= rtol max |b|`.
+        rtol: steps end at `max |A x - b| <= rtol max |b|`; 1e-10 without, 1e-5 for float32.
         maxiter: most steps of each thread.
 
     Returns:
@@ -48,6 +48,8 @@ def jacobi(a: Any, b: Any, *, rtol: float = 1e-10, maxiter: int = 10_000) -> Ite
     matrix, right = _checked(a, b)
     if isinstance(maxiter, bool) or not isinstance(maxiter, int) or maxiter < 1:
         raise ArgumentError(f"jacobi: maxiter must be a positive integer, got {maxiter!r}")
+    if rtol is None:
+        rtol = 1e-5 if matrix.dtype == np.float32 else 1e-10
     if isinstance(rtol, bool) or not isinstance(rtol, (int, float)) or not 0 < rtol < 1:
         raise ArgumentError(f"jacobi: rtol must be a number between 0 and 1, got {rtol!r}")
     x, steps = _relaxed(matrix, right, float(rtol), maxiter)

@@ -22,6 +22,10 @@ def with_scaling(model: Model, preparation: Preparation, network: Callable[..., 
     scaled = (raw - np.array(preparation.mean)) / np.array(preparation.std)
     if preparation.missing == "mean":
         scaled = ops.where(ops.isnan(scaled), 0.0, scaled)
+    if preparation.components is not None:
+        made = preparation.components
+        flat = scaled.reshape((-1, len(made.mean)))
+        scaled = ops.matmul(flat - np.array(made.mean), made.matrix())
     found: Operation = model(ops.cast(scaled, model.inputs[0].dtype))
     if preparation.task == "classification":
         found = ops.sigmoid(found) if found.shape[-1] == 1 else ops.softmax(found)

@@ -350,14 +350,14 @@ def _check_width(model: Model, made: Preparation) -> None:
         raise ArgumentError(
             f"fit: the loss is one of {task}, but the preparation one of {made.task}"
         )
-    if len(expected) == len(made.input_shape) and all(
-        not isinstance(e, int) or e == s for e, s in zip(expected, made.input_shape, strict=True)
+    if len(expected) == len(made.prepared_shape) and all(
+        not isinstance(e, int) or e == s for e, s in zip(expected, made.prepared_shape, strict=True)
     ):
         return
     names = "" if made.schema is None else f" ({', '.join(made.schema.inputs[:10])}, ...)"
     raise ShapeError(
-        f"fit: x becomes {made.input_shape} inputs{names}, but input {model.inputs[0].name!r} takes "
-        f"{expected}: write Input({made.input_shape})"
+        f"fit: x becomes {made.prepared_shape} inputs{names}, but input {model.inputs[0].name!r} takes "
+        f"{expected}: write Input({made.prepared_shape})"
     )
 
 
