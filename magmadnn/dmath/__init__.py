@@ -8,6 +8,7 @@ with other settings. Functions and operators are the same for all.
 from typing import Any
 
 from magmadnn.calls import missing_name
+from magmadnn.dmath import fft
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.layouts.layout import Layout
@@ -37,5 +38,6 @@ __all__ = [
     "Session",
     "cyclic",
     "distributed",
+    "fft",
     *sorted(FUNCTIONS),
 ]

@@ -15,7 +15,7 @@ from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.devices import on_devices
-from magmadnn.dmath.functions import elementwise, factors, reducing, views
+from magmadnn.dmath.functions import elementwise, factors, reducing, transforms, views
 from magmadnn.dmath.layouts.layout import Layout, even_cuts
 from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, of_kind
 from magmadnn.dmath.products.multiplying import matmul, worth_measuring
@@ -268,6 +268,10 @@ def _add_row_col_sum(
         elementwise.apply("add", [scaled, elementwise.apply("multiply", [v, beta])], out=v)
 
 
+def _fft(worker: Worker, x: Parts, dtype: str, **settings: Any) -> Parts:
+    return transforms.transform(x, dtype=as_dtype(dtype), **settings)
+
+
 def _copy_of(worker: Worker, x: Parts) -> Parts:
     return remap(x, x.layout)
 
@@ -285,6 +289,7 @@ _OPS: dict[str, Callable[..., Any]] = {
     "solve": _solve,
     "add_row_col_sum": _add_row_col_sum,
     "copy": _copy_of,
+    "fft": _fft,
     "view": lambda worker, x, key: views.view(x, key),
     "transpose": lambda worker, x, axes: x.transposed(axes),
     "tri": lambda worker, x, lower, k: factors.tri(x, lower, k),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.functions import elementwise, reducing, views
+from magmadnn.dmath.functions import elementwise, reducing, transforms, views
 from magmadnn.dmath.functions.factors import PANEL
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -50,6 +50,13 @@ def foretold(
             return layouts[0].transposed(settings["axes"]), f"{op}: moves nothing"
         return views.view(bare, settings["key"]).layout, f"{op}: moves nothing"
     workers = layouts[0].workers if layouts else (target.workers if target else 1)
+    if op == "fft":
+        how = [settings[name] for name in ("name", "axes", "size", "pencils")]
+        lies, steps = transforms.ended(layouts[0], *how)
+        sent = (
+            sum(int(traffic(*step).sum()) for step in steps) * as_dtype(settings["dtype"]).itemsize
+        )
+        return lies, f"{settings['name']}: sends at most {sent / 1e6:.2f} MB; result: {lies}"
     lies = target or _natural(op, layouts, settings, tuple(shape), workers)
     sent = 0
     if op in ("remap", "replica"):
