@@ -3,7 +3,25 @@
 from magmadnn.parallel.asynchronous import AsyncSGD
 from magmadnn.parallel.data_parallel import DataParallel
 from magmadnn.parallel.pipelined import Pipeline
-from magmadnn.parallel.placements import Hybrid, ModelParallel
+from magmadnn.parallel.placements import (
+    Hybrid,
+    ModelParallel,
+    Prediction,
+    Rates,
+    TrainingPlan,
+    plan,
+)
 from magmadnn.parallel.server import ParameterServer
 
-__all__ = ["AsyncSGD", "DataParallel", "Hybrid", "ModelParallel", "ParameterServer", "Pipeline"]
+__all__ = [
+    "AsyncSGD",
+    "DataParallel",
+    "Hybrid",
+    "ModelParallel",
+    "ParameterServer",
+    "Pipeline",
+    "Prediction",
+    "Rates",
+    "TrainingPlan",
+    "plan",
+]

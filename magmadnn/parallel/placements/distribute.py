@@ -23,7 +23,15 @@ from typing import Any
 
 from magmadnn import ops
 from magmadnn.graph.dim import Dim, Shape, product
-from magmadnn.graph.node import Node, naming_scope, record, scoped, topological
+from magmadnn.graph.node import (
+    Node,
+    naming_scope,
+    placeholder,
+    rebuild,
+    record,
+    scoped,
+    topological,
+)
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.placing import (
     Partial,
@@ -35,6 +43,8 @@ from magmadnn.graph.placing import (
 )
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
+from magmadnn.graph.spec import Spec
+from magmadnn.optim.memory_check import BATCH
 
 WHOLE = Replicate()
 TERM = Partial()
@@ -271,6 +281,21 @@ class Distribution:
         kept = MappingProxyType(dict(attributes))
         spec = node.op.infer([i.spec for i in inputs], kept)
         return replace(node, inputs=tuple(inputs), spec=spec, attributes=kept, origin=None)
+
+
+def sharing_rows(
+    program: Program, ranks: int
+) -> tuple[Program, dict[Node, tuple[Placement, Node]]]:
+    """The same program for batches of `ranks` times as many rows, and how ranks share these.
+
+    Returns:
+        The program, and its placeholders: split along rows, each with that of the given program, which is fed
+        with a rank's rows.
+    """
+    fed = [n for n in program.placeholders if n.shape and str(n.shape[0]) == BATCH]
+    whole = {n: placeholder(n.name, Spec((n.shape[0] * ranks, *n.shape[1:]), n.dtype)) for n in fed}
+    larger = program.with_roots(rebuild(program.roots, whole))
+    return larger, {whole[n]: (Shard(0), n) for n in fed}
 
 
 def _placed_by(names: Sequence[Any], name: Any) -> Placement:

@@ -20,6 +20,7 @@ from magmadnn.graph.node import Node, topological
 from magmadnn.graph.placing import Placement, Shard
 from magmadnn.layers import Conv1D, Conv2D, Conv3D, Dense
 from magmadnn.layers.layer import Layer, ParameterName
+from magmadnn.tensor import Operation
 
 SPLITS = ("data", "columns", "rows", "channels")
 MODEL = "model"
@@ -153,6 +154,26 @@ def placements_of(layers: Sequence[Splittable], splits: Mapping[str, str]) -> di
     found: dict[Node, Placement] = {}
     for one in layers:
         found |= one.placements(splits[str(one.layer.path)])
+    return found
+
+
+def with_slots(
+    placements: Mapping[Node, Placement],
+    parameters: Mapping[str, Node],
+    slots: Mapping[str, Operation],
+) -> dict[Node, Placement]:
+    """The optimiser's slots of a parameter are placed as it is.
+
+    Args:
+        placements: of parameters.
+        parameters: by what stands before the slash in names of slots.
+        slots: by name.
+    """
+    found = dict(placements)
+    for name, slot in slots.items():
+        of = parameters.get(name.rsplit("/", 1)[0])
+        if of is not None and of in placements and slot.shape == of.shape:
+            found[slot.node] = placements[of]
     return found
 
 

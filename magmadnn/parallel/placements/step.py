@@ -9,24 +9,22 @@ import numpy as np
 
 from magmadnn.comm import Communicator, bound
 from magmadnn.compiler.program.precision import precision as rounded
-from magmadnn.graph import Node, Spec
+from magmadnn.graph import Node
 from magmadnn.graph.dim import bind_shape
-from magmadnn.graph.node import placeholder, rebuild
 from magmadnn.graph.op import Array
 from magmadnn.graph.placing import Placement, Shard, local_shape
 from magmadnn.graph.program import Program
 from magmadnn.optim import StepSlices
 from magmadnn.optim.accumulation import Accumulation
 from magmadnn.optim.courses import StepCourse
-from magmadnn.optim.memory_check import BATCH
 from magmadnn.optim.update import Update
 from magmadnn.parallel.ranks_step import RanksStep, refuse
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
-from .distribute import Distribution
-from .splits import chosen, placements_of, splittable, told
+from .distribute import Distribution, sharing_rows
+from .splits import chosen, placements_of, splittable, told, with_slots
 
 
 class Way(Protocol):
@@ -137,13 +135,9 @@ class PlacedStep(RanksStep):
             self.splits = chosen(name, layers, size, self._way.splits_batches)
         else:
             self.splits = told(name, layers, given, size)
-        placements = placements_of(layers, self.splits)
         keys = dict(zip(update.keys, update.parameters, strict=True))
         slots = dict(update.slots) | ({} if self.accumulation is None else self.accumulation.slots)
-        for key, slot in slots.items():
-            of = keys.get(key.rsplit("/", 1)[0])
-            if of in placements and slot.shape == of.shape:
-                placements[slot.node] = placements[of]
+        placements = with_slots(placements_of(layers, self.splits), keys, slots)
         self.parts = [
             Part(node, one.axis, self._comm)
             for node, one in placements.items()
@@ -159,13 +153,8 @@ class PlacedStep(RanksStep):
 
     def _sharing_rows(self, program: Program, way: dict[str, Any]) -> Executable:
         """The step of a batch of which each rank has as many rows."""
-        fed = [n for n in program.placeholders if n.shape and str(n.shape[0]) == BATCH]
-        ranks = self._comm.size
-        whole = {
-            n: placeholder(n.name, Spec((n.shape[0] * ranks, *n.shape[1:]), n.dtype)) for n in fed
-        }
-        larger = program.with_roots(rebuild(program.roots, whole))
-        leaves = {**self._leaves, **{whole[n]: (Shard(0), n) for n in fed}}
+        larger, whole = sharing_rows(program, self._comm.size)
+        leaves = {**self._leaves, **whole}
         return self._executable_of(larger, leaves, way)
 
     # --- a run ------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def plan_of(model: Model, x: Any, y: Any, batch_size: int, expected: bool) -> str:
     """See `Model.plan`."""
     at_least("plan: batch_size", batch_size, 1)
-    found, sizes = _planned(model, "plan", x, y), {"batch": batch_size}
+    found, sizes = planned(model, "plan", x, y), {"batch": batch_size}
     text = found.expected_text(sizes) if expected else found.text(sizes)
     memory = found.memory(sizes) if _tells_sizes(model) else None
     return text if memory is None else f"{text}\n{memory}"
@@ -40,7 +40,7 @@ def memory_of(model: Model, x: Any, y: Any, batch_size: int) -> StepMemory:
     at_least("memory: batch_size", batch_size, 1)
     if not _tells_sizes(model):
         raise GraphError("memory: a dimension other than that of the batch has no known size")
-    found = _planned(model, "memory", x, y).memory({"batch": batch_size})
+    found = planned(model, "memory", x, y).memory({"batch": batch_size})
     if found is None:
         raise ArgumentError(
             f'memory: tells of compiled kernels, got executor={model.executor!r}; use "native"'
@@ -57,13 +57,13 @@ def _tells_sizes(model: Model) -> bool:
 def diagram_of(model: Model, x: Any, y: Any, batch_size: int, optimised: bool) -> Diagram:
     """See `Model.diagram`."""
     at_least("diagram: batch_size", batch_size, 1)
-    return _planned(model, "diagram", x, y).diagram({"batch": batch_size}, optimised)
+    return planned(model, "diagram", x, y).diagram({"batch": batch_size}, optimised)
 
 
 def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
     """See `Model.profile`."""
     at_least("profile: batch_size", batch_size, 1)
-    found = _planned(model, "profile", x, y)
+    found = planned(model, "profile", x, y)
     inputs = [a[:batch_size] for a in inputs_for(model.inputs, x, "profile")]
     if isinstance(found, Executable):
         return found.profile({p.node: a for p, a in zip(model.inputs, inputs, strict=True)})
@@ -74,7 +74,7 @@ def profile_of(model: Model, x: Any, y: Any, batch_size: int) -> Profile:
     return replace(profile, waited=model._waited)
 
 
-def _planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:
+def planned(model: Model, what: str, x: Any, y: Any) -> Step | Executable:
     """The training step for data like this; the prediction of a model without an optimiser."""
     if model.optimizer is None:
         return model._predictor()

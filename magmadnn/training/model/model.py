@@ -37,7 +37,7 @@ from .checks import (
 )
 from .classes import by_loss, class_numbers, probabilities
 from .fitting import array_source, evaluated, new_fit, stream_of
-from .inspection import diagram_of, memory_of, plan_of, profile_of
+from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
 from .raw_data import TakesRawData, checked_preparation, takes_raw
@@ -229,6 +229,10 @@ class Model(Pictured, ModelParts, TakesRawData):
             GraphError: if a dimension other than that of the batch has no known size.
         """
         return memory_of(self, x, y, batch_size)
+
+    def _planned(self, what: str, x: Any, y: Any) -> Any:
+        """The training step for data like this, for `md.parallel.plan`."""
+        return planned(self, what, x, y)
 
     def diagram(
         self, x: Any = None, y: Any = None, *, batch_size: int = 32, optimised: bool = True

@@ -1,0 +1,333 @@
+"""What each way to train would take, and which is the quickest that has room: `plan`.
+
+A step of each way is planned as it would run: the programs of ranks, what they send, the memory of the
+compiled plan. Times are a model, not measurements:
+
+    seconds = operations / rate + bytes of values / memory's rate + sum over messages (latency + bytes / wire)
+
+so they compare ways, and are as good as the three rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+from magmadnn.compiler.plan.planning import native_plan
+from magmadnn.errors import ArgumentError, MagmaDNNError, OutOfMemoryError
+from magmadnn.graph.node import Node, variable
+from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.placing import Placement, Shard, axes_of, local_shape
+from magmadnn.graph.program import Program
+from magmadnn.graph.spec import Spec
+from magmadnn.memory.usage import in_units
+from magmadnn.optim.memory_check import BATCH
+from magmadnn.optim.update import keys_of
+from magmadnn.parallel.data_parallel import SHARDS, DataParallel
+from magmadnn.parallel.pipelined.pipeline import Pipeline
+from magmadnn.parallel.pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
+from magmadnn.parallel.way import TrainingWay, is_whole
+from magmadnn.runtime.step_memory import StepMemory, step_memory
+
+from .distribute import Distribution, elements, sharing_rows
+from .model_parallel import Hybrid, ModelParallel
+from .splits import Splittable, chosen, placements_of, splittable, with_slots
+
+_MICRO_BATCHES = 4
+_Leaves = dict[Node, tuple[Placement, Node]]
+
+
+class Planned(Protocol):
+    """What is asked of a model."""
+
+    def _planned(self, what: str, x: Any, y: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Of one worker, and of what connects two.
+
+    Attributes:
+        operations: floating-point operations in a second.
+        memory: bytes of values that are read or written in a second.
+        wire: bytes from one worker to another in a second.
+        latency: seconds of a message without content.
+    """
+
+    operations: float = 3e10
+    memory: float = 1e10
+    wire: float = 3e9
+    latency: float = 3e-5
+
+    def __post_init__(self) -> None:
+        for name in ("operations", "memory", "wire", "latency"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ArgumentError(f"Rates: {name} must be a number above 0, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one way would take.
+
+    Attributes:
+        name: "alone", "data", "model", "hybrid", "pipeline".
+        workers: how many it uses, which may be fewer than there are.
+        seconds: of a step.
+        computing: the part of them in which a worker computes.
+        sent: bytes that a worker sends in a step.
+        memory: bytes that a step takes on the worker that needs the most.
+        way: for `fit(parallel=...)`; None for one worker.
+    """
+
+    name: str
+    workers: int
+    seconds: float
+    computing: float
+    sent: int
+    memory: int
+    way: TrainingWay | None
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Predictions for all ways, and the proposal.
+
+    Attributes:
+        predictions: of each way, the best number of workers up to those that there are.
+        best: the quickest that has room.
+        left_out: ways that the model cannot be trained in, and why.
+        memory_limit: bytes of each worker; None for no limit.
+    """
+
+    predictions: tuple[Prediction, ...]
+    best: Prediction
+    left_out: Mapping[str, str]
+    memory_limit: int | None = None
+
+    @property
+    def way(self) -> TrainingWay | None:
+        """For `fit(parallel=plan.way)`."""
+        return self.best.way
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {'way':<9}{'workers':>8}{'a step':>11}{'computing':>11}{'sent':>11}{'memory':>11}"
+        ]
+        for one in self.predictions:
+            mark = "*" if one is self.best else " "
+            full = self.memory_limit is not None and one.memory > self.memory_limit
+            lines.append(
+                f"{mark} {one.name:<9}{one.workers:>8}"
+                f"{one.seconds * 1e3:>8.2f} ms{one.computing * 1e3:>8.2f} ms"
+                f"{in_units(one.sent):>11}{in_units(one.memory):>11}{'  no room' if full else ''}"
+            )
+        lines += [f"  {name:<9}left out: {why}" for name, why in self.left_out.items()]
+        return "\n".join(lines)
+
+
+def plan(
+    model: Planned,
+    workers: int,
+    x: Any = None,
+    y: Any = None,
+    *,
+    batch_size: int = 32,
+    memory_limit: int | None = None,
+    rates: Rates | None = None,
+) -> TrainingPlan:
+    """Predict time and memory of a step for each way to train, and propose one.
+
+    Each way may use fewer workers than there are, and one worker is among the ways, so the proposal is never
+    slower with more workers. `print` the result for a table.
+
+    Args:
+        model: with loss and optimiser.
+        workers: how many there are.
+        x: data as for `fit`, of which a few samples will do; not needed once the model was fitted.
+        y: targets, likewise.
+        batch_size: rows of a batch, of all workers together.
+        memory_limit: bytes that a step may take on each worker; None for any.
+        rates: of workers and of what connects them; None for usual ones of a processor's core.
+
+    Raises:
+        ArgumentError: if workers, batch_size or memory_limit are no numbers from 1.
+        OutOfMemoryError: if no way has room.
+    """
+    given = (("workers", workers), ("batch_size", batch_size), ("memory_limit", memory_limit))
+    for name, value in given:
+        if not is_whole(value, 1) and not (name == "memory_limit" and value is None):
+            raise ArgumentError(f"plan: {name} must be a whole number of at least 1, got {value!r}")
+    step = model._planned("plan", x, y)
+    if not hasattr(step, "parameters"):
+        raise ArgumentError("plan: the model has no optimizer, so there is no training to plan")
+    return _Planner(step, batch_size, rates or Rates(), memory_limit).plan(workers)
+
+
+class _Planner:
+    def __init__(self, step: Any, rows: int, rates: Rates, limit: int | None) -> None:
+        self._rows, self._rates, self._limit = rows, rates, limit
+        program = step._executable.program
+        self._program = Program(tuple(program.outputs), tuple(program.updates))
+        self._parameters = [p.node for p in step.parameters]
+        self._slots = step._slots
+        known = step.memory({BATCH: rows})
+        self._workspace = 0 if known is None else known.workspace
+        self._layers: list[Splittable] = splittable(program.outputs[:1], self._parameters)
+
+    def plan(self, workers: int) -> TrainingPlan:
+        makers = {"data": self._data, "model": self._model, "hybrid": self._hybrid}
+        makers["pipeline"] = self._pipeline
+        self._one = one = self._alone()
+        found, left_out = [one], {}
+        for name, make in makers.items():
+            of_each, why = [], "it needs two workers"
+            for count in range(2, workers + 1):
+                try:
+                    of_each.append(make(count))
+                except MagmaDNNError as error:
+                    why = str(error)
+            if of_each:
+                found.append(min(of_each, key=self._rank))
+            else:
+                left_out[name] = why
+        best = min(found, key=self._rank)
+        if self._limit is not None and best.memory > self._limit:
+            raise OutOfMemoryError(
+                f"plan: no way to train with batch_size={self._rows} on up to {workers} workers has room in "
+                f"memory_limit={in_units(self._limit)}: {best.name} on {best.workers} needs "
+                f"{in_units(best.memory)}; use more workers, or a smaller batch"
+            )
+        return TrainingPlan(tuple(found), best, left_out, self._limit)
+
+    def _rank(self, one: Prediction) -> tuple[float, ...]:
+        """The quickest that has room; where none has, that which needs the least."""
+        over = max(0, one.memory - self._limit) if self._limit is not None else 0
+        return over, one.seconds, one.workers
+
+    # --- ways -------------------------------------------------------------------------------------
+
+    def _alone(self) -> Prediction:
+        seconds = self._computing(self._program, self._rows)
+        memory = self._memory(self._program, self._rows)
+        self._whole = memory
+        return Prediction("alone", 1, seconds, seconds, 0, memory.total, None)
+
+    def _model(self, count: int) -> Prediction:
+        splits = chosen("ModelParallel", self._layers, count, only_dense=False)
+        return self._placed("model", count, ModelParallel(), splits, shares_rows=False)
+
+    def _hybrid(self, count: int) -> Prediction:
+        splits = chosen("Hybrid", self._layers, count, only_dense=True)
+        return self._placed("hybrid", count, Hybrid(), splits, shares_rows=True)
+
+    def _data(self, count: int) -> Prediction:
+        if count > self._rows:
+            raise ArgumentError(
+                f"a batch of {self._rows} rows has none for each of {count} workers"
+            )
+        rows = -(-self._rows // count)
+        sizes = [elements(p.shape) * p.dtype.itemsize for p in self._parameters]
+        sent = 2 * (count - 1) / count * sum(sizes)
+        computing = self._computing(self._program, rows)
+        seconds = computing + self._rates.latency + sent / self._rates.wire
+        memory = self._memory(self._program, rows).total
+        way = DataParallel(shards=max(SHARDS, count))
+        return Prediction("data", count, seconds, computing, int(sent), memory, way)
+
+    def _placed(
+        self, name: str, count: int, way: TrainingWay, splits: Mapping[str, str], shares_rows: bool
+    ) -> Prediction:
+        given = {str(one.layer.path): "data" for one in self._layers} | dict(splits)
+        keys = dict(zip(keys_of(self._parameters), self._parameters, strict=True))
+        placements = with_slots(placements_of(self._layers, given), keys, self._slots)
+        leaves: _Leaves = {}
+        for node, one in placements.items():
+            assert isinstance(one, Shard)
+            shape = local_shape(node.shape, one, count)
+            leaves[node] = one, variable(node.name, Spec(shape, node.dtype), node.value)
+        program, rows, stays = self._program, self._rows, list(leaves)
+        if shares_rows:
+            program, fed = sharing_rows(program, count)
+            leaves, rows = leaves | fed, -(-rows // count)
+        found = Distribution(program, leaves, count, stays=stays)
+        sent = [(s.elements * s.itemsize) for s in found.sent(rows)]
+        computing = self._computing(found.program, rows)
+        seconds = computing + sum(self._rates.latency + n / self._rates.wire for n in sent)
+        memory = self._memory(found.program, rows).total
+        return Prediction(name, count, seconds, computing, int(sum(sent)), memory, way)
+
+    def _pipeline(self, count: int) -> Prediction:
+        nodes = Program(self._program.outputs[:1]).nodes()
+        layers = layers_in_order(nodes)
+        trained = {layer for p in self._parameters if (layer := layer_of(p)) is not None}
+        has = [layer in trained for layer in layers]
+        if sum(has) < count:
+            raise ArgumentError(f"{sum(has)} layers with parameters are no {count} stages")
+        costs = costs_of_layers(nodes, layers)
+        begins = evened(costs, has, count)
+        bounds = [0, *begins, len(layers)]
+        runs = [slice(a, b) for a, b in pairwise(bounds)]
+        share = max(sum(costs[run]) for run in runs) / max(sum(costs), 1.0)
+        pieces = _MICRO_BATCHES
+        computing = self._one.seconds * share
+        waits = computing * (pieces + count - 1) / pieces
+        last = {layer: node for node in nodes if (layer := layer_of(node)) is not None}
+        crossing = [
+            elements(last[layers[b - 1]].shape, self._rows) * last[layers[b - 1]].dtype.itemsize
+            for b in begins
+        ]
+        sent = 2 * max(crossing)  # forward, and its gradient
+        wire = 2 * pieces * self._rates.latency + sent / self._rates.wire
+        held = [
+            sum(
+                elements(p.shape) * p.dtype.itemsize
+                for p in self._parameters
+                if layer_of(p) in layers[run]
+            )
+            for run in runs
+        ]
+        part = max(held) / max(sum(held), 1.0)
+        whole = self._whole
+        fixed = (whole.parameters + whole.optimizer + whole.gradients + whole.copies) * part
+        # at most `count` of the pieces are in flight, of the activations of a stage
+        flying = (whole.activations * share + whole.batch) * min(count, pieces) / pieces
+        memory = int(fixed + flying + whole.workspace)
+        return Prediction(
+            "pipeline", count, waits + wire, computing, int(sent), memory,
+            Pipeline(micro_batches=pieces),
+        )  # fmt: skip
+
+    # --- costs ------------------------------------------------------------------------------------
+
+    def _memory(self, program: Program, rows: int) -> StepMemory:
+        return step_memory(native_plan(program), {BATCH: rows}, self._workspace)
+
+    def _computing(self, program: Program, rows: int) -> float:
+        seconds = 0.0
+        for node in program.nodes():
+            if isinstance(node.op, Op) and node.op.kind is not OpKind.COLLECTIVE:
+                seconds += _operations(node, node.op, rows) / self._rates.operations
+                if node.op.kind is not OpKind.MOVEMENT:
+                    count = elements(node.shape, rows) * node.dtype.itemsize
+                    seconds += count / self._rates.memory
+        return seconds
+
+
+def _operations(node: Node, op: Op, rows: int) -> float:
+    """Multiplications and additions of a node: 2 m k n of a product, 2 n windows taps c o of images."""
+    if op.kind is not OpKind.CONTRACTION or len(node.inputs) != 2:
+        return elements(node.shape, rows)
+    every = [*node.inputs, node]
+    sizes = [elements(one.shape, rows) for one in every]
+    axes = axes_of(op, [i.spec for i in node.inputs], node.attributes)
+    names = [] if axes is None else [*axes.operands, axes.result]
+    images = [k for k, own in enumerate(names) if "n" in own and "o" in own and None in own]
+    filters = [k for k, own in enumerate(names) if "n" not in own and None in own]
+    if images and filters:
+        outputs = elements(every[images[0]].shape[-1:], rows)
+        return 2 * sizes[images[0]] * sizes[filters[0]] / outputs
+    product = sizes[0] * sizes[1] * sizes[2]
+    return float(2 * product**0.5)  # m k, k n and m n

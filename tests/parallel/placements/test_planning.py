@@ -1,0 +1,118 @@
+"""Which way to train is proposed: never slower with more workers, and with room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.comm import Communicator, simulate
+from magmadnn.errors import ArgumentError, OutOfMemoryError
+
+DRAW = np.random.default_rng(5)
+IMAGES = DRAW.normal(size=(48, 12, 12, 3)).astype("f")
+X = DRAW.normal(size=(48, 16))
+Y = DRAW.integers(0, 4, 48)
+
+
+def wide() -> md.Model:
+    """Nearly all of its memory is in two kernels."""
+    layers = md.layers
+    return md.Model(
+        [layers.Input((16,)), layers.Dense(512, activation="tanh"), layers.Dense(512), layers.Dense(4)],
+        loss="cross_entropy", optimizer=md.optim.Adam(0.01), seed=3, precision="float64",
+    )  # fmt: skip
+
+
+def alexnet() -> md.Model:
+    """Convolutions with the work, Dense layers with the weights."""
+    layers = md.layers
+    return md.Model(
+        [
+            layers.Input((12, 12, 3)), layers.Conv2D(32, 3, activation="relu", padding="same"),
+            layers.Conv2D(32, 3, activation="relu", padding="same"), layers.MaxPooling2D(2),
+            layers.Flatten(), layers.Dense(1024, activation="relu"), layers.Dense(1024), layers.Dense(4),
+        ],
+        loss="cross_entropy", optimizer="sgd", seed=3,
+    )  # fmt: skip
+
+
+def test_the_proposal_is_never_slower_with_more_workers() -> None:
+    model, seconds = alexnet(), []
+    for workers in (1, 2, 3, 4, 6):
+        found = md.parallel.plan(model, workers, IMAGES, Y, batch_size=48)
+        names = {one.name for one in found.predictions} | set(found.left_out)
+        assert names == {"alone", "data", "model", "hybrid", "pipeline"}
+        assert all(one.workers <= workers and one.memory > 0 for one in found.predictions)
+        assert found.best.seconds == min(one.seconds for one in found.predictions)
+        seconds.append(found.best.seconds)
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[0] > seconds[1]
+
+
+def test_one_weird_trick() -> None:
+    """On a slow wire Dense layers with many weights are better split, and convolutions not."""
+    rates = md.parallel.Rates(wire=2e8)
+    found = md.parallel.plan(alexnet(), 2, IMAGES, Y, batch_size=48, rates=rates)
+    by = {one.name: one for one in found.predictions}
+    assert by["hybrid"].sent < by["data"].sent / 4
+    assert by["hybrid"].seconds < min(by["data"].seconds, by["model"].seconds)
+
+
+def test_a_slow_wire_leaves_one_worker() -> None:
+    rates = md.parallel.Rates(wire=1e4, latency=1.0)
+    found = md.parallel.plan(alexnet(), 4, IMAGES, Y, rates=rates)
+    assert found.best.name == "alone" and found.way is None
+    assert str(found).splitlines()[1].startswith("* alone")
+
+
+def test_memory_and_bytes_are_those_of_the_step() -> None:
+    """What is predicted for one worker is `Model.memory`; a part of two kernels of three is as it is cut."""
+    model = wide()
+    found = md.parallel.plan(model, 2, X, Y, batch_size=16)
+    by = {one.name: one for one in found.predictions}
+    assert by["alone"].memory == pytest.approx(model.memory(batch_size=16).total, rel=0.02)
+    assert by["model"].memory < 0.6 * by["alone"].memory
+    grads = 8 * (16 * 512 + 512 + 512 * 512 + 512 + 512 * 4 + 4)
+    assert by["data"].sent == pytest.approx(grads, rel=0.01)  # 2 (P - 1) / P of all gradients
+
+
+def test_a_network_larger_than_one_device_trains_on_two() -> None:
+    limit = int(0.7 * wide().memory(X, Y, batch_size=16).total)
+    with pytest.raises(
+        OutOfMemoryError, match=r"no way to train .* on up to 1 workers has room in"
+    ):
+        md.parallel.plan(wide(), 1, X, Y, batch_size=16, memory_limit=limit)
+    found = md.parallel.plan(wide(), 2, X, Y, batch_size=16, memory_limit=limit)
+    assert found.best.workers == 2 and found.best.memory <= limit
+    assert "no room" in str(found)
+    way: Any = type(found.way)
+
+    def run(comm: Communicator | None) -> Any:
+        model = wide()
+        parallel = False if comm is None else way(communicator=comm)
+        model.fit(X, Y, batch_size=16, epochs=1, verbose=False, parallel=parallel)
+        return model.values()
+
+    expected = run(None)
+    for values in simulate(2, run):
+        for name, value in expected.items():
+            np.testing.assert_allclose(values[name], value, rtol=0, atol=1e-12)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(
+        ArgumentError, match="plan: workers must be a whole number of at least 1, got 0"
+    ):
+        md.parallel.plan(wide(), 0, X, Y)
+    with pytest.raises(ArgumentError, match="no targets are known before fit"):
+        md.parallel.plan(wide(), 2)
+    with pytest.raises(ArgumentError, match="Rates: wire must be a number above 0, got 0"):
+        md.parallel.Rates(wire=0)
+    model = md.Model([md.layers.Input((16,)), md.layers.Dense(4)], loss="cross_entropy", seed=1)
+    with pytest.raises(ArgumentError, match="plan: the model has no optimizer"):
+        md.parallel.plan(model, 2, X, Y)
+    found = md.parallel.plan(wide(), 5, X, Y, batch_size=4)
+    assert "5" in str(found.left_out) or found.left_out == {}
