@@ -153,30 +153,6 @@ def nodes_inside(program: Program) -> Iterator[Node]:
             yield from nodes_inside(body_of(node).program)
 
 
-def unrolled(program: Program) -> Program:
-    """The program with the steps of loops of known length one after the other, for targets without loops."""
-    if not any(map(is_loop, program.nodes())):
-        return program
-    program = with_bodies(program, unrolled)
-    wanted: dict[Node, list[int]] = {}
-    for node in program.nodes():
-        if is_result(node):
-            wanted.setdefault(node.inputs[0], []).append(node.attributes["index"])
-    new: dict[Node, Node] = {}
-    results: dict[Node, Mapping[int, Node]] = {}
-    for node in program.nodes():
-        inputs = tuple(new[i] for i in node.inputs)
-        new[node] = with_inputs(node, inputs)
-        if is_loop(node) and isinstance(node.attributes["length"], int):
-            assert isinstance(node.op, Op)
-            assert node.op.unrolled is not None
-            with scoped(node.path):
-                results[node] = node.op.unrolled(wanted[node], *inputs, **node.attributes)
-        if is_result(node) and node.inputs[0] in results:
-            new[node] = results[node.inputs[0]][node.attributes["index"]]
-    return program.with_roots([new[root] for root in program.roots])
-
-
 def with_bodies(program: Program, run: Callable[[Program], Program]) -> Program:
     """The program with `run` applied to the bodies of its loops, and to the bodies in these."""
     if not any(map(is_loop, program.nodes())):

@@ -150,8 +150,6 @@ class Op:
         stacked: the same for many models at once, whose operands have an axis of models in front:
             `stacked(call)` gives the node of the result, which has that axis too, from a `StackedCall`
             (`stacking.py`). None: there is a node for each model.
-        unrolled: for ops of kind `LOOP`: results by number, as graphs without that loop:
-            `unrolled(numbers, *operands, **attributes)`, on nodes, where the length is known.
         axes: which axes of operands and result are the same one, for ops whose shape rule does not say it:
             `axes(specs, attributes)` gives `Axes` (`placing/axes.py`); None: operands must be whole.
         arrives: for collectives: whether it only waits for what another op began, so that whatever does not
@@ -187,7 +185,6 @@ class Op:
     kernel: OwnKernel | None = None
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
-    unrolled: Callable[..., Any] | None = None
     axes: Callable[[Sequence[Spec], Attributes], Any] | None = None
     any_size: bool = False
     arrives: bool = False

@@ -10,7 +10,6 @@ from magmadnn.backends.cuda import device_memory
 from magmadnn.compiler import Plan, compile_program
 from magmadnn.compiler.program.precision import precision as rounded
 from magmadnn.errors import ArgumentError, NumericError, UnknownNameError
-from magmadnn.graph.body import unrolled
 from magmadnn.graph.drawing.diagram import Diagram, diagram_of_program
 from magmadnn.graph.node import VARIABLE, Node, Updated
 from magmadnn.graph.op import Array
@@ -48,7 +47,6 @@ class Executable:
         executor: "native" runs compiled kernels, "reference" NumPy, op by op.
         precision: of matrix products; see `magmadnn.compiler.program.precision`.
         device: where compiled kernels run: "cpu", "cuda", "cuda:1", "auto"; see `device_of`.
-        loops: whether loops of known length may stay loops.
         check: verify the graph after each pass, and each value against its shape and dtype; for tests.
 
     Raises:
@@ -66,7 +64,6 @@ class Executable:
         executor: str = "reference",
         precision: str = "float32",
         device: str = "cpu",
-        loops: bool = True,
         check: bool = False,
     ) -> None:
         if executor not in EXECUTORS:
@@ -77,8 +74,6 @@ class Executable:
             self.program = rounded(Program.of(outputs, updates, training=training), precision)
         self.executor, self.precision = executor, precision
         self.device = device_of(device, executor)
-        if not loops:
-            self.program = unrolled(self.program)
         self._check = check
         self._plan: Plan | None = None
         self._native: NativeRunner | None = None

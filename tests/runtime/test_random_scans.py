@@ -11,8 +11,10 @@ import pytest
 import magmadnn as md
 from magmadnn import Operation, ops
 from magmadnn.graph.body import is_loop
+from magmadnn.graph.program import Program
 from magmadnn.ops.repeated import _saved
 from magmadnn.runtime import Executable
+from tests.runtime.unrolling import program_without_loops
 
 Rng = np.random.Generator
 ROWS = 3
@@ -100,7 +102,7 @@ class Draw:
 def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_saved, "_LEAST_TERMS", 1 + seed % 2 * 1000)  # products are kept, or not
     nodes = [y.node for y in Draw(seed).outputs()]
-    expected = Executable(nodes, executor="reference", loops=False)
+    expected = Executable(program_without_loops(Program.of(nodes)), executor="reference")
     assert not any(map(is_loop, expected.program.nodes()))
     wanted = expected.run({})
     for executor in ("reference", "native"):

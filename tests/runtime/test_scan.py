@@ -14,6 +14,7 @@ import magmadnn as md
 from magmadnn import Operation
 from magmadnn.errors import DataError
 from magmadnn.graph.body import is_loop
+from magmadnn.graph.program import Program
 from magmadnn.ops.repeated import _saved
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.loops import Loop
@@ -31,6 +32,7 @@ from tests.runtime.scans import (
     run,
     unrolled,
 )
+from tests.runtime.unrolling import program_without_loops
 
 # g++ takes long for the kernels of some tests, which the emulated device then runs with --all only
 slow_on_a_device = pytest.mark.parametrize(
@@ -298,9 +300,10 @@ def test_what_is_fed_may_be_captured_and_changes_from_run_to_run(executor: str) 
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_loops_of_known_length_may_be_unrolled(reverse: bool) -> None:
+def test_loops_are_what_their_steps_are_one_after_the_other(reverse: bool) -> None:
     nodes = [y.node for y in of_second_order(True, reverse)]
-    found = Executable(nodes, executor="reference", loops=False, check=True)
+    flat = program_without_loops(Program.of(nodes))
+    found = Executable(flat, executor="reference", check=True)
     assert not any(is_loop(node) for node in found.program.nodes())
     assert_close(found.run({}), Executable(nodes, executor="reference").run({}))
 

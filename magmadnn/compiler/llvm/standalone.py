@@ -15,7 +15,7 @@ import numpy as np
 from llvmlite import ir
 
 from magmadnn.compiler.kernels.kernel import Kernel
-from magmadnn.compiler.plan.export import Call, Copy, Place, Standalone
+from magmadnn.compiler.plan.export import Call, Copy, Loop, Place, Standalone, Step
 from magmadnn.errors import GraphError
 from magmadnn.graph.dim import Dim, Quotient, Size
 
@@ -86,7 +86,7 @@ class _Writer:
         self._kernel_scratch = max((scratch_bytes(k, target) for k in self._kernels), default=0)
 
     def _kernel_calls(self) -> list[Call]:
-        return [call for call in self.what.calls if isinstance(call, Call)]
+        return list(_calls_in(self.what.calls))
 
     def _constant(self, number: int, data: bytes) -> Any:
         kind = ir.ArrayType(I8, len(data))
@@ -110,8 +110,11 @@ class _Writer:
             "buffer": [given.scratch.at(start) for start in starts],
         }
 
-        def address(place: Place) -> Array:
-            return bases[place.kind][place.number].at(polynomial(code, place.offset, given.sizes))
+        def address(place: Place, turns: Sequence[Value] = ()) -> Array:
+            start = polynomial(code, place.offset, given.sizes)
+            for turn, step in zip(turns, place.steps, strict=False):
+                start = start + turn * polynomial(code, step, given.sizes)
+            return bases[place.kind][place.number].at(start)
 
         for fact in what.facts:
             item = _NUMBERS[fact.dtype]
@@ -119,12 +122,21 @@ class _Writer:
             address(fact.goal).viewed(item)[0] = value
         slots = max((len(call.kernel.slots) for call in self._kernel_calls()), default=1)
         block, own = code.stack(I64, slots), given.scratch.at(end)
-        for call in what.calls:
-            if isinstance(call, Copy):
-                _write_copy(code, call, address(call.source), address(call.goal), given.sizes)
-                continue
+
+        def write(steps: Sequence[Step], around: Sequence[Value]) -> None:
+            for step in steps:
+                if isinstance(step, Loop):
+                    with code.loop(0, polynomial(code, step.length, given.sizes)) as turn:
+                        write(step.steps, [*around, turn])
+                elif isinstance(step, Copy):
+                    ends = address(step.source, around), address(step.goal, around)
+                    _write_copy(code, step, *ends, given.sizes)
+                else:
+                    write_call(step, around)
+
+        def write_call(call: Call, around: Sequence[Value]) -> None:
             starts_of = {
-                slot: _word(code, address(call.places[slot]))
+                slot: _word(code, address(call.places[slot], around))
                 if slot in call.places
                 else polynomial(code, call.numbers[slot], given.sizes)
                 for slot in call.kernel.slots
@@ -134,6 +146,8 @@ class _Writer:
                 for number, slot in enumerate(call.kernel.slots):
                     block[number] = starts_of[slot] + _advance(code, call, slot, turns, given.sizes)
                 code.ir.call(self._kernels[call.kernel], operands)
+
+        write(what.calls, ())
         for copy in what.copies:
             _write_copy(code, copy, address(copy.source), address(copy.goal), given.sizes)
         if what.faults is not None:
@@ -245,6 +259,15 @@ class _Writer:
         sizes = dict(zip(symbols, numbers, strict=True))
         given = _Given(pointers[:ins], sizes[what.batch], sizes, pointers[ins : ins + outs], None)
         return code, given if not with_scratch else given.having(pointers[-1])
+
+
+def _calls_in(steps: Sequence[Step]) -> Iterator[Call]:
+    """The calls among steps, those in loops too."""
+    for step in steps:
+        if isinstance(step, Loop):
+            yield from _calls_in(step.steps)
+        elif isinstance(step, Call):
+            yield step
 
 
 class _Given:

@@ -23,11 +23,13 @@ class Place:
         kind: `input`, `output`, `constant` or `buffer`,
         number: and which of them.
         offset: bytes from its beginning.
+        steps: bytes that each turn of the loops around adds, those of the outermost loop first.
     """
 
     kind: str
     number: int
     offset: Size = 0
+    steps: tuple[Size, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,22 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """Steps that are done again and again.
+
+    Attributes:
+        length: how many turns there are.
+        steps: what each does, at places that move on.
+    """
+
+    length: Size
+    steps: tuple[Step, ...]
+
+
+Step = Call | Copy | Loop
+
+
+@dataclass(frozen=True)
 class Fact:
     """A size that kernels read from memory."""
 
@@ -82,7 +100,7 @@ class Standalone:
         buffers: bytes of temporary values; each has room for the largest of several.
         constants: what never changes: parameters.
         facts: sizes to be stored before the first call.
-        calls: kernels and copies in running order.
+        calls: kernels, copies and loops in running order.
         copies: of outputs, made after the last call.
         checked: sizes that must not turn out negative.
         longest: samples that are computed at a time.
@@ -96,7 +114,7 @@ class Standalone:
     buffers: tuple[tuple[Size, ...], ...]
     constants: tuple[bytes, ...]
     facts: tuple[Fact, ...]
-    calls: tuple[Call | Copy, ...]
+    calls: tuple[Step, ...]
     copies: tuple[Copy, ...]
     checked: tuple[Dim, ...]
     longest: int

@@ -23,8 +23,6 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
 from magmadnn.graph.stable import stabilised
 from magmadnn.ops.arithmetic import add
-from magmadnn.ops.indexing import getitem
-from magmadnn.ops.movement import stack
 
 from ._saved import worth_saving
 
@@ -105,28 +103,6 @@ def _seeds(pairs: Sequence[tuple[Node, Node]]) -> dict[Node, Node]:
     return found
 
 
-def _unrolled(
-    numbers: Sequence[int], *operands: Node, body: Body, length: int, reverse: bool
-) -> dict[int, Node]:
-    """The results of these numbers, by one copy of the body for each step."""
-    count, taken = len(body.carried), len(body.carried) + len(body.sliced)
-    carried, stacked, same = operands[:count], operands[count:taken], operands[taken:]
-    kept: list[list[Node]] = [[] for _ in body.kept]
-    for step in reversed(range(length)) if reverse else range(length):
-        slices = [getitem(x, step) for x in stacked]
-        new = dict(zip(body.inputs, (*carried, *slices, *same), strict=True))
-        found = rebuild(body.program.outputs, new)
-        for of_steps, value in zip(kept, [*found[count:], *carried], strict=True):
-            of_steps.append(value)
-        carried = tuple(found[:count])
-    results = dict(enumerate(carried))
-    for number in numbers:
-        if number >= count:
-            of_steps = kept[number - count][::-1] if reverse else kept[number - count]
-            results[number] = stack(of_steps) if length else zeros(body.spec(number, length))
-    return results
-
-
 SCAN = Op(
     name="_scan",
     args=("*operands",),
@@ -136,7 +112,6 @@ SCAN = Op(
     dtypes=_truth,
     numpy=_no_arrays,
     vjp=_vjp,
-    unrolled=_unrolled,
     reference=_no_arrays,
     samples=lambda draw: [],
     attributes={"body": None, "length": 0, "reverse": False},

@@ -48,14 +48,14 @@ def export_model(
 
     from magmadnn.compiler.llvm.ir.target import host, named
     from magmadnn.compiler.llvm.standalone import object_file
-    from magmadnn.runtime.cpu.export import standalone
+    from magmadnn.runtime.cpu.export.exporter import standalone
 
     if isinstance(model.preparation, Preparation):
         note = "\n\n".join(filter(None, (note, scaling_note(model.preparation))))
         model = with_scaling(model, model.preparation, network)
     target = host() if cpu is None else named(cpu)
     nodes = [output.node for output in model.outputs]
-    plan = Executable(nodes, executor="native", precision=model.precision, loops=False).native.plan
+    plan = Executable(nodes, executor="native", precision=model.precision).native.plan
     what = standalone(plan, [p.node for p in model.inputs], batch_size)
     interface = Interface(
         prefix,

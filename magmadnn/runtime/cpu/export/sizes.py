@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -14,13 +14,12 @@ from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.compiler.regions.stages import product_of
 from magmadnn.errors import GraphError
-from magmadnn.graph.dim import Dim, Size, dims_of, product, substitute
+from magmadnn.graph.dim import Dim, Size, bind_shape, dims_of, product, substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
-
-from .native import Instance
-from .runs import Boxes, RowRuns, boxes_of, runs_of_rows
-from .slot_values import slot_values
+from magmadnn.runtime.cpu.native import Instance
+from magmadnn.runtime.cpu.runs import Boxes, RowRuns, boxes_of, runs_of_rows
+from magmadnn.runtime.cpu.slot_values import slot_values
 
 _DEGREE = 3  # of polynomials: a product of three unknown sizes
 _CHECKS = 4  # sets of sizes beyond those that determine the polynomials
@@ -28,14 +27,21 @@ _FIRST_SIZE = 11  # sizes of 1 and 2 are laid out like others by chance
 
 
 class Layout:
-    """The plan laid out for one set of sizes."""
+    """The plan laid out for one set of sizes; `carried`: variables that have no value yet."""
 
-    def __init__(self, plan: NativePlan, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, plan: NativePlan, sizes: Mapping[str, int], carried: Collection[Node] = ()
+    ) -> None:
         self.plan, self.sizes = plan, sizes
-        self.arrays = Instance(plan, sizes, prepared=False).arrays
+        held = {n: np.empty(bind_shape(n.shape, sizes), n.dtype) for n in carried}
+        self.arrays = Instance(plan, sizes, prepared=False, held=held).arrays
         self._runs: dict[tuple[Node, int], RowRuns | None] = {}
         self._boxes: dict[Node, Boxes | None] = {}
-        self.values = {work: slot_values(work, self.arrays, sizes) for work in plan.work}
+        self.values = {
+            work: slot_values(work, self.arrays, sizes)
+            for work in plan.work
+            if work.lowered is not None
+        }
 
     def offset(self, node: Node) -> int:
         """Bytes from the beginning of the memory in which a value lies to the value."""
@@ -122,7 +128,9 @@ class Layout:
 class Samples:
     """Layouts for several sets of sizes, and the polynomials through numbers that they give."""
 
-    def __init__(self, plan: NativePlan, symbols: Sequence[str]) -> None:
+    def __init__(
+        self, plan: NativePlan, symbols: Sequence[str], carried: Collection[Node] = ()
+    ) -> None:
         degrees = range(_DEGREE + 1)
         self._monomials = [
             tuple(itertools.chain.from_iterable([s] * d for s, d in zip(symbols, ds, strict=True)))
@@ -134,7 +142,7 @@ class Samples:
         first = _FIRST_SIZE + _shortest(plan)
         columns = {s: first + draw.permutation(3 * count)[:count] for s in symbols}
         self._sizes = [{s: int(columns[s][k]) for s in symbols} for k in range(count)]
-        self._layouts = [Layout(plan, sizes) for sizes in self._sizes]
+        self._layouts = [Layout(plan, sizes, carried) for sizes in self._sizes]
         self.first = self._layouts[0]
         self._inverse = _inverted(self._rows(len(self._monomials)))
         self.lives = arena_of(plan, self._sizes[0]).lives
