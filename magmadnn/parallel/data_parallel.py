@@ -28,6 +28,9 @@ class DataParallel(TrainingWay):
     ranks. They differ from those of `fit` without `parallel=` by rounding, and where layers look at batches
     (BatchNorm) or draw random numbers.
 
+    On GPUs, one for each rank (`Model(device=f"cuda:{rank}")`), a batch is cut into a part for each rank, and
+    NCCL adds gradients up: runs with as many ranks have the same bits, other numbers differ by rounding.
+
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.
         shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
@@ -58,7 +61,7 @@ class DataParallel(TrainingWay):
                 f"{type(self).__name__}: shard must be 'optimiser', of DataParallel alone, got {shard!r}; "
                 "None keeps all on each rank"
             )
-        self.shards, self.shard = shards, shard
+        self.shards, self.shard, self.parts = shards, shard, shards
 
     def __repr__(self) -> str:
         shard = "" if self.shard is None else f", shard={self.shard!r}"
@@ -68,6 +71,10 @@ class DataParallel(TrainingWay):
     def settings(self) -> dict[str, Any]:
         """What results depend on."""
         return {"shards": self.shards}
+
+    def settle(self, device: str) -> None:
+        """Be told where the model is: on GPUs a batch has a part for each rank."""
+        self.parts = self.shards if device == "cpu" else self.workers().size
 
     def step_class(self) -> type[ParallelStep]:
         """What computes and shares gradients."""
@@ -81,8 +88,8 @@ class DataParallel(TrainingWay):
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch belong to this rank."""
-        comm, bounds = self.workers(), cuts(count, self.shards)
-        ranks = cuts(self.shards, comm.size)
+        comm, bounds = self.workers(), cuts(count, self.parts)
+        ranks = cuts(self.parts, comm.size)
         return slice(bounds[ranks[comm.rank]], bounds[ranks[comm.rank + 1]])
 
 

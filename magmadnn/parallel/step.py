@@ -45,11 +45,15 @@ _HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins
 class Way(Protocol):
     """How ranks share the work: what a step asks of `DataParallel`."""
 
-    shards: int
+    parts: int
     computed: Callable[[Any], None] | None
 
     def workers(self) -> Communicator:
         """The ranks that train."""
+        ...
+
+    def settle(self, device: str) -> None:
+        """Be told where the model is, before `parts` is asked for."""
         ...
 
 
@@ -129,7 +133,8 @@ class ParallelStep(RanksStep):
         kept: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> None:
-        refuse(type(way).__name__, precision, device)
+        refuse(type(way).__name__, precision, "cpu" if type(self) is ParallelStep else device)
+        way.settle(device)
         self._shared = SharedGradients(mass, every)
         self._way, self._rows = way, rows
         self._comm = way.workers()
@@ -143,7 +148,7 @@ class ParallelStep(RanksStep):
         self.accumulation = self._shared.groups
 
     def _joined(self) -> TreeSum:
-        return TreeSum(self._comm, self._way.shards)
+        return TreeSum(self._comm, self._way.parts)
 
     def next_batch(self, rows: int, epoch: int, batch: int, batches: int | None, size: int) -> None:
         """Be told of the batch that is run next: samples of all ranks, and its place in training."""
@@ -184,6 +189,7 @@ class ParallelStep(RanksStep):
             updates,
         )
         self._compiling = way
+        self._device = self._update.device
         self.states = [t for t, _ in own]
         self._small_length = size_of(small.node.spec)
         return Executable([o.node for o in outputs], training=True, **way)
@@ -199,8 +205,8 @@ class ParallelStep(RanksStep):
             what is wrong on this rank, or MagmaDNNError if it is on another; nothing is updated then on any.
         """
         own = as_feeds(feeds)
-        bounds = cuts(self.whole_rows, self._way.shards)
-        there = [s for s in range(self._way.shards) if bounds[s + 1] > bounds[s]]
+        bounds = cuts(self.whole_rows, self._way.parts)
+        there = [s for s in range(self._way.parts) if bounds[s + 1] > bounds[s]]
         before = [int(node.value.read()) for node, _ in self._counters]
         failed: list[Exception] = []
 
@@ -224,7 +230,7 @@ class ParallelStep(RanksStep):
             self._share(small, parts, likes[1:], there, guard)
         except NumericError as error:
             raise self._told(self._fault(own, bounds, before), error) from error
-        self._count_on(before, self._way.shards)
+        self._count_on(before, self._way.parts)
         return self.outputs_of(small)
 
     def _share(
@@ -348,11 +354,13 @@ class ParallelStep(RanksStep):
         """
         if type(self) is not ParallelStep or self._compiling["executor"] != "native":
             return None
-        if self._way.computed is not None or batch_size < self._way.shards:
+        if self._way.computed is not None or batch_size < self._way.parts:
             return None
         rows = as_feeds(data)
-        bounds = cuts(batch_size, self._way.shards)
-        whole = whole_step(self._graph, list(rows), self._tree, self._comm.size, bounds)
+        bounds = cuts(batch_size, self._way.parts)
+        whole = whole_step(
+            self._graph, list(rows), self._tree, self._comm.size, bounds, self._device is not None
+        )
         if whole is None:
             return None
         return RanksSlices.of(self, self._settings, whole, rows, bounds, self._compiling)
@@ -368,7 +376,7 @@ class ParallelStep(RanksStep):
 
     def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
         """Look whether a shard of a batch has room; see `Step.check_memory`."""
-        rows = -(-batch_size // self._way.shards)
+        rows = -(-batch_size // self._way.parts)
         refuse_too_large(self._executable, what, self._executable.sizes(as_feeds(feeds)), rows)
 
 

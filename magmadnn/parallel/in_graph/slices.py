@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,8 +17,12 @@ from magmadnn.parallel.tree import TreeSum
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation
 
+from .among_gpus import meet
 from .tree_ops import GROUP
 from .whole_step import WholeStep
+
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.data.pending import PendingSlice
 
 
 class SharedStep(Protocol):
@@ -75,8 +79,11 @@ class RanksSlices(StepSlices):
         data = {Operation(whole.data[node]): array for node, array in rows.items()}
         comm, tree = step.ranks
         own = bounds[tree.last] - bounds[tree.first]
+        if executable.device is not None and comm.size > 1:
+            meet(comm, executable.device)
         one: Any = step
-        found = cls.made(one, executable, settings, data, own, False)
+        with bound({GROUP: comm}):
+            found = cls.made(one, executable, settings, data, own, False)
         if not isinstance(found, RanksSlices):
             return None
         found.executable, found.whole = executable, whole
@@ -85,20 +92,34 @@ class RanksSlices(StepSlices):
 
     def run(self, order: Array, count: int, follows: bool = False) -> list[Array] | None:
         """Loss and outputs of the next batches, all ranks together; `order` is that of whole batches."""
-        bounds, tree = self._bounds, self._tree
-        own = order.reshape(count, -1)[:, bounds[tree.first] : bounds[tree.last]]
         with bound({GROUP: self._comm}):
-            found = super().run(np.ascontiguousarray(own).reshape(-1), count, follows)
+            return self._all(super().run(self._own(order, count), count, follows))
+
+    def launch(self, order: Array, count: int) -> PendingSlice | None:
+        """Begin with such batches on a device; see `StepSlices.launch`."""
+        with bound({GROUP: self._comm}):
+            return super().launch(self._own(order, count), count)
+
+    def finish(self, flight: PendingSlice) -> list[Array] | None:
+        """What `run` gives."""
+        with bound({GROUP: self._comm}):
+            return self._all(super().finish(flight))
+
+    def _own(self, order: Array, count: int) -> Array:
+        """This rank's rows of whole batches."""
+        first, last = self._bounds[self._tree.first], self._bounds[self._tree.last]
+        own = order.reshape(count, -1)[:, first:last]
+        return np.ascontiguousarray(own).reshape(-1)
+
+    def _all(self, found: list[Array] | None) -> list[Array] | None:
+        """Loss and outputs of batches, from those of this rank's blocks, [batches, blocks, n]."""
         if found is None:
             return None
-        (small,) = found  # [count, blocks, n]
-        width = small.shape[2]
+        (small,) = found
+        bounds, tree, count, width = self._bounds, self._tree, len(small), small.shape[2]
         blocks = [small[:, k].reshape(-1) for k in range(small.shape[1])]
         leaves = range(len(bounds) - 1)
         total = tree.all_sum(blocks, np.empty(count * width), leaves).reshape(count, width)
-        return self._outputs_of(total)
-
-    def _outputs_of(self, total: Array) -> list[Array]:
         step: Any = self._step
         each = [step.outputs_of(row) for row in total]
         return [np.stack(values) for values in zip(*each, strict=True)]

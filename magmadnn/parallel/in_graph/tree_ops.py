@@ -18,6 +18,7 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.parallel.tree import TreeSum
 
+from .among_gpus import gpus_of, under_way
 from .beside import beside
 
 GROUP: Final = "data parallel"  # bound by whoever runs the step
@@ -25,6 +26,9 @@ GROUP: Final = "data parallel"  # bound by whoever runs the step
 
 def _begin(blocks: Array, before: Array, ranks: int, leaves: int, number: int) -> Array:
     comm = group_named(GROUP, ranks, "tree_begin")
+    if not isinstance(blocks, np.ndarray):  # on a GPU, where a rank is one leaf
+        under_way(comm)[number] = gpus_of(comm).start_all_reduce(blocks[0])
+        return before
 
     def total() -> Array:
         like = np.empty(blocks.shape[1], blocks.dtype)
@@ -35,7 +39,10 @@ def _begin(blocks: Array, before: Array, ranks: int, leaves: int, number: int) -
 
 
 def _wait(blocks: Array, begun: Array, ranks: int, number: int) -> Array:
-    return beside(group_named(GROUP, ranks, "tree_wait")).result(number)
+    comm = group_named(GROUP, ranks, "tree_wait")
+    if not isinstance(blocks, np.ndarray):
+        return under_way(comm).pop(number).wait()
+    return beside(comm).result(number)
 
 
 def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
@@ -73,6 +80,7 @@ tree_begin: Op = Op(
     reference=_begin,
     samples=_no_samples,
     attributes={"ranks": REQUIRED, "leaves": REQUIRED, "number": REQUIRED},
+    on_arrays=True,
 )
 
 tree_wait: Op = Op(
@@ -88,4 +96,5 @@ tree_wait: Op = Op(
     samples=_no_samples,
     attributes={"ranks": REQUIRED, "number": REQUIRED},
     arrives=True,
+    on_arrays=True,
 )

@@ -33,6 +33,7 @@ from magmadnn.tensor import Operation
 from .tree_ops import tree_begin, tree_wait
 
 BUCKET_BYTES: Final = 1 << 20
+GPU_BUCKET_BYTES: Final = 16 << 20  # each cuts the graph of a step twice
 MOST_NODES: Final = 12_000  # of all shards together; a larger graph would take long to plan
 
 
@@ -77,7 +78,12 @@ class WholeStep:
 
 
 def whole_step(
-    graph: ShardGraph, data: Sequence[Node], tree: TreeSum, ranks: int, bounds: Sequence[int]
+    graph: ShardGraph,
+    data: Sequence[Node],
+    tree: TreeSum,
+    ranks: int,
+    bounds: Sequence[int],
+    is_on_gpu: bool = False,
 ) -> WholeStep | None:
     """The step of one rank.
 
@@ -87,6 +93,7 @@ def whole_step(
         tree: over all shards.
         ranks: how many there are.
         bounds: where the shards of a batch begin; none of them is empty.
+        is_on_gpu: whether it runs on a GPU, where sums are of more bytes.
 
     Returns:
         None where rows cannot be cut, or the graph would become too large.
@@ -120,7 +127,7 @@ def whole_step(
 
     found = tree.own(leaf, range(leaves), _added)
     small = ops.stack([one[0] for one in found])
-    sums = _Sums(tree, ranks, leaves)
+    sums = _Sums(ranks, leaves, GPU_BUCKET_BYTES if is_on_gpu else BUCKET_BYTES)
     head = sums.of([[one[0][1:3]] for one in found])[0]
     order = range(len(graph.values), 0, -1)
     totals = dict(zip(order, sums.of([[one[k] for k in order] for one in found]), strict=True))
@@ -147,8 +154,8 @@ def _added(left: list[Operation], right: list[Operation]) -> list[Operation]:
 class _Sums:
     """Sums of the blocks of all ranks, some values at a time."""
 
-    def __init__(self, tree: TreeSum, ranks: int, leaves: int) -> None:
-        self._tree, self._ranks, self._leaves = tree, ranks, leaves
+    def __init__(self, ranks: int, leaves: int, limit: int) -> None:
+        self._ranks, self._leaves, self._limit = ranks, leaves, limit
         self._before = Operation(constant(np.zeros(1, np.int64)))
         self.nbytes: list[int] = []
 
@@ -157,7 +164,7 @@ class _Sums:
         if self._ranks == 1:
             return list(blocks[0])
         found: list[Operation] = []
-        for bucket in _buckets([value.node for value in blocks[0]]):
+        for bucket in _buckets([value.node for value in blocks[0]], self._limit):
             found += self._summed([[one[k] for k in bucket] for one in blocks])
         return found
 
@@ -183,12 +190,12 @@ def _flat(values: Sequence[Operation]) -> Operation:
     return found
 
 
-def _buckets(values: Sequence[Node]) -> list[list[int]]:
+def _buckets(values: Sequence[Node], limit: int) -> list[list[int]]:
     """Numbers of values that travel together: of one dtype, that follow each other, of some bytes."""
     found: list[list[int]] = []
     size, dtype = 0, None
     for number, node in enumerate(values):
-        if not found or node.dtype != dtype or size >= BUCKET_BYTES:
+        if not found or node.dtype != dtype or size >= limit:
             found.append([])
             size, dtype = 0, node.dtype
         found[-1].append(number)

@@ -90,9 +90,10 @@ class OwnRows:
     def data(self, batch_size: int, room: Room | None) -> tuple[BatchArrays, int] | None:
         """The arrays of whole batches, where they lie in memory."""
         source = self._source
-        if type(source) is not ArraySource or not source.in_memory or room is not None:
+        if type(source) is not ArraySource or not source.in_memory:
             return None
-        return source.data(batch_size, room)
+        found = source.data(batch_size, room)
+        return None if source.streams or source.ring_bytes is not None else found
 
     def taking(self, number: int, batch_size: int, start: int = 0) -> ChunkIterator | None:
         """Whole batches of an epoch; one by one they are this rank's rows."""

@@ -1,0 +1,211 @@
+"""Data parallel training on GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
+
+    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers,alexnet] [--torch]
+
+Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
+processes, DDP over NCCL, eager. Random images, the same number for each GPU; seconds of the best epoch
+behind the first. The first row of each case also compares parameters after some steps with those of one GPU
+in float32 on the same batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+CASES: dict[str, dict[str, Any]] = {
+    "papers": {"batch": 100, "steps": 300, "shape": (784,), "classes": 10, "precision": "tf32"},
+    "alexnet": {
+        "batch": 256,
+        "steps": 8,
+        "shape": (224, 224, 3),
+        "classes": 1000,
+        "precision": "mixed_bf16",
+    },
+}
+
+
+def data(case: dict[str, Any], ranks: int) -> tuple[Any, Any]:
+    """Random images and classes for all ranks, the same on each."""
+    draw = np.random.default_rng(0)
+    rows = case["batch"] * case["steps"] * ranks
+    x = draw.standard_normal((rows, *case["shape"]), np.float32)
+    return x, draw.integers(0, case["classes"], rows)
+
+
+def model(name: str, device: str, precision: str) -> Any:
+    """Ours."""
+    import magmadnn as md
+
+    given: dict[str, Any] = {
+        "loss": "cross_entropy",
+        "optimizer": md.optim.SGD(0.01),
+        "device": device,
+        "precision": precision,
+        "seed": 1,
+    }
+    if name == "alexnet":
+        return md.models.alexnet((224, 224, 3), 1000, dropout=0.0, **given)
+    layers: list[Any] = [md.layers.Input((784,))]
+    layers += [md.layers.Dense(528, activation="sigmoid") for _ in range(3)]
+    return md.Model([*layers, md.layers.Dense(10)], **given)
+
+
+def ours(name: str) -> None:
+    """A rank of ours."""
+    import magmadnn as md
+
+    comm, case = md.comm.world(), CASES[name]
+    x, y = data(case, comm.size)
+    device, way = f"cuda:{comm.rank}", md.parallel.DataParallel()
+    net = model(name, device, case["precision"])
+    size = case["batch"] * comm.size
+    history = net.fit(x, y, batch_size=size, epochs=4, shuffle=False, verbose=False, parallel=way)
+    rate = max(row["samples_per_second"] for row in history.rows[1:])
+    apart = difference(name, comm, device, way) if name == "papers" else None
+    if comm.rank == 0:
+        print(json.dumps({"rate": rate, "apart": apart}), flush=True)
+
+
+def difference(name: str, comm: Any, device: str, way: Any) -> float:
+    """How far parameters are from those of one GPU after 20 steps in float32, relative to the largest."""
+    x, y = data(CASES[name] | {"steps": 20}, comm.size)
+    found = []
+    for parallel in (way, False):
+        net = model(name, device, "float32")
+        size = CASES[name]["batch"] * comm.size
+        net.fit(x, y, batch_size=size, epochs=1, shuffle=False, verbose=False, parallel=parallel)
+        found.append({k: np.asarray(v) for k, v in net.values().items()})
+    shared, alone = found
+    return max(float(np.abs(shared[k] - alone[k]).max() / np.abs(alone[k]).max()) for k in alone)
+
+
+def peers(name: str, rank: int, size: int, port: int) -> None:
+    """A rank of PyTorch's."""
+    import torch
+    from torch import nn
+
+    case = CASES[name]
+    torch.cuda.set_device(rank)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("nccl", rank=rank, world_size=size)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    if name == "alexnet":
+        wide = [(3, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 256, 3, 1, 1)]
+        wide.append((256, 256, 3, 1, 1))
+        parts: list[Any] = []
+        for number, (a, b, k, s, p) in enumerate(wide):
+            parts += [nn.Conv2d(a, b, k, s, p), nn.ReLU()]
+            parts += [nn.MaxPool2d(3, 2)] if number in (0, 1, 4) else []
+        parts += [nn.Flatten(), nn.Linear(9216, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU()]
+        parts.append(nn.Linear(4096, 1000))
+    else:
+        sizes = (784, 528, 528, 528)
+        parts = []
+        for a, b in pairwise(sizes):
+            parts += [nn.Linear(a, b), nn.Sigmoid()]
+        parts.append(nn.Linear(528, 10))
+    net = nn.Sequential(*parts).cuda().to(memory_format=torch.channels_last)
+    net = nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    rule = torch.optim.SGD(net.parameters(), 0.01)
+    rows, narrow = case["batch"], case["precision"] == "mixed_bf16"
+    x = torch.randn(rows, *case["shape"], device="cuda")
+    if x.ndim == 4:
+        x = x.permute(0, 3, 1, 2)  # channels last in memory
+    y = torch.randint(0, case["classes"], (rows,), device="cuda")
+    best = float("inf")
+    for _ in range(4):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(case["steps"]):
+            with torch.autocast("cuda", torch.bfloat16, enabled=narrow):
+                loss = nn.functional.cross_entropy(net(x), y)
+            rule.zero_grad(set_to_none=True)
+            loss.backward()
+            rule.step()
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    if rank == 0:
+        rate = rows * case["steps"] * size / best
+        print(json.dumps({"rate": rate, "apart": None}), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def started(name: str, size: int, torch: bool) -> dict[str, Any]:
+    """What one job tells."""
+    own = [__file__, "--case", name]
+    if not torch:
+        launch = ["-m", "magmadnn", "launch", "-n", str(size)] if size > 1 else []
+        done = subprocess.run(
+            [sys.executable, *launch, *own], capture_output=True, text=True, timeout=120
+        )
+        outs, errors = [done.stdout], done.stderr
+    else:
+        port = str(free_port())
+        jobs = [
+            subprocess.Popen(
+                [sys.executable, *own, "--rank", str(r), "--size", str(size), "--port", port],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for r in range(size)
+        ]
+        pairs = [job.communicate(timeout=120) for job in jobs]
+        outs, errors = [out for out, _ in pairs], pairs[0][1]
+    lines = [line for out in outs for line in out.splitlines() if line.startswith("{")]
+    if not lines:
+        print(errors[-3000:])
+        return {"rate": float("nan"), "apart": None}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def main() -> None:
+    """Print a table, or be a rank."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gpus", default="1,2")
+    parser.add_argument("--cases", default="papers,alexnet")
+    parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--case")
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--port", type=int)
+    options = parser.parse_args()
+    if options.case is not None:
+        if options.rank is None:
+            ours(options.case)
+        else:
+            peers(options.case, options.rank, options.size, options.port)
+        return
+    for name in options.cases.split(","):
+        print(f"{name}, batch {CASES[name]['batch']} a GPU, {CASES[name]['precision']}")
+        for size in map(int, options.gpus.split(",")):
+            for torch in (False, True) if options.torch else (False,):
+                found = started(name, size, torch)
+                title = "PyTorch DDP" if torch else "magmadnn"
+                apart = "" if found["apart"] is None else f"  apart {found['apart']:.1e}"
+                print(
+                    f"  {size} GPU  {title:12} {found['rate']:12,.0f} images/s{apart}", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The GPUs of some ranks, each on its own, and the sums that are under way among them."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from magmadnn.comm import Communicator
+from magmadnn.comm.communicator import Request
+from magmadnn.comm.gpu.nccl import NcclCommunicator
+
+_gpus: WeakKeyDictionary[Communicator, NcclCommunicator] = WeakKeyDictionary()
+_under_way: WeakKeyDictionary[Communicator, dict[int, Request]] = WeakKeyDictionary()
+
+
+def meet(communicator: Communicator, device: int) -> None:
+    """Join the GPUs of all ranks by NCCL, once; collective.
+
+    Args:
+        communicator: of the host.
+        device: number of this rank's GPU.
+
+    Raises:
+        MissingExtraError: if CuPy or NCCL is missing.
+        DeviceError: if two ranks would use the same GPU.
+    """
+    if communicator not in _gpus:
+        import cupy
+
+        with cupy.cuda.Device(device):
+            _gpus[communicator] = NcclCommunicator(communicator)
+
+
+def gpus_of(communicator: Communicator) -> NcclCommunicator:
+    """The GPUs of ranks that have met."""
+    return _gpus[communicator]
+
+
+def under_way(communicator: Communicator) -> dict[int, Request]:
+    """The sums that were begun, by number, until somebody waits for them."""
+    return _under_way.setdefault(communicator, {})
