@@ -175,10 +175,8 @@ class Layouts:
         return result if same_memory and result.dtype == source.dtype else None
 
     def _is_padded(self, node: Node, source: Array) -> bool:
-        """Whether readers look a movement's elements up in its operand's memory, whose dtype it has."""
-        if node not in self._paddable or node.inputs[0] in self._loads:
-            return False
-        if node.inputs[0] in self._loaded or node.inputs[0] in self.padded:
+        """Whether readers look a movement up in its operand's memory, and convert what they find."""
+        if node not in self._paddable or node.inputs[0] in self.padded:
             return False
         found = self.padding(node, self.sizes)
         return found is not None and len(found.axes) <= ROW_AXES

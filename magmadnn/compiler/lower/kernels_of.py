@@ -111,9 +111,12 @@ class _Formulas:
             self.operands.append(Operand(name, stored, spread, len(axes), like))
             self.reads.append((name, node, spread))
             self.shapes += [(name, shape)] if shape else []
-        read: Formula = ("argument", self._numbers[key])
-        digits = self.layouts.digits(node)
-        if digits in ("", self.operands[read[1]].dtype):
+        return self._converted(self._numbers[key], node)
+
+    def _converted(self, number: int, node: Node) -> Formula:
+        """What is read of an operand, with the digits that its reader sees."""
+        digits, read = self.layouts.digits(node), ("argument", number)
+        if digits in ("", self.operands[number].dtype):
             return read
         return ("cast", ("cast", read, digits), node.dtype.name)  # rounded by each that reads it
 
@@ -124,12 +127,12 @@ class _Formulas:
             self._numbers[key] = len(self.operands)
             found = self.layouts.padding(node, self.layouts.sizes)
             assert found is not None
-            name, dtype = f"x{len(self.operands)}", node.dtype.name
+            name, dtype = f"x{len(self.operands)}", self.layouts.bases[node].dtype.name
             count, edges = len(found.axes), found.has_edges
             self.operands.append(PaddedOperand(name, dtype, PADDED, count, "", found.fill, edges))
             self.reads.append((name, node, PADDED))
             self.shapes.append((name, node.shape))
-        return ("argument", self._numbers[key])
+        return self._converted(self._numbers[key], node)
 
     def _spread(self, operand: Node, reader: Node) -> str:
         region = self.region

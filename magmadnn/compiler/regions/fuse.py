@@ -131,7 +131,10 @@ class Fusion:
     # --- pointwise --------------------------------------------------------------------------------
 
     def _take_pointwise(self, node: Node) -> None:
-        candidates = [] if node in self._late else self._producers(node)
+        candidates = self._producers(node)
+        if node in self._late:  # with what is late too
+            late = {self.of.get(i) for i in node.inputs if i in self._late}
+            candidates = [region for region in candidates if region in late]
         joined: Region | None = None
         for region in candidates:
             if joined is None:

@@ -316,5 +316,6 @@ def average_pooling_inputs(g: Any, places: Any, count_padding: bool, **geometry:
         total = term if total is None else add(total, term)
     if alike:
         total = divide(total, float(most))
-    ones = np.ones([1, *(n for b in blocks for n in (1, b.stride)), 1], wide.dtype)
-    return _of_blocks(back(multiply(total, ones)), places, blocks)
+    total = back(total)
+    ones = np.ones([1, *(n for b in blocks for n in (1, b.stride)), 1], total.dtype)
+    return _of_blocks(multiply(total, ones), places, blocks)
