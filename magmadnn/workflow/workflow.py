@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from magmadnn.errors import ArgumentError, quoted
 from magmadnn.storage.disk import as_path
 from magmadnn.storage.durable import write_file
 
-from .description.checking import check
+from .description.checking import check, gpus_here
 from .description.drawing import svg
 from .description.history import History
 from .description.planning import Plan, plan_of
@@ -55,6 +55,7 @@ class Workflow:
         servers: tuple servers.
         copies: of each part of what is spread over them.
         memory: most bytes that a server holds; None: no bound.
+        pin: whether ranks of modules are kept on cores of theirs.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class Workflow:
         servers: int = 1,
         copies: int = 1,
         memory: int | None = None,
+        pin: bool = True,
     ) -> None:
-        self._data: dict[str, Any] = {"name": name, "modules": [], "groups": []}
+        self._data: dict[str, Any] = {"name": name, "pin": pin, "modules": [], "groups": []}
         self._data["tuple_space"] = {"servers": servers, "copies": copies, "memory": memory}
         self._callables: dict[str, Callable[..., Any]] = {}
         self._base = Path.cwd()
@@ -146,10 +148,22 @@ class Workflow:
         write_file(path, svg(self._description()).encode())
         return path
 
-    def plan(self, ranks: int | None = None, earlier: History | None = None) -> Plan:
-        """When each module is expected to run."""
+    def plan(
+        self,
+        ranks: int | None = None,
+        earlier: History | None = None,
+        cores: Iterable[int] | None = None,
+    ) -> Plan:
+        """When each module is expected to run, and on which cores and GPUs each of its ranks.
+
+        Args:
+            ranks: of the job; None: as many as it needs.
+            earlier: of a run that times are taken from.
+            cores: of the machine; None: those of this one.
+        """
         self.check()
-        return plan_of(self._description(), ranks, None if earlier is None else earlier.typical())
+        times = None if earlier is None else earlier.typical()
+        return plan_of(self._description(), ranks, times, cores, gpus_here())
 
     def save(self, file: str | Path) -> Path:
         """Write the workflow's file; paths in it are relative to the folder that it is in.

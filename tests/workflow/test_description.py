@@ -15,6 +15,7 @@ from magmadnn.errors import DataError
 from magmadnn.storage.event_log import EventLog
 from magmadnn.workflow import Workflow
 from magmadnn.workflow.description.checking import check
+from magmadnn.workflow.description.cores import Cores, as_mask, of_mask
 from magmadnn.workflow.description.dependencies import earlier, most_together
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.description.planning import plan_of
@@ -303,3 +304,39 @@ def test_modules_that_are_to_come_may_answer() -> None:
     blocked = [Blocked("a.0", "a", "x", "a.py:3")]
     assert never_answered(blocked, [], {"b": []}, {"a": None, "b": None}) == []
     assert never_answered(blocked, [], {"b": ["a"]}, {"a": None, "b": None}) == blocked
+
+
+# --- cores -----------------------------------------------------------------------------------------
+
+
+def test_cores_are_handed_out_once_and_neighbours_first() -> None:
+    cores = Cores({"a": [0, 1, 2, 5, 6], "b": [0]})
+    assert cores.take("a", 1) == [0]
+    assert cores.take("a", 2) == [1, 2]
+    assert cores.take("a", 3) == []  # too few are left: it may use all
+    cores.give_back("a", [1, 2])
+    cores.give_back("a", [])
+    assert cores.take("a", 3) == [1, 2, 5]
+    assert cores.take("b", 1) == [0] and cores.take("b", 1) == [] and cores.take("c", 1) == []
+    assert of_mask(as_mask([0, 3, 130])) == [0, 3, 130]
+
+
+def test_a_plan_has_cores_and_gpus(tmp_path: Path) -> None:
+    text = """
+    [[modules]]
+    name = "a"
+    command = ["true"]
+    ranks = 2
+    threads = 2
+    gpus = 1
+    [[modules]]
+    name = "b"
+    command = ["true"]
+    threads = 3
+    """
+    plan = plan_of(loaded(tmp_path, text), cores=range(5), gpus=["0", "1", "2"])
+    assert [run.cores for run in plan.runs] == [[[0, 1], [2, 3]], [[]]]
+    assert [run.gpus for run in plan.runs] == [[["0"], ["1"]], []]
+    assert "a.0         0-1 2-3 gpu 0 gpu 1" in str(plan) and "b.0         all" in str(plan)
+    free = plan_of(loaded(tmp_path, "pin = false\n" + textwrap.dedent(text)), cores=range(5))
+    assert all(cores == [] for run in free.runs for cores in run.cores)

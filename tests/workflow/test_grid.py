@@ -130,7 +130,9 @@ def test_heart_disease_on_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_random_kills_leave_each_point_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_random_kills_leave_each_point_once(tmp_path: Path, seed: int) -> None:
+    """Any rank is killed: the executive, the tuple server, ranks that train; `resume` goes on."""
     wide = '"lr": md.search.choice([round(0.01 * k, 2) for k in range(1, 41)])'
     text = SEARCH.replace('"lr": md.search.choice([0.01, 0.1, 0.5])', wide)
     text = text.replace("choice([3, 7])", "choice([3, 4, 5, 6, 7])")
@@ -141,7 +143,7 @@ def test_random_kills_leave_each_point_once(tmp_path: Path) -> None:
     text = text.replace('"-job")', '"-job", resume=Path(sys.argv[1] + "-job").exists())')
     (tmp_path / "s.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    chance, kills = random.Random(11), 0
+    chance, kills = random.Random(1000 + seed), 0
     for _ in range(40):
         process = subprocess.Popen(
             [sys.executable, "s.py", "out"],

@@ -583,9 +583,13 @@ PINNED_MODULES = """
 import os
 from magmadnn.runtime.threads import thread_count
 def two(ctx):
+    tasks = [os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")]
+    assert all(task == tasks[0] == set(ctx.cores) for task in tasks)
+    assert os.environ["OMP_NUM_THREADS"] == os.environ["OPENBLAS_NUM_THREADS"] == "1"
     print("cores", sorted(os.sched_getaffinity(0)), thread_count())
     ctx.comm.Barrier()
 def many(ctx):
+    assert len(ctx.cores) == 0
     print("cores", sorted(os.sched_getaffinity(0)), thread_count())
 """
 

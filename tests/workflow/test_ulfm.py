@@ -243,7 +243,7 @@ def searched(folder: Path, points: int, kills: int, seed: int) -> History:
     (folder / "flow.toml").write_text(toml)
     chance, process = random.Random(seed), start(folder, "--spares", "2")
     try:
-        found(folder / "search" / "trials.log") if kills else None
+        found(folder / "search" / "trials.log", 90) if kills else None
         for _ in range(kills):
             time.sleep(0.2 + 0.6 * chance.random())
             alive = [

@@ -22,6 +22,8 @@ class RunRecord:
         good: whether it ended well.
         reason: why not.
         ranks: where it ran.
+        cores: that each of its ranks was kept on.
+        gpus: that each of its ranks saw.
         waited: seconds in gets, of the rank that waited longest.
         moved: bytes through tuples.
         puts: tuples that it put.
@@ -40,6 +42,8 @@ class RunRecord:
     moved: int = 0
     puts: int = 0
     took: dict[int, int] = field(default_factory=dict)
+    cores: list[list[int]] = field(default_factory=list)
+    gpus: list[list[str]] = field(default_factory=list)
 
 
 @dataclass
@@ -88,7 +92,13 @@ class History:
             elif kind == "begun":
                 number = record["run"]
                 found.runs[number] = RunRecord(
-                    record["key"], record["module"], number, at, list(record["ranks"])
+                    record["key"],
+                    record["module"],
+                    number,
+                    at,
+                    list(record["ranks"]),
+                    cores=record.get("cores", []),
+                    gpus=record.get("gpus", []),
                 )
             elif kind == "ended":
                 run = found.runs[record["run"]]

@@ -99,6 +99,9 @@ class WorkflowModel(_Strict):
     """A workflow's file."""
 
     name: Name = Field(default="workflow", description="of the workflow")
+    pin: bool = Field(
+        default=True, description="whether ranks of modules are kept on cores of theirs"
+    )
     modules: Annotated[list[ModuleModel], Field(min_length=1)]
     groups: list[GroupModel] = Field(default_factory=list)
     tuple_space: TupleSpaceModel = Field(default_factory=TupleSpaceModel)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .cores import Cores, cores_here, in_words
 from .dependencies import ranks_needed, steps_of
 from .reading import Description
 
@@ -24,6 +25,8 @@ class Planned:
         begin: seconds from the workflow's beginning.
         end: likewise.
         ranks: how many it takes.
+        cores: that each of its ranks is kept on; empty where there are too few, so that it may use any.
+        gpus: that each of its ranks sees.
     """
 
     key: str
@@ -31,6 +34,14 @@ class Planned:
     begin: float
     end: float
     ranks: int
+    cores: Sequence[Sequence[int]] = ()
+    gpus: Sequence[Sequence[str]] = ()
+
+    @property
+    def place(self) -> str:
+        """Cores of each rank, and GPUs where it has any."""
+        text = " ".join(in_words(cores) for cores in self.cores)
+        return text + "".join(f" gpu {','.join(gpus)}" for gpus in self.gpus)
 
 
 @dataclass(frozen=True)
@@ -61,8 +72,14 @@ class Plan:
 
     def __str__(self) -> str:
         """A table."""
-        rows = [f"{r.begin:10.2f} {r.end:10.2f} {r.ranks:6}  {r.key}" for r in self.runs]
-        head = f"{'begins':>10} {'ends':>10} {'ranks':>6}  module run"
+        wide = max([len("module run"), *(len(r.key) for r in self.runs)])
+        rows = [
+            f"{r.begin:10.2f} {r.end:10.2f} {r.ranks:6}  {r.key:{wide}}  {r.place}"
+            for r in self.runs
+        ]
+        head = (
+            f"{'begins':>10} {'ends':>10} {'ranks':>6}  {'module run':{wide}}  cores of each rank"
+        )
         end = (
             f"{self.seconds:.2f} s on {self.ranks} ranks for modules (mpiexec -n {self.job}), "
             f"{100 * self.idle_share:.0f} % of their time idle"
@@ -71,7 +88,11 @@ class Plan:
 
 
 def plan_of(
-    description: Description, job: int | None = None, earlier: Mapping[str, float] | None = None
+    description: Description,
+    job: int | None = None,
+    earlier: Mapping[str, float] | None = None,
+    cores: Iterable[int] | None = None,
+    gpus: Sequence[str] = (),
 ) -> Plan:
     """The expected course of a workflow.
 
@@ -79,6 +100,8 @@ def plan_of(
         description: the workflow.
         job: ranks of the job; None: as many as it needs.
         earlier: seconds that modules took before, by name; else the file's `seconds`, else 1.
+        cores: of the machine; None: those of this one.
+        gpus: of the machine.
     """
     servers = description.model.tuple_space.servers
     ranks = ranks_needed(description) if job is None else job - 1 - servers
@@ -86,7 +109,9 @@ def plan_of(
     free, now, found = ranks, 0.0, list[Planned]()
     steps = {s.name: s for s in steps_of(description)}
     iteration = dict.fromkeys(steps, 0)
-    ends: list[tuple[float, int, str, str, int]] = []  # end, order, step, module, ranks
+    here = cores_here() if cores is None else cores
+    places, gpus_free = Cores({"": here if description.model.pin else ()}), list(gpus)
+    ends: list[tuple[float, int, str, str, Planned]] = []  # end, order, step, module, run
     left: dict[tuple[str, str], int] = {}
     begun: dict[str, set[str]] = defaultdict(set)
     done: set[str] = set()
@@ -111,14 +136,23 @@ def plan_of(
                 for copy in range(module.copies):
                     own = f"{m}.{copy}"
                     key = f"{name}.{iteration[name]}/{own}" if step.is_group else own
-                    found.append(Planned(key, m, now, now + seconds[m], module.ranks))
-                    heapq.heappush(ends, (now + seconds[m], order, name, m, module.ranks))
+                    kept = [places.take("", module.threads) for _ in range(module.ranks)]
+                    seen = []
+                    for _ in range(module.ranks if module.gpus else 0):
+                        seen.append(gpus_free[: module.gpus])
+                        gpus_free = gpus_free[module.gpus :]
+                    run = Planned(key, m, now, now + seconds[m], module.ranks, kept, seen)
+                    found.append(run)
+                    heapq.heappush(ends, (run.end, order, name, m, run))
                     order += 1
                     free -= module.ranks
         if not ends:
             break
-        now, _, name, m, held = heapq.heappop(ends)
-        free += held
+        now, _, name, m, run = heapq.heappop(ends)
+        free += run.ranks
+        for own in run.cores:
+            places.give_back("", own)
+        gpus_free = sorted([*gpus_free, *(one for seen in run.gpus for one in seen)])
         left[name, m] -= 1
         step = steps[name]
         if len(begun[name]) == len(step.modules) and all(left[name, x] == 0 for x in step.modules):

@@ -28,6 +28,7 @@ class Context:
         base: folder of the workflow's file.
         threads: that this rank may use.
         gpus: numbers of the GPUs that it sees.
+        cores: that this rank is kept on; empty where there were too few for all, so that it may use any.
     """
 
     comm: Any
@@ -41,6 +42,7 @@ class Context:
     base: Path
     threads: int = 1
     gpus: Sequence[str] = ()
+    cores: Sequence[int] = ()
     _tuples: TupleClient = field(default=None, repr=False)  # type: ignore[assignment]  # always given
     _direct: Direct = field(default=None, repr=False)  # type: ignore[assignment]  # likewise
     _place: tuple[int, int] | None = None

@@ -9,10 +9,10 @@ from typing import Any
 
 from magmadnn.storage.event_log import EventLog
 from magmadnn.workflow.description.checking import gpus_here
+from magmadnn.workflow.description.cores import Cores
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.mail import Mail, Pause
 
-from .cores import Cores
 from .deadlock import Blocked, in_words, never_answered
 from .losses import Running, ended_with, with_partners
 from .plan_folder import RUNS, STOP, Folder
@@ -41,7 +41,7 @@ class Executive:
         servers: their ranks.
         workers: ranks for modules.
         processes: process number of each rank, and its host.
-        cores: of the hosts.
+        cores: of each host.
         first: number of the next run.
         ulfm: whether workers may be lost, and the rest goes on.
     """
@@ -66,13 +66,13 @@ class Executive:
         self._description = folder.description
         self._control, self._space = control, space
         self._servers, self._free = list(servers), sorted(workers)
-        self._processes, self._cores, self._number = processes, cores, first
+        self._processes, self._number = processes, first
         self._running: dict[int, Running] = {}
         self._of_rank: dict[int, int] = {}
         self._blocked: dict[int, Blocked] = {}
         self._seekers: list[tuple[int, str, int]] = []
         self._asked: set[str] = set()
-        self._gpus = gpus_here()
+        self._gpus, self._cores = gpus_here(), cores
         self._events: list[dict[str, Any]] = []
         self._suspects: list[Blocked] = []
         self._statistics: list[dict[str, Any]] = []
@@ -171,7 +171,6 @@ class Executive:
             self._gpus[: module.ranks * module.gpus],
             self._gpus[module.ranks * module.gpus :],
         )
-        cores = self._cores.take(ranks, module.threads)
         number, self._number = self._number, self._number + 1
         name = run.key if not run.attempt else f"{run.key}+{run.attempt}"
         order = {
@@ -187,16 +186,16 @@ class Executive:
             "gpus": [gpus[k * module.gpus : (k + 1) * module.gpus] for k in range(module.ranks)]
             if gpus
             else [],
-            "cores": cores,
+            "cores": [self._cores.take(self._processes[r][1], module.threads) for r in ranks],
         }
         for rank in ranks:
             self._of_rank[rank] = number
             self._control.send_json(order, rank)
-        made = Running(run, number, ranks, set(ranks), time.monotonic(), gpus, cores, order)
+        hosts = [self._processes[rank][1] for rank in ranks]
+        made = Running(run, number, ranks, set(ranks), time.monotonic(), gpus, hosts, order)
         self._running[number] = made
-        fields: dict[str, Any] = {"cores": cores} if cores else {}
-        fields |= {"gpus": gpus} if gpus else {}
-        self._event("begun", run=number, key=run.key, module=run.module, ranks=ranks, **fields)
+        placed = {name: order[name] for name in ("cores", "gpus") if any(order[name])}
+        self._event("begun", run=number, key=run.key, module=run.module, ranks=ranks, **placed)
         for seeker in [one for one in self._seekers if one[1:] == (run.module, run.copy)]:
             self._seekers.remove(seeker)
             self._blocked.pop(seeker[0], None)
@@ -317,7 +316,8 @@ class Executive:
         del self._running[running.number]
         self._free = sorted([*self._free, *(r for r in running.ranks if r not in self._lost)])
         self._gpus = sorted([*self._gpus, *running.gpus])
-        self._cores.give(zip(running.placed, running.cores, strict=False))
+        for host, cores in zip(running.hosts, running.order["cores"], strict=True):
+            self._cores.give_back(host, cores)
         good, reason = not running.reasons, ""
         module = self._description.module(running.run.module)
         if not good:

@@ -17,6 +17,7 @@ from magmadnn.comm.mpi import load_mpi
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.storage.event_log import EventLog
 from magmadnn.storage.holding import Holding
+from magmadnn.workflow.description.cores import Cores, as_mask, cores_here, of_mask
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.tuples import messages as m
 from magmadnn.workflow.tuples.client import TupleClient
@@ -24,13 +25,12 @@ from magmadnn.workflow.tuples.mail import KEEN, Mail, Pause
 from magmadnn.workflow.tuples.segments import Segments, can_share, remove_all
 from magmadnn.workflow.tuples.server import Server
 
-from .cores import Cores, own_cores
 from .executive import CannotEnd, Executive
 from .plan_folder import LOG, STOP, Folder, open_folder
 from .schedule import Schedule
 from .worker import Worker
 
-_WORDS = 512
+_WORDS = 1024
 
 
 def run_here(folder: Folder) -> tuple[str, str]:
@@ -50,9 +50,8 @@ def run_here(folder: Folder) -> tuple[str, str]:
             f"workflow: a job of {size} ranks has none for modules: the executive and {count} tuple "
             f"servers need {1 + count}; start it with mpiexec -n {2 + count} or more"
         )
-    about = _exchanged(
-        world, {"process": os.getpid(), "host": MPI.Get_processor_name(), "cores": own_cores()}
-    )
+    own = {"process": os.getpid(), "host": MPI.Get_processor_name(), "cores": as_mask(cores_here())}
+    about = _exchanged(world, own)
     token = _exchanged(world, {"token": uuid.uuid4().hex[:12]})[0]["token"]
     ulfm = may_lose_ranks()
     control, space, direct = (Mail(world.Dup(), ulfm) for _ in range(3))
@@ -99,7 +98,7 @@ def _executive(
         servers,
         workers,
         [(one["process"], one["host"]) for one in about],
-        Cores([one["host"] for one in about], [one["cores"] for one in about]),
+        Cores(_cores_of_hosts(about) if folder.description.model.pin else {}),
         max(history.runs, default=0) + 1,
         ulfm,
     )
@@ -117,6 +116,14 @@ def _executive(
         space.send(m.packed(m.QUIT), rank)
     _wait_for_all(load_mpi().COMM_WORLD, ulfm)
     return state, executive.text
+
+
+def _cores_of_hosts(about: list[dict[str, Any]]) -> dict[str, set[int]]:
+    """All cores that ranks of a machine may use: a launcher may have given each rank its own."""
+    found: dict[str, set[int]] = {}
+    for one in about:
+        found.setdefault(one["host"], set()).update(of_mask(one["cores"]))
+    return found
 
 
 def _wait_for_all(world: Any, ulfm: bool) -> None:

@@ -24,7 +24,7 @@ class Running:
         left: those that have not ended.
         begun: seconds of the clock.
         gpus: that it has.
-        cores: those of each of its ranks; none where they share what there is.
+        hosts: of its ranks when it began.
         order: that its ranks got.
         reasons: why ranks failed.
         failing: since when it is being ended.
@@ -44,7 +44,7 @@ class Running:
     left: set[int]
     begun: float
     gpus: list[str]
-    cores: list[list[int]]
+    hosts: list[str]
     order: dict[str, Any]
     reasons: dict[int, str] = field(default_factory=dict)
     failing: float | None = None
@@ -56,9 +56,6 @@ class Running:
     replaceable: bool = False
     missing: list[int] = field(default_factory=list)
     lost: str = ""
-
-    def __post_init__(self) -> None:
-        self.placed = tuple(self.ranks)  # where it began, whoever took over since
 
 
 def with_partners(first: Running, running: Mapping[int, Running]) -> list[Running]:

@@ -24,7 +24,7 @@ from magmadnn.workflow.modules.libraries import run_library
 from magmadnn.workflow.tuples.client import TupleClient
 from magmadnn.workflow.tuples.mail import Mail, Pause
 
-from .cores import on_cores
+from .pinning import VARIABLES, pinned
 from .watching import Watch
 
 INTERRUPT = signal.SIGUSR2
@@ -166,13 +166,12 @@ class Worker:
 
     def _call(self, order: dict[str, Any], module: Any, comm: Any, folder: Path, log: Any) -> None:
         context = self._context(order, module, comm, folder)
+        with pinned(context.cores, module.threads):
+            self._call_pinned(module, context, log)
+
+    def _call_pinned(self, module: Any, context: Context, log: Any) -> None:
         if module.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)
-        cores = order["cores"][context.rank] if order["cores"] else []
-        with on_cores(cores, module.threads):
-            self._on_cores(module, context, log)
-
-    def _on_cores(self, module: Any, context: Context, log: Any) -> None:
         if module.command is not None:
             self._command(module, context, log)
         elif module.library is not None:
@@ -200,6 +199,7 @@ class Worker:
             self._description.base,
             module.threads,
             order["gpus"][rank] if order["gpus"] else (),
+            order["cores"][rank],
             self._tuples,
             Direct(self._direct, order["run"], own, self._find, self._tell),
             (rank, len(order["ranks"])),
@@ -220,7 +220,7 @@ class Worker:
             raise WorkflowError(f"command {program!r} is not there or may not be run")
         folder = context.base / module.directory if module.directory else context.folder
         environment = {k: filled(v, names) for k, v in module.environment.items()}
-        environment |= {"OMP_NUM_THREADS": str(module.threads)}
+        environment |= {name: str(module.threads) for name in VARIABLES}
         environment |= {f"MAGMADNN_{k.upper()}": v for k, v in names.items()}
         if module.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(context.gpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from magmadnn.workflow.description.cores import in_words
 from magmadnn.workflow.description.drawing import svg
 from magmadnn.workflow.description.history import History
 from magmadnn.workflow.description.planning import Planned, plan_of
@@ -109,13 +110,15 @@ def _table(history: History) -> str:
         state = "running" if run.ended is None else "done" if run.good else "failed"
         why = f' <span class="fail">{escape(run.reason)}</span>' if run.reason else ""
         ranks = f"{run.ranks[0]}-{run.ranks[-1]}" if len(run.ranks) > 1 else str(run.ranks[0])
+        place = " ".join(in_words(cores) for cores in run.cores)
         rows.append(
-            f'<tr><td>{escape(run.key)}</td><td>{state}{why}</td><td>{ranks}</td><td class="n">'
+            f"<tr><td>{escape(run.key)}</td><td>{state}{why}</td><td>{ranks}</td><td>{place}</td>"
+            f'<td class="n">'
             f'{run.begun:.3f}</td><td class="n">{end - run.begun:.3f}</td><td class="n">{run.waited:.3f}</td>'
             f'<td class="n">{run.moved:,}</td></tr>'
         )
-    heads = ("run", "state", "ranks", "began (s)", "took (s)", "waited (s)", "tuple bytes")
-    cells = "".join(f"<th{'' if k < 3 else ' class=n'}>{head}</th>" for k, head in enumerate(heads))
+    heads = ("run", "state", "ranks", "cores", "began (s)", "took (s)", "waited (s)", "tuple bytes")
+    cells = "".join(f"<th{'' if k < 4 else ' class=n'}>{head}</th>" for k, head in enumerate(heads))
     return f"<table><tr>{cells}</tr>{''.join(rows)}</table>"
 
 
