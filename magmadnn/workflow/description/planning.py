@@ -150,8 +150,8 @@ def plan_of(
             break
         now, _, name, m, run = heapq.heappop(ends)
         free += run.ranks
-        for own in run.cores:
-            places.give_back("", own)
+        for held in run.cores:
+            places.give_back("", held)
         gpus_free = sorted([*gpus_free, *(one for seen in run.gpus for one in seen)])
         left[name, m] -= 1
         step = steps[name]

@@ -173,7 +173,7 @@ class Executive:
         )
         number, self._number = self._number, self._number + 1
         name = run.key if not run.attempt else f"{run.key}+{run.attempt}"
-        order = {
+        order: dict[str, Any] = {
             "op": "start",
             "run": number,
             "key": name,
