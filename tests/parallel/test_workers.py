@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, DataError, MagmaDNNError
+from magmadnn.errors import ArgumentError, CommunicationError, DataError, MagmaDNNError
 
 ROOT = Path(__file__).resolve().parents[2]
 DRAW = np.random.default_rng(3)
@@ -60,9 +60,11 @@ def test_fits_follow_each_other_with_the_same_bits(count: int) -> None:
 
 
 def test_what_cannot_travel_is_told() -> None:
+    saving = md.callbacks.Checkpoint("nowhere")
     with md.workers(0):
         for options, what in (
-            ({"callbacks": [md.callbacks.EarlyStopping()]}, "callbacks cannot travel"),
+            ({"callbacks": [md.callbacks.TimeLimit(seconds=9)]}, "TimeLimit looks at batches"),
+            ({"callbacks": [Seen(), saving]}, "Checkpoint beside other callbacks"),
             ({"batch_size": lambda epoch: 8}, "a function for batch_size"),
             ({"augment": [object()]}, "a list for augment"),
         ):
@@ -79,3 +81,74 @@ def test_what_cannot_travel_is_told() -> None:
             X, Y, verbose=False, parallel=False, callbacks=[md.callbacks.EarlyStopping("loss")]
         )
         assert model.epochs_done == 1
+
+
+class Seen(md.callbacks.Callback):
+    """Notes what it sees in the client, and in which process."""
+
+    def __init__(self, last: int = 99) -> None:
+        self.last, self.seen = last, list[tuple[int, float, int]]()
+
+    def on_epoch_end(self, fit: Any) -> None:
+        self.seen.append((fit.epoch, fit.row["loss"], os.getpid()))
+        if fit.epoch == self.last:
+            fit.stop("seen enough")
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_callbacks_are_called_in_the_client_and_see_its_model(count: int) -> None:
+    if count:
+        pytest.importorskip("mpi4py")
+    whole, model = network(), network()
+    given: dict[str, Any] = {"batch_size": 16, "verbose": False, "validation_split": 0.2}
+    rows = whole.fit(X, Y, epochs=3, parallel=md.parallel.DataParallel(), **given).rows
+    seen, stopping = Seen(last=2), md.callbacks.EarlyStopping("loss", patience=9)
+    with md.workers(count):
+        history = model.fit(X, Y, epochs=7, callbacks=[seen, stopping], **given)
+        with pytest.raises(ArgumentError, match="asks for step, which workers have"):
+            model.fit(
+                X,
+                Y,
+                epochs=9,
+                callbacks=[md.callbacks.ReduceLROnPlateau("loss", patience=1)],
+                **given,
+            )
+    assert seen.seen == [(n, rows[n]["loss"], os.getpid()) for n in range(3)]
+    assert history.stopped == "seen enough" and len(history.rows) == 3
+    assert stopping.best_epoch in range(3)
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    whole = network()
+    given: dict[str, Any] = {"batch_size": 16, "verbose": False, "initial_epoch": 0}
+    whole.fit(X, Y, epochs=4, parallel=md.parallel.DataParallel(), **given)
+    for count, epochs in ((2, 2), (3, 3), (0, 4)):
+        model = network()
+        with md.workers(count):
+            model.fit(X, Y, epochs=epochs, callbacks=[md.callbacks.Checkpoint(tmp_path)], **given)
+        assert model.epochs_done == epochs
+    for name, value in whole.values().items():
+        np.testing.assert_array_equal(model.values()[name], value)
+
+
+def test_a_lost_worker_costs_the_present_epoch_only() -> None:
+    """The client has the model and its optimiser as they were after the last epoch."""
+    pytest.importorskip("mpi4py")
+
+    class Kills(md.callbacks.Callback):
+        def on_epoch_end(self, fit: Any) -> None:
+            if fit.epoch == 1:
+                os.kill(workers._staff._job.ledger.entries()[1].process, 9)
+
+    whole, model = network(), network()
+    given: dict[str, Any] = {"batch_size": 16, "verbose": False}
+    whole.fit(X, Y, epochs=4, parallel=md.parallel.DataParallel(), **given)
+    with md.workers(2) as workers:
+        with pytest.raises(CommunicationError, match="worker 1 was killed"):
+            model.fit(X, Y, epochs=4, callbacks=[Kills()], **given)
+        assert model.epochs_done == 2
+        workers.restart()
+        model.fit(X, Y, epochs=2, **given)
+    for name, value in whole.values().items():
+        np.testing.assert_array_equal(model.values()[name], value)

@@ -61,6 +61,10 @@ class Checkpoint(Callback):
         for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
             if value is not None and value <= 0:
                 raise ArgumentError(f"Checkpoint: {name} must be above 0, got {value}")
+        self.settings = {  # by which another process makes one that does the same
+            "folder": str(Path(folder).absolute()), "every_steps": every_steps,
+            "every_seconds": every_seconds, "monitor": monitor, "mode": mode, "resume": resume,
+        }  # fmt: skip
         self.store = CheckpointStore(folder)
         self.every_steps, self.every_seconds, self.resume = every_steps, every_seconds, resume
         self.signals = signals

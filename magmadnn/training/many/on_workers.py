@@ -2,11 +2,15 @@
 
 The model travels as its record and arrays, as it would to a folder; nothing is pickled. Each worker builds
 it, and all train it as `DataParallel` does. The first one's history, parameters and optimiser come back.
+
+Callbacks are called in the client: workers train an epoch, the model here becomes what it is after that, and
+the callbacks look at it. `Checkpoint` alone is called on the first worker, which saves what only it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,12 +19,15 @@ from magmadnn.data.preparation import Preparation
 from magmadnn.errors import ArgumentError
 from magmadnn.parallel import DataParallel
 from magmadnn.parallel.data_parallel import SHARDS
+from magmadnn.training.arguments import epochs_of, listed
+from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
 from magmadnn.training.loop.history import History
 from magmadnn.training.model.architecture import trained_of
 from magmadnn.training.model.loading import model_from
 from magmadnn.training.model.saving import model_record
 from magmadnn.training.model.training_step import Carried, carried_from
+from magmadnn.training.objective.heads import heads_of
 from magmadnn.workers import Answer, Worker, Workers, handler
 
 if TYPE_CHECKING:
@@ -96,6 +103,7 @@ def fit_on_workers(
         MagmaDNNError: as `Model.fit`, with the worker's number.
     """
     shown = for_verbosity(verbose)
+    callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
     _refuse(model, y, batch_size, augment, callbacks)
     held, carried = Arrays(), carried_from(model)
     state = {} if carried is None else carried.state
@@ -105,28 +113,42 @@ def fit_on_workers(
             f"fit: {functions[0]} was set to a function or schedule, which does not travel to workers: call "
             "model.reset_optimizer(), or use magmadnn launch"
         )
-    arguments = {
+    saving = [callback.settings for callback in callbacks if isinstance(callback, Checkpoint)]
+    arguments: dict[str, Any] = {
         "model": model_record(model), "executor": model.executor, "settings": settings,
         "values": held.numbered(model.values()), "state": held.numbered(state),
         "x": held.numbered(x), "y": held.numbered(y), "weights": held.numbered(sample_weight),
         "validation": held.numbered(validation_data),
         "class_weight": class_weight if class_weight in (None, "balanced") else list(class_weight.items()),
+        "saving": saving,
         "options": {
             "batch_size": batch_size, "epochs": epochs, "initial_epoch": initial_epoch,
             "validation_split": validation_split, "shuffle": shuffle, "augment": augment,
             "accumulate": accumulate,
         },
     }  # fmt: skip
-    told = workers.call(HANDLER, arguments, held.all)[0]
-    found, back = told.value, Arrays(told.arrays)
-    model.assign(back.value(found["values"]))
-    model.epochs_done = found["epochs_done"]
-    model._step = None
-    model._carried = Carried(
-        tuple(p.node for p in trained_of(model.variables())), back.value(found["state"]), settings
-    )
-    history = History(found["rows"])
-    history.stopped = found["stopped"]
+
+    def trained(changed: dict[str, Any], arrays: Sequence[Any]) -> History:
+        told = workers.call(HANDLER, {**arguments, **changed}, arrays)[0]
+        found, back = told.value, Arrays(told.arrays)
+        model.assign(back.value(found["values"]))
+        model.epochs_done = found["epochs_done"]
+        model._step = None
+        model._carried = Carried(
+            tuple(p.node for p in trained_of(model.variables())),
+            back.value(found["state"]),
+            settings,
+        )
+        history = History(found["rows"])
+        history.stopped = found["stopped"]
+        return history
+
+    if callbacks and not saving:
+        first, last = epochs_of(epochs, initial_epoch, model.epochs_done)
+        fit = ClientFit(model, first, last, callbacks)
+        history = fit.run(arguments["options"], held.all, trained)
+    else:
+        history = trained({}, held.all)
     if shown:
         print(
             "\n".join(
@@ -136,25 +158,98 @@ def fit_on_workers(
     return history
 
 
+class ClientFit:
+    """What callbacks in the client see of a training by workers: the attributes of `Fit` that need no step.
+
+    Args:
+        model: which is what workers have trained, after each epoch.
+        first: the first epoch.
+        last: where training ends.
+        callbacks: that are called here.
+    """
+
+    def __init__(self, model: Model, first: int, last: int, callbacks: Sequence[Callback]) -> None:
+        self.model, self.begin, self.epoch, self.epochs = model, first, first, last
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.comes_last)
+        self.history, self.row = History(), dict[str, Any]()
+        self.last_loss = float("nan")
+        self.stopped: str | None = None
+        self.goes_on = self.completed = False
+        heads = heads_of(model)
+        self._higher: dict[str, bool | None] = {"loss": False}
+        self._higher |= {head.column: False for head in heads if head.column is not None}
+        self._higher |= {
+            c: one.higher_is_better for head in heads for c, one in head.metrics.items()
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ArgumentError(
+            f"fit: a callback asks for {name}, which workers have and the client has not: use magmadnn launch"
+        )
+
+    def stop(self, reason: str, *, goes_on: bool = False) -> None:
+        """End training after this epoch."""
+        if self.stopped is None:
+            self.stopped, self.goes_on = reason, goes_on
+
+    def measures(self, column: str) -> bool:
+        """See `Fit.measures`."""
+        return column.removeprefix("val_") in self._higher
+
+    def higher_is_better(self, column: str) -> bool | None:
+        """See `Fit.higher_is_better`."""
+        return self._higher.get(column.removeprefix("val_"))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether something has asked to stop."""
+        return self.stopped is not None
+
+    def values(self) -> dict[str, Any]:
+        """Copies of the model's parameters and states."""
+        return self.model.values()
+
+    def run(self, options: Mapping[str, Any], arrays: Sequence[Any], trained: Any) -> History:
+        """Train an epoch after the other; data travels with the first only."""
+        this: Any = self
+        with ExitStack() as ends:
+            for callback in self.callbacks:
+                ends.callback(callback.on_train_end, this)
+                callback.begin(this)
+            while self.epoch < self.epochs and self.stopped is None:
+                for callback in self.callbacks:
+                    callback.on_epoch_begin(this)
+                now = {**options, "epochs": self.epoch + 1, "initial_epoch": self.epoch}
+                again = self.epoch > self.begin
+                history = trained({"options": now, "again": again}, [] if again else arrays)
+                self.row = history.rows[-1]
+                self.history.rows += history.rows
+                self.last_loss, self.stopped = self.row["loss"], self.stopped or history.stopped
+                for callback in self.callbacks:
+                    callback.on_epoch_end(this)
+                self.epoch += 1
+            self.completed = True
+            self.history.stopped = self.stopped
+        return self.history
+
+
 @handler(HANDLER)
 def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
     """Build the model, train it with the other workers; the first one tells what came of it."""
-    given, comm = Arrays(arrays), worker.communicator
-    model = model_from(arguments["model"])
-    model.executor = arguments["executor"]
-    model.assign(given.value(arguments["values"]))
-    if arguments["state"]["dict"]:
-        nodes = tuple(p.node for p in trained_of(model.variables()))
-        model._carried = Carried(nodes, given.value(arguments["state"]), arguments["settings"])
-    weight = arguments["class_weight"]
+    comm = worker.communicator
+    if arguments.get("again"):
+        model, data = worker.objects[HANDLER]
+    else:
+        model, data = _prepared(arguments, arrays)
+        worker.objects[HANDLER] = model, data
+    saving = [Checkpoint(**settings, signals=False) for settings in arguments["saving"]]
     history = model.fit(
-        given.value(arguments["x"]),
-        given.value(arguments["y"]),
-        sample_weight=given.value(arguments["weights"]),
-        validation_data=given.value(arguments["validation"]),
-        class_weight=dict(weight) if isinstance(weight, list) else weight,
+        callbacks=saving,
         parallel=DataParallel(comm, shards=max(SHARDS, comm.size)),
         verbose=False,
+        **data,
         **arguments["options"],
     )
     if comm.rank:
@@ -171,12 +266,41 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
     return Answer(value, back.all)
 
 
+def _prepared(arguments: dict[str, Any], arrays: list[Any]) -> tuple[Model, dict[str, Any]]:
+    """The model that a client has sent, and what it is trained with."""
+    given = Arrays(arrays)
+    model = model_from(arguments["model"])
+    model.executor = arguments["executor"]
+    model.assign(given.value(arguments["values"]))
+    if arguments["state"]["dict"]:
+        nodes = tuple(p.node for p in trained_of(model.variables()))
+        model._carried = Carried(nodes, given.value(arguments["state"]), arguments["settings"])
+    weight = arguments["class_weight"]
+    return model, {
+        "x": given.value(arguments["x"]),
+        "y": given.value(arguments["y"]),
+        "sample_weight": given.value(arguments["weights"]),
+        "validation_data": given.value(arguments["validation"]),
+        "class_weight": dict(weight) if isinstance(weight, list) else weight,
+    }
+
+
 def _refuse(model: Model, y: Any, batch_size: Any, augment: Any, callbacks: Sequence[Any]) -> None:
     """Look whether all of a training can travel."""
+    saves = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
+    base = Callback
+    for callback in callbacks:
+        cls = type(callback)
+        looks = cls.on_batch_end is not base.on_batch_end or cls.parts is not base.parts
+        if not saves and (looks or cls.evaluated is not base.evaluated):
+            raise ArgumentError(
+                f"fit: {cls.__name__} looks at batches or changes the step, but callbacks are called in the "
+                "client after each epoch: use magmadnn launch"
+            )
     reason = (
         "batches of an iterable" if y is None
         else "a function for batch_size" if callable(batch_size)
-        else "callbacks" if callbacks
+        else "Checkpoint beside other callbacks" if saves and len(callbacks) > 1
         else "a list for augment" if not (augment is None or isinstance(augment, str))
         else "a preparation of raw data" if isinstance(model.preparation, Preparation) or model.preparation
         else None
