@@ -10,6 +10,7 @@ import numpy as np
 from magmadnn.dmath.functions import views
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike
+from magmadnn.dmath.products.arithmetic import wire_name
 from magmadnn.errors import ArgumentError, ShapeError
 from magmadnn.memory.dtypes import as_dtype
 
@@ -184,7 +185,11 @@ class Matrix:
         given = value.shape if isinstance(value, Matrix) else np.shape(value)
         if isinstance(value, np.ndarray) and value.ndim:
             value = self._session.array(value, dtype=self.dtype)
-        if np.broadcast_shapes(shape, given) != shape:
+        try:
+            fits = np.broadcast_shapes(shape, given) == shape
+        except ValueError:
+            fits = False
+        if not fits:
             raise ShapeError(
                 f"assign: a value of shape {given} does not fit the indexed part, {shape}"
             )
@@ -230,7 +235,7 @@ class Matrix:
             new,
             layout,
             dtype=new.name,
-            wire=None if wire is None else as_dtype(wire).name,
+            wire=wire_name("to", wire, [self.dtype]),
         )
 
     def astype(self, dtype: Any, copy: bool = True) -> Matrix:

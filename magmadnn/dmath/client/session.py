@@ -22,7 +22,7 @@ from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.functions import elementwise, reducing
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.recipes import LayoutLike, resolve
-from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of
+from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, wire_name
 from magmadnn.dmath.products.choosing import auto_layout
 from magmadnn.dmath.products.multiplying import product_shape
 from magmadnn.dmath.products.rates import Rates
@@ -253,9 +253,11 @@ class Session(Creating):
         )
         try:
             return elementwise.result_dtype(name, kinds)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, OverflowError):
             words = ", ".join(map(str, kinds))
-            raise DTypeError(f"{name}: takes no operands of {words}: {error}") from None
+            raise DTypeError(
+                f"{name}: takes no operands of {words}: cast them with astype"
+            ) from None
 
     def apply_in_place(self, name: str, x: Matrix, other: Any) -> Matrix:
         """`x = name(x, other)` in the memory of `x`; its dtype and layout stay."""
@@ -328,7 +330,7 @@ class Session(Creating):
         known = np.result_type(left.dtype, right.dtype) if dtype is None else as_dtype(dtype)
         settings: dict[str, Any] = {"dtype": known.name}
         if wire is not None:
-            settings["wire"] = as_dtype(wire).name
+            settings["wire"] = wire_name("matmul", wire, [left.dtype, right.dtype])
         if compute is not None:
             arithmetic_of(left.dtype, right.dtype, known, compute)  # refuses what it is not for
             settings["compute"] = compute

@@ -84,6 +84,24 @@ def wire_of(dtype: np.dtype[Any], how: Arithmetic, wire: Any) -> np.dtype[Any] |
     return how.operand if rounded else None
 
 
+def wire_name(op: str, wire: Any, dtypes: Sequence[np.dtype[Any]]) -> str | None:
+    """The name of a dtype in which elements travel.
+
+    Raises:
+        DTypeError: if they would be more than rounded: floating-point numbers travel as such.
+    """
+    if wire is None:
+        return None
+    known = as_dtype(wire)
+    for dtype in dtypes:
+        if known != dtype and (known.kind not in "fV" or dtype.kind not in "fV"):
+            raise DTypeError(
+                f"{op}: wire={known.name!r} rounds floating-point numbers on their way, got {dtype.name}: "
+                "leave wire out, or give float32, bfloat16 or float16"
+            )
+    return known.name
+
+
 def travelling_size(dtypes: Sequence[np.dtype[Any]], how: Arithmetic, wire: Any) -> int:
     """Bytes of an element of the operands on its way, the larger one's."""
     return max((wire_of(dtype, how, wire) or dtype).itemsize for dtype in dtypes)

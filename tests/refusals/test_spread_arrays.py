@@ -1,0 +1,188 @@
+"""Mistakes with arrays on workers: layouts, shapes, dtypes, memory, other and closed workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+from magmadnn.dmath.layouts.recipes import resolve
+from magmadnn.errors import (
+    ArgumentError,
+    CommunicationError,
+    DTypeError,
+    IndexOutOfRangeError,
+    OutOfMemoryError,
+    ShapeError,
+    UnknownNameError,
+)
+from tests.refusals.cases import PythonCase, check_in_python
+
+Blocks, Rows = md.dmath.Blocks, md.dmath.Rows
+
+
+@cache
+def w() -> md.workers.Workers:
+    """One worker, in this process."""
+    return md.workers.Workers(0)
+
+
+def made(layout: Any) -> Callable[[Path], object]:
+    return lambda p: w().ones((4, 4), layout=layout)
+
+
+def square() -> md.dmath.Matrix:
+    return w().ones((4, 4))
+
+
+def closed() -> tuple[md.workers.Workers, md.dmath.Matrix]:
+    other = md.workers.Workers(0)
+    a = other.ones((2, 2))
+    other.close()
+    return other, a
+
+
+PYTHON: dict[str, PythonCase] = {
+    "an owner that is no worker": (
+        made(Blocks((2, 2), owners=[[0, 0], [0, 9]])),
+        ArgumentError,
+        "Blocks: owner 9 names no worker, there are 1: give numbers from 0 to 0",
+    ),
+    "owners that are no numbers of workers": (
+        made(Blocks((2, 2), owners=[[0, 0.5], [0, 0]])),
+        ArgumentError,
+        "Blocks: owners must be numbers of workers, got float64",
+    ),
+    "owners for too few blocks": (
+        made(Blocks((2, 2), owners=[[0, 0]])),
+        ShapeError,
+        "Blocks: an owner map of shape (1, 2) does not cover the grid of blocks, (2, 2)",
+    ),
+    "blocks that do not cover": (
+        made(Blocks(cuts=((0, 2), (0, 4)))),
+        ShapeError,
+        (
+            "Blocks: cuts [0, 2] do not cover axis 0 of size 4: they begin with 0, do not fall, and "
+            "end with 4"
+        ),
+    ),
+    "blocks of other axes": (
+        made(Blocks((2,))),
+        ShapeError,
+        "Blocks: blocks of 1 axes do not cover an array of 2, shape (4, 4)",
+    ),
+    "blocks of no size": (
+        lambda p: Blocks((0, 2)),
+        ArgumentError,
+        "Blocks: sizes of blocks must be at least 1, got 0",
+    ),
+    "a layout of no workers": (
+        lambda p: Rows(on=()),
+        ArgumentError,
+        "Rows: on= names no worker",
+    ),
+    "a layout of other workers": (
+        made(resolve(Rows(), (4, 4), 3)),
+        ArgumentError,
+        "full: a layout of 3 workers is of another worker set, this one has 1",
+    ),
+    "a layout of another shape": (
+        made(resolve(Rows(), (5, 4), 1)),
+        ShapeError,
+        "full: a layout of shape (5, 4) does not fit shape (4, 4)",
+    ),
+    "no layout": (
+        made("rows"),
+        ArgumentError,
+        "full: expected a layout such as md.dmath.Rows() or \"auto\", got 'rows'",
+    ),
+    "shapes of a product": (
+        lambda p: square() @ w().ones((3, 2)),
+        ShapeError,
+        "matmul: axis k is 4 in a (4, 4) but 3 in b (3, 2)",
+    ),
+    "shapes that do not broadcast": (
+        lambda p: square() + w().ones(3),
+        ShapeError,
+        (
+            "add: shapes (4, 4) and (3,) do not broadcast: sizes of an axis, from the last, are equal "
+            "or 1"
+        ),
+    ),
+    "a value that does not fit an index": (
+        lambda p: square().__setitem__(slice(0, 2), np.ones(3)),
+        ShapeError,
+        "assign: a value of shape (3,) does not fit the indexed part, (2, 4)",
+    ),
+    "an index that is not there": (
+        lambda p: square()[7],
+        IndexOutOfRangeError,
+        "index: index 7 is beyond axis 0 of size 4",
+    ),
+    "an axis that is not there": (
+        lambda p: square().sum(axis=5),
+        IndexOutOfRangeError,
+        "sum: axis 5 is not there, the array has 2 axes",
+    ),
+    "a dtype": (
+        lambda p: w().ones(3, dtype="flaot32"),
+        DTypeError,
+        "~dtype 'flaot32' is not known: did you mean 'float32'.*",
+    ),
+    "a function of other dtypes": (
+        lambda p: square() & square(),
+        DTypeError,
+        "bitwise_and: takes no operands of float64, float64: cast them with astype",
+    ),
+    "an arithmetic": (
+        lambda p: md.dmath.matmul(square(), square(), compute="int8"),
+        UnknownNameError,
+        "~matmul: compute 'int8' is not known: known are bfloat16, float16, float32, float64, tf32",
+    ),
+    "a wire that does more than round": (
+        lambda p: md.dmath.matmul(square(), square(), wire="int32"),
+        DTypeError,
+        (
+            "matmul: wire='int32' rounds floating-point numbers on their way, got float64: leave wire "
+            "out, or give float32, bfloat16 or float16"
+        ),
+    ),
+    "no memory": (
+        lambda p: np.asarray(w().ones((1 << 22, 1 << 22))),
+        OutOfMemoryError,
+        (
+            r"~full: worker 0 has no memory for its 131072.00 GiB of an array of shape \(4194304, "
+            r"4194304\): spread it over more workers, or take a smaller dtype \(line .*:\d+\)"
+        ),
+    ),
+    "an array of other workers": (
+        lambda p: square() + md.workers.Workers(0).ones((4, 4)),
+        ArgumentError,
+        "add: an operand is of another set of workers: gather it with np.asarray first",
+    ),
+    "an array of closed workers": (
+        lambda p: closed()[1] + 1,
+        ArgumentError,
+        "workers: they are closed: use arrays inside `with md.workers(...)`, or start others",
+    ),
+    "closed workers": (
+        lambda p: closed()[0].ones(3),
+        CommunicationError,
+        "workers: they are closed: call restart() or make new ones",
+    ),
+    "NumPy's functions": (
+        lambda p: np.dot(square(), square()),  # type: ignore[call-overload]
+        ArgumentError,
+        "np.dot: gathers nothing by itself: write md.dmath.dot or np.asarray(x) first",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_mistake_in_python(name: str, place: Path) -> None:
+    check_in_python(place, PYTHON[name])
