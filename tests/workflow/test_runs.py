@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -655,3 +656,22 @@ def test_a_full_disk_under_the_log_ends_the_job(tmp_path: Path) -> None:
     again = call(tmp_path, "resume", "out")
     assert again.returncode == 0, again.stdout + again.stderr
     assert [r.key for r in history(tmp_path).runs.values() if r.good] == ["a.0"]
+
+
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    """From the command line and from Python: five iterations, to the digits that the page shows."""
+    page = (ROOT / "docs" / "tutorial" / "11-a-coupled-workflow.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(toml|python)\n(.*?)```", page, re.DOTALL)
+    for kind, name in (("toml", "coupled.toml"), ("python", "coupled.py")):
+        (tmp_path / name).write_text("\n".join(text for k, text in blocks if k == kind))
+    done = call(tmp_path, "run", "coupled.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    shown = re.findall(r"^iteration \d: .*$", page, re.MULTILINE)
+    assert len(shown) == 2
+    for number, line in enumerate(shown):
+        assert printed(tmp_path, f"loop.{number}/learn.0").strip() == line
+    alone = subprocess.run(
+        [sys.executable, "coupled.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert alone.stdout == "5 iterations\n", alone.stdout + alone.stderr
