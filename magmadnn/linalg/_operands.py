@@ -37,6 +37,20 @@ def operands(name: str, *given: tuple[str, Any, int]) -> list[Any]:
     return made
 
 
+def refuse_unless_square(name: str, argument: str, a: Any) -> None:
+    """Look whether matrices are square, as far as sizes are known.
+
+    Raises:
+        ShapeError: if they are not.
+    """
+    m, n = a.shape[-2:]
+    if isinstance(m, int) and isinstance(n, int) and m != n:
+        raise ShapeError(
+            f"{name}: {argument} must be square, got shape {shape_text(a.shape)}; md.linalg.svd, qr, lstsq "
+            "and pinv take other matrices"
+        )
+
+
 def _check_axes(name: str, argument: str, made: Any, axes: int) -> None:
     if made.ndim < axes:
         raise ShapeError(

@@ -185,7 +185,7 @@ def eigh(
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, its eigenvalues do not converge, or B is not positive
-            definite (cholesky: its leading minor).
+            definite (its leading minor is named).
         ShapeError: if it is not square.
         ArgumentError: for numbers outside 0 ... n - 1, or in the wrong order.
     """
@@ -238,7 +238,10 @@ def _mirrored(a: Any, lower: bool) -> Any:
 
 
 def _generalised(a: Any, lower: bool, b: Any, wanted: Sequence[int] | None) -> EighResult:
-    factor = cholesky(b)
+    try:
+        factor = cholesky(b)
+    except NumericError as error:  # of known values; a program's step names cholesky
+        raise NumericError(str(error).replace("cholesky: a", "eigh: b", 1)) from None
     left = solve_triangular(factor, _mirrored(a, lower), lower=True)  # L^-1 A
     inner = adjoint(solve_triangular(factor, adjoint(left), lower=True))
     found = eigh(inner, subset_by_index=wanted)

@@ -55,7 +55,8 @@ def scipy_lapack() -> Any:
 def by_lapack(a: Array) -> tuple[Array, Array]:
     """What `eliminated` gives, matrix by matrix."""
     function = scipy_lapack().get_lapack_funcs(("getrf",), (a,))[0]
-    factors, pivots = np.empty(a.shape, a.dtype), np.empty(a.shape[:-1], np.int64)
+    factors = np.empty(a.shape, a.dtype)
+    pivots = np.empty((*a.shape[:-2], min(a.shape[-2:])), np.int64)
     for index in np.ndindex(a.shape[:-2]):
         factors[index], pivots[index], _ = function(a[index])
     return factors, pivots
@@ -73,10 +74,21 @@ def eliminated(a: Array, columns: int | None = None) -> tuple[Array, Array]:
         first = a[..., k : k + 1, :].copy()
         np.put_along_axis(a, np.broadcast_to(chosen, first.shape), first, -2)
         a[..., k : k + 1, :] = rows
-        pivot = a[..., k, k]
-        a[..., k + 1 :, k] /= np.where(pivot == 0, 1, pivot)[..., None]
+        pivot = np.where(a[..., k, k] == 0, 1, a[..., k, k])[..., None]
+        if a.dtype.kind == "c":  # NumPy's division overflows where a pivot is denormal
+            size = np.abs(pivot)
+            a[..., k + 1 :, k] = _over(a[..., k + 1 :, k], size) * _over(pivot.conj(), size)
+        else:
+            a[..., k + 1 :, k] /= pivot
         a[..., k + 1 :, k + 1 :] -= a[..., k + 1 :, k, None] * a[..., k, None, k + 1 :]
     return a, pivots
+
+
+def _over(x: Array, size: Array) -> Array:
+    """Complex numbers over real ones, which NumPy would take for complex."""
+    made = np.empty_like(x)
+    made.real, made.imag = x.real / size, x.imag / size
+    return made
 
 
 def packed(factors: Array, pivots: Array) -> Array:

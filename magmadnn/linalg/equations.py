@@ -33,7 +33,7 @@ from magmadnn.ops import sum as sum_
 
 from ._at_once import solution_at_once
 from ._matrices import adjoint, by_ascent, computed, diagonal, refuse_unless_finite, transposed
-from ._operands import SlogdetResult, operand, operands
+from ._operands import SlogdetResult, operand, operands, refuse_unless_square
 from .elimination import (
     eliminated,
     exchanging,
@@ -166,6 +166,7 @@ def inv(a: Any) -> Any:
 
 def inverse(a: Any, of: str) -> Any:
     """The same, under the name of the function that wants it."""
+    refuse_unless_square(of, "a", a)
     dtype = a.dtype if a.dtype.kind not in "iub" else np.dtype(np.float64)
     return solved(a, np.eye(a.shape[-1], dtype=dtype), of=of)
 

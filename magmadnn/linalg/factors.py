@@ -70,7 +70,8 @@ def lu_factor(a: Any) -> LUFactors:
 
 
 def _factors(values: Array) -> tuple[Array, Array]:
-    return by_lapack(values) if values.size and scipy_lapack() else eliminated(values)
+    by_library = values.size and scipy_lapack()
+    return by_lapack(values) if by_library else eliminated(values, min(values.shape[-2:]))
 
 
 def lu(a: Any) -> LUResult:
@@ -83,7 +84,7 @@ def lu(a: Any) -> LUResult:
     values = _values("lu", a)
     m, n = values.shape[-2:]
     k = min(m, n)
-    factors, pivots = eliminated(values, k)
+    factors, pivots = _factors(values)
     order = order_of(pivots, m)
     exchanges = np.zeros((*values.shape[:-2], m, m), values.real.dtype)
     np.put_along_axis(

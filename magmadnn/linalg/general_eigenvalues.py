@@ -11,7 +11,7 @@ from magmadnn.graph.op import Array
 from magmadnn.tensor import Tensor, asarray
 
 from ._matrices import refuse_unless_finite
-from ._operands import operand
+from ._operands import operand, refuse_unless_square
 
 
 class EigResult(NamedTuple):
@@ -27,6 +27,7 @@ def _values(name: str, a: Any) -> Array:
         raise ArgumentError(
             f"{name}: takes arrays and Tensors, not Operations; eigh is for symmetric matrices in graphs"
         )
+    refuse_unless_square(name, "a", a)
     values = a.numpy()
     refuse_unless_finite(name, "a", values)
     return values
@@ -37,12 +38,13 @@ def eig(a: Any) -> EigResult:
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
+        ShapeError: if it is not square.
         ArgumentError: for an Operation: there is no gradient.
     """
     try:
         return EigResult(*map(asarray, np.linalg.eig(_values("eig", a))))
     except np.linalg.LinAlgError as error:
-        raise NumericError(f"eig: {error}; give square matrices, scaled") from None
+        raise NumericError(f"eig: {error}; scale the matrices") from None
 
 
 def eigvals(a: Any) -> Any:
@@ -50,9 +52,10 @@ def eigvals(a: Any) -> Any:
 
     Raises:
         NumericError: if a matrix holds NaN or infinity, or they do not converge.
+        ShapeError: if it is not square.
         ArgumentError: for an Operation: there is no gradient.
     """
     try:
         return asarray(np.linalg.eigvals(_values("eigvals", a)))
     except np.linalg.LinAlgError as error:
-        raise NumericError(f"eigvals: {error}; give square matrices, scaled") from None
+        raise NumericError(f"eigvals: {error}; scale the matrices") from None
