@@ -140,6 +140,7 @@ class ParallelStep(RanksStep):
         self._comm = way.workers()
         self._tree = self._joined()
         self.whole_rows = 0
+        self._slices: RanksSlices | None = None
         self._shapes = [bind_shape(o.shape, {}) for o in outputs]
         super().__init__(
             optimizer, loss, parameters, outputs, executor, precision, device, kept, more,
@@ -363,7 +364,13 @@ class ParallelStep(RanksStep):
         )
         if whole is None:
             return None
-        return RanksSlices.of(self, self._settings, whole, rows, bounds, self._compiling)
+        found = RanksSlices.of(self, self._settings, whole, rows, bounds, self._compiling)
+        self._slices = found or self._slices
+        return found
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """What the last fit's steps ran, and what they sent; the program of a shard before there is one."""
+        return super().text(sizes) if self._slices is None else self._slices.text(sizes)
 
     @property
     def ranks(self) -> tuple[Communicator, TreeSum]:

@@ -20,7 +20,7 @@ from magmadnn.errors import ArgumentError
 Array = np.ndarray[Any, np.dtype[Any]]
 Value = TypeVar("Value")
 Block = tuple[int, int]  # level, and number within the level: leaves number << level and on
-_SMALL_BYTES = 1 << 15  # below, all ranks add all elements: one round of messages in place of two
+SMALL_BYTES = 1 << 15  # below, all ranks add all elements: one round of messages in place of two
 
 
 def cuts(count: int, parts: int) -> list[int]:
@@ -36,6 +36,7 @@ class TreeSum:
         leaves: number of vectors, at least the number of ranks.
 
     Attributes:
+        rank: this one's number.
         first, last: the leaves of this rank, `range(first, last)`.
 
     Raises:
@@ -48,7 +49,7 @@ class TreeSum:
             raise ArgumentError(
                 f"DataParallel: {size} ranks cannot share shards={leaves}: give shards={size}, or fewer ranks"
             )
-        self._communicator, self._leaves = communicator, leaves
+        self._communicator, self._leaves, self.rank = communicator, leaves, rank
         self._top = max(leaves - 1, 0).bit_length()
         self._bounds = cuts(leaves, size)
         self.first, self.last = self._bounds[rank], self._bounds[rank + 1]
@@ -103,7 +104,7 @@ class TreeSum:
         comm = self._communicator
         if comm.size == 1:
             return self._root(dict(zip(self.blocks(0, there), own, strict=True)))
-        if like.nbytes <= _SMALL_BYTES:
+        if like.nbytes <= SMALL_BYTES:
             counts = [len(self.blocks(rank, there)) for rank in range(comm.size)]
             stacked = np.stack(own) if own else np.empty((0, len(like)), like.dtype)
             return self._sum_of_rows(comm.all_gather(stacked, counts=counts), there)

@@ -25,9 +25,36 @@ def shared(ranks: int, x: Any = None, way: Any = None, **options: Any) -> None:
         found = options | (
             {"batch_size": 8 + comm.rank} if options.get("batch_size") == "rank" else {}
         )
-        network().fit(data, Y, callbacks=[NoEpoch()], parallel=how, verbose=False, **found)
+        code = [md.layers.Dense(4 + comm.rank), md.layers.Dense(3)]
+        model = network(*code) if found.pop("code", False) else network()
+        model.fit(data, Y, callbacks=[NoEpoch()], parallel=how, verbose=False, **found)
 
     md.comm.simulate(ranks, run)
+
+
+def files(folder: Path) -> None:
+    """Ranks that read files of their own, which differ in one number."""
+
+    def x(comm: Any) -> Any:
+        values = X.copy()
+        values[-1, -1] += comm.rank
+        np.save(folder / f"x{comm.rank}.npy", values)
+        return np.load(folder / f"x{comm.rank}.npy", mmap_mode="r")
+
+    shared(2, x)
+
+
+def batches() -> None:
+    """Batches that a function of each rank makes; one differs in one number."""
+
+    def run(comm: Any) -> None:
+        values = X.copy()
+        values[-1, -1] += comm.rank
+        parts = [(values[k : k + 8], Y[k : k + 8]) for k in range(0, len(X), 8)]
+        way = md.parallel.DataParallel(comm)
+        network().fit(lambda: iter(parts), epochs=1, parallel=way, verbose=False)
+
+    md.comm.simulate(2, run)
 
 
 PYTHON: dict[str, PythonCase] = {
@@ -65,6 +92,21 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: shared(2, lambda comm: X + np.float32(comm.rank)),
         DataError,
         "~rank . of 2: DataParallel: ranks differ in x: rank 0 has .*; give all ranks the same model, .*",
+    ),
+    "code: another layer on a rank": (
+        lambda p: shared(2, code=True),
+        DataError,
+        "~rank . of 2: DataParallel: ranks differ in layer.*: rank 0 has .*, rank 1 has .*; give all .*",
+    ),
+    "files: others on a rank": (
+        lambda p: files(p),
+        DataError,
+        "~rank . of 2: DataParallel: ranks differ in x: rank 0 has .*; give all ranks the same model, .*",
+    ),
+    "batches: others on a rank": (
+        lambda p: batches(),
+        DataError,
+        "~rank . of 2: DataParallel: ranks 0 and 1 have seen different batches in epoch 1: give all .*",
     ),
     "settings: others on a rank": (
         lambda p: shared(2, batch_size="rank"),

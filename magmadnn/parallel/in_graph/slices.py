@@ -20,6 +20,7 @@ from magmadnn.tensor import Operation
 from .among_gpus import meet
 from .tree_ops import GROUP
 from .whole_step import WholeStep
+from .wire import wire_text
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.data.pending import PendingSlice
@@ -104,6 +105,12 @@ class RanksSlices(StepSlices):
         """What `run` gives."""
         with bound({GROUP: self._comm}):
             return self._all(super().finish(flight))
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """The plan of a step, and what it sends."""
+        leaves, is_on_gpu = len(self._bounds) - 1, self.executable.device is not None
+        sent = wire_text(self.whole, self._comm, self._tree, leaves, is_on_gpu)
+        return f"{self.executable.text(sizes)}\n{sent}"
 
     def _own(self, order: Array, count: int) -> Array:
         """This rank's rows of whole batches."""

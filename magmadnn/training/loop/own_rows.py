@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ class OwnRows:
     Args:
         source: of whole batches.
         own: which of so many rows of a batch belong to this rank.
+
+    Attributes:
+        digest: of all whole batches that this rank has made itself.
     """
 
     streams = True
@@ -37,6 +41,7 @@ class OwnRows:
 
     def __init__(self, source: Source, own: Callable[[int], slice]) -> None:
         self._source, self._own = source, own
+        self.digest = 0
         self.sample, self.rows = source.sample, source.rows
 
     def count(self, batch_size: int) -> int | None:
@@ -74,6 +79,9 @@ class OwnRows:
         return replace(own, whole_rows=len(rows), whole_weight=weight)
 
     def _part(self, batch: Batch) -> Batch:
+        """This rank's rows of a whole batch, which is noted: all ranks are to have made the same."""
+        for array in (*batch.inputs, *batch.targets):
+            self.digest = crc32(np.ascontiguousarray(array).tobytes(), self.digest)
         if batch.whole_rows is not None:
             raise DataError(
                 "fit: the batches are parts of batches already; give whole ones to each rank"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magmadnn.errors import ArgumentError
+from magmadnn.errors import ArgumentError, DataError
 from magmadnn.memory.dtypes import as_dtype
 from magmadnn.parallel.agreement import SameDecisions
 from magmadnn.parallel.asynchronous import AsyncStep
@@ -109,6 +109,7 @@ class Together:
         step = fit.step
         self.collect(fit)
         if not isinstance(step, AsyncStep):
+            self._check_batches(fit)
             return
         step.pause()
         step.end_epoch()
@@ -118,6 +119,21 @@ class Together:
         if not self.is_first:
             fit.totals.restore(told[0])
             fit.batch, fit.steps, fit.last_loss, fit.stopped, fit.goes_on = told[1:]
+
+    def _check_batches(self, fit: Fit) -> None:
+        """Look whether all ranks have made the same batches, where each made whole ones.
+
+        Raises:
+            DataError: if they have not.
+        """
+        digest = fit.source.digest if isinstance(fit.source, OwnRows) else 0
+        found = self._comm.exchange(digest)
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                raise DataError(
+                    f"{type(self.way).__name__}: ranks 0 and {rank} have seen different batches in epoch "
+                    f"{fit.epoch + 1}: give all ranks the same files, and the same seed for what is drawn"
+                )
 
     def collect(self, fit: Fit) -> None:
         """All ranks know all parameters, and the optimiser's state."""
