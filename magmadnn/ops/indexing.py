@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, IndexOutOfRangeError, ShapeError
-from magmadnn.graph.dim import Dim, Shape
+from magmadnn.graph.dim import Dim, Shape, Size
+from magmadnn.graph.node import places
 from magmadnn.graph.node import size as size_node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.operators import public
@@ -267,15 +268,22 @@ def _one_hot_samples(draw: Draw) -> list[Sample]:
 
 
 def _one_hot_nodes(indices: Any, depth: Any, dtype: Any) -> Any:
-    """The same in other ops, for a known depth and real numbers; an index outside gives NaN.
+    """The same in other ops, for real numbers; an index outside gives NaN.
 
     (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
     """
-    if isinstance(depth, Dim) or not is_floating(dtype):
+    if not is_floating(dtype):
         return None
-    rows = expand_dims(indices, -1)
-    hot = cast(equal(rows, np.arange(depth)), dtype)
-    return where(logical_or(rows < 0, rows >= depth), np.nan, hot)
+    rows, (classes, end) = expand_dims(indices, -1), _classes(depth)
+    hot = cast(equal(rows, classes), dtype)
+    return where(logical_or(rows < 0, rows >= end), np.nan, hot)
+
+
+def _classes(count: Size) -> tuple[Any, Any]:
+    """0 ... count - 1, and count, as operands."""
+    if isinstance(count, Dim):
+        return places(count), size_node(count, np.int64)
+    return np.arange(count), count
 
 
 one_hot = Op(
@@ -325,18 +333,18 @@ def _take_class_stacked(call: StackedCall) -> Any:
 
 
 def _take_class_nodes(x: Any, classes: Any) -> Any:
-    """The same in other ops, for a known number of classes; a class outside gives NaN.
+    """The same in other ops, for real numbers; a class outside gives NaN.
 
     (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
     """
     count = x.shape[-1]
-    if isinstance(count, Dim) or not is_floating(x.dtype):
+    if not is_floating(x.dtype):
         return None
     rows = _take_class_shapes(take_class.words, [x.spec, classes.spec], {})
     x, classes = broadcast_to(x, (*rows, count)), broadcast_to(classes, rows)
-    here = equal(expand_dims(classes, -1), np.arange(count))
-    found = sum(where(here, x, 0), axis=-1)
-    return where(logical_or(classes < 0, classes >= count), np.nan, found)
+    numbers, end = _classes(count)
+    found = sum(where(equal(expand_dims(classes, -1), numbers), x, 0), axis=-1)
+    return where(logical_or(classes < 0, classes >= end), np.nan, found)
 
 
 take_class = Op(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph.body import nodes_inside
-from magmadnn.graph.dim import Dim, bind_shape, substitute
+from magmadnn.graph.dim import Size, bind_shape, bind_value, substitute
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.program import Program
@@ -32,7 +32,7 @@ class Indices:
     def __init__(self, program: Program) -> None:
         self._limits = sorted(
             {pair for node in nodes_inside(program) for pair in _limits_of(node)},
-            key=lambda pair: (pair[0].name or "", pair[1]),
+            key=lambda pair: (pair[0].name or "", str(pair[1])),
         )
         self.some = bool(self._limits)
         self._sources = [_variable_of(node) for node, _ in self._limits]
@@ -54,8 +54,8 @@ class Indices:
         if look is not None and self._is_as_seen(sizes):
             return False
         unknown = []
-        for number, (node, limit) in enumerate(self._limits):
-            source = self._sources[number]
+        for number, (node, places) in enumerate(self._limits):
+            source, limit = self._sources[number], bind_value(places, sizes)
             if look is not None and source is not None and self._is_plain(number, sizes):
                 unknown.append((source, limit))
             elif not _all_below(_known(node, fed, sizes), limit):
@@ -81,8 +81,9 @@ class Indices:
         """Whether an operand is in range if all elements of its variable are."""
         key = number, tuple(sorted(sizes.items()))
         if key not in self._plain:
-            (node, limit), source = self._limits[number], self._sources[number]
+            (node, places), source = self._limits[number], self._sources[number]
             assert source is not None
+            limit = bind_value(places, sizes)
             zeros = np.zeros(bind_shape(source.shape, sizes), np.int64)
             self._plain[key] = _all_below(_known(node, {source: zeros}, sizes), limit)
         return self._plain[key]
@@ -99,14 +100,12 @@ def _variable_of(node: Node) -> Node | None:
     return node if node.op is VARIABLE else None
 
 
-def _limits_of(node: Node) -> list[tuple[Node, int]]:
+def _limits_of(node: Node) -> list[tuple[Node, Size]]:
     """The index operands of a node whose kernel would not raise, and the number of places."""
     op = node.op
     if not isinstance(op, Op) or op.decompose is None or not op.integers:
         return []
     places = op.places(*node.inputs, **node.attributes) if op.places else 0  # 0: nobody knows
-    if isinstance(places, Dim):
-        return []  # such an op is a call of NumPy
     pairs = zip(op.args, node.inputs, strict=True)
     return [(operand, places) for name, operand in pairs if name in op.integers]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from magmadnn.graph.program import Program
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
 from magmadnn.runtime.indices import Indices
+from tests.runtime.cuda.devices import DEVICES, on
 
 ROWS, CLASSES = 11, 7
 X = np.random.default_rng(2).standard_normal((ROWS, CLASSES)).astype(np.float32)
@@ -45,6 +47,34 @@ def test_a_wrong_one_raises_and_changes_nothing(way: str, wrong: int) -> None:
     assert np.array_equal(v.value.read(), X)
     step.run({fed: T})
     assert not np.array_equal(v.value.read(), X)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["take_class", "one_hot"])
+@pytest.mark.parametrize("device", ["cpu", *DEVICES])
+def test_of_an_unknown_number_of_classes(way: str, name: str, device: str) -> None:
+    """Kernels for any number of them, on both back ends; a wrong class is an error."""
+    x, t = placeholder("x", ("n", "k"), np.float32), placeholder("t", ("n",), "int64")
+    classes = WAYS[way](t)
+    made = ops.take_class(x, classes) if name == "take_class" else ops.one_hot(classes, x.shape[1])
+    with nullcontext() if device == "cpu" else on(device):
+        where = "cpu" if device == "cpu" else "cuda"
+        run = Executable([made.node], executor="native", device=where, check=True)
+        for rows, count in [(1, 1), (11, 7), (3, 300), (11, 8)]:
+            values = np.random.default_rng(rows).standard_normal((rows, count)).astype(np.float32)
+            places = np.random.default_rng(count).integers(0, count, rows)
+            picked = (places[::-1] if way == "reversed" else places) % count
+            fed = {x.node: values, t.node: places}
+            (found,) = run.run(fed)
+            wanted = (
+                values[np.arange(rows), picked] if name == "take_class" else np.eye(count)[picked]
+            )
+            np.testing.assert_array_equal(found, wanted)
+            for wrong in (-1, count):
+                bad = {**fed, t.node: np.where(np.arange(rows) == rows // 2, wrong, places)}
+                with pytest.raises(DataError, match=f"{name}: index {wrong} at"):
+                    run.run(bad)
+        assert "numpy" not in run.text({"n": 3, "k": 5})
 
 
 @pytest.mark.parametrize(("way", "copied"), [("fed", 0), ("reversed", 0), ("computed", 1)])
