@@ -155,3 +155,22 @@ def test_processes_sum_beside_what_they_compute(tmp_path: Path) -> None:
         assert len(first) == 30 and (begun < wanted).all()
         assert np.median(wanted - begun) > 50e-6  # in which earlier layers are computed
         assert (ended < wanted).any()  # and some have come when they are asked for
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_plan_says_what_is_sent(ranks: int) -> None:
+    def run(comm: Communicator) -> str:
+        model = network(optimizer=md.optim.SGD(0.01))
+        trained(comm, lambda: model)
+        return str(model.plan(batch_size=32))
+
+    texts = simulate(ranks, run)
+    numbers = 5 * 7 + 7 + 7 * 3 + 3
+    for rank, text in enumerate(texts):
+        if ranks == 1:
+            assert "# one rank: nothing is sent" in text and "tree_begin" not in text
+            continue
+        summed = 2 * 8 + 4 * numbers  # weight and rows in float64, gradients in float32
+        blocks = (1, 2, 2)[rank]  # of 8 shards: 0 and 1; 2 and 3, 4; 5, 6 and 7
+        sent = blocks * summed * 2  # all of them to both others
+        assert f"# rank {rank} of 3: 2 sums of {summed} bytes a step, {sent} bytes sent by" in text
