@@ -40,6 +40,20 @@ def padded(x: Any, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> A
     return np.pad(x, widths, constant_values=value)
 
 
+def summed(x: Any) -> Any:
+    return ops.sum(x, -1) if isinstance(x, Operation) else np.sum(x, -1)
+
+
+def largest(x: Any) -> Any:
+    return (
+        ops.max(x, -1, keepdims=True) if isinstance(x, Operation) else np.max(x, -1, keepdims=True)
+    )
+
+
+def place_of_largest(x: Any) -> Any:
+    return ops.argmax(x, -1) if isinstance(x, Operation) else np.argmax(x, -1)
+
+
 def turned(x: Any) -> Any:
     axes = (2, 1, 0, 3)
     return ops.transpose(x, axes) if isinstance(x, Operation) else np.transpose(x, axes)
@@ -62,6 +76,12 @@ WAYS: dict[str, Make] = {
     "a part": lambda x: padded(x[:, 1:4, ::-1, 2:], (NONE, (1, 1), (1, 0), (2, 0))) * 2,
     "one column": lambda x: padded(x[..., 3:4], (NONE, NONE, NONE, (17, 20)), 5) + 1,
     "one row, repeated": lambda x: padded(x[:, :1], (NONE, (2, 0), NONE, (1, 0)), 3) + 1,
+    "sums of rows": lambda x: summed(padded(x, (NONE, (1, 0), (0, 2), (1, 4)), 2)) * 2,
+    "sums, and more": lambda x: summed(padded(x, (NONE, NONE, (1, 1), (3, 0)), 1) * 3) + 1,
+    "largest of whole rows": lambda x: largest(padded(x, (NONE, (1, 0), (0, 2), NONE), 1)) + 1,
+    "where the largest is": lambda x: place_of_largest(padded(x, (NONE, (1, 0), NONE, (2, 2)), 1)),
+    "less the largest": lambda x: padded(x, (NONE, (1, 0), NONE, (2, 2)), 1)
+    - largest(padded(x, (NONE, (1, 0), NONE, (2, 2)), 1)),
     "two readers": lambda x: twice(padded(x, (NONE, NONE, (1, 0), (0, 1)))),
 }  # fmt: skip
 
@@ -172,7 +192,7 @@ NOT: dict[str, Make] = {
     "a factor": lambda x: ops.pad(x, ((0, 0), (0, 0), (1, 1), (0, 3))) @ np.ones((40, 3), "float32"),
     "windows": lambda x: ops.pad(x, ((0, 0), (1, 1), (0, 0), (0, 0)))[:, ::2] * 2.0,
     "short rows": lambda x: ops.pad(x[..., :9], ((0, 0), (0, 0), (1, 1), (0, 3))) * 2.0,
-    "reduced as it is": lambda x: ops.sum(ops.pad(x, ((0, 0), (0, 0), (1, 1), (0, 3)), value=2.0), -1),
+    "reduced along another axis": lambda x: ops.sum(ops.pad(x, ((0, 0), (0, 0), (1, 1), (0, 3))), 1),
 }  # fmt: skip
 
 

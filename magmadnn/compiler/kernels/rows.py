@@ -21,6 +21,9 @@ from .operands import Operand, Result, all_slots
 
 SHORT_ROW = 8192  # columns
 NARROW_ROW = 32  # columns; fewer are not worth several vectors after each other
+LONG_ROW = (
+    1 << 20
+)  # columns, from which on reductions are made in blocks: below, one thread takes 0.25 ms at most
 COMBINED = ("add", "multiply", "maximum", "minimum")  # how reductions combine elements
 CHOOSING = ("maximum", "minimum")  # which is one of them, so that there must be one
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in, renumbered
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR, Operand, Result
-from magmadnn.compiler.kernels.rows import COMBINED, Rows, Stage
+from magmadnn.compiler.kernels.rows import COMBINED, LONG_ROW, Rows, Stage
 
-_LEAST_COLUMNS = 1 << 20  # below, one thread takes a quarter of a millisecond at most
 _PIECES = 256
 _ALIKE = 64  # elements of a block are a multiple of it, so that each begins with a whole vector
 _COUNTS = (("column",), ("columns",))  # leaves that say where in its row an element is
@@ -24,7 +23,7 @@ _COUNTS = (("column",), ("columns",))  # leaves that say where in its row an ele
 
 def block_columns(columns: int) -> int:
     """How many columns each block of a row has, but for the last; all of them where a row is one block."""
-    if columns < _LEAST_COLUMNS:
+    if columns < LONG_ROW:
         return columns
     return -(-columns // (_PIECES * _ALIKE)) * _ALIKE
 

@@ -1,4 +1,4 @@
-"""Which movements get memory: views that kernels could not walk over, pads that not only formulas read.
+"""Which movements get memory: views that kernels cannot walk over, pads that others than rows' kernels read.
 
 A transposed operand of a sum, say, or the rows of a table that were reversed: they are copied first.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 
 from magmadnn.compiler.kernels.operands import FULL
-from magmadnn.compiler.kernels.rows import NARROW_ROW
+from magmadnn.compiler.kernels.rows import COMBINED, LONG_ROW, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.graph.node import CONSTANT, Node
 from magmadnn.graph.op import Op, OpKind
@@ -18,6 +18,7 @@ from .below import is_below
 from .joined_axes import joinable
 from .loads import illegal_loads, possible_loads
 from .region import matrix_of
+from .stages import combined_by
 
 # ops that take operands only that are packed
 _PACKED = (
@@ -87,7 +88,7 @@ def _is_walked(axes: object, operand: Node, layouts: Layouts) -> bool:
 def paddable(
     program: Program, compilable: Callable[[Node], bool], loads: Container[Node]
 ) -> set[Node]:
-    """Movements that may have no memory, as all that read them are formulas over their elements.
+    """Movements that may have no memory: all that read them are formulas over their elements, or reduce rows.
 
     Args:
         program: what is compiled.
@@ -125,5 +126,14 @@ def _may_pad(node: Node) -> bool:
 
 
 def _is_formula(reader: Node, node: Node, compilable: Callable[[Node], bool]) -> bool:
-    pointwise = isinstance(reader.op, Op) and reader.op.kind is OpKind.POINTWISE
-    return pointwise and reader.shape == node.shape and compilable(reader)
+    if not isinstance(reader.op, Op) or not compilable(reader):
+        return False
+    if reader.op.kind is OpKind.REDUCTION:
+        return _combines_rows(reader, node)
+    return reader.op.kind is OpKind.POINTWISE and reader.shape == node.shape
+
+
+def _combines_rows(reader: Node, node: Node) -> bool:
+    """Whether a reduction combines the elements of each row, of rows that are not cut into blocks."""
+    along = reader.attributes.get("axis") == (node.ndim - 1,)
+    return along and combined_by(reader) in COMBINED and is_below(node.shape[-1], LONG_ROW)

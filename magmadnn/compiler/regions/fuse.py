@@ -298,6 +298,8 @@ class Fusion:
             and self.growth.is_short_with(node, region)
         )
         if region is None or not fits:
+            if source in self.layouts.padded:
+                self._padded.add(source)
             readable = self.layouts.spread(source, *matrix_of(source.shape)) is not None
             kind = RegionKind.ROWS if readable else RegionKind.CALL
             self._begin(kind, node, source.shape).numbers.add(node)
