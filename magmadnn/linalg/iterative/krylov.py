@@ -168,13 +168,10 @@ class _Given:
             steps += 1
 
         cycles = max(-(-self._most // of_cycle), 1)
-        tolerances = dict(self._tolerances)
-        if self.device:  # CuPy's names
-            tolerances["tol"] = tolerances.pop("rtol")
         with np.errstate(all="ignore"):  # what does not converge is seen in the residual
             x, _ = function(
                 self._a, self._b, x0=self._start, maxiter=cycles, M=self._before, callback=count,
-                **tolerances, **more,
+                **self._tolerances, **more,
             )  # fmt: skip
         xp: Any = array_library() if self.device else np
         left = float(xp.linalg.norm(self._a @ x - self._b))

@@ -127,7 +127,10 @@ class SparseMatrix:
         self._check_fits(x)
         if not lies_on_device(x):
             return asarray(np.asarray(self._matrix @ x.numpy()))
-        return from_dlpack(on_device(self._matrix, x.device) @ array_on_device(x))
+        library = array_library()
+        assert library is not None
+        found = on_device(self._matrix, x.device) @ array_on_device(x)
+        return from_dlpack(library.ascontiguousarray(found))
 
 
 def scipy_sparse(what: str) -> Any:
