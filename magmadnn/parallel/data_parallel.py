@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from magmadnn.comm import Communicator, world
@@ -85,6 +86,21 @@ class DataParallel(TrainingWay):
         from .step import ParallelStep
 
         return ParallelStep
+
+    def to_chrome_trace(self, path: str | Path) -> None:
+        """Write the last sums of this rank as a trace for chrome://tracing or ui.perfetto.dev.
+
+        One row shows when each sum of gradients was under way, the other when the step waited for it; where
+        the second is empty, other work hid the first. For steps that run many at a time, on the CPU.
+
+        Raises:
+            FileError: if the file cannot be written.
+        """
+        from .in_graph.beside import beside
+        from .in_graph.trace import write_trace
+
+        comm = self.workers()
+        write_trace(path, comm.rank, beside(comm).spans)
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch belong to this rank."""

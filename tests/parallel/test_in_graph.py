@@ -136,6 +136,7 @@ model = md.Model([*layers, md.layers.Dense(10)], loss="cross_entropy", optimizer
 way = md.parallel.DataParallel()
 model.fit(x, y, batch_size=64, epochs=3, verbose=False, parallel=way)
 comm = md.comm.world()
+way.to_chrome_trace(f"trace{comm.rank}.json")
 spans = beside(comm).spans if comm.size > 1 else []
 found = [[s.number, s.begun, s.ended, s.wanted] for s in spans]
 told = comm.exchange([parameters_sha256(model.values().items()), found])
@@ -144,12 +145,20 @@ if comm.rank == 0:
 """
 
 
-def test_processes_sum_beside_what_they_compute(tmp_path: Path) -> None:
+def test_processes_sum_beside_what_they_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("mpi4py")
+    monkeypatch.chdir(tmp_path)
     found = [launched(tmp_path, ranks, SCRIPT, "")[1] for ranks in (1, 2)]
     told = [rank for one in found for rank in json.loads(one.splitlines()[-1])]
     assert len(told) == 3 and len({sha for sha, _ in told}) == 1
-    for _, spans in told[1:]:
+    for rank, (_, spans) in enumerate(told[1:]):
+        events = json.loads((tmp_path / f"trace{rank}.json").read_text())["traceEvents"][2:]
+        under_way = [e for e in events if e["tid"] == 0]
+        waits = [e for e in events if e["tid"] == 1]
+        assert len(under_way) == len(waits) == len(spans)
+        assert any(a["dur"] > 0 == b["dur"] for a, b in zip(under_way, waits, strict=True))
         first = np.array([span[1:] for span in spans if span[0] == 1])  # of the last layers
         begun, ended, wanted = first.T
         assert len(first) == 30 and (begun < wanted).all()

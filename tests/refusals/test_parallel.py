@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, DataError
+from magmadnn.errors import ArgumentError, DataError, FileError
 from tests.refusals.cases import NoEpoch, PythonCase, X, Y, check_in_python, network
 
 
@@ -112,6 +112,13 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: shared(2, batch_size="rank"),
         DataError,
         "~rank . of 2: .*: ranks differ in batch_size: rank 0 has 8, rank 1 has 9; give all ranks .*",
+    ),
+    "trace: a folder that is not there": (
+        lambda p: md.parallel.DataParallel(md.comm.SerialCommunicator()).to_chrome_trace(
+            p / "none" / "sums.json"
+        ),
+        FileError,
+        "~trace: cannot write .*sums.json: No such file or directory; choose another file",
     ),
     "asynchronous: alone": (
         lambda p: shared(1, way=md.parallel.AsyncSGD),
