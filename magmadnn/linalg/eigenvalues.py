@@ -27,6 +27,7 @@ from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor, asarray
 
+from ._at_once import is_finite
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -38,7 +39,7 @@ from ._matrices import (
     truth_values,
     with_diagonal,
 )  # fmt: skip
-from ._operands import EighResult, operand
+from ._operands import EighResult, known, operand, refuse_unless_square
 from .elimination import scipy_lapack
 from .factorisation import cholesky
 from .triangular import solve_triangular
@@ -50,19 +51,27 @@ def _shapes(words: OpWords, specs: Any, attributes: Attributes) -> Any:
     return (*leading, n + 1 if attributes["vectors"] else 1, n)
 
 
-def _numpy(a: Array, lower: bool, vectors: bool) -> Array:
-    (a,) = computed(a)
-    refuse_unless_finite("eigh", "a", np.tril(a) if lower else np.triu(a))
+def _by_numpy(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...]:
+    """Eigenvalues and eigenvectors, or eigenvalues alone."""
+    if not is_finite(a):  # the other triangle may hold anything
+        refuse_unless_finite("eigh", "a", np.tril(a) if lower else np.triu(a))
     try:
-        if not vectors:
-            values = np.linalg.eigvalsh(a, "L" if lower else "U")
-            return np.asarray(values)[..., None, :].astype(a.dtype, copy=False)
-        values, columns = np.linalg.eigh(a, "L" if lower else "U")
+        with np.errstate(all="ignore"):
+            if not vectors:
+                return (np.asarray(np.linalg.eigvalsh(a, "L" if lower else "U")),)
+            return tuple(np.linalg.eigh(a, "L" if lower else "U"))
     except np.linalg.LinAlgError:
         raise NumericError(
             "eigh: the eigenvalues of a did not converge; scale it, or look for numbers near the largest"
         ) from None
-    return np.concatenate([values[..., None, :], np.swapaxes(columns, -1, -2)], -2)
+
+
+def _numpy(a: Array, lower: bool, vectors: bool) -> Array:
+    (a,) = computed(a)
+    values, *columns = _by_numpy(a, lower, vectors)
+    if not vectors:
+        return values[..., None, :].astype(a.dtype, copy=False)
+    return np.concatenate([values[..., None, :], np.swapaxes(columns[0], -1, -2)], -2)
 
 
 def _rule(g: Any, y: Any, a: Any, lower: bool, vectors: bool) -> Any:
@@ -195,6 +204,9 @@ def eigh(
     wanted = None if subset_by_index is None else _subset(a, subset_by_index)
     if wanted is not None and isinstance(a, Tensor) and a.ndim == 2 and scipy_lapack() and len(a):
         return _only(a, lower, wanted)
+    if wanted is None and (at_once := known(a)) is not None:
+        refuse_unless_square("eigh", "a", a)
+        return EighResult(*map(at_once.given, _by_numpy(at_once.arrays[0], lower, True)))
     both = symmetric_eigen(a, lower=lower, vectors=True)
     found = EighResult(real(both[..., 0, :]), transposed(both[..., 1:, :]))
     return found if wanted is None else _part(found, wanted)

@@ -33,7 +33,7 @@ from magmadnn.ops import sum as sum_
 
 from ._at_once import solution_at_once
 from ._matrices import adjoint, by_ascent, computed, diagonal, refuse_unless_finite, transposed
-from ._operands import SlogdetResult, operand, operands, refuse_unless_square
+from ._operands import SlogdetResult, known, operand, operands, refuse_unless_square
 from .elimination import (
     eliminated,
     exchanging,
@@ -145,6 +145,11 @@ def solve(a: Any, b: Any, method: str = "lu", assume_a: str = "gen", info: bool 
         raise ArgumentError(
             'solve: info and assume_a go with method="refine", info with "jacobi" too; leave them out'
         )
+    if (at_once := known(a, b)) is not None and a.ndim > 1 and b.ndim > 0:
+        values, right = at_once.arrays
+        right = right[:, None] if b.ndim == 1 else right
+        x = solved.compute([values, right], {"transpose": False, "of": "solve"})
+        return at_once.given(x[..., 0] if b.ndim == 1 else x)
     a, b = operands("solve", ("a", a, 2), ("b", b, 1))
     if b.ndim == 1:
         return squeeze(solved(a, expand_dims(b, -1)), axis=-1)
@@ -160,6 +165,11 @@ def inv(a: Any) -> Any:
         NumericError: if a matrix is singular, naming it and the pivot, or it holds NaN or infinity.
         ShapeError: if it is not square.
     """
+    if (at_once := known(a)) is not None and a.ndim > 1:
+        (values,) = at_once.arrays
+        refuse_unless_square("inv", "a", values)
+        one = np.eye(a.shape[-1], dtype=values.dtype)
+        return at_once.given(solved.compute([values, one], {"transpose": False, "of": "inv"}))
     a = operand("inv", "a", a, 2)
     return inverse(a, of="inv")
 

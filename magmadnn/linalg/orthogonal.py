@@ -38,7 +38,7 @@ from ._matrices import (
     transposed,
     triangle,
 )
-from ._operands import QRResult, operand, truth
+from ._operands import QRResult, known, operand, truth
 from .triangular import solve_triangular
 
 _WHY = "what is made of reflections has gradients of its own"
@@ -139,10 +139,16 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> An
     return (*leading, m + n, m if attributes["full"] else smaller(m, n))
 
 
-def _numpy(a: Array, full: bool) -> Array:
+def _by_numpy(a: Array, full: bool) -> tuple[Array, Array]:
     (a,) = computed(a)
     refuse_unless_finite("qr", "a", a)
-    q, r = np.linalg.qr(a, "complete" if full else "reduced")
+    with np.errstate(all="ignore"):
+        q, r = np.linalg.qr(a, "complete" if full else "reduced")
+    return q, r
+
+
+def _numpy(a: Array, full: bool) -> Array:
+    q, r = _by_numpy(a, full)
     return np.concatenate([q, np.swapaxes(r, -1, -2)], -2)
 
 
@@ -238,6 +244,9 @@ def qr(a: Any, mode: str = "reduced", pivoting: bool = False) -> Any:
     if truth("qr", "pivoting", pivoting):
         return _pivoted(a, mode)
     m = a.shape[-2]
+    if (at_once := known(a)) is not None:
+        q, r = map(at_once.given, _by_numpy(at_once.arrays[0], mode == "complete"))
+        return r if mode == "r" else QRResult(q, r)
     both = decomposed(a, full=mode == "complete")
     r = transposed(both[..., m:, :])
     return r if mode == "r" else QRResult(both[..., :m, :], r)

@@ -36,7 +36,7 @@ from ._matrices import (
     truth_values,
     with_diagonal,
 )
-from ._operands import SVDResult, operand, truth
+from ._operands import SVDResult, known, operand, truth
 
 
 def _sizes(shape: Any, full: bool) -> tuple[Any, Any, Any, Any]:
@@ -53,17 +53,26 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> An
     return (*leading, 1, k + m * left + right * n if attributes["vectors"] else k)
 
 
-def _numpy(a: Array, vectors: bool, full: bool) -> Array:
-    (a,) = computed(a)
+def _by_numpy(a: Array, vectors: bool, full: bool) -> tuple[Array, ...]:
+    """U, S and V^H, or S alone."""
     refuse_unless_finite("svd", "a", a)
     try:
-        if not vectors:
-            return np.linalg.svd(a, compute_uv=False)[..., None, :].astype(a.dtype, copy=False)
-        u, s, v = np.linalg.svd(a, full_matrices=full)
+        with np.errstate(all="ignore"):
+            if not vectors:
+                return (np.linalg.svd(a, compute_uv=False),)
+            return tuple(np.linalg.svd(a, full_matrices=full))
     except np.linalg.LinAlgError:
         raise NumericError(
             "svd: the singular values of a did not converge; scale it, or look for numbers near the largest"
         ) from None
+
+
+def _numpy(a: Array, vectors: bool, full: bool) -> Array:
+    (a,) = computed(a)
+    found = _by_numpy(a, vectors, full)
+    if not vectors:
+        return found[0][..., None, :].astype(a.dtype, copy=False)
+    u, s, v = found
     flat = [x.reshape(*a.shape[:-2], 1, int(np.prod(x.shape[a.ndim - 2 :]))) for x in (s, u, v)]
     return np.concatenate(flat, -1)
 
@@ -197,6 +206,8 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     full = truth("svd", "full_matrices", full_matrices)
     if not truth("svd", "compute_uv", compute_uv):
         return svdvals(a)
+    if (at_once := known(a)) is not None:
+        return SVDResult(*map(at_once.given, _by_numpy(at_once.arrays[0], True, full)))
     return SVDResult(*parts_of(singular(a, vectors=True, full=full), a.shape, full))
 
 
