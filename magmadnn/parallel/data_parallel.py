@@ -29,8 +29,9 @@ class DataParallel(TrainingWay):
     ranks. They differ from those of `fit` without `parallel=` by rounding, and where layers look at batches
     (BatchNorm) or draw random numbers.
 
-    On GPUs, one for each rank (`Model(device=f"cuda:{rank}")`), a batch is cut into a part for each rank, and
-    NCCL adds gradients up: runs with as many ranks have the same bits, other numbers differ by rounding.
+    On GPUs, one for each rank (`Model(device="cuda")` under `magmadnn launch`), a batch has a part for
+    each rank, and NCCL adds gradients up: runs with as many ranks have the same bits, other numbers differ
+    by rounding.
 
     Args:
         communicator: the ranks that train; None for all of `magmadnn launch`, this process alone without it.

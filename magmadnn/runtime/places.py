@@ -17,7 +17,8 @@ def device_of(name: str, executor: str = "native") -> int | None:
     """The number of the GPU that a name means; None for the processor.
 
     Args:
-        name: "cpu"; "cuda", or "cuda:1" for another than the first; "auto" for a GPU where one can be used.
+        name: "cpu"; "cuda" for the first GPU, or in a job of several ranks this rank's; "cuda:1" for that
+            very one; "auto" for "cuda" where it can be used.
         executor: what runs there; "reference" is NumPy, which runs on the processor only.
 
     Raises:
@@ -37,15 +38,22 @@ def device_of(name: str, executor: str = "native") -> int | None:
         return None
     found, reason = cuda.available()
     if kind == "auto":
-        return 0 if found else None
+        return own_gpu(cuda.device_count()) if found else None
     if not found:
         raise DeviceError(f'device "{name}": {reason}; use device="cpu"')
-    wanted = int(number or 0)
+    wanted = int(number) if number else own_gpu(cuda.device_count())
     if wanted >= cuda.device_count():
         raise DeviceError(
             f'device "{name}" is not there: this machine has {cuda.device_count()}, counted from 0'
         )
     return wanted
+
+
+def own_gpu(count: int) -> int:
+    """Which of the machine's GPUs this process takes: ranks of `magmadnn launch` one after the other."""
+    from magmadnn.comm.job import rank_in_job
+
+    return rank_in_job() % max(count, 1)
 
 
 def placed(name: str, executor: str = "native") -> str:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends import cuda
 from magmadnn.errors import ArgumentError
+from magmadnn.runtime.places import device_of
 from tests.runtime.cuda.devices import network
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 
@@ -36,3 +38,12 @@ def test_what_is_measured_on_cores_names_the_device() -> None:
         model = network((13, 5), None, device="cuda")
         with pytest.raises(ArgumentError, match="kernels on the CPU, got device cuda:0"):
             model.plan(batch_size=2, expected=True)
+
+
+def test_ranks_take_one_gpu_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "available", lambda: (True, ""))
+    monkeypatch.setattr(cuda, "device_count", lambda: 4)
+    for rank, number in ((0, 0), (3, 3), (6, 2)):
+        monkeypatch.setenv("PMI_RANK", str(rank))
+        assert device_of("cuda") == device_of("auto") == number
+        assert device_of("cuda:1") == 1

@@ -449,8 +449,8 @@ def _check_devices(control: Communicator, cupy: Any, device: int) -> None:
         other = seen.setdefault((host, bus), rank)
         if other != rank:
             raise DeviceError(
-                f"ranks {other} and {rank} both use GPU {bus} of {host}: give each its own with "
-                "cupy.cuda.Device(comm.rank).use()"
+                f"ranks {other} and {rank} both use GPU {bus} of {host}: give each its own, by "
+                'Model(device="cuda:1") or cupy.cuda.Device(comm.rank).use()'
             )
 
 
