@@ -18,7 +18,7 @@ from .description.checking import check
 from .description.dependencies import ranks_needed
 from .description.history import History
 from .ranks.job import clean
-from .ranks.plan_folder import Folder
+from .ranks.plan_folder import LOG, Folder
 from .ranks.watching import last_seen
 
 _START = Path(__file__).parent / "ranks" / "start.py"
@@ -34,6 +34,8 @@ _NOISE = (
 )
 _LOOK = 0.02
 _GRACE = 0.3
+_AT_LEAST = 0.5
+_TO_END = 5.0  # seconds that a job may take to end once the executive has written that all is done
 
 
 def job_size(folder: Folder, ranks: int | None, spares: int = 0) -> int:
@@ -83,8 +85,15 @@ def run_job(folder: Folder, ranks: int | None = None, spares: int | None = None)
     reader.start()
     lost = None
     try:
+        looked, finished = time.monotonic(), 0.0
         while job.process.poll() is None and job.trouble() is None:
             time.sleep(_LOOK)
+            now = time.monotonic()
+            if spares is not None and now - looked > _AT_LEAST:
+                looked = now
+                finished = finished or (now if _has_finished(folder) else 0.0)
+                if finished and now - finished > _TO_END:
+                    break  # all is in the log; with lost ranks the library may not come to its end
         killed = [e.rank for e in job.ledger.entries() if e and e.state == KILLED]
         lost = next((rank for rank in killed if rank not in may_lose), None)
         if job.process.poll() is None:
@@ -97,6 +106,17 @@ def run_job(folder: Folder, ranks: int | None = None, spares: int | None = None)
     if history.finish:
         return history.finish, history.text
     return "failed", said[-1] if said else _why(folder, history, lost, job.process.returncode)
+
+
+def _has_finished(folder: Folder) -> bool:
+    """Whether the last line of the log says that the workflow has ended."""
+    try:
+        with (folder.path / LOG).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return False
+    return bool(lines) and lines[-1].endswith(b"\n") and b'{"event":"finish"' in lines[-1]
 
 
 def _pass_on(stream: Any, said: list[str]) -> None:

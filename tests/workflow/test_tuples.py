@@ -10,6 +10,7 @@ import pytest
 
 from magmadnn.errors import DataError, DTypeError
 from magmadnn.workflow.tuples import messages as m
+from magmadnn.workflow.tuples.client import TupleClient
 from magmadnn.workflow.tuples.payload import array_of, pack, unpack
 from magmadnn.workflow.tuples.segments import Mappings, Segments, can_share
 from magmadnn.workflow.tuples.server import Server
@@ -175,3 +176,53 @@ def test_shared_memory_is_handed_over_and_serves_again() -> None:
         assert len(set(names)) == 1 and net.server.store.bytes_held == 0
     finally:
         net.segments.close()
+
+
+def test_patterns_leave_parts_alone() -> None:
+    net = Net()
+    net.put("\0part/1/0/0", b"1")
+    net.get(3, "*", m.TAKE | m.PATTERN)
+    assert [a[1] for a in net.answers()] == [m.NOTHING]
+
+
+class Wire:
+    """Mail to servers in this process; ranks 1 to 3 are theirs."""
+
+    def __init__(self) -> None:
+        self.comm = self
+        self.arrived: list[bytes] = []
+        self.servers = {1 + k: self.server(k) for k in range(3)}
+
+    def server(self, number: int) -> Server:
+        return Server(number, None, None, lambda data, to: self.arrived.append(data), print)
+
+    def Get_rank(self) -> int:
+        return 4
+
+    def send(self, data: bytes, to: int) -> None:
+        self.servers[to].handle(4, data)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        return (1, self.arrived.pop(0)) if self.arrived else None
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+@pytest.mark.parametrize("size", [100, 99_991])
+def test_what_a_lost_server_held_is_read_from_the_copy(lost: int, size: int) -> None:
+    wire, value = Wire(), np.arange(size)
+    client = TupleClient(wire, [1, 2, 3], [], copies=2)  # type: ignore[arg-type]  # stands in for mail
+    client.dist_put("x", value)
+    held = [server.store.bytes_held for server in wire.servers.values()]
+    assert sum(held) >= 2 * value.nbytes  # two of everything
+    wire.servers[lost] = wire.server(lost - 1)  # an empty one in its place
+    assert np.array_equal(client.dist_get("x"), value)
+    assert all(server.store.statistics()["held"] == 0 for server in wire.servers.values())
+
+
+def test_without_copies_what_is_lost_is_named() -> None:
+    wire = Wire()
+    client = TupleClient(wire, [1, 2, 3], [])  # type: ignore[arg-type]  # stands in for mail
+    client.dist_put("x", np.arange(999))
+    wire.servers[2] = wire.server(1)
+    with pytest.raises(DataError, match=r"part 1 of 3 is lost with all its 1 copies; give tuple"):
+        client.dist_get("x")

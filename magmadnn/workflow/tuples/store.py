@@ -61,7 +61,11 @@ class Waiting:
 
     def meets(self, tag: str) -> bool:
         """Whether a tag is what it waits for."""
-        return fnmatchcase(tag, self.tag) if self.flags & PATTERN else tag == self.tag
+        if not self.flags & PATTERN:
+            return tag == self.tag
+        return not tag.startswith("\0") and fnmatchcase(
+            tag, self.tag
+        )  # parts of dist_put are no tuples
 
 
 @dataclass
