@@ -10,7 +10,6 @@ from magmadnn.calls import explains_names
 from magmadnn.graph.gradient import Parts, use
 
 from ._pointwise import pointwise
-from .accumulation import arange, cumsum
 from .activations import (
     elu,
     gaussian_rbf,
@@ -22,6 +21,17 @@ from .activations import (
     softplus,
     softsign,
     swish,
+)
+from .along_axes.accumulation import arange, cumsum
+from .along_axes.averages import mean, norm, std, var
+from .along_axes.probabilities import log_softmax, logsumexp, softmax
+from .along_axes.reductions import (
+    argmax,
+    argmin,
+    max,
+    min,
+    prod,
+    sum,
 )
 from .arithmetic import (
     abs,
@@ -54,7 +64,6 @@ from .arithmetic import (
     subtract,
     where,
 )
-from .averages import mean, norm, std, var
 from .complex_numbers import angle, conj, conjugate, imag, real, real_part
 from .contraction import einsum, linear, matmul
 from .elementary import cos, erf, exp, expm1, log, log1p, reciprocal, sin, sqrt, tanh
@@ -85,7 +94,6 @@ from .movement import (
     tile,
     transpose,
 )
-from .probabilities import log_softmax, logsumexp, softmax
 from .ranks.collectives import (
     all_gather,
     all_reduce,
@@ -95,14 +103,6 @@ from .ranks.collectives import (
     reduce_scatter,
     reduce_to,
     summed_gradient,
-)
-from .reductions import (
-    argmax,
-    argmin,
-    max,
-    min,
-    prod,
-    sum,
 )
 from .sampling import dropout, random_normal, random_uniform
 from .slicing import flip, pad, split, unstack

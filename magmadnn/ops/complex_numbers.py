@@ -19,6 +19,7 @@ from magmadnn.graph.signature import Attributes, OpWords, elementwise
 from magmadnn.graph.spec import is_complex
 from magmadnn.graph.stacking import elementwise as stacked_elementwise
 
+from .along_axes.reductions import prod, sum
 from .arithmetic import (
     abs as abs_,
 )
@@ -38,7 +39,6 @@ from .arithmetic import (
 )  # fmt: skip
 from .contraction import matmul
 from .elementary import cos, exp, log, reciprocal, sin, sqrt
-from .reductions import prod, sum
 
 takes_complex(
     *(abs_, add, cast, divide, equal, isnan, multiply, negative, not_equal, square, stop_gradient),

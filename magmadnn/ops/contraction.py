@@ -23,9 +23,9 @@ from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, 
 from magmadnn.graph.spec import BFLOAT16, Spec
 from magmadnn.graph.stacking import StackedCall
 
+from .along_axes.reductions import sum
 from .arithmetic import add
 from .movement import broadcast_to, expand_dims, reshape, squeeze, swapaxes, transpose
-from .reductions import sum
 
 _HALF = frozenset((BFLOAT16, np.dtype(np.float16)))
 

@@ -30,9 +30,9 @@ from magmadnn.graph.stacking import StackedCall, last_axes
 
 from ._arguments import as_shape, dtype_attribute, dtype_of, ndim_of
 from ._pointwise import widened
+from .along_axes.reductions import sum
 from .arithmetic import cast, equal, logical_or, where
 from .movement import broadcast_to, expand_dims, moveaxis, reshape, transpose
-from .reductions import sum
 from .slicing import WHOLE, Entry, slice_
 
 

@@ -150,7 +150,7 @@ def test_a_kernel_is_its_files_and_its_record() -> None:
     files = {
         f"compiler/{folder}/accumulate.py" for folder in ("kernels", "llvm/fused", "cuda/fused")
     }
-    assert named == files | {"ops/accumulation.py"}
+    assert named == files | {"ops/along_axes/accumulation.py"}
 
 
 def test_kernels_without_a_file_for_a_device_are_computed_by_numpy() -> None:

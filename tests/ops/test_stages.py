@@ -12,7 +12,7 @@ from magmadnn import ops
 from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.regions.region import RegionKind
-from magmadnn.ops import stages
+from magmadnn.ops.along_axes import stages
 from magmadnn.runtime import Executable
 from magmadnn.runtime.threads import thread_count
 from tests.runtime.cuda.devices import on

@@ -18,6 +18,7 @@ import numpy as np
 from magmadnn.graph.dim import Dim, Shape
 from magmadnn.graph.node import constant
 from magmadnn.graph.spec import is_floating
+from magmadnn.ops.along_axes.reductions import with_digits
 from magmadnn.ops.arithmetic import (
     add,
     cast,
@@ -31,7 +32,6 @@ from magmadnn.ops.arithmetic import (
     where,
 )
 from magmadnn.ops.movement import broadcast_to, reshape
-from magmadnn.ops.reductions import with_digits
 from magmadnn.ops.slicing import pad, slice_
 
 from ._pooling_arrays import counts_of_places, index_dtype, least

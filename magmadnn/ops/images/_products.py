@@ -12,10 +12,10 @@ import numpy as np
 
 from magmadnn.errors import ShapeError
 from magmadnn.graph.dim import Shape, Size, product
+from magmadnn.ops.along_axes.reductions import sum
 from magmadnn.ops.arithmetic import add, cast, multiply
 from magmadnn.ops.contraction import matmul
 from magmadnn.ops.movement import reshape, stack, transpose
-from magmadnn.ops.reductions import sum
 from magmadnn.ops.slicing import flip, slice_, unslice
 
 from .windows import Counts, Pairs, at_tap, counts_of_windows, padded, reach_of, windows

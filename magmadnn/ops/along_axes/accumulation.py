@@ -16,9 +16,8 @@ from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, axes_text, axis_number
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.stacking import along_axis
-
-from ._pointwise import sum_dtype, widened
-from .movement import broadcast_to
+from magmadnn.ops._pointwise import sum_dtype, widened
+from magmadnn.ops.movement import broadcast_to
 
 
 def _cumsum_canonical(

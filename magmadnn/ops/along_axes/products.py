@@ -15,12 +15,12 @@ from magmadnn.graph.dim import Dim
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.stacking import elementwise
+from magmadnn.ops._pointwise import widened
+from magmadnn.ops.arithmetic import cast, equal
+from magmadnn.ops.movement import broadcast_to, concat
+from magmadnn.ops.slicing import flip, pad
 
-from ._pointwise import widened
 from .accumulation import arange
-from .arithmetic import cast, equal
-from .movement import broadcast_to, concat
-from .slicing import flip, pad
 
 
 def others(rows: Any) -> Any:

@@ -14,10 +14,10 @@ from magmadnn.graph.dim import Dim, product
 from magmadnn.graph.node import size
 from magmadnn.graph.operators import public
 from magmadnn.graph.spec import DTYPES, is_floating
+from magmadnn.ops._arguments import dtype_of, ndim_of, shape_of, words_of
+from magmadnn.ops.arithmetic import cast, divide, square
+from magmadnn.ops.elementary import sqrt
 
-from ._arguments import dtype_of, ndim_of, shape_of, words_of
-from .arithmetic import cast, divide, square
-from .elementary import sqrt
 from .reductions import axes_of, deviations, sum, with_digits
 
 _INTEGERS = tuple(d for d in DTYPES.values() if d.kind in "iu")

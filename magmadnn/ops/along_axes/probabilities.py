@@ -20,12 +20,12 @@ from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
 from magmadnn.graph.spec import is_floating
 from magmadnn.graph.stacking import along_axis
+from magmadnn.ops._arguments import dtype_of, ndim_of, words_of
+from magmadnn.ops._pointwise import widened
+from magmadnn.ops.arithmetic import abs, add, cast, less, stop_gradient, subtract, where
+from magmadnn.ops.elementary import exp, log
+from magmadnn.ops.movement import squeeze
 
-from ._arguments import dtype_of, ndim_of, words_of
-from ._pointwise import widened
-from .arithmetic import abs, add, cast, less, stop_gradient, subtract, where
-from .elementary import exp, log
-from .movement import squeeze
 from .reductions import axes_of, max, sum, with_digits
 
 

@@ -38,10 +38,9 @@ from magmadnn.graph.signature import (
 )
 from magmadnn.graph.spec import Spec, is_complex, is_floating
 from magmadnn.graph.stacking import StackedCall, along_axis
-
-from ._arguments import dtype_of, words_of
-from ._pointwise import HALF, sum_dtype, widened
-from .arithmetic import (
+from magmadnn.ops._arguments import dtype_of, words_of
+from magmadnn.ops._pointwise import HALF, sum_dtype, widened
+from magmadnn.ops.arithmetic import (
     add,
     cast,
     equal,
@@ -49,7 +48,8 @@ from .arithmetic import (
     logical_or,
     where,
 )
-from .movement import broadcast_to, reshape, transpose
+from magmadnn.ops.movement import broadcast_to, reshape, transpose
+
 from .products import others
 from .stages import in_two_stages
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph.op import MANY_ELEMENTS, REGISTRY
-
-from .movement import reshape
+from magmadnn.ops.movement import reshape
 
 LEAST = MANY_ELEMENTS  # below, one thread takes a quarter of a millisecond at most
 _FEWEST = 8  # rows

@@ -1,0 +1,1 @@
+"""Ops along axes: reductions, running sums, and what is made of them."""
