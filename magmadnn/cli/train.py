@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from magmadnn.comm.job import rank_in_job, ranks_of_job
 from magmadnn.comm.launching.launcher import MOST_RANKS, run_job
+from magmadnn.errors import ArgumentError
 
-from .arguments import Parser, whole
+from .arguments import Parser, one_of, whole
 from .console import Console
+from .runs.sharing import PARALLEL
 from .runs.training_run import follow, resume_run, start_run
 from .training_options import DATA, MACHINE, NETWORK, Option, add_options, presets_text
 
@@ -29,6 +31,12 @@ _RUN: tuple[Option, ...] = (
         whole(1, MOST_RANKS),
         "N",
         "processes that share each batch; the result has the same bits with 2 to 8 of them",
+    ),
+    (
+        "--parallel",
+        one_of("way", PARALLEL),
+        "WAY",
+        "how they share it: data (default), model, hybrid, pipeline, or auto for the quickest that has room",
     ),
     ("--resume", str, "DIR", "go on with the run in DIR; nothing else is needed"),
     ("--json", str, "FILE", "write the result to FILE too"),
@@ -56,6 +64,10 @@ def run(argv: Sequence[str]) -> int:
         MagmaDNNError: whatever is wrong with arguments, data or disk.
     """
     arguments = parser().read(argv)
+    if arguments.parallel and max(arguments.workers or 1, ranks_of_job()) == 1:
+        raise ArgumentError(
+            f"--parallel {arguments.parallel}: one process shares nothing: give --workers 2, or more, too"
+        )
     if (arguments.workers or 1) > 1 and ranks_of_job() == 1:
         return run_job(arguments.workers, ["-m", "magmadnn", "train", *argv])
     if rank_in_job():

@@ -3,14 +3,8 @@
 from magmadnn.parallel.asynchronous import AsyncSGD
 from magmadnn.parallel.data_parallel import DataParallel
 from magmadnn.parallel.pipelined import Pipeline
-from magmadnn.parallel.placements import (
-    Hybrid,
-    ModelParallel,
-    Prediction,
-    Rates,
-    TrainingPlan,
-    plan,
-)
+from magmadnn.parallel.placements import Hybrid, ModelParallel
+from magmadnn.parallel.planning import Prediction, Rates, TrainingPlan, plan
 from magmadnn.parallel.server import ParameterServer
 
 __all__ = [

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.errors import ArgumentError
 
 from .tree import cuts
-from .way import TrainingWay, is_whole
+from .way import TrainingWay, even_rows, is_whole
 
 if TYPE_CHECKING:
+    from .placements.step import PlacedStep
     from .step import ParallelStep
 
 SHARDS = 8
@@ -38,12 +39,18 @@ class DataParallel(TrainingWay):
         shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
         shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
             shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same.
+        sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
+            the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
+            but for the order of sums, which depends on the number of ranks.
         computed: called with the communicator after this rank's gradients of a batch; for simulations, in
             which arithmetic takes no time.
 
     Raises:
-        ArgumentError: if shards is not at least 1.
+        ArgumentError: if shards is not at least 1, or sync is given with shard.
     """
+
+    layers: ClassVar[dict[str, str]] = {}  # none is split: what `PlacedStep` asks, with sync
+    splits_batches: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -51,6 +58,7 @@ class DataParallel(TrainingWay):
         *,
         shards: int = SHARDS,
         shard: Literal["optimiser"] | None = None,
+        sync: bool = False,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__(communicator, computed=computed)
@@ -63,23 +71,36 @@ class DataParallel(TrainingWay):
                 f"{type(self).__name__}: shard must be 'optimiser', of DataParallel alone, got {shard!r}; "
                 "None keeps all on each rank"
             )
-        self.shards, self.shard, self.parts = shards, shard, shards
+        if not isinstance(sync, bool):
+            raise ArgumentError(f"DataParallel: sync must be True or False, got {sync!r}")
+        if sync and shard is not None:
+            raise ArgumentError(
+                f"DataParallel: sync=True has no shards whose sums shard={shard!r} could share out: leave "
+                "one out"
+            )
+        self.shards, self.shard, self.sync, self.parts = shards, shard, sync, shards
 
     def __repr__(self) -> str:
+        if self.sync:
+            return "DataParallel(sync=True)"
         shard = "" if self.shard is None else f", shard={self.shard!r}"
         return f"DataParallel(shards={self.shards}{shard})"
 
     @property
     def settings(self) -> dict[str, Any]:
         """What results depend on."""
-        return {"shards": self.shards}
+        return {"sync": True} if self.sync else {"shards": self.shards}
 
     def settle(self, device: str) -> None:
         """Be told where the model is: on GPUs a batch has a part for each rank."""
         self.parts = self.shards if device == "cpu" else self.workers().size
 
-    def step_class(self) -> type[ParallelStep]:
+    def step_class(self) -> type[ParallelStep | PlacedStep]:
         """What computes and shares gradients."""
+        if self.sync:
+            from .placements.step import PlacedStep
+
+            return PlacedStep
         if self.shard is not None:
             from .sharded import ShardedStep
 
@@ -105,6 +126,8 @@ class DataParallel(TrainingWay):
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch belong to this rank."""
+        if self.sync:
+            return even_rows(self.workers(), count)
         comm, bounds = self.workers(), cuts(count, self.parts)
         ranks = cuts(self.parts, comm.size)
         return slice(bounds[ranks[comm.rank]], bounds[ranks[comm.rank + 1]])

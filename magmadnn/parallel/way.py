@@ -83,3 +83,10 @@ class TrainingWay(ABC):
 def is_whole(value: Any, least: int) -> bool:
     """Whether a value is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def even_rows(communicator: Communicator, count: int) -> slice:
+    """A rank's part of `count` rows of a batch, all of them if there are no equal parts."""
+    each, rest = divmod(count, communicator.size)
+    first = each * communicator.rank
+    return slice(0, count) if rest else slice(first, first + each)

@@ -116,6 +116,23 @@ def command(folder: Path, *words: str) -> Any:
     )
 
 
+def test_the_command_line_splits_layers(tmp_path: Path) -> None:
+    """`--parallel auto` says what it takes; hybrid gives what two other processes do but for rounding."""
+    pytest.importorskip("mpi4py")
+    table(tmp_path)
+    losses = []
+    for way in ("hybrid", "auto"):
+        given = ("mlp", "--data", "table.csv", "--epochs", "2", "--device", "cpu", "--out", way)
+        job = command(
+            tmp_path, *given, "--workers", "2", "--parallel", way, "--json", f"{way}.json"
+        )
+        out, errors = job.communicate(timeout=90)
+        assert job.returncode == 0, errors
+        assert ("predictions for a step of" in out) == (way == "auto")
+        losses.append(json.loads((tmp_path / f"{way}.json").read_text())["test_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
 def test_the_command_line_trains_on_workers(tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")
     table(tmp_path)

@@ -42,6 +42,8 @@ if __name__ == "__main__":
 WAYS = [
     "md.parallel.Pipeline(comm, micro_batches=2)",
     "md.parallel.DataParallel(comm, shard='optimiser')",
+    "md.parallel.ModelParallel(comm)",
+    "md.parallel.Hybrid(communicator=comm)",
 ]
 
 

@@ -276,9 +276,13 @@ COMMAND: dict[str, CommandCase] = {
             "--categories, --checkpoint-every, --data, --decimal, --device, "
             "--epochs, --features, --help, --hidden, --ignore, --image-size, --json, "
             "--loader-workers, --lr, --missing, --optimizer, "
-            "--out, --pca, --precision, --preset, --quiet, --refit, --resume, --seed, --target, --task, "
-            "--test-split, --threads, --validation-split, --weight-decay, --workers, -h"
+            "--out, --parallel, --pca, --precision, --preset, --quiet, --refit, --resume, --seed, --target, "
+            "--task, --test-split, --threads, --validation-split, --weight-decay, --workers, -h"
         ),
+    ),
+    "size: a way to share, and one process": (
+        (*TRAIN, "--parallel", "hybrid"),
+        ("--parallel hybrid: one process shares nothing: give --workers 2, or more, too"),
     ),
     "name: model": (
         ("train", "mpl"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.errors import ArgumentError, DataError, FileError
+from magmadnn.errors import ArgumentError, DataError, FileError, OutOfMemoryError
 from tests.refusals.cases import NoEpoch, PythonCase, X, Y, check_in_python, network
 
 
@@ -87,6 +87,16 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: shared(2, way=lambda comm: md.parallel.Hybrid({"flatten_1": "columns"}, comm)),
         ArgumentError,
         "~rank . of 2: Hybrid: layer 'flatten_1' cannot be split; those of this model that can are: .*",
+    ),
+    "sync: with shards of the optimiser": (
+        lambda p: md.parallel.DataParallel(sync=True, shard="optimiser"),
+        ArgumentError,
+        "DataParallel: sync=True has no shards whose sums shard='optimiser' could share out: leave one out",
+    ),
+    "plan: no room": (
+        lambda p: md.parallel.plan(network(), 2, X, Y, memory_limit=64),
+        OutOfMemoryError,
+        "~plan: no way to train with batch_size=32 on up to 2 workers has room in memory_limit=64 B: .*",
     ),
     "data: another on a rank": (
         lambda p: shared(2, lambda comm: X + np.float32(comm.rank)),

@@ -27,6 +27,7 @@ from .outputs import write_history, write_json, write_results
 from .results import say_result
 from .selection import Selection, read_selection
 from .settings import Settings, trained_rows
+from .sharing import way_of
 
 REFIT = "refit"  # the folder of the second training, in that of the run
 
@@ -41,6 +42,7 @@ class Run:
         data: training and test rows, with statistics of all training rows.
         say: prints a line, or does not.
         loader_workers: threads that change images at random.
+        parallel: how workers share the training; None for data parallel on several.
     """
 
     folder: Path
@@ -48,6 +50,7 @@ class Run:
     data: Dataset
     say: Console
     loader_workers: int = 1
+    parallel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,12 @@ def _fit(run: Run, training: Training, folder: Path, epochs: int) -> tuple[Histo
     best = EarlyStopping("val_loss", patience=epochs, restore_best=True)
     validating: list[Callback] = [best] if settings.validation_split else []
     progress: list[Callback] = [] if say.quiet else [Progress()]
+    x, y = training.data.train()
+    way = way_of(run.parallel, training.model, x, y, settings.batch_size, say)
     try:
         history = training.model.fit(
-            *training.data.train(),
+            x,
+            y,
             batch_size=settings.batch_size,
             epochs=epochs,
             validation_split=settings.validation_split,
@@ -135,6 +141,7 @@ def _fit(run: Run, training: Training, folder: Path, epochs: int) -> tuple[Histo
             augment=None if settings.augment == "none" else settings.augment,
             loader_workers=run.loader_workers,
             prepared=True,
+            parallel=way,
             verbose=False,
         )
     except (KeyboardInterrupt, Terminated):

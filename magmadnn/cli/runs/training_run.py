@@ -52,7 +52,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
         )
     first = Training.of(settings, data)
     folder = _create(settings, out)
-    return train(Run(folder, settings, data, say, arguments.loader_workers or 1), first)
+    return train(_run_of(arguments, folder, settings, data, say), first)
 
 
 def resume_run(arguments: argparse.Namespace, say: Console) -> int:
@@ -82,8 +82,15 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
     source = settings.data_folder or settings.data
     data = load_data(settings, source, say, arguments.loader_workers)
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
-    run = Run(folder, settings, data, say, arguments.loader_workers or 1)
+    run = _run_of(arguments, folder, settings, data, say)
     return train(run, Training.of(settings, data))
+
+
+def _run_of(
+    arguments: argparse.Namespace, folder: Path, settings: Settings, data: Dataset, say: Console
+) -> Run:
+    workers = arguments.loader_workers or 1
+    return Run(folder, settings, data, say, workers, arguments.parallel)
 
 
 def follow(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.comm import Communicator
-from magmadnn.parallel.way import TrainingWay
+from magmadnn.parallel.way import TrainingWay, even_rows
 
 from .splits import checked
 
@@ -92,6 +92,4 @@ class Hybrid(ModelParallel):
 
     def own_rows(self, count: int) -> slice:
         """Which of `count` rows of a batch this rank reads: its part, or all if none are equal."""
-        comm = self.workers()
-        each, rest = divmod(count, comm.size)
-        return slice(0, count) if rest else slice(each * comm.rank, each * (comm.rank + 1))
+        return even_rows(self.workers(), count)

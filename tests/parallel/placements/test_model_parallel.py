@@ -21,6 +21,7 @@ WEIGHTS = DRAW.integers(0, 32, ROWS) / 16
 WAYS: dict[str, Callable[[Communicator], Any]] = {
     "model": lambda comm: md.parallel.ModelParallel(comm),
     "hybrid": lambda comm: md.parallel.Hybrid(communicator=comm),
+    "sync": lambda comm: md.parallel.DataParallel(comm, sync=True),
 }
 
 
@@ -86,15 +87,31 @@ def test_it_is_the_training_of_one_rank(case: str, way: str) -> None:
     for ranks in (1, 2, 4):
         for found in simulate(ranks, lambda comm: trained(comm, case, way)):
             same(found, expected)
-            if ranks > 1:
-                assert set(found[2].splits.values()) > {"columns"}
+            if ranks > 1:  # BatchNorm of `sync` sees whole batches too
+                splits = set(found[2].splits.values())
+                assert splits == {"data"} if way == "sync" else splits > {"columns"}
+
+
+def test_statistics_of_shards_are_others() -> None:
+    """Without `sync` BatchNorm sees a shard of the batch: running statistics are not those of one rank."""
+    expected = trained(None, "dense")[0]
+
+    def run(comm: Communicator) -> Any:
+        model = dense()
+        way = md.parallel.DataParallel(comm)
+        model.fit(X, Y % 3, batch_size=32, epochs=2, verbose=False, parallel=way)
+        return model.values()
+
+    found = simulate(2, run)[0]
+    apart = [np.abs(found[name] - expected[name]).max() for name in found if "batch_norm" in name]
+    assert max(apart) > 1e-3
 
 
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_other_numbers_of_ranks(ranks: int) -> None:
     """What they cannot share is whole on each."""
     expected = trained(None, "dense")
-    for way in WAYS:
+    for way in ("model", "hybrid"):
         for found in simulate(ranks, lambda comm, way=way: trained(comm, "dense", way)):
             same(found, expected)
             splits = {3: ["rows", "columns", "rows"], 8: ["columns", "rows", "data"]}
@@ -257,5 +274,9 @@ def test_mistakes() -> None:
     assert "cannot be split by 'rows' among 4 ranks" in told
     with pytest.raises(UnknownNameError, match=r"'colums'.*did you mean 'columns'"):
         md.parallel.Hybrid({"dense_1": "colums"})
+    with pytest.raises(ArgumentError, match="sync=True has no shards whose sums"):
+        md.parallel.DataParallel(sync=True, shard="optimiser")
+    with pytest.raises(ArgumentError, match="sync must be True or False, got 1"):
+        md.parallel.DataParallel(sync=1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="layers must be a dict"):
         md.parallel.Hybrid("dense_1")  # type: ignore[arg-type]

@@ -193,10 +193,12 @@ class _RowWriter:
             return {}
         code = self.code
         formulas = [*(r.formula for r in reduce), *(r.formula for r in store)]
-        known = {f: writer.write(f) for formula in formulas for f in self._row_parts(formula)}
+        kept = [formula for formula, first in self.formulas.kept.items() if first == stage]
+        written = [*formulas, *kept]
+        known = {f: writer.write(f) for formula in written for f in self._row_parts(formula)}
         places = {
             p: self._column_number(writer.write(place))
-            for formula in formulas
+            for formula in written
             for p in parts(formula)
             if (place := place_of(p, self.kernel.operands)) is not None
         }
@@ -217,9 +219,8 @@ class _RowWriter:
                 elements.know(pair.total.formula, elements.write(pair.scaled.formula))
             values = [elements.write(r.formula) for r in reduce]
             stored = [(result, elements.write(result.formula)) for result in store]
-            for formula, first in self.formulas.kept.items():
-                if first == stage:
-                    self._keep(formula, column, elements.write(formula))
+            for formula in kept:
+                self._keep(formula, column, elements.write(formula))
             for result, value in stored:
                 self._store(result, column, value, mask)
             return values

@@ -25,15 +25,15 @@ from magmadnn.graph.spec import Spec
 from magmadnn.memory.usage import in_units
 from magmadnn.optim.memory_check import BATCH
 from magmadnn.optim.update import keys_of
-from magmadnn.parallel.data_parallel import SHARDS, DataParallel
-from magmadnn.parallel.pipelined.pipeline import Pipeline
-from magmadnn.parallel.pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
-from magmadnn.parallel.way import TrainingWay, is_whole
 from magmadnn.runtime.step_memory import StepMemory, step_memory
 
-from .distribute import Distribution, elements, sharing_rows
-from .model_parallel import Hybrid, ModelParallel
-from .splits import Splittable, chosen, placements_of, splittable, with_slots
+from .data_parallel import SHARDS, DataParallel
+from .pipelined.pipeline import Pipeline
+from .pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
+from .placements.distribute import Distribution, elements, sharing_rows
+from .placements.model_parallel import Hybrid, ModelParallel
+from .placements.splits import Splittable, chosen, placements_of, splittable, with_slots
+from .way import TrainingWay, is_whole
 
 _MICRO_BATCHES = 4
 _Leaves = dict[Node, tuple[Placement, Node]]
@@ -137,6 +137,7 @@ def plan(
     batch_size: int = 32,
     memory_limit: int | None = None,
     rates: Rates | None = None,
+    all_workers: bool = False,
 ) -> TrainingPlan:
     """Predict time and memory of a step for each way to train, and propose one.
 
@@ -151,9 +152,11 @@ def plan(
         batch_size: rows of a batch, of all workers together.
         memory_limit: bytes that a step may take on each worker; None for any.
         rates: of workers and of what connects them; None for usual ones of a processor's core.
+        all_workers: whether each way has to use all of them, as processes that are there already do.
 
     Raises:
-        ArgumentError: if workers, batch_size or memory_limit are no numbers from 1.
+        ArgumentError: if workers, batch_size or memory_limit are no numbers from 1, or all workers cannot
+            train together.
         OutOfMemoryError: if no way has room.
     """
     given = (("workers", workers), ("batch_size", batch_size), ("memory_limit", memory_limit))
@@ -163,7 +166,7 @@ def plan(
     step = model._planned("plan", x, y)
     if not hasattr(step, "parameters"):
         raise ArgumentError("plan: the model has no optimizer, so there is no training to plan")
-    return _Planner(step, batch_size, rates or Rates(), memory_limit).plan(workers)
+    return _Planner(step, batch_size, rates or Rates(), memory_limit).plan(workers, all_workers)
 
 
 class _Planner:
@@ -177,22 +180,29 @@ class _Planner:
         self._workspace = 0 if known is None else known.workspace
         self._layers: list[Splittable] = splittable(program.outputs[:1], self._parameters)
 
-    def plan(self, workers: int) -> TrainingPlan:
+    def plan(self, workers: int, all_workers: bool) -> TrainingPlan:
         makers = {"data": self._data, "model": self._model, "hybrid": self._hybrid}
         makers["pipeline"] = self._pipeline
         self._one = one = self._alone()
-        found, left_out = [one], {}
+        found: list[Prediction] = [] if all_workers and workers > 1 else [one]
+        left_out: dict[str, str] = {}
         for name, make in makers.items():
-            of_each, why = [], "it needs two workers"
-            for count in range(2, workers + 1):
+            of_each: list[Prediction] = []
+            why = "it needs two workers"
+            for count in range(workers if all_workers else 2, workers + 1):
                 try:
-                    of_each.append(make(count))
+                    of_each += [make(count)] if count > 1 else []
                 except MagmaDNNError as error:
                     why = str(error)
             if of_each:
                 found.append(min(of_each, key=self._rank))
             else:
                 left_out[name] = why
+        if not found:
+            raise ArgumentError(
+                f"plan: {workers} workers cannot train this model together: "
+                + "; ".join(f"{name}: {why}" for name, why in left_out.items())
+            )
         best = min(found, key=self._rank)
         if self._limit is not None and best.memory > self._limit:
             raise OutOfMemoryError(

@@ -1,0 +1,32 @@
+"""How workers of `magmadnn train --workers N` share a training: what `--parallel` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magmadnn.cli.console import Console
+from magmadnn.comm import world
+from magmadnn.parallel import DataParallel, Hybrid, ModelParallel, Pipeline, plan
+from magmadnn.parallel.data_parallel import SHARDS
+from magmadnn.parallel.way import TrainingWay
+from magmadnn.training import Model
+
+PARALLEL = ("data", "model", "hybrid", "pipeline", "auto")
+_SAMPLES = 8  # that say what data looks like
+
+
+def way_of(
+    name: str | None, model: Model, x: Any, y: Any, batch_size: int, say: Console
+) -> TrainingWay | None:
+    """What `fit` is given; None for what it does by itself."""
+    if name is None:
+        return None
+    size = world().size
+    if name == "auto":
+        found = plan(
+            model, size, x[:_SAMPLES], y[:_SAMPLES], batch_size=batch_size, all_workers=True
+        )
+        say(f"\npredictions for a step of {batch_size} rows on {size} workers\n{found}\n")
+        return found.way
+    ways = {"model": ModelParallel, "hybrid": Hybrid, "pipeline": Pipeline}
+    return DataParallel(shards=max(SHARDS, size)) if name == "data" else ways[name]()
