@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.client import combining
 from magmadnn.dmath.client.matrix import Matrix
 from magmadnn.dmath.client.session import Session
 from magmadnn.dmath.functions import elementwise, reducing
@@ -254,6 +255,39 @@ def squeeze(x: Matrix, /, axis: int | Sequence[int]) -> Matrix:
     return x[tuple(0 if i in axes else slice(None) for i in range(x.ndim))]
 
 
+def _windows(name: str, *operands: Any, **settings: Any) -> Matrix:
+    from magmadnn import ops
+    from magmadnn.tensor import placeholder
+
+    session = session_of(name, *operands)
+    given = session._arrays(name, operands)
+    stand_ins = [placeholder(f"x{i}", x.shape, x.dtype.name) for i, x in enumerate(given)]
+    made = getattr(ops, name)(*stand_ins, **settings)  # refuses what does not fit
+    shape = [int(n) for n in made.shape]
+    record: dict[str, Any] = {"name": name, "places": shape[1:], "settings": settings}
+    return session._new(
+        "windows", given, shape, np.dtype(made.dtype), **record, dtype=made.dtype.name
+    )
+
+
+def convolution(x: Matrix, w: Any, /, **settings: Any) -> Matrix:
+    """`md.ops.convolution` of images x [n, *places, c] with filters w [*size, c, o], on the CPU.
+
+    Data parallel: images stay whole on the workers that have them, or are dealt to all; filters go to all.
+    """
+    return _windows("convolution", x, w, **settings)
+
+
+def max_pooling(x: Matrix, /, size: Any, **settings: Any) -> Matrix:
+    """`md.ops.max_pooling` of images x [n, *places, c], on the CPU; each worker its images."""
+    return _windows("max_pooling", x, size=size, **settings)
+
+
+def average_pooling(x: Matrix, /, size: Any, **settings: Any) -> Matrix:
+    """`md.ops.average_pooling` of images x [n, *places, c], on the CPU; each worker its images."""
+    return _windows("average_pooling", x, size=size, **settings)
+
+
 def asarray(x: Any, /) -> Any:
     """All elements, gathered into a NumPy array in this process."""
     return np.asarray(x)
@@ -265,8 +299,10 @@ FUNCTIONS.update(
         for f in (
             *(matmul, vecdot, dot, norm, cholesky, solve, tril, triu, add_row_col_sum),
             *(astype, permute_dims, matrix_transpose, expand_dims, squeeze, asarray),
+            *(convolution, max_pooling, average_pooling),
         )
     }
 )
 
+FUNCTIONS |= combining.FUNCTIONS
 Session.functions = FUNCTIONS

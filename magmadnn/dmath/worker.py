@@ -15,7 +15,7 @@ from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Array, Team
 from magmadnn.dmath.devices import on_devices
-from magmadnn.dmath.functions import elementwise, factors, reducing, transforms, views
+from magmadnn.dmath.functions import elementwise, factors, images, reducing, transforms, views
 from magmadnn.dmath.layouts.layout import Layout, even_cuts
 from magmadnn.dmath.products.arithmetic import COMPUTE, arithmetic_of, kind_of, of_kind
 from magmadnn.dmath.products.multiplying import matmul, worth_measuring
@@ -272,6 +272,19 @@ def _fft(worker: Worker, x: Parts, dtype: str, **settings: Any) -> Parts:
     return transforms.transform(x, dtype=as_dtype(dtype), **settings)
 
 
+def _windows(
+    worker: Worker,
+    x: Parts,
+    *filters: Parts,
+    name: str,
+    places: list[int],
+    dtype: str,
+    settings: Any,
+) -> Parts:
+    more = filters[0] if filters else None
+    return images.of_windows(name, x, more, places, as_dtype(dtype), settings)
+
+
 def _copy_of(worker: Worker, x: Parts) -> Parts:
     return remap(x, x.layout)
 
@@ -290,6 +303,7 @@ _OPS: dict[str, Callable[..., Any]] = {
     "add_row_col_sum": _add_row_col_sum,
     "copy": _copy_of,
     "fft": _fft,
+    "windows": _windows,
     "view": lambda worker, x, key: views.view(x, key),
     "transpose": lambda worker, x, axes: x.transposed(axes),
     "tri": lambda worker, x, lower, k: factors.tri(x, lower, k),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,8 @@ from magmadnn.comm import Network, SimulatedCommunicator, simulate
 from magmadnn.dmath import Columns, Layout, Rates, Rows
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import resolve
-from magmadnn.dmath.products import running
-from magmadnn.dmath.products.choosing import candidates, predict
+from magmadnn.dmath.products import rates, running
+from magmadnn.dmath.products.choosing import auto_layout, candidates, predict, ranked
 from magmadnn.dmath.products.plans import ProductPlan
 from tests.dmath.drawn import check_parts, parts_of, plain
 
@@ -71,3 +73,33 @@ def test_predicted_times_are_those_of_the_simulator(ratio: float, lies: Layout) 
         assert predicted >= 0.99 * seconds, plan.name
         if all(plan.work(w) for w in range(WORKERS)):
             assert predicted <= 1.15 * seconds, plan.name
+
+
+def test_workers_that_share_cores_are_not_taken_for_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four processes on two cores each second product waits for a turn: speed is that of both together."""
+    clock = iter([0.0, 1.0, 1.0, 4.0] * 9)
+    monkeypatch.setattr(rates, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(rates, "_SPENT", 4.0)
+    how = plain(np.ones((2, 2), np.float32))
+
+    def one(comm: SimulatedCommunicator) -> float:
+        return rates._flops(Team(comm), 8, how)
+
+    assert simulate(1, one) == [2 * 8**3 * 2 / 4.0]
+
+
+@pytest.mark.parametrize("n", [512, 1000, 4096, 16384])
+def test_automatic_layouts_are_never_predicted_slower_on_more_workers(n: int) -> None:
+    """Four and eight workers on two cores, which all workers together share."""
+    found = []
+    for workers in (1, 2, 4, 8):
+        shared = Rates(
+            flops=2e10 * min(1, 2 / workers),
+            flops_alone=2e10,
+            bytes_per_second=2e9,
+            seconds_per_message=1e-4,
+        )
+        lies = auto_layout((n, n), workers, 4, shared)
+        found.append(ranked(lies, lies, None, 4, shared)[0].seconds)
+        assert len(lies.active) <= 2
+    assert all(more <= fewer * (1 + 1e-12) for fewer, more in pairwise(found))

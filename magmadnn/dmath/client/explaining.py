@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.dmath.arrays.parts import Parts
-from magmadnn.dmath.functions import elementwise, reducing, transforms, views
+from magmadnn.dmath.functions import elementwise, images, reducing, transforms, views
 from magmadnn.dmath.functions.factors import PANEL
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
@@ -67,6 +67,7 @@ def foretold(
         sent = int(traffic(partial, resolve(target, partial.shape, workers)).sum()) * sizes[0]
     elif op not in (
         "array",
+        "windows",
         "full",
         "eye",
         "arange",
@@ -94,6 +95,9 @@ def _natural(
         return found if found.shape == shape else resolve(None, shape, workers)
     if op in ("remap", "copy", "tri"):
         return layouts[0]
+    if op == "windows":
+        lies = images.by_images(layouts[0])
+        return Layout(shape, (lies.cuts[0], *((0, n) for n in shape[1:])), lies.holders, workers)
     if op in ("cholesky", "solve"):
         return resolve(Columns(block=PANEL) if len(shape) == 2 else None, shape, workers)
     if op in ("reduce", "norm", "vdot") or not layouts:

@@ -1,0 +1,174 @@
+"""The names of the array API standard (2024.12): which `md.dmath` has, that they do what NumPy's do, and that
+the reference page lists the rest.
+
+The standard's own suite makes arrays by a module's functions (`xp.zeros(...)`); here workers make them, so it
+cannot be run as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import magmadnn as md
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "dmath.md"
+UNARY = """
+    abs acos acosh asin asinh atan atanh ceil conj cos cosh exp expm1 floor imag isfinite isinf
+    isnan log log10 log1p log2 negative positive real reciprocal round sign signbit sin sinh sqrt
+    square tan tanh trunc
+""".split()
+BINARY = """
+    add atan2 copysign divide equal floor_divide greater greater_equal hypot less less_equal
+    logaddexp maximum minimum multiply nextafter not_equal pow remainder subtract
+""".split()
+BITS = "bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor".split()
+REST = """
+    arange asarray empty empty_like eye from_dlpack full full_like linspace meshgrid ones ones_like
+    tril triu zeros zeros_like astype can_cast finfo iinfo isdtype result_type take take_along_axis
+    matmul matrix_transpose tensordot vecdot broadcast_arrays broadcast_to concat expand_dims flip
+    moveaxis permute_dims repeat reshape roll squeeze stack tile unstack argmax argmin count_nonzero
+    nonzero searchsorted where unique_all unique_counts unique_inverse unique_values argsort sort
+    cumulative_prod cumulative_sum max mean min prod std sum var all any diff bitwise_invert clip
+    logical_and logical_not logical_or logical_xor
+""".split()
+ALONG = "argmax argmin argsort sort flip".split()
+OVER = "max mean min prod std sum var".split()
+EXTENSIONS = """
+    linalg.cholesky linalg.cross linalg.det linalg.diagonal linalg.eigh linalg.eigvalsh linalg.inv
+    linalg.matmul linalg.matrix_norm linalg.matrix_power linalg.matrix_rank linalg.matrix_transpose
+    linalg.outer linalg.pinv linalg.qr linalg.slogdet linalg.solve linalg.svd linalg.svdvals
+    linalg.tensordot linalg.trace linalg.vecdot linalg.vector_norm fft.fft fft.ifft fft.fftn
+    fft.ifftn fft.rfft fft.irfft fft.rfftn fft.irfftn fft.hfft fft.ihfft fft.fftfreq fft.rfftfreq
+    fft.fftshift fft.ifftshift
+""".split()
+NAMES = [*UNARY, *BINARY, *BITS, *REST, *EXTENSIONS]
+
+DRAW = np.random.default_rng(0)
+A, B = DRAW.uniform(0.1, 0.9, (5, 4)), DRAW.uniform(0.1, 0.9, (5, 4))
+S = A.T @ A + np.eye(4)
+N, T = DRAW.integers(0, 7, (5, 4)), DRAW.integers(0, 2, (5, 4)).astype(bool)
+V = DRAW.uniform(-1, 1, 6)
+d, f = md.dmath, md.dmath.fft
+Case = tuple[Callable[..., Any], Any]
+# By name: ours, of the arrays that workers have, and what NumPy gives.
+CASES: dict[str, Case] = {
+    **{n: (lambda w, n=n: getattr(d, n)(w(A)), None) for n in UNARY if n != "acosh"},
+    **{n: (lambda w, n=n: getattr(d, n)(w(A), w(B)), None) for n in BINARY},
+    **{n: (lambda w, n=n: getattr(d, n)(w(N), w(N)), None) for n in BITS},
+    **{n: (lambda w, n=n: getattr(d, n)(w(A), axis=1), None) for n in ALONG},
+    **{n: (lambda w, n=n: getattr(d, n)(w(A), axis=0), None) for n in OVER},
+    "acosh": (lambda w: d.acosh(w(A + 1)), np.arccosh(A + 1)),
+    "cumulative_prod": (lambda w: d.cumulative_prod(w(A), axis=1), np.cumprod(A, axis=1)),
+    "cumulative_sum": (lambda w: d.cumulative_sum(w(A), axis=1), np.cumsum(A, axis=1)),
+    "all": (lambda w: d.all(w(T), axis=0), T.all(axis=0)),
+    "any": (lambda w: d.any(w(T), axis=0), T.any(axis=0)),
+    "diff": (lambda w: d.diff(w(A), axis=0, n=2), np.diff(A, n=2, axis=0)),
+    "bitwise_invert": (lambda w: d.bitwise_invert(w(N)), ~N),
+    "clip": (lambda w: d.clip(w(A), 0.3, 0.6), A.clip(0.3, 0.6)),
+    **{
+        n: (lambda w, n=n: getattr(d, n)(w(T), w(~T)), getattr(np, n)(T, ~T))
+        for n in ("logical_and", "logical_or", "logical_xor")
+    },
+    "logical_not": (lambda w: d.logical_not(w(T)), ~T),
+    "where": (lambda w: d.where(w(T), w(A), w(B)), np.where(T, A, B)),
+    "count_nonzero": (lambda w: d.count_nonzero(w(N), axis=1), np.count_nonzero(N, axis=1)),
+    "arange": (lambda w: w.home.arange(2, 11, 3), np.arange(2, 11, 3)),
+    "asarray": (lambda w: w(A), A),
+    "eye": (lambda w: w.home.eye(3, 4, 1), np.eye(3, 4, 1)),
+    "full": (lambda w: w.home.full((2, 3), 4), np.full((2, 3), 4.0)),
+    "ones": (lambda w: w.home.ones((2, 3)), np.ones((2, 3))),
+    "zeros": (lambda w: w.home.zeros((2, 3)), np.zeros((2, 3))),
+    "full_like": (lambda w: d.full_like(w(N), 3), np.full_like(N, 3)),
+    "ones_like": (lambda w: d.ones_like(w(N)), np.ones_like(N)),
+    "zeros_like": (lambda w: d.zeros_like(w(N)), np.zeros_like(N)),
+    "empty_like": (lambda w: d.empty_like(w(N)) * 0, np.zeros_like(N)),
+    "meshgrid": (lambda w: d.meshgrid(w(V), w(V[:3]))[1], np.meshgrid(V, V[:3])[1]),
+    "tril": (lambda w: d.tril(w(A), k=-1), np.tril(A, -1)),
+    "triu": (lambda w: d.triu(w(A), k=1), np.triu(A, 1)),
+    "astype": (lambda w: d.astype(w(A), "float32"), A.astype(np.float32)),
+    "can_cast": (lambda w: d.can_cast(w(N), "float64"), True),
+    "finfo": (lambda w: d.finfo(w(A)).eps, 2.0**-52),
+    "iinfo": (lambda w: d.iinfo("int8").max, 127),
+    "isdtype": (lambda w: d.isdtype(w(A).dtype, "real floating"), True),
+    "result_type": (lambda w: d.result_type(w(A), np.float32) == np.float64, True),
+    "matmul": (lambda w: d.matmul(w(A), w(S)), A @ S),
+    "matrix_transpose": (lambda w: d.matrix_transpose(w(A)), A.T),
+    "vecdot": (lambda w: d.vecdot(w(A), w(B)), (A * B).sum(axis=1)),
+    "broadcast_arrays": (lambda w: d.broadcast_arrays(w(A), w(A[0]))[1], np.broadcast_to(A[0], A.shape)),
+    "broadcast_to": (lambda w: d.broadcast_to(w(A), (3, 5, 4)), np.broadcast_to(A, (3, 5, 4))),
+    "concat": (lambda w: d.concat([w(A), w(B[:2]), w(N)], axis=0), np.concatenate([A, B[:2], N])),
+    "stack": (lambda w: d.stack([w(A), w(B)], axis=-1), np.stack([A, B], axis=-1)),
+    "unstack": (lambda w: d.unstack(w(A), axis=1)[2], A[:, 2]),
+    "expand_dims": (lambda w: d.expand_dims(w(A), axis=1), A[:, None]),
+    "moveaxis": (lambda w: d.moveaxis(w(A[None]), 0, 2), np.moveaxis(A[None], 0, 2)),
+    "permute_dims": (lambda w: d.permute_dims(w(A), (1, 0)), A.T),
+    "roll": (lambda w: d.roll(w(A), (2, -1), axis=(0, 1)), np.roll(A, (2, -1), axis=(0, 1))),
+    "squeeze": (lambda w: d.squeeze(w(A[None]), 0), A),
+    "tile": (lambda w: d.tile(w(A), (2, 1, 3)), np.tile(A, (2, 1, 3))),
+    "linalg.cholesky": (lambda w: d.cholesky(w(S)), np.linalg.cholesky(S)),
+    "linalg.matmul": (lambda w: d.matmul(w(A), w(S)), A @ S),
+    "linalg.matrix_transpose": (lambda w: d.matrix_transpose(w(A)), A.T),
+    "linalg.matrix_norm": (lambda w: d.norm(w(A)), np.linalg.norm(A)),
+    "linalg.outer": (lambda w: d.outer(w(V), w(V)), np.outer(V, V)),
+    "linalg.solve": (lambda w: d.solve(w(S), w(A.T)), np.linalg.solve(S, A.T)),
+    "linalg.trace": (lambda w: d.trace(w(A), offset=-1), np.trace(A, -1)),
+    "linalg.vecdot": (lambda w: d.vecdot(w(A), w(B)), (A * B).sum(axis=1)),
+    "linalg.vector_norm": (lambda w: d.norm(w(A), axis=1), np.linalg.norm(A, axis=1)),
+    **{
+        f"fft.{n}": (lambda w, n=n: getattr(f, n)(w(V)), getattr(np.fft, n)(V))
+        for n in "fft ifft rfft irfft fftn ifftn rfftn irfftn".split()
+    },
+}  # fmt: skip
+GIVEN = {
+    **dict.fromkeys(UNARY, (A,)),
+    **dict.fromkeys(BINARY, (A, B)),
+    **dict.fromkeys(BITS, (N, N)),
+}
+
+
+class Workers:
+    """Arrays in layouts that take turns."""
+
+    def __init__(self, home: Any) -> None:
+        self.home, self._turn = home, 0
+
+    def __call__(self, x: np.ndarray) -> md.dmath.Matrix:
+        self._turn += 1
+        size = tuple(max(1, n - 1 - self._turn % 2) for n in x.shape)
+        return self.home.array(x, layout=md.dmath.Blocks(size))
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    pytest.importorskip("mpi4py")
+    with md.workers(2) as workers:
+        yield workers
+
+
+def test_names_do_what_numpys_do(two: Any) -> None:
+    for name, (ours, expected) in CASES.items():
+        for home in (two, md.dmath.local):
+            if expected is None:
+                numpys = getattr(np, name.removeprefix("linalg."))
+                given = GIVEN.get(name)
+                axis = {} if given else {"axis": 1 if name in ALONG else 0}
+                expected = numpys(*(given or (A,)), **axis)
+            made = ours(Workers(home))
+            made = np.asarray(made) if isinstance(made, md.dmath.Matrix) else made
+            np.testing.assert_allclose(made, expected, rtol=1e-12, atol=1e-13, err_msg=name)
+            if isinstance(expected, np.ndarray):
+                assert made.dtype == expected.dtype, name
+
+
+def test_the_reference_page_says_which_names_are_not_there() -> None:
+    assert set(CASES) <= set(NAMES) and len(NAMES) == len(set(NAMES))
+    missing = [name for name in NAMES if name not in CASES]
+    text = " ".join(PAGE.read_text().split())
+    assert f"{len(CASES)} of the {len(NAMES)} names" in text
+    listed = text.partition("Not there: ")[2].partition("`. ")[0].removesuffix(".")
+    assert listed.replace("`", "").split(", ") == sorted(missing), sorted(missing)
