@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.comm import SimulatedCommunicator, simulate
+from magmadnn.dmath.arrays import pulling
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Team
 from magmadnn.dmath.layouts.recipes import Blocks, Columns, Rows, resolve
@@ -22,7 +23,7 @@ from magmadnn.dmath.products.arithmetic import (
     travelling_size,
     wire_of,
 )
-from magmadnn.dmath.products.choosing import candidates, predict
+from magmadnn.dmath.products.choosing import candidates, predict, ranked
 from magmadnn.dmath.products.multiplying import matmul
 from magmadnn.dmath.products.rates import Rates
 from magmadnn.errors import DTypeError, UnknownNameError
@@ -269,11 +270,28 @@ def test_the_planner_knows_that_copies_hide() -> None:
     rows = resolve(Rows(), (n, n), workers)
     plans = candidates(rows, rows, rows)
     stays = next(plan for plan in plans if plan.name == "C stays")
-    rates = Rates(1e13, 1e13, 3e11, 1e-5)
+    rates = Rates(1e13, 1e13, 3e11, 0.0)
     apart = predict(stays, rows, rows, 4, rates)
     hidden = predict(stays, rows, rows, 4, Rates(1e13, 1e13, 3e11, 1e-5, overlapped=True))
     fetching = apart.seconds - apart.compute_seconds
     assert hidden.seconds == pytest.approx(apart.compute_seconds + fetching / 8)
+    gpus = Rates(3.8e14, 3.8e14, 3e11, 2e-4, overlapped=True)  # TF32 on two H100s
+    assert ranked(rows, rows, rows, 4, gpus)[0].plan.way == "fetch"
+
+
+def test_blocks_come_in_the_order_in_which_they_lie() -> None:
+    """Copy engines do not transpose."""
+    n, workers, board = 8, 2, dict[tuple[int, int], Any]()
+    rows = resolve(Rows(), (n, n), workers)
+    x = np.arange(n * n, dtype=float).reshape(n, n)
+
+    def one(comm: SimulatedCommunicator) -> None:
+        team = Team(comm, peers=SharedPeers(comm, board))
+        turned = parts_of(team, x, rows).transposed()
+        fetch = pulling.Fetch(turned, resolve(Rows(), (n, n), workers))
+        assert all(block.flags.f_contiguous for block in fetch.blocks.values())
+
+    simulate(workers, one)
 
 
 def test_blocks_of_blocks_are_shared() -> None:

@@ -82,8 +82,15 @@ class Fetch:
                     self.blocks[move.put] = x.blocks[move.taken][part]
                     continue
                 if move.put not in self.blocks:
-                    self.blocks[move.put] = x.team.xp.empty(_shape(box), x.dtype)
+                    self.blocks[move.put] = self._like(move, box)
             self._moves.setdefault(move.put, []).append(move)
+
+    def _like(self, move: Move, box: Box) -> Array:
+        """A new block whose elements lie in the order of those that come: copy engines do not transpose."""
+        source = self._from[move.source][move.taken]
+        turned = source.ndim == 2 and source.strides[0] < source.strides[1]
+        made = self._x.team.xp.empty(_shape(box)[::-1] if turned else _shape(box), self._x.dtype)
+        return made.T if turned else made
 
     def senders(self, block: int) -> list[int]:
         """The workers that a block, or parts of it, are copied from; none if it is there."""

@@ -197,21 +197,6 @@ def meshgrid(*arrays: Matrix, indexing: str = "xy") -> list[Matrix]:
     return made
 
 
-def outer(x: Matrix, y: Matrix, /) -> Matrix:
-    """Products of each element of a vector with each of another."""
-    made: Matrix = _home("outer", x).apply("multiply", x[:, None], y[None, :])
-    return made
-
-
-def trace(x: Matrix, /, *, offset: int = 0) -> Matrix:
-    """The sum of a diagonal of a matrix."""
-    rows, columns = x.shape
-    session = _home("trace", x)
-    diagonal = session.eye(rows, columns, offset, dtype=x.dtype)
-    made: Matrix = session.reduce("sum", session.apply("multiply", x, diagonal))
-    return made
-
-
 def isdtype(dtype: Any, kind: Any) -> bool:
     """NumPy's `isdtype`."""
     return bool(np.isdtype(dtype, kind))
@@ -250,7 +235,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
             concat,
             stack,
         ),
-        *(unstack, roll, tile, moveaxis, count_nonzero, diff, meshgrid, outer, trace),
+        *(unstack, roll, tile, moveaxis, count_nonzero, diff, meshgrid),
         *(isdtype, can_cast, result_type, finfo, iinfo),
     )
 }

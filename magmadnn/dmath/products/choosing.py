@@ -53,6 +53,8 @@ def _send_seconds(source: Layout, target: Layout, itemsize: int, rates: Rates) -
     if not moved:
         return 0.0, 0
     most = max(table.sum(axis=0).max(), table.sum(axis=1).max())
+    if rates.overlapped and not source.partial:  # copies that nobody waits for on the host
+        return float(most * itemsize / rates.bytes_per_second), moved
     messages = max((table > 0).sum(axis=0).max(), (table > 0).sum(axis=1).max())
     return float(
         most * itemsize / rates.bytes_per_second + messages * rates.seconds_per_message
@@ -98,7 +100,9 @@ def predict(plan: ProductPlan, a: Layout, b: Layout, itemsize: int, rates: Rates
     shift = moves.most * size / rates.bytes_per_second + blocks * rates.seconds_per_message
     members = len(plan.target.active)
     stage = compute / members + rates.seconds_per_step
-    seconds = first + (members - 1) * max(shift, stage) + stage
+    # Messages of a ring go by NCCL, whose kernels take turns with products where copies would go beside them.
+    turn = shift + stage if rates.overlapped else max(shift, stage)
+    seconds = first + (members - 1) * turn + stage
     total = sum(moves.elements(w) for w in range(workers)) * (members - 1)
     return Predicted(plan, seconds, compute, moved + total, active)
 
