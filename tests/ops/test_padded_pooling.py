@@ -1,4 +1,4 @@
-"""Pooling of padded images: no pad is stored, forward or for the gradient, and no half becomes float32."""
+"""Pooling of padded images: on the CPU no pad is stored; no half becomes float32."""
 
 from __future__ import annotations
 
@@ -122,15 +122,19 @@ def test_values_and_gradients(case: Case, dtype: str, checked: Callable[[int], N
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4], CASES[6]])
 def test_on_a_device(case: Case, dtype: str, device: str) -> None:
-    with on(device):
-        check(case, dtype, False, device="cuda")
+    """As pads are stored on it, and on the emulated one also as they are found by indices."""
+    for functions in (frozenset[str](), frozenset({"indexed pads"})):
+        if device == "gpu" and functions:
+            return
+        with on(device, functions):
+            check(case, dtype, False, device="cuda")
 
 
 @pytest.mark.parametrize("rounding", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)
 def test_no_pad_is_stored(case: Case, dtype: str, rounding: bool) -> None:
-    """Neither on the CPU nor, where kernels do not round, on a GPU.
+    """Where pads are found by indices, whether or not kernels round as they read.
 
     Nor what is made of one place of the windows, which the kernel that reads the others makes too: whether it
     is NaN, which windows chose it.
@@ -144,6 +148,17 @@ def test_no_pad_is_stored(case: Case, dtype: str, rounding: bool) -> None:
         }
         assert stored <= {x.dtype, np.dtype(np.uint8)}
         assert x in Program.of([y, g]).nodes() and w in Program.of([g]).nodes()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_stored_pads_have_the_dtype_of_what_is_padded(dtype: str) -> None:
+    """As on a GPU: one for x, and in the gradient one for what windows chose and one for what they get."""
+    x, _, (largest, _, of_largest, _) = programs(CASES[1], dtype, True)
+    plan = native_plan(
+        Program.of([largest, of_largest]), check=True, rounding=False, libraries=frozenset()
+    )
+    made = [w.region.nodes[0].dtype for w in plan.work if w.region.kind.value == "move"]
+    assert sorted(map(str, made)) == sorted([str(x.dtype), str(x.dtype), "uint8"])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

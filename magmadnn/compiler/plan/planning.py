@@ -40,7 +40,7 @@ from .sizes import planned
 
 Pass = Callable[[Draft], Draft]
 ON_CPUS = frozenset(
-    {"winograd", "fft"}
+    {"winograd", "fft", "indexed pads"}
 )  # algorithms that ops offer beside what they are made of by rule
 
 

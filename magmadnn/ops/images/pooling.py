@@ -16,6 +16,7 @@ padding counts as less than anything, and is no part of a mean unless asked for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -163,6 +164,11 @@ def _split_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
     return Axes((names,) * len(specs), names)
 
 
+def _indexed(nodes: Any) -> dict[str, Any]:
+    """What an op becomes on targets for which pads are found by indices."""
+    return {"indexed pads": functools.partial(nodes, indexed=True)}
+
+
 max_pooling: Op = Op(
     name="max_pooling",
     args=("x",),
@@ -179,6 +185,7 @@ max_pooling: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling,
+    by_library=_indexed(_pooling_nodes.max_pooling),
     notes=_NOTES
     + "NaN in a window makes its result NaN. The gradient goes to the first of the largest "
     "values, row by row, or to the first NaN.",
@@ -200,6 +207,7 @@ max_pooling_indices: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_indices,
+    by_library=_indexed(_pooling_nodes.max_pooling_indices),
     notes=_NOTES
     + "Places of a window are numbered from 0, row by row, those in the padding too. uint8 for "
     "windows of up to 255 places, else int32.",
@@ -230,6 +238,7 @@ max_pooling_inputs: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_inputs,
+    by_library=_indexed(_pooling_nodes.max_pooling_inputs),
 )  # fmt: skip
 
 max_pooling_chosen: Op = Op(
@@ -251,6 +260,7 @@ max_pooling_chosen: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_chosen,
+    by_library=_indexed(_pooling_nodes.max_pooling_chosen),
 )
 
 average_pooling: Op = Op(
@@ -269,6 +279,7 @@ average_pooling: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.average_pooling,
+    by_library=_indexed(_pooling_nodes.average_pooling),
     notes=_NOTES
     + "`count_padding` counts the padding as zeros that are part of the mean (as PyTorch does "
     "unless told otherwise); without it only places of x count, as in TensorFlow.",
@@ -299,6 +310,7 @@ average_pooling_inputs: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.average_pooling_inputs,
+    by_library=_indexed(_pooling_nodes.average_pooling_inputs),
 )  # fmt: skip
 
 _OPS = {op.name: op for op in (max_pooling, max_pooling_indices, average_pooling)}
