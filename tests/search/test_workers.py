@@ -88,6 +88,44 @@ def test_jobs_run_in_other_processes_at_the_same_time(tmp_path: Path) -> None:
     assert str(os.getpid()) not in {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.parametrize(
+    ("given", "workers", "expected"),
+    [
+        ("2,5,GPU-7", 3, {"2", "5", "GPU-7"}),
+        ("4,1", 3, {"4", "1"}),  # the third shares the first's
+        ("6", 2, {"6"}),
+        ("", 2, {""}),
+    ],
+)
+def test_workers_see_gpus_of_their_own(
+    given: str, workers: int, expected: set[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+
+    def seeing(units: int) -> Any:
+        (tmp_path / f"{os.getpid()}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+        end = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < workers and time.monotonic() < end:
+            time.sleep(0.01)
+        return build(units=units)
+
+    study = run(seeing, {"units": S.integer(1, workers)}, workers=workers)
+    assert [trial.state for trial in study.trials] == ["done"] * workers
+    seen = [path.read_text() for path in tmp_path.iterdir()]
+    assert len(seen) == workers
+    assert set(seen) == expected
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == given
+
+
+def test_times_that_are_shares_of_a_call_are_marked() -> None:
+    space = {"units": S.integer(1, 4)}
+    together = run(build, space)
+    alone = run(build, space, until=S.reaches("accuracy", 2.0))
+    assert [t.metrics["sharing_seconds"] for t in together.trials] == [4.0] * 4
+    assert [t.metrics["sharing_seconds"] for t in alone.trials] == [1.0] * 4
+    assert "seconds" not in untimed(together)
+
+
 def children() -> list[int]:
     """The processes that this one began."""
     path = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")

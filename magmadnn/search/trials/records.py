@@ -60,7 +60,8 @@ class Outcome:
     Attributes:
         state: DONE, or why there are no metrics.
         metrics: of the validation rows after the last epoch, of the training rows as `train_...`, `seconds`
-            that training took since the trial's beginning, `epochs`.
+            that training took since the trial's beginning, `sharing_seconds`: how many trials, itself
+            included, the call trained of whose time these are a share, `epochs`.
         values: of the objectives; empty where there are none.
         reason: why it failed.
         parameters_sha256: of the trained parameters.
@@ -86,7 +87,7 @@ class Trial:
         point: its parameters.
         state: "done"; "stopped" by the method before its last epoch; "failed", "time limit", "out of memory".
         values: of the objectives, after its last rung; empty where there are none.
-        metrics: likewise: validation metrics, `train_...`, `seconds`, `epochs`.
+        metrics: likewise: validation metrics, `train_...`, `seconds`, `sharing_seconds`, `epochs`.
         reason: why it failed.
         rungs: how many stages of training it has had.
         parameters_sha256: of the trained parameters.

@@ -35,6 +35,7 @@ class _Begun:
     models: list[Model]
     rungs: int = 0
     seconds: float = 0.0
+    sharing: int = 1  # trials of the largest call that it was trained in, itself included
     rows: Sequence[Mapping[str, float]] = ()
     rises: Mapping[str, bool | None] = field(default_factory=dict)
     failure: str = ""
@@ -157,7 +158,7 @@ class Task:
         if begun.failure:
             return Outcome(FAILED, reason=begun.failure)
         self._keep(job.trial, begun)
-        each = [_metrics(row, begun.seconds) for row in begun.rows]
+        each = [_metrics(row, begun.seconds, begun.sharing) for row in begun.rows]
         mean = {name: statistics.fmean(one[name] for one in each) for name in each[0]}
         return Outcome(
             DONE,
@@ -199,6 +200,7 @@ class Task:
             if begun.failure:
                 continue
             begun.rungs, begun.rises = rung + 1, seen[0].rises
+            begun.sharing = max(begun.sharing, len(due))
             begun.rows = [history.rows[-1] for history in own]
             for history in own:
                 begun.seconds += len(history) * statistics.median_low(history["seconds"])
@@ -278,17 +280,19 @@ class _Directions(Callback):
         self.rises = dict(fit.objective.higher_is_better)
 
 
-def _metrics(row: Mapping[str, float], seconds: float) -> dict[str, float]:
+def _metrics(row: Mapping[str, float], seconds: float, sharing: int) -> dict[str, float]:
     """Validation metrics by their names, those of training rows as `train_...`; epochs, seconds.
 
     An epoch counts with the median of its rung, so that compiling and a pause of the machine do not count.
+    `sharing_seconds` marks times that are shares of those of a call that trained several trials.
     """
     train = {
         f"train_{k}": float(v)
         for k, v in row.items()
         if not k.startswith("val_") and k not in _LEFT_OUT
     }
-    return {**_validated(row), **train, "epochs": float(row["epoch"]), "seconds": seconds}
+    times = {"seconds": seconds, "sharing_seconds": float(sharing)}
+    return {**_validated(row), **train, "epochs": float(row["epoch"]), **times}
 
 
 def _validated(row: Mapping[str, float]) -> dict[str, float]:
