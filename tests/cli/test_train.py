@@ -97,7 +97,7 @@ def test_run_json_holds_all_arguments_resolved(command, images, tmp_path) -> Non
     assert arguments == {
         "model": "mlp", "data": str(images), "target": ["-1"], "task": None, "missing": None,
         "categories": [],
-        "decimal": ".", "features": None, "ignore": [],
+        "decimal": ".", "features": None, "pca": None, "ignore": [],
         "test_split": 0.2, "device": "auto", "precision": "float32", "seed": 0,
         "checkpoint_every": None,
         "json": str(tmp_path / "r.json"), "preset": "image", "hidden": [7], "activation": "relu",

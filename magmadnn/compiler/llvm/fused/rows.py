@@ -194,7 +194,8 @@ class _RowWriter:
         code = self.code
         formulas = [*(r.formula for r in reduce), *(r.formula for r in store)]
         kept = [formula for formula, first in self.formulas.kept.items() if first == stage]
-        written = [*formulas, *kept]
+        scaled = None if pair is None else pair.total.formula  # known from what is scaled
+        written = [*formulas, *(formula for formula in kept if formula != scaled)]
         known = {f: writer.write(f) for formula in written for f in self._row_parts(formula)}
         places = {
             p: self._column_number(writer.write(place))
