@@ -84,10 +84,9 @@ def of_factors(a: Array, made: Array) -> float:
 
 
 def of_vectors(a: Array, w: Array, v: Array) -> float:
-    unit, size = scaled(a)
-    return max(
-        relative(unit @ v - v * (w / size), len(a)), relative(v.conj().T @ v - np.eye(len(a)), 1)
-    )
+    unit, power = scaled(a)
+    turned = v * grown(w, -power)
+    return max(relative(unit @ v - turned, len(a)), relative(v.conj().T @ v - np.eye(len(a)), 1))
 
 
 def residuals(name: str, a: Array, linalg: Any) -> float:

@@ -400,7 +400,7 @@ def test_folders_of_before_load_and_damaged_ones_are_refused(frame_of, tmp_path)
         {"preparation": {**made, "mean": [1.0]}},
         {"preparation": {**made, "std": [0.0, 1.0, 1.0]}},
         {"preparation": {**made, "labels": "colour"}},
-        {"preparation": {**made, "version": 2}},
+        {"preparation": {**made, "version": 99}},
         {"preparation": {**made, "schema": {}}},
         {"preparation": []},
         {"columns": []},
