@@ -109,7 +109,7 @@ class _Elimination:
             start = self._strips[number].start
             strip = self._there.use(held[number])
             exchanges = self._place.eliminate(strip[start:], self._spare)
-            order = _order_of(exchanges, len(strip) - start)
+            order = order_after(exchanges, len(strip) - start)
             self._exchanges[self._strips[number]] = exchanges + start
             self.order[start:] = self.order[start:][order]
             self._stored.append(self.order.copy())
@@ -186,8 +186,10 @@ def _moves(order: HostArray) -> bool:
     return len(_moved(order)) > 0
 
 
-def _order_of(exchanges: HostArray, rows: int) -> HostArray:
-    """Which row stands in each place after exchanges of row 0, 1, ... with others."""
+def order_after(exchanges: HostArray, rows: int) -> HostArray:
+    """Which row stands in each place after exchanges of row 0, 1, ... with others: of one matrix, a number
+    at a time, which is quicker than `linalg.elimination.order_of` for a single long one.
+    """
     order = np.arange(rows)
     for row, other in enumerate(exchanges):
         order[row], order[other] = order[other], order[row]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from magmadnn.errors import ArgumentError, NumericError
 
 from .cholesky_factor import cho_factor
 from .division import divided
-from .elimination import lu_factor
+from .elimination import lu_factor, order_after
 from .operands import matrix, place_of, right_side
 from .place import Array, HostArray, Place
 from .strips import Buffer, Strips, opened
@@ -41,9 +43,9 @@ def cho_solve(
         raise ArgumentError("cho_solve: takes lower triangles: (c, True), as cho_factor gives them")
     x = right_side("cho_solve", c, b)
     _refuse_zeros("cho_solve", c)
-    with _Substitution("cho_solve", c, x, memory_limit, device) as steps:
-        steps.forward(lower=True, unit=False)
-        steps.backward_flipped(lower=True, unit=False)
+    with _substituting("cho_solve", c, x, memory_limit, device) as steps:
+        steps.by_lower(unit=False)
+        steps.by_lower_flipped(unit=False)
     return x.reshape(np.shape(b))
 
 
@@ -78,13 +80,13 @@ def lu_solve(
         x[...] = x[order]
     elif trans == 1:  # A^T X = B is A^H conj(X) = conj(B)
         np.conj(x, out=x)
-    with _Substitution("lu_solve", lu, x, memory_limit, device) as steps:
+    with _substituting("lu_solve", lu, x, memory_limit, device) as steps:
         if trans == 0:
-            steps.forward(lower=True, unit=True)
-            steps.backward(lower=False, unit=False)
+            steps.by_lower(unit=True)
+            steps.by_upper()
         else:
-            steps.forward_flipped(lower=False, unit=False)
-            steps.backward_flipped(lower=True, unit=True)
+            steps.by_upper_flipped()
+            steps.by_lower_flipped(unit=True)
     if trans:
         x[order] = x.conj() if trans == 1 else x.copy()
     return x.reshape(np.shape(b))
@@ -119,78 +121,70 @@ def solve(
     return lu_solve(factors, b, memory_limit=memory_limit, device=device)
 
 
+@contextmanager
+def _substituting(
+    name: str, a: HostArray, x: HostArray, memory_limit: int | None, device: str
+) -> Iterator[_Substitution]:
+    """Steps on x, which lies on the device meanwhile."""
+    place = place_of(device)
+    with opened(place, a):
+        steps = _Substitution(name, a, x, memory_limit, place)
+        yield steps
+        place.download(x, steps.x)
+
+
 class _Substitution:
-    """x [n, k] on the device, from which strips of a triangle are taken off as they pass."""
+    """Rows of x that triangles decide, one strip of columns after the other.
+
+    Attributes:
+        x: [n, k] on the device, from which strips of a triangle are taken off as they pass.
+    """
 
     def __init__(
-        self, name: str, a: HostArray, x: HostArray, memory_limit: int | None, device: str
+        self, name: str, a: HostArray, x: HostArray, memory_limit: int | None, place: Place
     ) -> None:
-        self._name, self._a, self._host = name, a, x
-        self._limit, self._device = memory_limit, device
-
-    def __enter__(self) -> _Substitution:
-        a, x = self._a, self._host
-        self._place: Place = place_of(self._device)
-        self._opened = opened(self._place, a)
-        self._opened.__enter__()
-        try:
-            self._prepare(a, x)
-        except BaseException:
-            self._opened.__exit__(None, None, None)
-            raise
-        return self
-
-    def _prepare(self, a: HostArray, x: HostArray) -> None:
-        place = self._place
-        division = divided(self._name, max(len(a), 1), a.dtype, place, self._limit, 0, 2 * x.nbytes)
-        self._numbers = [part for part in division.strips if part.start < len(a)]
+        self._place, self._a = place, a
+        division = divided(name, max(len(a), 1), a.dtype, place, memory_limit, 0, 2 * x.nbytes)
+        self._parts = [part for part in division.strips if part.start < len(a)]
         self._strips = Strips(place, division, a.dtype)
-        self._held = Buffer(place.allocate(max(x.size, 1), a.dtype))
-        self._held.ready = place.upload(self._held.shaped(*x.shape), x, [])
-        self._x: Array = self._strips.use(self._held)
+        held = Buffer(place.allocate(max(x.size, 1), a.dtype))
+        held.ready = place.upload(held.shaped(*x.shape), x, [])
+        self.x: Array = self._strips.use(held)
 
-    def __exit__(self, kind: Any, *rest: Any) -> None:
-        try:
-            if kind is None:
-                self._place.download(self._host, self._x)
-        finally:
-            self._opened.__exit__(kind, *rest)
-
-    def forward(self, *, lower: bool, unit: bool) -> None:
-        """By a lower triangle: rows of x from the first on."""
-        for part, strip in self._passing(self._numbers, lambda part: slice(part.start, None)):
+    def by_lower(self, *, unit: bool) -> None:
+        """X becomes L^-1 X: its rows from the first on."""
+        for part, strip in self._passing(self._parts, lambda part: slice(part.start, None)):
             width = part.stop - part.start
-            x = self._x[part]
-            self._place.solve(x, strip[:width], lower=lower, unit=unit, flip=False)
-            self._place.subtract(self._x[part.stop :], strip[width:], x, flip_a=False, flip_b=False)
+            x = self.x[part]
+            self._place.solve(x, strip[:width], lower=True, unit=unit, flip=False)
+            self._place.subtract(self.x[part.stop :], strip[width:], x, flip_a=False, flip_b=False)
 
-    def backward(self, *, lower: bool, unit: bool) -> None:
-        """By an upper triangle: rows of x from the last on."""
-        for part, strip in self._passing(self._numbers[::-1], lambda part: slice(0, part.stop)):
-            x = self._x[part]
-            self._place.solve(x, strip[part.start :], lower=lower, unit=unit, flip=False)
-            self._place.subtract(
-                self._x[: part.start], strip[: part.start], x, flip_a=False, flip_b=False
-            )
+    def by_upper(self) -> None:
+        """X becomes U^-1 X: its rows from the last on."""
+        for part, strip in self._passing(self._parts[::-1], lambda part: slice(0, part.stop)):
+            x, above = self.x[part], slice(0, part.start)
+            self._place.solve(x, strip[part.start :], lower=False, unit=False, flip=False)
+            self._place.subtract(self.x[above], strip[above], x, flip_a=False, flip_b=False)
 
-    def backward_flipped(self, *, lower: bool, unit: bool) -> None:
-        """By L^H of a lower triangle: rows of x from the last on."""
-        for part, strip in self._passing(self._numbers[::-1], lambda part: slice(part.start, None)):
+    def by_lower_flipped(self, *, unit: bool) -> None:
+        """X becomes L^-H X: its rows from the last on."""
+        for part, strip in self._passing(self._parts[::-1], lambda part: slice(part.start, None)):
             width = part.stop - part.start
-            x = self._x[part]
-            self._place.subtract(x, strip[width:], self._x[part.stop :], flip_a=True, flip_b=False)
-            self._place.solve(x, strip[:width], lower=lower, unit=unit, flip=True)
+            x = self.x[part]
+            self._place.subtract(x, strip[width:], self.x[part.stop :], flip_a=True, flip_b=False)
+            self._place.solve(x, strip[:width], lower=True, unit=unit, flip=True)
 
-    def forward_flipped(self, *, lower: bool, unit: bool) -> None:
-        """By U^H of an upper triangle: rows of x from the first on."""
-        for part, strip in self._passing(self._numbers, lambda part: slice(0, part.stop)):
-            x = self._x[part]
-            self._place.subtract(
-                x, strip[: part.start], self._x[: part.start], flip_a=True, flip_b=False
-            )
-            self._place.solve(x, strip[part.start :], lower=lower, unit=unit, flip=True)
+    def by_upper_flipped(self) -> None:
+        """X becomes U^-H X: its rows from the first on."""
+        for part, strip in self._passing(self._parts, lambda part: slice(0, part.stop)):
+            x, above = self.x[part], slice(0, part.start)
+            self._place.subtract(x, strip[above], self.x[above], flip_a=True, flip_b=False)
+            self._place.solve(x, strip[part.start :], lower=False, unit=False, flip=True)
 
-    def _passing(self, parts: list[slice], rows: Any) -> Any:
+    def _passing(
+        self, parts: list[slice], rows: Callable[[slice], slice]
+    ) -> Iterator[tuple[slice, Array]]:
+        """Strips of the columns of these parts, and of them these rows."""
         sources: list[tuple[HostArray, int | None]] = [
             (self._a[rows(part), part], None) for part in parts
         ]
@@ -213,10 +207,7 @@ def _order(name: str, exchanges: Any, n: int) -> HostArray:
         raise ArgumentError(
             f"{name}: piv must hold rows from 0 to {n - 1}, as lu_factor gives them"
         )
-    order = np.arange(n)
-    for row, other in enumerate(exchanges):
-        order[row], order[other] = order[other], order[row]
-    return order
+    return order_after(exchanges, n)
 
 
 def _refuse_zeros(name: str, factor: HostArray) -> None:
