@@ -1,6 +1,6 @@
 """Square products on one GPU and on two, against CuPy and PyTorch: correct first, then seconds.
 
-    python benchmarks/dmath/gpu_products.py [--sizes 4096 8192]
+    python -m benchmarks.dmath.gpu_products [--sizes 4096 8192]
 
 CUPY_TF32=1 in the environment lets products round operands to TF32.
 """
@@ -8,23 +8,12 @@ CUPY_TF32=1 in the environment lets products round operands to TF32.
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import magmadnn as md
-
-
-def best(function: Callable[[], object], repeats: int = 3) -> float:
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
+from benchmarks.harness.timing import best
 
 
 def finished(x: Any) -> None:

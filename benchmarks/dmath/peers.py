@@ -1,7 +1,7 @@
 """A product of two square matrices on four processes, beside Dask's arrays; and what the client pays for an
 operation.
 
-    python benchmarks/dmath/peers.py [--size 4096] [--workers 4]
+    python -m benchmarks.dmath.peers [--size 4096] [--workers 4]
 
 Dask and Heat run only where they are installed; Heat, which needs PyTorch, in a job of its own. Each worker
 has one thread. Dask's matrices have 2 x 2 chunks.
@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.harness.timing import best
 
 HEAT = """
 import sys, time
@@ -37,16 +38,6 @@ for _ in range(4):
 if a.comm.rank == 0:
     print(f"Heat      {best:8.3f} s")
 """
-
-
-def best(function: Callable[[], object], repeats: int = 3) -> float:
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def ours(n: int, workers: int) -> None:

@@ -1,6 +1,6 @@
 """Square products with the columns of dMath's Table V: seconds, speed-up and efficiency by number of workers.
 
-    python benchmarks/dmath/products.py [--sizes 1024 2048 4096] [--workers 1 2 4] [--dtype float32]
+    python -m benchmarks.dmath.products [--sizes 1024 2048 4096] [--workers 1 2 4] [--dtype float32]
 
 The paper's rows go to 65536 on 32 GPUs; what is not asked for or does not fit is named, not filled in.
 """
@@ -9,24 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable
 
 import numpy as np
 
 import magmadnn as md
+from benchmarks.harness.timing import best
 
 PAPER = (4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536)
-
-
-def best(function: Callable[[], object], repeats: int = 3) -> float:
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Fourier transforms in three dimensions, there and back, in slabs and pencils; beside mpi4py-fft if it is
 installed, and SciPy in one process.
 
-    python benchmarks/dmath/transforms.py [--size 128] [--workers 4]
+    python -m benchmarks.dmath.transforms [--size 128] [--workers 4]
 
 mpi4py-fft runs in a job of its own with as many ranks.
 """
@@ -13,14 +13,13 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import scipy.fft
 
 import magmadnn as md
+from benchmarks.harness.timing import best
 
 PEER = """
 import sys, time
@@ -44,16 +43,6 @@ for kind, grid in (("slabs", (0, 1, 1)), ("pencils", (0, 0, 1))):
 """
 
 
-def best(function: Callable[[], object], repeats: int = 5) -> float:
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", type=int, default=128)
@@ -62,7 +51,7 @@ def main() -> None:
     n = arguments.size
     x = np.random.default_rng(0).standard_normal((n, n, n)).astype(complex)
     print(f"{n} x {n} x {n} complex128, there and back, {arguments.workers} workers")
-    alone = best(lambda: scipy.fft.ifftn(scipy.fft.fftn(x)))
+    alone = best(lambda: scipy.fft.ifftn(scipy.fft.fftn(x)), 5)
     print(f"{'':8} SciPy, alone  {alone * 1e3:9.2f} ms")
     with md.workers(arguments.workers) as w:
         for kind in ("slabs", "pencils"):
@@ -74,7 +63,7 @@ def main() -> None:
                 w.wait()
 
             assert np.allclose(np.asarray(md.dmath.fft.fftn(X, decomposition=kind)), np.fft.fftn(x))
-            print(f"{kind:8} md.dmath      {best(both) * 1e3:9.2f} ms")
+            print(f"{kind:8} md.dmath      {best(both, 5) * 1e3:9.2f} ms")
     if importlib.util.find_spec("mpi4py_fft") is None:
         print("mpi4py-fft is not installed: its rows were not run")
         return
