@@ -28,10 +28,14 @@ from benchmarks.oracles.torchvision_networks import (
     alexnet,
     vgg16,
 )
-from tests.models.formula_weights import classes, images, weight
+from benchmarks.oracles.zoo_training_torch import BATCH, ROWS, STEPS, losses_of
+from benchmarks.oracles.zoo_training_torch import (
+    with_formula_weights as with_formula_weights_in_torch,
+)
+from tests.models.formula_weights import classes, images
 from tests.models.test_zoo_training import Losses, with_formula_weights
 
-SIZE, CLASSES, ROWS, BATCH, STEPS, TIMES = 224, 10, 40, 8, 100, 20
+SIZE, CLASSES, TIMES = 224, 10, 20
 CHAOS = 0.01  # of the loss: PyTorch's own float32 is that far off
 
 
@@ -62,27 +66,9 @@ CASES: dict[str, tuple[Any, float, dict[str, Any]]] = {
 def torch_curve(name: str, dtype: torch.dtype) -> np.ndarray:
     """The loss before each step of SGD with momentum 0.9."""
     make, rate, _ = CASES[name]
-    model = make()
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    with torch.no_grad():
-        for key, tensor in model.state_dict().items():
-            if not key.endswith("num_batches_tracked"):
-                tensor.copy_(torch.from_numpy(weight(key, tuple(tensor.shape))))
-    model = model.to("cuda", dtype).to(memory_format=torch.channels_last).train()
-    x = torch.from_numpy(images(ROWS, SIZE, 3).transpose(0, 3, 1, 2).copy()).to("cuda", dtype)
-    y = torch.from_numpy(classes(ROWS, CLASSES)).cuda()
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-    losses = []
-    for step in range(STEPS):
-        rows = slice(step * BATCH % ROWS, step * BATCH % ROWS + BATCH)
-        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.detach())
-    return torch.stack(losses).double().cpu().numpy()
+    model = with_formula_weights_in_torch(make()).to("cuda", dtype)
+    model = model.to(memory_format=torch.channels_last).train()
+    return torch.stack(losses_of(model, SIZE, 3, rate)).double().cpu().numpy()
 
 
 def our_curve(name: str, precision: str) -> np.ndarray:

@@ -112,10 +112,8 @@ CASES: dict[str, tuple[Any, int, int, float]] = {
 }
 
 
-def curve(name: str, dtype: torch.dtype) -> np.ndarray:
-    """The loss before each step of SGD with momentum 0.9."""
-    make, size, channels, rate = CASES[name]
-    model = make()
+def with_formula_weights(model: nn.Module) -> nn.Module:
+    """The model with the weights that a test makes too, and without dropout."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -123,9 +121,14 @@ def curve(name: str, dtype: torch.dtype) -> np.ndarray:
         for key, tensor in model.state_dict().items():
             if not key.endswith("num_batches_tracked"):
                 tensor.copy_(torch.from_numpy(weight(key, tuple(tensor.shape))))
-    model = model.to(dtype).train()
-    x = torch.from_numpy(images(ROWS, size, channels).transpose(0, 3, 1, 2).copy()).to(dtype)
-    y = torch.from_numpy(classes(ROWS, 10))
+    return model
+
+
+def losses_of(model: nn.Module, size: int, channels: int, rate: float) -> list[Any]:
+    """The loss before each step of SGD with momentum 0.9, of batches where and as the model's weights are."""
+    some = next(model.parameters())
+    x = torch.from_numpy(images(ROWS, size, channels).transpose(0, 3, 1, 2).copy())
+    x, y = x.to(some.device, some.dtype), torch.from_numpy(classes(ROWS, 10)).to(some.device)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     losses = []
     for step in range(STEPS):
@@ -134,8 +137,15 @@ def curve(name: str, dtype: torch.dtype) -> np.ndarray:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        losses.append(loss.item())
-    return np.array(losses)
+        losses.append(loss.detach())
+    return losses
+
+
+def curve(name: str, dtype: torch.dtype) -> np.ndarray:
+    """The losses of a network."""
+    make, size, channels, rate = CASES[name]
+    model = with_formula_weights(make()).to(dtype).train()
+    return np.array([loss.item() for loss in losses_of(model, size, channels, rate)])
 
 
 def main(*names: str) -> None:
