@@ -209,6 +209,8 @@ MISTAKES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]
     ("solve", (EYE, np.ones(4)), {}, ShapeError, r"b must be \[n\] or \[n, k\] with n = 3, got shape \(4,\)"),
     ("solve", (EYE, np.ones(3) * 1j), {}, DTypeError, "b is complex128 and the matrix is float64"),
     ("solve", (EYE, np.ones(3)), {"assume_a": "sym"}, ArgumentError, 'assume_a must be "gen" or "pos"'),
+    ("solve", (EYE, [1, np.inf, 3]), {}, NumericError, r"b holds inf at \[1, 0\]; give finite numbers"),
+    ("cho_solve", ((EYE, True), [np.nan, 1, 2]), {}, NumericError, r"b holds nan at \[0, 0\]"),
     ("lu_solve", (EYE, np.ones(3)), {}, ArgumentError, "must be the pair that lu_factor gives"),
     ("lu_solve", ((EYE, [0, 1, 3]), np.ones(3)), {}, ArgumentError, "piv must hold rows from 0 to 2"),
     ("lu_solve", ((EYE, [0, 1]), np.ones(3)), {}, ArgumentError, "piv must hold 3 integers"),

@@ -76,6 +76,17 @@ def test_elements_of_one_place_are_added() -> None:
     assert repr(a) == "<SparseMatrix 2 x 2 with 2 elements>"
 
 
+def test_a_matrix_that_is_given_stays_as_it_is() -> None:
+    """Its elements of one place are added up, and rows sorted, in a copy; later changes are its own."""
+    parts = np.array([1.0, 2, 4, 8]), np.array([2, 0, 2, 1]), np.array([0, 3, 4])
+    given = scipy.sparse.csr_array(tuple(part.copy() for part in parts), shape=(2, 3))
+    a = la.SparseMatrix(given)
+    for found, before in zip((given.data, given.indices, given.indptr), parts, strict=True):
+        assert np.array_equal(found, before)
+    given.data[:] = 0
+    assert np.asarray(a @ np.eye(3)).tolist() == [[2, 0, 5], [0, 8, 0]]
+
+
 def test_mistakes_of_sparse_matrices() -> None:
     a = la.SparseMatrix(sparse(4, 3))
     with pytest.raises(ShapeError, match=r"4 x 3 @ x needs x \[3\] or \[3, k\], got shape \(4,\)"):

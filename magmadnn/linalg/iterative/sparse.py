@@ -19,7 +19,7 @@ from .device_refinement import lies_on_device
 
 
 class SparseMatrix:
-    """A [m, n] with few elements that are not 0, by rows.
+    """A [m, n] with few elements that are not 0, by rows: a copy of what is given.
 
     `A @ x` of arrays and Tensors is SciPy's product, or CuPy's where x lies on a GPU, and a Tensor; of
     Variables and Operations an Operation: rows of x that columns name, times the values, added where rows
@@ -49,7 +49,7 @@ class SparseMatrix:
                 raise ShapeError(f"SparseMatrix: expected a matrix, got shape {matrix.shape}")
         if matrix.dtype.kind not in "fciub":
             raise DTypeError(f"SparseMatrix: expected numbers, got {matrix.dtype}")
-        kept = sparse.csr_array(matrix)
+        kept = sparse.csr_array(matrix, copy=True)  # elements are added up and sorted in place
         kept.sum_duplicates()
         if kept.dtype.kind in "iub":
             kept = kept.astype(np.float64)
@@ -93,7 +93,7 @@ class SparseMatrix:
         return turned
 
     def to_scipy(self) -> Any:
-        """SciPy's matrix by rows, which shares memory.
+        """This matrix as SciPy's, by rows, which shares its memory.
 
         Raises:
             ArgumentError: where values are an Operation.

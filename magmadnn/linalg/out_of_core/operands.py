@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DTypeError, ShapeError
+from magmadnn.linalg._matrices import refuse_unless_finite
 from magmadnn.runtime.places import device_of
 
 from ._gpu import GpuPlace
@@ -81,6 +82,7 @@ def right_side(name: str, a: HostArray, b: Any) -> HostArray:
     Raises:
         ShapeError: if its rows are not as many as those of a.
         DTypeError: if it is complex and a is not.
+        NumericError: if it holds NaN or infinity.
     """
     b = np.asarray(b)
     if b.ndim not in (1, 2) or b.shape[0] != a.shape[0]:
@@ -89,4 +91,6 @@ def right_side(name: str, a: HostArray, b: Any) -> HostArray:
         )
     if b.dtype.kind == "c" and a.dtype.kind != "c":
         raise DTypeError(f"{name}: b is {b.dtype} and the matrix is {a.dtype}; make both complex")
-    return np.array(b[:, None] if b.ndim == 1 else b, a.dtype, order="C")
+    x = np.array(b[:, None] if b.ndim == 1 else b, a.dtype, order="C")
+    refuse_unless_finite(name, "b", x)
+    return x

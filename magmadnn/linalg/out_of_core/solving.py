@@ -34,7 +34,7 @@ def cho_solve(
 
     Raises:
         ArgumentError: if the first argument is no such pair.
-        NumericError: if there is a 0 on the factor's diagonal.
+        NumericError: if there is a 0 on the factor's diagonal, or b holds NaN or infinity.
         OutOfMemoryError: if b and strips of one column do not fit the limit.
         ShapeError, DTypeError, DeviceError: for what is no such matrix or device.
     """
@@ -66,7 +66,7 @@ def lu_solve(
 
     Raises:
         ArgumentError: if the first argument is no such pair.
-        NumericError: if A is singular, naming the pivot.
+        NumericError: if A is singular, naming the pivot, or b holds NaN or infinity.
         OutOfMemoryError: if b and strips of one column do not fit the limit.
         ShapeError, DTypeError, DeviceError: for what is no such matrix or device.
     """
@@ -107,7 +107,8 @@ def solve(
         out: what the factors are written to, as for `lu_factor`.
 
     Raises:
-        NumericError: if A is singular or not positive definite, naming the pivot or minor, or not finite.
+        NumericError: if A is singular or not positive definite, naming the pivot or minor, or one
+            of both is not finite.
         OutOfMemoryError: if b and strips of one column do not fit the limit.
         ArgumentError, ShapeError, DTypeError, DeviceError: for what is no such matrix or device.
     """

@@ -50,12 +50,12 @@ class Few:
 
     @property
     def taps(self) -> int:
-        """Elements of one filter."""
+        """Elements of one filter: height times width times the channels of an image."""
         return math.prod(self.size) * self.channels
 
     @property
     def item(self) -> str:
-        """The elements' type."""
+        """The C++ type of elements in memory."""
         return MEMORY[self.dtype]
 
     def inside(self, column: str) -> str:
@@ -67,7 +67,7 @@ class Few:
 
     @property
     def filter_bytes(self) -> int:
-        """Of all filters."""
+        """Bytes of all filters together, which a block has in shared memory."""
         return self.taps * self.outputs * ITEM_BYTES[self.dtype]
 
 
@@ -114,12 +114,12 @@ class FewForward:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the parameters."""
+        """Names of the kernel's parameters, in order."""
         ends = ("bias",) * self.biased + ("added",) * self.adds
         return ("images", "x", "w", *ends, "result")
 
     def text(self, name: str) -> str:
-        """The function."""
+        """The kernel in CUDA C++, under that name."""
         of, item = self.of, self.of.item
         (height, width), (rows, columns), (tall, wide) = of.places, of.windows, of.size
         each, o, c = _together(of.outputs), of.outputs, of.channels
@@ -184,7 +184,7 @@ class FewInputs:
     slots = ("images", "w", "y", "result")
 
     def text(self, name: str) -> str:
-        """The function."""
+        """The kernel in CUDA C++, under that name."""
         of, item = self.of, self.of.item
         (height, width), (rows, columns), (tall, wide) = of.places, of.windows, of.size
         o, c = of.outputs, of.channels
@@ -248,26 +248,26 @@ class FewFilters:
 
     @property
     def owners(self) -> int:
-        """Threads with different taps or filters."""
+        """How many threads of a block sum different elements: each has a tap and a few filters."""
         return self.of.taps * (self.of.outputs // _together(self.of.outputs))
 
     @property
     def lanes(self) -> int:
-        """Threads with the same ones."""
+        """How many threads share the work of one such sum, each with other rows of windows."""
         return max(2 * _THREADS // self.owners, 1)
 
     @property
     def threads(self) -> int:
-        """Of a block: whole warps."""
+        """Threads of a block, in whole warps; those beyond `owners` times `lanes` have nothing to do."""
         return -(-self.owners * self.lanes // 32) * 32
 
     @property
     def shared_bytes(self) -> int:
-        """A sum of each thread."""
+        """Bytes of shared memory: a sum of each thread that has one."""
         return self.lanes * self.of.filter_bytes
 
     def text(self, name: str) -> str:
-        """The function."""
+        """The kernel in CUDA C++, under that name."""
         of, item = self.of, self.of.item
         (height, width), (rows, columns), (_, wide) = of.places, of.windows, of.size
         each, o, c = _together(of.outputs), of.outputs, of.channels
@@ -329,11 +329,11 @@ class FewSums:
 
     @property
     def shared_bytes(self) -> int:
-        """A sum of each thread."""
+        """Bytes of shared memory: a sum of each thread that has one."""
         return _OUTPUTS * _LANES * ITEM_BYTES[self.dtype]
 
     def text(self, name: str) -> str:
-        """The function."""
+        """The kernel in CUDA C++, under that name."""
         item, count = MEMORY[self.dtype], self.taps * self.outputs
         return f"""{_head(name, self.slots, item, self.shared_bytes)}
   const u32 lane = threadIdx.x / {_OUTPUTS}, e = blockIdx.x * {_OUTPUTS} + threadIdx.x % {_OUTPUTS};
