@@ -112,7 +112,7 @@ def test_equations_of_empty_and_single_matrices(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
-def test_strides_change_no_bit(name: str) -> None:
+def test_strides_change_no_more_than_the_order_of_sums(name: str) -> None:
     function: Callable[..., Any] = ONE[name][0] if name in ONE else TWO[name][0]
     for shape in ((5, 5), (3, 4, 4)):
         a = definite(shape, "float64")
