@@ -63,8 +63,8 @@ ROOMS = {
     "cli": """
         train search workflow evaluate predict export summary launch doctor tune
         searches
-        runs report_page doctor_gpu training_options
-        machine commands
+        runs report_page training_options
+        commands
         ending arguments
         console
     """,
@@ -332,7 +332,7 @@ WRITE_FORMULAS = (
     "magmadnn.compiler.promotion",
     "magmadnn.compiler.kernels",
     "magmadnn.compiler.lower.kernels_of",
-    "magmadnn.compiler.regions.fuse",
+    "magmadnn.compiler.regions.fusion.fuse",
 )
 
 

@@ -65,7 +65,9 @@ def read_npz(path: str | os.PathLike[str], *, with_target: bool = True) -> NpzAr
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    from magmadnn.storage.npz_file import opened_npz  # loads zipfile, which takes milliseconds
+    from magmadnn.storage.formats.npz_file import (
+        opened_npz,  # loads zipfile, which takes milliseconds
+    )
 
     known = ("x", "y", "x_train", "y_train", "x_test", "y_test")
     with opened_npz(path) as stored:

@@ -1,7 +1,8 @@
 """The ops: transforms along axes, of the sizes that operands have.
 
 A transform is linear, so its gradient is its transpose, and the matrix of a transform along whole axes is
-symmetric: the gradient is the same transform again. Conjugates are the sweep's (`graph/gradient.py`).
+symmetric: the gradient is the same transform again. Conjugates are the sweep's
+(`graph/transforms/gradient.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import REQUIRED, Array, Draw, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_complex
-from magmadnn.graph.stacking import StackedCall
+from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.ops import concat
 from magmadnn.runtime.threads import thread_count
 

@@ -121,7 +121,7 @@ def adjoint(x: Any) -> Any:
 def by_ascent(rule: Callable[..., Any]) -> Callable[..., Any]:
     """The `vjp` of an op that is not differentiable in complex numbers, by a rule for its ascent.
 
-    The sweep gives and wants conjugates where a result is complex (`graph/gradient.py`).
+    The sweep gives and wants conjugates where a result is complex (`graph/transforms/gradient.py`).
     """
 
     def vjp(g: Any, y: Any, *operands: Any, **attributes: Any) -> Any:

@@ -21,7 +21,7 @@ from magmadnn.graph.op import (
     takes_complex,
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature, is_integer
-from magmadnn.graph.stacking import last_axes
+from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal, where
 from magmadnn.ops import max as max_

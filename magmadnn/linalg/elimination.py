@@ -23,7 +23,7 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import elementwise, last_axes
+from magmadnn.graph.transforms.stacking import elementwise, last_axes
 
 from ._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
 

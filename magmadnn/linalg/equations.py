@@ -11,7 +11,7 @@ from magmadnn.errors import ArgumentError, NumericError
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
 from magmadnn.graph.spec import is_complex
-from magmadnn.graph.stacking import elementwise, last_axes
+from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
     cast,

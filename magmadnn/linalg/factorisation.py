@@ -11,7 +11,7 @@ from magmadnn.errors import NumericError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature
-from magmadnn.graph.stacking import last_axes
+from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import conj, matmul
 
 from ._at_once import factor_at_once

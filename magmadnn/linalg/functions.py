@@ -9,7 +9,7 @@ import numpy as np
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.op import Array, Op, OpKind, Sample, promote_floating, takes_complex
 from magmadnn.graph.signature import by_signature, is_integer
-from magmadnn.graph.stacking import last_axes
+from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import abs as abs_
 from magmadnn.ops import (
     broadcast_to,

@@ -19,7 +19,7 @@ from magmadnn.graph.op import (
     takes_complex,
 )
 from magmadnn.graph.signature import by_signature
-from magmadnn.graph.stacking import elementwise, last_axes
+from magmadnn.graph.transforms.stacking import elementwise, last_axes
 from magmadnn.ops import conj, expand_dims, greater, matmul, real, reciprocal, squeeze, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_

@@ -23,7 +23,7 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec, is_complex
-from magmadnn.graph.stacking import last_axes
+from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray
 

@@ -21,7 +21,7 @@ from magmadnn.graph.op import (
 )
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec, is_complex
-from magmadnn.graph.stacking import last_axes
+from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 

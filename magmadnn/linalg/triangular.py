@@ -20,7 +20,7 @@ from magmadnn.graph.op import (
     takes_complex,
 )
 from magmadnn.graph.signature import by_signature
-from magmadnn.graph.stacking import elementwise
+from magmadnn.graph.transforms.stacking import elementwise
 from magmadnn.ops import matmul, swapaxes
 
 from ._at_once import triangle_at_once

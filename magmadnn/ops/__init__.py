@@ -7,7 +7,7 @@ Operation; with a Tensor it computes a Tensor now; with arrays and numbers alone
 from typing import TYPE_CHECKING
 
 from magmadnn.calls import explains_names
-from magmadnn.graph.gradient import Parts, use
+from magmadnn.graph.transforms.gradient import Parts, use
 
 from ._pointwise import pointwise
 from .activations import (

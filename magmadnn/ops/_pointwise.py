@@ -18,7 +18,7 @@ from magmadnn.graph.op import REQUIRED, Array, Draw, DTypeRule, Op, OpKind, Samp
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
 from magmadnn.graph.spec import BFLOAT16, as_dtype
-from magmadnn.graph.stacking import elementwise as stacked_elementwise
+from magmadnn.graph.transforms.stacking import elementwise as stacked_elementwise
 
 from ._rewrites import Rewrite
 

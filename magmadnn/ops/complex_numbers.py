@@ -2,7 +2,7 @@
 
 Gradients follow PyTorch's convention: that of a real L with respect to z = x + i y is dL/dx + i dL/dy, the
 direction of steepest ascent. Of an op that is differentiable in z the sweep makes it from the formula for
-real numbers (`graph/gradient.py`); the ops here have rules of their own.
+real numbers (`graph/transforms/gradient.py`); the ops here have rules of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from magmadnn.graph.op import Draw, Op, OpKind, Sample, takes_complex
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, elementwise
 from magmadnn.graph.spec import is_complex
-from magmadnn.graph.stacking import elementwise as stacked_elementwise
+from magmadnn.graph.transforms.stacking import elementwise as stacked_elementwise
 
 from .along_axes.reductions import prod, sum
 from .arithmetic import (

@@ -21,7 +21,7 @@ from magmadnn.graph.operators import public
 from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import Attributes, OpWords, Signature, axes_text, by_signature
 from magmadnn.graph.spec import BFLOAT16, Spec
-from magmadnn.graph.stacking import StackedCall
+from magmadnn.graph.transforms.stacking import StackedCall
 
 from .along_axes.reductions import sum
 from .arithmetic import add

@@ -26,7 +26,7 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec, is_floating
-from magmadnn.graph.stacking import StackedCall, last_axes
+from magmadnn.graph.transforms.stacking import StackedCall, last_axes
 
 from ._arguments import as_shape, dtype_attribute, dtype_of, ndim_of
 from ._pointwise import widened

@@ -26,7 +26,7 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import last_axes, to_shape
+from magmadnn.graph.transforms.stacking import last_axes, to_shape
 
 from ._arguments import as_shape, first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged

@@ -27,7 +27,7 @@ from magmadnn.graph.signature import (
     shape_text,
 )
 from magmadnn.graph.spec import Spec, is_complex, is_floating
-from magmadnn.graph.stacking import StackedCall
+from magmadnn.graph.transforms.stacking import StackedCall
 
 from ._arguments import first_dtype, ndim_of, shape_of, words_of
 from ._rewrites import drop_unchanged

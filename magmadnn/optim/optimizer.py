@@ -12,7 +12,7 @@ from magmadnn.errors import ArgumentError
 from magmadnn.tensor import Operation, Tensor
 from magmadnn.tensor.operation import Feeds
 
-from .accumulation import Accumulation
+from .building.accumulation import Accumulation
 from .inputs import with_settings
 from .parts import Transform, checked_parts
 from .records import COUNT, Record, Setting, named, refuse_class, restore

@@ -20,16 +20,16 @@ from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
-from .accumulation import Accumulation
-from .alike import Known, known_of, later, noted, origin_of
+from .building.accumulation import Accumulation
+from .building.alike import Known, known_of, later, noted, origin_of
+from .building.loss_scaling import LossScale
+from .building.update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 from .courses import Looked, StepCourse
 from .inputs import Settings
-from .loss_scaling import LossScale
 from .memory_check import BATCH, refuse_too_large
 from .parts import Transform
 from .records import Setting
 from .slices import StepSlices
-from .update import Update, node_of_loss, nodes_of_outputs, nodes_of_parameters
 
 if TYPE_CHECKING:
     from magmadnn.memory.room import Room

@@ -23,8 +23,8 @@ from magmadnn.graph.placing import Placement, Shard, axes_of, local_shape
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec
 from magmadnn.memory.usage import in_units
+from magmadnn.optim.building.update import keys_of
 from magmadnn.optim.memory_check import BATCH
-from magmadnn.optim.update import keys_of
 from magmadnn.runtime.step_memory import StepMemory, step_memory
 
 from .data_parallel import SHARDS, DataParallel

@@ -15,15 +15,15 @@ import numpy as np
 from magmadnn import ops
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import VARIABLE, resolve_phase, topological
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.optim import Transform
-from magmadnn.optim.accumulation import Accumulation
-from magmadnn.optim.loss_scaling import LossScale
+from magmadnn.optim.building.accumulation import Accumulation
+from magmadnn.optim.building.loss_scaling import LossScale
+from magmadnn.optim.building.update import Update, keys_of
 from magmadnn.optim.parts import adding_up
-from magmadnn.optim.update import Update, keys_of
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation
 

@@ -21,7 +21,7 @@ from magmadnn.graph.node import PLACEHOLDER, Updated, placeholder, topological
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
 from magmadnn.optim import StepSlices
-from magmadnn.optim.accumulation import Accumulation
+from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.courses import StepCourse
 from magmadnn.optim.memory_check import refuse_too_large
 from magmadnn.runtime import Executable
@@ -36,7 +36,7 @@ from .ranks_step import RanksStep, refuse
 from .tree import TreeSum, cuts
 
 if TYPE_CHECKING:
-    from magmadnn.optim.update import Update
+    from magmadnn.optim.building.update import Update
 
 _SCALAR = Spec((), np.dtype(np.float64))
 _HEAD = 4  # failures, weight, rows, weight * loss: what the small vector begins with

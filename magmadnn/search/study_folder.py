@@ -12,9 +12,9 @@ from magmadnn.errors import ArgumentError, CheckpointError, FileError, quoted, s
 from magmadnn.storage.disk import as_path, is_there, worded
 from magmadnn.storage.durable import read_file, write_file
 from magmadnn.storage.event_log import EventLog, read_log, without_collecting
+from magmadnn.storage.formats.plain_json import JSON_BYTES, seal, unseal
+from magmadnn.storage.formats.plain_schema import Anything, Fields, Table, check
 from magmadnn.storage.holding import Holding
-from magmadnn.storage.plain_json import JSON_BYTES, seal, unseal
-from magmadnn.storage.plain_schema import Anything, Fields, Table, check
 from magmadnn.storage.processes.lifetimes import wait_for_dead
 from magmadnn.storage.run_folder import RUN
 

@@ -31,7 +31,7 @@ from .durable import (
     write_file,
     write_folder,
 )
-from .plain_json import (
+from .formats.plain_json import (
     JSON_BYTES,
     check_format,
     decode,
@@ -42,8 +42,8 @@ from .plain_json import (
     to_plain,
     unseal,
 )
-from .plain_schema import Anything, Fields, Flag, Many, Table, Text, Whole, check, maybe
-from .tensor_file import (
+from .formats.plain_schema import Anything, Fields, Flag, Many, Table, Text, Whole, check, maybe
+from .formats.tensor_file import (
     Array,
     dtype_of,
     little_endian_bytes,

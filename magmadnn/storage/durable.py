@@ -21,10 +21,10 @@ from typing import Any
 from magmadnn.errors import ArgumentError, CheckpointError, FileError, quoted, shown
 
 from .disk import as_path, calls, is_there, worded
+from .formats.plain_json import JSON_BYTES, seal, unseal
+from .formats.plain_schema import Fields, Table, Text, Whole, check
 from .input_files import check_room, kind_of
 from .leftovers import discard, leftovers, temporary_name, writer_mark
-from .plain_json import JSON_BYTES, seal, unseal
-from .plain_schema import Fields, Table, Text, Whole, check
 
 Content = bytes | Callable[[], Iterable[bytes]]
 """A file's bytes, or a function that gives them piece by piece."""

@@ -14,8 +14,8 @@ from magmadnn.errors import CheckpointError, FileError, quoted, shown
 
 from .disk import as_path, is_there, worded
 from .durable import clean_leftovers, read_file, write_file, write_folder
-from .plain_json import JSON_BYTES, from_plain, seal, to_plain, unseal
-from .plain_schema import Anything, Fields, Table, check
+from .formats.plain_json import JSON_BYTES, from_plain, seal, to_plain, unseal
+from .formats.plain_schema import Anything, Fields, Table, check
 
 RUN = "run.json"
 _FORMAT, _VERSION = "magmadnn-run", 1

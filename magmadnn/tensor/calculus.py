@@ -11,10 +11,10 @@ from magmadnn import ops
 from magmadnn.calls import checked_call
 from magmadnn.errors import GraphError, ShapeError
 from magmadnn.graph.dim import Dim, product
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import Node, node_of, resolve_phase
 from magmadnn.graph.op import is_number
 from magmadnn.graph.signature import shape_text
+from magmadnn.graph.transforms.gradient import gradient
 
 from .operation import Operation
 

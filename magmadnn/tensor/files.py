@@ -125,7 +125,7 @@ def load_npz(path: PathLike) -> dict[str, Tensor]:
         DTypeError: if magmadnn has no such dtype.
         OutOfMemoryError: if the arrays are larger than the memory that is free.
     """
-    from magmadnn.storage.npz_file import opened_npz  # loads zipfile
+    from magmadnn.storage.formats.npz_file import opened_npz  # loads zipfile
 
     file = input_path("load_npz: the file", path)
     with opened_npz(file, f"load_npz: {shown(file)}") as stored:

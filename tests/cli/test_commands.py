@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import magmadnn as md
-from magmadnn.cli import commands, doctor, doctor_gpu, machine
+from magmadnn.cli import commands, doctor
 from magmadnn.cli.commands import COMMANDS
+from magmadnn.cli.doctor import gpu as doctor_gpu
+from magmadnn.cli.doctor import machine
 from magmadnn.cli.runs.trained import open_trained
 from magmadnn.errors import installing
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler

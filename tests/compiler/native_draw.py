@@ -15,10 +15,10 @@ from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Spec
 from magmadnn.graph.body import is_loop
 from magmadnn.graph.dim import Dim, bind_shape, product
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import CONSTANT, Node, constant, placeholder
 from magmadnn.graph.op import Op
 from magmadnn.graph.spec import is_floating
+from magmadnn.graph.transforms.gradient import gradient
 
 from .native_graphs import BATCH, LARGEST, RUNS, Array, Case, Updates, bound, evaluate
 

@@ -25,11 +25,11 @@ from magmadnn.errors import MagmaDNNError
 from magmadnn.graph import Spec
 from magmadnn.graph.body import body_of, is_loop, is_result
 from magmadnn.graph.dim import Dim, bind_shape, bind_value
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import CONSTANT, PLACEHOLDER, SIZE, VARIABLE, Node, placeholder, rebuild
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import is_floating
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 Array = NDArray[Any]

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from magmadnn import ops
 from magmadnn.graph import Dim, scope
 from magmadnn.graph import node as nodes
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from tests.graph.bare_nodes import F32, placed, variable
 
 BATCH = Dim.symbol("batch")

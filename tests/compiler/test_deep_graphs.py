@@ -20,9 +20,9 @@ from magmadnn.compiler.plan.listing import describe
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec, show
 from magmadnn.graph.drawing.diagram import to_svg
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import constant, placeholder, rebuild
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 X = np.random.default_rng(0).uniform(-1, 1, (5, 5)).astype(np.float32)

@@ -18,9 +18,9 @@ from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DataError
 from magmadnn.graph import Node, NoGradient, Op, OpKind, Spec, by_signature, promote
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.ops.movement import copy
 from magmadnn.ops.slicing import slice_

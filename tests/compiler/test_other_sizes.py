@@ -11,12 +11,13 @@ import pytest
 
 import magmadnn as md
 from magmadnn.compiler.dump import Dump
-from magmadnn.compiler.plan import other_sizes, planning, reuse
-from magmadnn.compiler.plan.other_sizes import described
+from magmadnn.compiler.plan import planning
+from magmadnn.compiler.plan.built_alike import other_sizes, reuse
+from magmadnn.compiler.plan.built_alike.other_sizes import described
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph.program import LaterProgram
 from magmadnn.ops._pointwise import pointwise
-from magmadnn.optim import alike
+from magmadnn.optim.building import alike
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(40, 13)).astype(np.float32)

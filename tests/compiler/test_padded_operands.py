@@ -17,9 +17,9 @@ from magmadnn.compiler.plan.frames import frames_of
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import Node, placeholder
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.boxes import boxes_of

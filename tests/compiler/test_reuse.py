@@ -12,7 +12,8 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops
-from magmadnn.compiler.plan import look, planning, reuse
+from magmadnn.compiler.plan import planning
+from magmadnn.compiler.plan.built_alike import look, reuse
 from magmadnn.errors import NumericError
 from magmadnn.graph import Spec
 from magmadnn.graph.node import constant, placeholder

@@ -11,10 +11,11 @@ import pytest
 
 import magmadnn as md
 from magmadnn.compiler.dump import Dump
-from magmadnn.compiler.plan import look, planning, reuse, sizes
+from magmadnn.compiler.plan import planning
+from magmadnn.compiler.plan.built_alike import look, reuse, sizes
+from magmadnn.compiler.plan.built_alike.look import structure_of
+from magmadnn.compiler.plan.built_alike.other_sizes import described
 from magmadnn.compiler.plan.listing import describe
-from magmadnn.compiler.plan.look import structure_of
-from magmadnn.compiler.plan.other_sizes import described
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph.dim import bind_shape
 from magmadnn.graph.op import NoGradient, Op, OpKind, promote

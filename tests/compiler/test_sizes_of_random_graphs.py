@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magmadnn.compiler.plan import planning, sizes
+from magmadnn.compiler.plan import planning
+from magmadnn.compiler.plan.built_alike import sizes
 from magmadnn.compiler.regions.draft import Draft
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import placeholder

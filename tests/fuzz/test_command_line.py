@@ -18,7 +18,7 @@ from magmadnn.cli.console import Console
 from magmadnn.cli.runs.results import RESULT, read_result, say_result
 from magmadnn.cli.runs.settings import Settings
 from magmadnn.cli.train import parser as train_parser
-from magmadnn.storage.plain_json import seal
+from magmadnn.storage.formats.plain_json import seal
 from magmadnn.storage.run_folder import RUN, read_run
 from tests.fuzz.harness import Fuzz
 from tests.fuzz.mutations import damaged, damaged_json

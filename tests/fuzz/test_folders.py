@@ -17,9 +17,9 @@ import magmadnn as md
 from magmadnn.errors import CheckpointError, DataError, FileError
 from magmadnn.storage.checkpoint import CheckpointStore, load_state
 from magmadnn.storage.durable import MANIFEST, read_folder, write_folder
-from magmadnn.storage.plain_json import seal
+from magmadnn.storage.formats.plain_json import seal
+from magmadnn.storage.formats.tensor_file import tensors_from_bytes
 from magmadnn.storage.run_folder import create_run, read_run
-from magmadnn.storage.tensor_file import tensors_from_bytes
 from magmadnn.training.loop.fit import Fit
 from tests.fuzz.harness import Fuzz
 from tests.fuzz.mutations import damaged, damaged_json

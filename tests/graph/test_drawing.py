@@ -15,7 +15,7 @@ from magmadnn import ops
 from magmadnn.errors import GraphError
 from magmadnn.graph import Dim, Node, Spec, scope, show, to_svg
 from magmadnn.graph import node as nodes
-from magmadnn.graph.gradient import gradient
+from magmadnn.graph.transforms.gradient import gradient
 from tests.graph.bare_nodes import F32, placed
 from tests.graph.random_graphs import random_graph
 

@@ -13,9 +13,9 @@ from magmadnn import ops
 from magmadnn.errors import DTypeError, GraphError, ShapeError
 from magmadnn.graph import Dim, Node, NoGradient, Op, OpKind, Sample, Spec, scope
 from magmadnn.graph import node as nodes
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.op import promote
 from magmadnn.graph.signature import elementwise
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 Array = NDArray[Any]

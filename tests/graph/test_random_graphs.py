@@ -14,8 +14,8 @@ from magmadnn.compiler.program.call_plan import Plan, plan_of
 from magmadnn.compiler.program.simplify import simplify
 from magmadnn.compiler.program.verify import verify
 from magmadnn.graph import Node, show
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime.reference import run
 from tests.graph.random_graphs import error_bounds, random_graph
 

@@ -13,7 +13,7 @@ from magmadnn import grad, layers, ops, placeholder
 from magmadnn.layers import Layer, Parameter
 from magmadnn.layers.activations import ACTIVATIONS as NAMED
 from magmadnn.tensor import Placeholder
-from magmadnn.training.model.codec import Custom, decode, encode
+from magmadnn.training.model.plain.codec import Custom, decode, encode
 from tests.layers.layer_cases import ACTIVATIONS, CASES, Array, Case, gated, halves
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}

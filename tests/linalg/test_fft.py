@@ -10,8 +10,8 @@ import pytest
 import magmadnn as md
 from magmadnn.errors import ArgumentError, MagmaDNNError, ShapeError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 RNG = np.random.default_rng(31)

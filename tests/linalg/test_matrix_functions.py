@@ -11,8 +11,8 @@ import pytest
 import magmadnn as md
 from magmadnn.errors import NumericError, ShapeError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 pytest.importorskip("scipy")

@@ -24,7 +24,7 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.tensor import grad, placeholder
-from magmadnn.training.model.codec import Custom, decode, encode
+from magmadnn.training.model.plain.codec import Custom, decode, encode
 from tests.mistakes import error_of
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-23}  # float16 computes in float32

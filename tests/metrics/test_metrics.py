@@ -23,7 +23,7 @@ from magmadnn.errors import (
     UnknownNameError,
 )
 from magmadnn.tensor import placeholder
-from magmadnn.training.model.codec import Custom, decode, encode
+from magmadnn.training.model.plain.codec import Custom, decode, encode
 from tests.mistakes import error_of
 
 EPS = 2.0**-52

@@ -13,7 +13,7 @@ import magmadnn as md
 from magmadnn import models
 from magmadnn.errors import ArgumentError, DataError, FileError, ShapeError, UnknownNameError
 from magmadnn.models.zoo import ZOO
-from magmadnn.storage.tensor_file import tensors_to_bytes
+from magmadnn.storage.formats.tensor_file import tensors_to_bytes
 from tests.models.formula_weights import image, weight
 
 STORED = json.loads((Path(__file__).parent / "data" / "torchvision_networks.json").read_text())

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from magmadnn.graph import Node, NoGradient, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.op import Op
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, Array, Case, cases
 

@@ -11,9 +11,9 @@ import pytest
 from magmadnn import ops
 from magmadnn.errors import ShapeError
 from magmadnn.graph import Dim, Node, NoGradient, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, Array, Case, Drawing, assert_matches, bits
 

@@ -11,8 +11,8 @@ import pytest
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.graph import Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 
 INF, NAN = np.inf, np.nan

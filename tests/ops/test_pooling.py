@@ -13,10 +13,10 @@ import pytest
 from magmadnn import ops
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import REGISTRY
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import Array
 

@@ -14,9 +14,9 @@ from magmadnn.compiler.plan.memory import arena_of
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import Array
 

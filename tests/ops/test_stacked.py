@@ -13,7 +13,7 @@ from magmadnn.graph import Node, Spec
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.op import REGISTRY, Op, OpKind
 from magmadnn.graph.program import Program
-from magmadnn.graph.stacking import stacked_program
+from magmadnn.graph.transforms.stacking import stacked_program
 from magmadnn.runtime import Executable
 from tests.ops.contract_cases import BUILT_IN, EXACT, Case, assert_matches, bits, cases
 

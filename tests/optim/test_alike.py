@@ -12,9 +12,9 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import NumericError
-from magmadnn.optim import alike
+from magmadnn.optim.building import alike
+from magmadnn.optim.building.update import Update
 from magmadnn.optim.parts import Part
-from magmadnn.optim.update import Update
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(83, 5)).astype(np.float32)

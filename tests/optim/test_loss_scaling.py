@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn import ops, optim
-from magmadnn.optim import loss_scaling
+from magmadnn.optim.building import loss_scaling
 from magmadnn.tensor import placeholder, variable
 
 DRAW = np.random.default_rng(11)

@@ -12,8 +12,8 @@ import pytest
 
 import magmadnn as md
 from magmadnn.graph import Spec
-from magmadnn.graph.gradient import adjoints
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import adjoints
 from magmadnn.runtime import Executable
 from tests.comm.test_launch import launched
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from magmadnn.graph.body import body_of, is_loop, is_result, with_bodies
-from magmadnn.graph.gradient import zeros
 from magmadnn.graph.node import Node, rebuild, scoped, with_inputs
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import zeros
 from magmadnn.ops.indexing import getitem
 from magmadnn.ops.movement import stack
 

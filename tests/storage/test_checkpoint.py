@@ -23,7 +23,7 @@ from magmadnn.storage.checkpoint import (
     save_state,
 )
 from magmadnn.storage.durable import read_folder, write_folder
-from magmadnn.storage.tensor_file import tensors_to_bytes
+from magmadnn.storage.formats.tensor_file import tensors_to_bytes
 
 pytestmark = pytest.mark.usefixtures("quick_sync")
 

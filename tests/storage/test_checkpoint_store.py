@@ -15,7 +15,7 @@ from magmadnn.storage import checkpoint
 from magmadnn.storage.checkpoint import CheckpointStore, State
 from magmadnn.storage.disk import calls
 from magmadnn.storage.durable import read_folder, write_folder
-from magmadnn.storage.plain_json import seal
+from magmadnn.storage.formats.plain_json import seal
 
 pytestmark = pytest.mark.usefixtures("quick_sync")
 

@@ -24,7 +24,7 @@ from magmadnn.storage.durable import (
     write_file,
     write_folder,
 )
-from magmadnn.storage.plain_json import seal, unseal
+from magmadnn.storage.formats.plain_json import seal, unseal
 
 FILES = {"a.bin": bytes(range(251)), "b.txt": b"", "c": b"\x00" * 7}
 

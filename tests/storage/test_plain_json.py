@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from magmadnn.errors import ArgumentError, CheckpointError
-from magmadnn.storage.plain_json import (
+from magmadnn.storage.formats.plain_json import (
     JSON_BYTES,
     JSON_DEPTH,
     decode,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magmadnn.errors import CheckpointError, DataError
-from magmadnn.storage.plain_schema import (
+from magmadnn.storage.formats.plain_schema import (
     Anything,
     Either,
     Fields,

@@ -9,7 +9,7 @@ import pytest
 
 from magmadnn.errors import ArgumentError, CheckpointError, FileError
 from magmadnn.storage import leftovers
-from magmadnn.storage.plain_json import seal
+from magmadnn.storage.formats.plain_json import seal
 from magmadnn.storage.run_folder import create_run, read_run
 
 ARGUMENTS: dict[str, Any] = {

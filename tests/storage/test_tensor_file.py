@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magmadnn.errors import ArgumentError, CheckpointError, DTypeError
-from magmadnn.storage.tensor_file import (
+from magmadnn.storage.formats.tensor_file import (
     Array,
     check_header,
     dtype_of,

@@ -193,7 +193,7 @@ def test_settings_that_callbacks_set_are_kept(tmp_path: Path) -> None:
 
 
 def test_of_large_arrays_some_rows_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from magmadnn.training.model import identity
+    from magmadnn.training.model.plain import identity
 
     monkeypatch.setattr(identity, "_WHOLE", 0)
     large = np.arange(5000.0)

@@ -7,8 +7,8 @@ import pytest
 
 import magmadnn as md
 from magmadnn.errors import CheckpointError, FileError, GraphError
-from magmadnn.training.model.codec import Custom, decode
 from magmadnn.training.model.loading import model_from
+from magmadnn.training.model.plain.codec import Custom, decode
 from magmadnn.training.model.saving import model_record
 
 X = np.random.default_rng(7).normal(size=(23, 7)).astype(np.float32)

@@ -14,7 +14,7 @@ from magmadnn.layers import Dense
 from magmadnn.layers.layer import LayerCall
 from magmadnn.tensor import Operation
 from magmadnn.training import Model
-from magmadnn.training.model.architecture import layer_calls
+from magmadnn.training.model.plain.architecture import layer_calls
 
 Array = NDArray[Any]
 

@@ -16,8 +16,17 @@ from magmadnn.models.baselines import classification_baselines, regression_basel
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.storage.disk import is_there
 from magmadnn.storage.durable import read_file
-from magmadnn.storage.plain_json import JSON_BYTES, decode
-from magmadnn.storage.plain_schema import Either, Fields, Flag, Number, Text, Whole, check, maybe
+from magmadnn.storage.formats.plain_json import JSON_BYTES, decode
+from magmadnn.storage.formats.plain_schema import (
+    Either,
+    Fields,
+    Flag,
+    Number,
+    Text,
+    Whole,
+    check,
+    maybe,
+)
 from magmadnn.training import History, Model
 from magmadnn.training.objective.measured import units_of
 

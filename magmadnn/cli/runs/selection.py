@@ -11,8 +11,8 @@ from pathlib import Path
 from magmadnn.errors import CheckpointError, NumericError, shown
 from magmadnn.storage.disk import is_there
 from magmadnn.storage.durable import read_file, write_file
-from magmadnn.storage.plain_json import JSON_BYTES, decode
-from magmadnn.storage.plain_schema import Fields, Number, Table, Whole, check, maybe
+from magmadnn.storage.formats.plain_json import JSON_BYTES, decode
+from magmadnn.storage.formats.plain_schema import Fields, Number, Table, Whole, check, maybe
 from magmadnn.training import History
 
 SELECTION = "selection.json"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from magmadnn.graph.body import Body, body_of
-from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import VARIABLE, Node, rebuild, topological
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import parts
 
 from .native_plan import LoopPlan, NativePlan
 

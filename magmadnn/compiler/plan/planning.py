@@ -21,7 +21,7 @@ from magmadnn.compiler.program.verify import verify
 from magmadnn.compiler.program.widen import widen
 from magmadnn.compiler.regions.alias import fold
 from magmadnn.compiler.regions.draft import Draft
-from magmadnn.compiler.regions.fuse import fuse as fuse_program
+from magmadnn.compiler.regions.fusion.fuse import fuse as fuse_program
 from magmadnn.compiler.regions.nonempty import open_choices
 from magmadnn.compiler.regions.phases import order
 from magmadnn.compiler.regions.region import RegionKind
@@ -30,13 +30,13 @@ from magmadnn.graph.drawing.diagram import to_svg
 from magmadnn.graph.node import Node
 from magmadnn.graph.program import LaterProgram, Program
 
+from .built_alike.reuse import drafted
+from .built_alike.sizes import planned
 from .diagram import diagram_of_plan
 from .listing import describe
 from .loop import loop_plan
 from .native_plan import LoopPlan, NativePlan
 from .parts_in_place import parts_placed
-from .reuse import drafted
-from .sizes import planned
 
 Pass = Callable[[Draft], Draft]
 ON_CPUS = frozenset(

@@ -19,10 +19,10 @@ from typing import Any
 
 from magmadnn.compiler.formulas import combines, cuts_at_zero, is_pointwise, widens
 from magmadnn.graph.epilogue import Epilogue
-from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import parts
 
 from .simplify import simplify
 

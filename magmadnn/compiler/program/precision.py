@@ -19,11 +19,11 @@ from magmadnn.compiler.formulas import is_contraction, is_pointwise, is_sum, ope
 from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.body import with_bodies
-from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import CONSTANT, Node, scoped, with_inputs
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
+from magmadnn.graph.transforms.gradient import parts
 
 PRECISIONS = ("float32", "tf32", "mixed_bf16", "mixed_fp16", "float64")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magmadnn.graph.program import Program
-from magmadnn.graph.stable import stabilised
+from magmadnn.graph.transforms.stable import stabilised
 
 
 def stabilise(program: Program) -> Program:

@@ -13,11 +13,11 @@ import numpy as np
 
 from magmadnn.compiler.formulas import compilable, converts, converts_half, is_contraction
 from magmadnn.compiler.kernels.formula import HALVES
-from magmadnn.graph.gradient import parts
 from magmadnn.graph.node import Node, scoped, with_inputs
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.transforms.gradient import parts
 
 
 def widen(program: Program) -> Program:

@@ -19,7 +19,7 @@ from magmadnn.graph.node import Node, placeholder
 from magmadnn.graph.op import Array, Draw, NoGradient, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, by_signature
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import last_axes
+from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.linalg._matrices import refuse_unless_finite, transposed
 from magmadnn.linalg.elimination import exchanging
 from magmadnn.memory import Kind

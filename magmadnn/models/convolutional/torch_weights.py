@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import DataError, shown
 from magmadnn.storage.durable import read_file
+from magmadnn.storage.formats.tensor_file import tensors_from_bytes
 from magmadnn.storage.input_files import input_path
-from magmadnn.storage.tensor_file import tensors_from_bytes
 from magmadnn.training import Model
 
 Array = NDArray[Any]

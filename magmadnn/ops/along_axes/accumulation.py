@@ -15,7 +15,7 @@ from magmadnn.graph.op import Array, Op, OpKind, Sample
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import Attributes, OpWords, axes_text, axis_number
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import along_axis
+from magmadnn.graph.transforms.stacking import along_axis
 from magmadnn.ops._pointwise import sum_dtype, widened
 from magmadnn.ops.movement import broadcast_to
 

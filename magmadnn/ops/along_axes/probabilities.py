@@ -19,7 +19,7 @@ from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.operators import public
 from magmadnn.graph.signature import axis_number
 from magmadnn.graph.spec import is_floating
-from magmadnn.graph.stacking import along_axis
+from magmadnn.graph.transforms.stacking import along_axis
 from magmadnn.ops._arguments import dtype_of, ndim_of, words_of
 from magmadnn.ops._pointwise import widened
 from magmadnn.ops.arithmetic import abs, add, cast, less, stop_gradient, subtract, where

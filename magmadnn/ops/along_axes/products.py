@@ -14,7 +14,7 @@ import numpy as np
 from magmadnn.graph.dim import Dim
 from magmadnn.graph.op import Array, Draw, Op, OpKind, Sample, promote_floating
 from magmadnn.graph.signature import by_signature
-from magmadnn.graph.stacking import elementwise
+from magmadnn.graph.transforms.stacking import elementwise
 from magmadnn.ops._pointwise import widened
 from magmadnn.ops.arithmetic import cast, equal
 from magmadnn.ops.movement import broadcast_to, concat

@@ -15,7 +15,7 @@ from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Array, Op, OpKind, Sample, promote
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import StackedCall
+from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.ops.movement import reshape
 from magmadnn.ops.slicing import slice_
 

@@ -28,7 +28,7 @@ from magmadnn.graph.op import REQUIRED, Draw, NoGradient, Op, OpKind, Sample, pr
 from magmadnn.graph.placing.axes import Axes
 from magmadnn.graph.signature import Attributes, OpWords, shape_text
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import StackedCall
+from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.movement import reshape
 

@@ -18,7 +18,7 @@ from magmadnn.graph.dim import Dim, Shape, Size
 from magmadnn.graph.op import REQUIRED, Array, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, axes_text, is_integer, shape_text
 from magmadnn.graph.spec import Spec
-from magmadnn.graph.stacking import StackedCall
+from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.arithmetic import add
 from magmadnn.ops.movement import reshape

@@ -14,7 +14,6 @@ import numpy as np
 
 from magmadnn.errors import GraphError, ShapeError
 from magmadnn.graph.dim import Shape
-from magmadnn.graph.gradient import adjoints
 from magmadnn.graph.node import (
     PLACEHOLDER,
     VARIABLE,
@@ -28,6 +27,7 @@ from magmadnn.graph.node import (
 from magmadnn.graph.op import REQUIRED, Op, OpKind, Sample
 from magmadnn.graph.signature import Attributes, OpWords, shape_text
 from magmadnn.graph.spec import Spec, is_floating
+from magmadnn.graph.transforms.gradient import adjoints
 from magmadnn.ops._arguments import first_dtype
 from magmadnn.ops.indexing import getitem
 

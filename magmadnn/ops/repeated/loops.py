@@ -16,12 +16,12 @@ import numpy as np
 from magmadnn.errors import DTypeError, GraphError, ShapeError
 from magmadnn.graph.body import Body, of_step
 from magmadnn.graph.dim import Shape, Size
-from magmadnn.graph.gradient import adjoints, zeros
 from magmadnn.graph.node import Node, rebuild, record, topological
 from magmadnn.graph.op import Array, NoGradient, Op, OpKind
 from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec, is_floating
-from magmadnn.graph.stable import stabilised
+from magmadnn.graph.transforms.gradient import adjoints, zeros
+from magmadnn.graph.transforms.stable import stabilised
 from magmadnn.ops.arithmetic import add
 
 from ._saved import worth_saving

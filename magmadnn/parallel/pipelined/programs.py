@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from magmadnn import ops
 from magmadnn.errors import ArgumentError
 from magmadnn.graph import Node
-from magmadnn.graph.gradient import adjoints, parts
 from magmadnn.graph.node import (
     PLACEHOLDER,
     VARIABLE,
@@ -24,7 +23,8 @@ from magmadnn.graph.node import (
     topological,
 )
 from magmadnn.graph.spec import is_floating
-from magmadnn.graph.stable import stabilised
+from magmadnn.graph.transforms.gradient import adjoints, parts
+from magmadnn.graph.transforms.stable import stabilised
 from magmadnn.layers.layer import Layer
 from magmadnn.parallel.buckets import Buckets
 from magmadnn.tensor import Operation

@@ -17,12 +17,12 @@ from magmadnn.graph.node import placeholder
 from magmadnn.graph.op import Array
 from magmadnn.layers.layer import Layer
 from magmadnn.optim import StepSlices, Transform
-from magmadnn.optim.accumulation import Accumulation
+from magmadnn.optim.building.accumulation import Accumulation
+from magmadnn.optim.building.loss_scaling import LossScale
+from magmadnn.optim.building.update import Update, keys_of
 from magmadnn.optim.courses import StepCourse
-from magmadnn.optim.loss_scaling import LossScale
 from magmadnn.optim.memory_check import refuse_too_large
 from magmadnn.optim.parts import adding_up
-from magmadnn.optim.update import Update, keys_of
 from magmadnn.parallel.ranks_step import refuse
 from magmadnn.parallel.scattered import Scattered, ScatteredStep
 from magmadnn.parallel.shared_sums import SharedSums

@@ -15,9 +15,9 @@ from magmadnn.graph.op import Array
 from magmadnn.graph.placing import Placement, Shard, local_shape
 from magmadnn.graph.program import Program
 from magmadnn.optim import StepSlices
-from magmadnn.optim.accumulation import Accumulation
+from magmadnn.optim.building.accumulation import Accumulation
+from magmadnn.optim.building.update import Update
 from magmadnn.optim.courses import StepCourse
-from magmadnn.optim.update import Update
 from magmadnn.parallel.ranks_step import RanksStep, refuse
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation, Tensor, Variable

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm.gemm.gemm import blocking_for, tile_for
-from magmadnn.compiler.llvm.gemm.shared import Panels, SharedLayout, shared_layout
+from magmadnn.compiler.llvm.gemm.packing.shared import Panels, SharedLayout, shared_layout
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.regions.draft import Lowered
 from magmadnn.graph.op import Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magmadnn.graph.op import Array
-from magmadnn.storage.plain_schema import Anything, Fields, Whole, check, maybe
+from magmadnn.storage.formats.plain_schema import Anything, Fields, Whole, check, maybe
 from magmadnn.training.arguments import at_least
 from magmadnn.training.loop.fit import Fit
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from magmadnn.errors import ArgumentError, CheckpointError, UnknownNameError
-from magmadnn.storage.plain_schema import Anything, Fields, Number, Text, check, maybe
+from magmadnn.storage.formats.plain_schema import Anything, Fields, Number, Text, check, maybe
 from magmadnn.training.loop.fit import Fit
 
 _STATE = Fields({"best": maybe(Number()), "monitor": maybe(Text())}, others=Anything())

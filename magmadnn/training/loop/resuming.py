@@ -16,7 +16,7 @@ from magmadnn.optim import Schedule
 from magmadnn.optim.records import Record, Setting
 from magmadnn.optim.records import restore as restored
 from magmadnn.storage.checkpoint import State
-from magmadnn.storage.plain_schema import (
+from magmadnn.storage.formats.plain_schema import (
     LARGEST,
     Anything,
     Either,

@@ -11,7 +11,7 @@ from magmadnn.errors import CheckpointError, shown
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.disk import as_path, is_folder
 from magmadnn.storage.durable import folder_names
-from magmadnn.storage.plain_schema import Anything, Fields, Many, check
+from magmadnn.storage.formats.plain_schema import Anything, Fields, Many, check
 from magmadnn.training.loop.resuming import part_of
 from magmadnn.training.model.loading import MODEL, model_of, saved_state
 from magmadnn.training.model.model import Model

@@ -28,7 +28,7 @@ from magmadnn.training.objective.weights import sample_weights
 
 from .augmenting import augmented_source, transforms_for
 from .checks import as_iterable, check_validation, check_values, checked_arrays, gpu_of
-from .identity import identity_of
+from .plain.identity import identity_of
 from .training_step import objective_key, training_step
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from magmadnn.runtime import placed
 from magmadnn.storage.checkpoint import CHECKPOINTS, State, load_state
 from magmadnn.storage.disk import as_path, is_folder, is_there
 from magmadnn.storage.durable import MANIFEST
-from magmadnn.storage.plain_schema import Anything, Fields, Many, Table, Text, Whole, check
+from magmadnn.storage.formats.plain_schema import Anything, Fields, Many, Table, Text, Whole, check
 from magmadnn.training.loop.resuming import part_of
 
-from .architecture import build
-from .codec import Custom, decode
 from .model import Model
+from .plain.architecture import build
+from .plain.codec import Custom, decode
 
 MODEL = Fields(
     {

@@ -29,7 +29,6 @@ from magmadnn.training.objective.heads import Head, Key, as_metrics, output_name
 from magmadnn.training.objective.objective import Objective
 from magmadnn.workers.client import entered
 
-from .architecture import check_parameters, free_variables, layers_of
 from .checks import (
     chained,
     check_model,
@@ -40,6 +39,7 @@ from .fitting import array_source, evaluated, new_fit, stream_of
 from .inspection import diagram_of, memory_of, plan_of, planned, profile_of
 from .parts import ModelParts
 from .pictures import Pictured
+from .plain.architecture import check_parameters, free_variables, layers_of
 from .raw_data import TakesRawData, checked_preparation, takes_raw
 from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy

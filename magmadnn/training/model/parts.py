@@ -12,7 +12,7 @@ from magmadnn.graph.spec import Spec
 from magmadnn.layers.layer import Layer, Parameter
 from magmadnn.tensor import Operation, Variable
 
-from .architecture import trained_of
+from .plain.architecture import trained_of
 
 Trained = Parameter | Variable
 

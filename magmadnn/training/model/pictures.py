@@ -12,7 +12,7 @@ from magmadnn.graph.node import PLACEHOLDER, Node, topological
 from magmadnn.graph.signature import shape_text
 from magmadnn.layers.layer import Layer, LayerCall
 
-from .architecture import layer_calls
+from .plain.architecture import layer_calls
 
 if TYPE_CHECKING:
     from .model import Model

@@ -9,8 +9,8 @@ from magmadnn.data.preparation import Preparation
 from magmadnn.storage.checkpoint import State, save_state
 from magmadnn.storage.disk import as_path
 
-from .architecture import describe
-from .codec import encode
+from .plain.architecture import describe
+from .plain.codec import encode
 
 if TYPE_CHECKING:
     from .model import Model

@@ -9,7 +9,7 @@ from magmadnn.graph.node import topological
 from magmadnn.graph.signature import shape_text
 from magmadnn.layers.layer import LayerCall, Parameter
 
-from .architecture import layer_calls
+from .plain.architecture import layer_calls
 
 if TYPE_CHECKING:
     from .model import Model

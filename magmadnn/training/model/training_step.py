@@ -11,14 +11,14 @@ from magmadnn.errors import ArgumentError
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.optim import Optimizer, Step, Transform
-from magmadnn.optim.accumulation import Accumulation
+from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.records import Setting
 from magmadnn.training.loop.pieces import Batch
 from magmadnn.training.objective.heads import key_of
 from magmadnn.training.objective.objective import Objective
 
-from .architecture import kept_states, trained_of
 from .checks import looks
+from .plain.architecture import kept_states, trained_of
 
 if TYPE_CHECKING:
     from magmadnn.parallel.way import TrainingWay

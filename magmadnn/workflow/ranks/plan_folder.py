@@ -13,7 +13,7 @@ from magmadnn.errors import ArgumentError, CheckpointError, quoted, shown
 from magmadnn.storage.disk import is_there
 from magmadnn.storage.durable import read_file, write_file
 from magmadnn.storage.event_log import read_log
-from magmadnn.storage.plain_json import JSON_BYTES, seal, unseal
+from magmadnn.storage.formats.plain_json import JSON_BYTES, seal, unseal
 from magmadnn.storage.run_folder import RUN
 from magmadnn.workflow.description.lines import Path as KeyPath
 from magmadnn.workflow.description.reading import Description, described

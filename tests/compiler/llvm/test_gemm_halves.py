@@ -13,7 +13,7 @@ from magmadnn.compiler.kernels.gemm import Gemm, Loading
 from magmadnn.compiler.kernels.gemv import Gemv
 from magmadnn.compiler.llvm.gemm import register_tile as gemm_tile
 from magmadnn.compiler.llvm.gemm.blocking import Blocking
-from magmadnn.compiler.llvm.gemm.read import readers_of
+from magmadnn.compiler.llvm.gemm.packing.read import readers_of
 from magmadnn.compiler.llvm.ir.builder import F32, Code, Value
 from magmadnn.compiler.llvm.ir.target import Target, assembly, host, named, object_code
 from magmadnn.compiler.llvm.kernel import llvm_text

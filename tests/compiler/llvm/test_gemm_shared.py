@@ -12,7 +12,7 @@ from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.llvm import kernel
 from magmadnn.compiler.llvm.gemm.blocking import Blocking
 from magmadnn.compiler.llvm.gemm.gemm import blocking_for, gemm_scratch_bytes, tile_for
-from magmadnn.compiler.llvm.gemm.shared import Panels, shared_layout
+from magmadnn.compiler.llvm.gemm.packing.shared import Panels, shared_layout
 from magmadnn.compiler.llvm.ir.target import Target, host
 from tests.compiler.llvm.llvm_calls import WIDTHS, gemm, matrix
 

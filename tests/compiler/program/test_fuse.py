@@ -14,12 +14,12 @@ from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.program.decompose import decompose
 from magmadnn.compiler.program.simplify import simplify
-from magmadnn.compiler.regions.fuse import fuse
+from magmadnn.compiler.regions.fusion.fuse import fuse
 from magmadnn.compiler.regions.region import Region
 from magmadnn.errors import ShapeError
 from magmadnn.graph import Node
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from tests.compiler.native_draw import draw
 from tests.compiler.native_programs import PROGRAMS

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from magmadnn.compiler.plan.memory import _Free
+from magmadnn.compiler.regions.fusion.region_order import RegionOrder
 from magmadnn.compiler.regions.region import Region, RegionKind
-from magmadnn.compiler.regions.region_order import RegionOrder
 
 
 def reachable(order: RegionOrder, start: Region) -> set[Region]:

@@ -16,11 +16,11 @@ from magmadnn import ops
 from magmadnn.comm import Communicator, bound, simulate
 from magmadnn.errors import ShapeError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
 from magmadnn.graph.placing import Partial, Replicate, Shard, local_shape
 from magmadnn.graph.placing.placement import is_divisible
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.parallel.placements.distribute import Distribution
 from magmadnn.runtime import Executable
 

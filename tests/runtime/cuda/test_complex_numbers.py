@@ -9,7 +9,7 @@ import pytest
 
 import magmadnn as md
 from magmadnn.graph import Node
-from magmadnn.graph.gradient import gradient
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import slices as cuda_slices
 from magmadnn.runtime.cuda.running.runner import Instance

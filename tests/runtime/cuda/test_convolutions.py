@@ -21,8 +21,8 @@ from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.compiler.tune.file import RecordsOf
 from magmadnn.graph import Node, Spec
 from magmadnn.graph.dim import Dim
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda import algorithms

@@ -11,8 +11,8 @@ import magmadnn as md
 from magmadnn.backends.cuda.engine import CONVOLUTIONS, FUSED_CONVOLUTIONS, ConvolutionNode
 from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.schedule import small

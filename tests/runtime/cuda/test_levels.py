@@ -12,8 +12,8 @@ import magmadnn as md
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
 from magmadnn.runtime.cuda.running import graphs
 from magmadnn.runtime.cuda.schedule import small
-from magmadnn.runtime.cuda.schedule.chains import _in_order, _is_left
-from magmadnn.runtime.cuda.schedule.levels import levels_of, load_of
+from magmadnn.runtime.cuda.schedule.merging.chains import _in_order, _is_left
+from magmadnn.runtime.cuda.schedule.merging.levels import levels_of, load_of
 from tests.runtime.cuda.devices import distance, network, samples
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
 

@@ -12,8 +12,8 @@ from magmadnn.backends.cuda.engine import KernelNode, LibraryNode, MatrixNode
 from magmadnn.compiler.cuda.library.small import group
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import placeholder
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import slices as cuda_slices
 from magmadnn.runtime.cuda.running.runner import Instance

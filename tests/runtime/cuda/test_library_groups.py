@@ -10,7 +10,7 @@ import pytest
 from magmadnn.backends.cuda.engine import MatrixNode
 from magmadnn.runtime.cuda.schedule.hazards import edges_of
 from magmadnn.runtime.cuda.schedule.launch import Item
-from magmadnn.runtime.cuda.schedule.library_groups import groups_around_libraries
+from magmadnn.runtime.cuda.schedule.merging.library_groups import groups_around_libraries
 
 PLACES = 9
 

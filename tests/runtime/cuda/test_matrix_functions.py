@@ -16,7 +16,7 @@ from magmadnn.compiler.cuda.library.spectra import bytes_of_singular
 from magmadnn.compiler.kernels.library import Library
 from magmadnn.errors import NumericError
 from magmadnn.graph import Node
-from magmadnn.graph.gradient import gradient
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.running import slices as cuda_slices
 from magmadnn.runtime.cuda.running.runner import Instance

@@ -13,9 +13,9 @@ from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.graph import Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import Node, placeholder
 from magmadnn.graph.program import Program
+from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.hazards import edges_of

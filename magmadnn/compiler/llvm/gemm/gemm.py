@@ -37,7 +37,7 @@ from magmadnn.compiler.llvm.ir.target import Target
 from .blocking import Blocking, block_elements, default_blocking
 from .finish import Finishing
 from .loops import Nest
-from .read import readers_of
+from .packing.read import readers_of
 from .register_tile import Tile, largest_tile
 
 _ADDRESS = 8  # bytes

@@ -30,7 +30,7 @@ from magmadnn.compiler.llvm.ir.frame import ALIGNMENT, Frame
 from magmadnn.compiler.llvm.ir.target import Target
 
 from .epilogue import Finisher, Place, finisher
-from .read import readers_of
+from .packing.read import readers_of
 
 _PIECE_BYTES = 16 << 10  # of sums: half of a small first-level cache
 _ROWS_ADDED = (

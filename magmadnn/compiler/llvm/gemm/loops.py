@@ -13,7 +13,7 @@ from .blocking import Blocking
 from .cache_hints import LINE_BYTES, Ahead, Announcing
 from .finish import Ending, Finishing
 from .joined_axes import JoinedAxes, JoinedRows
-from .pack import (
+from .packing.pack import (
     convert_a_rows,
     pack_a_columns,
     pack_a_rows,
@@ -21,10 +21,10 @@ from .pack import (
     pack_b_edge,
     pack_b_rows,
 )
+from .packing.read import Reader
+from .packing.shared import panel_elements
 from .panel import write_panel
-from .read import Reader
 from .register_tile import Side, Tile
-from .shared import panel_elements
 from .strip import Panel, PanelOfA
 
 _WIDTHS = (1, 2, 4)  # vectors across, of the tiles for the last panel

@@ -26,12 +26,12 @@ from magmadnn.compiler.cuda.text.variant import Chip, Launch, Variant
 from magmadnn.compiler.dump import dump_kernel
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.runtime.cuda.code import chip_of, functions_of
-from magmadnn.runtime.cuda.schedule.chains import Unit, chains_of, joined
 from magmadnn.runtime.cuda.schedule.hazards import Span, edges_of
 from magmadnn.runtime.cuda.schedule.launch import Item, Touched, can_be_in_graph, touched_by
-from magmadnn.runtime.cuda.schedule.levels import levels_of, load_of, outer_of
-from magmadnn.runtime.cuda.schedule.library_groups import groups_around_libraries
 from magmadnn.runtime.cuda.schedule.listing import listing
+from magmadnn.runtime.cuda.schedule.merging.chains import Unit, chains_of, joined
+from magmadnn.runtime.cuda.schedule.merging.levels import levels_of, load_of, outer_of
+from magmadnn.runtime.cuda.schedule.merging.library_groups import groups_around_libraries
 
 
 class Launches(NamedTuple):

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magmadnn.compiler.llvm.gemm.register_tile import Tile
 from magmadnn.compiler.llvm.ir.builder import FLOATS, Array, Code, Value, item_bytes
 from magmadnn.compiler.llvm.ir.frame import Frame
 from magmadnn.compiler.llvm.ir.target import Target
 
 from .pack import pack_a_columns, pack_a_rows, pack_b_edge, pack_b_rows
 from .read import Reader
-from .register_tile import Tile
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from .node import Node, scoped, topological, with_inputs
-from .op import Op
+from magmadnn.graph.node import Node, scoped, topological, with_inputs
+from magmadnn.graph.op import Op
 
 
 def stabilised(roots: Sequence[Node], kept: Iterable[Node] = ()) -> dict[Node, Node]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from .region import Region
+from magmadnn.compiler.regions.region import Region
 
 
 class RegionOrder:

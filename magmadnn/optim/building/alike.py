@@ -13,13 +13,12 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.plan.look import LONGEST, NotComparedError, plain, structure_of
+from magmadnn.compiler.plan.built_alike.look import LONGEST, NotComparedError, plain, structure_of
 from magmadnn.compiler.regions.nonempty import open_choices
 from magmadnn.graph.node import Node, scopes
 from magmadnn.graph.program import LaterProgram, Program
-
-from .inputs import numbers_of
-from .parts import Transform
+from magmadnn.optim.inputs import numbers_of
+from magmadnn.optim.parts import Transform
 
 _MOST = 64  # structures that are kept
 _OWN = f"{__name__.split('.', maxsplit=1)[0]}."

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import GraphError
+from magmadnn.graph.body import is_loop
+from magmadnn.graph.node import CONSTANT, Node, constant, record, scoped, with_inputs
+from magmadnn.graph.op import Op
+from magmadnn.graph.program import Program
+from magmadnn.graph.signature import Attributes
 
-from .body import is_loop
 from .gradient import parts
-from .node import CONSTANT, Node, constant, record, scoped, with_inputs
-from .op import Op
-from .program import Program
-from .signature import Attributes
 
 Leaf = Callable[[tuple[Node, ...]], Node]  # the leaf in place of one leaf of each program
 

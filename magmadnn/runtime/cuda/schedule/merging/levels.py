@@ -18,8 +18,7 @@ from magmadnn.compiler.cuda.gemm.cut import Sizes, outer_cuts
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant, is_short_of_bandwidth
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
 from magmadnn.compiler.kernels.formula import ITEM_BYTES
-
-from .hazards import Edges, readers_of
+from magmadnn.runtime.cuda.schedule.hazards import Edges, readers_of
 
 _THREADS = 2048  # that a multiprocessor holds,
 _REGISTERS = 65536  # and its registers

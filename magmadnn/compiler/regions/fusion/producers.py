@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from magmadnn.compiler.formulas import is_pointwise
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.regions.stages import is_reduction
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op
 from magmadnn.graph.program import Program
-
-from .stages import is_reduction
 
 _READ = (FULL, ROW, COLUMN, SCALAR)  # how such kernels read operands
 _MOST = 16  # nodes that one reduction computes for each element

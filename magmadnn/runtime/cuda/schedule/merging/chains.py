@@ -16,8 +16,7 @@ from magmadnn.compiler.cuda.fused.rows import RowsVariant
 from magmadnn.compiler.cuda.fused.summed import fold
 from magmadnn.compiler.cuda.gemm.gemm import GemmVariant
 from magmadnn.compiler.cuda.text.variant import Chip, Launch
-
-from .hazards import Edges, readers_of
+from magmadnn.runtime.cuda.schedule.hazards import Edges, readers_of
 
 Unit = tuple[int, ...]
 

@@ -27,18 +27,18 @@ from magmadnn.compiler.kernels.operands import (
 from magmadnn.compiler.kernels.rows import CHOOSING, COMBINED, NARROW_ROW
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.program.late import late_nodes
+from magmadnn.compiler.regions.below import is_below
+from magmadnn.compiler.regions.copies import layouts_of
+from magmadnn.compiler.regions.loads import is_product
+from magmadnn.compiler.regions.region import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 from magmadnn.compiler.regions.stages import combined_by, is_reduction
 from magmadnn.graph.dim import Size, product
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
-from .below import is_below
-from .copies import layouts_of
 from .growth import Growth
-from .loads import is_product
 from .producers import MOST_STREAMS, Producers, reduces_rows
-from .region import ALONE, Region, RegionKind, is_same_matrix, matrix_of
 
 _MOST_OPERANDS = (
     14  # streams that a kernel reads and writes; more than the caches' ways gain nothing

@@ -25,7 +25,7 @@ from magmadnn.training.objective.heads import heads_of
 from .architecture import layer_calls
 
 if TYPE_CHECKING:
-    from .model import Model
+    from magmadnn.training.model.model import Model
 
 _WHOLE = 1 << 24  # bytes of an array of which all rows count
 _ROWS = 1024  # of a larger one

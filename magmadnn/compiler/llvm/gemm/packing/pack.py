@@ -10,10 +10,10 @@ Each function here is written as a subroutine of the module: call them through `
 
 from __future__ import annotations
 
+from magmadnn.compiler.llvm.gemm.cache_hints import LINE_BYTES
 from magmadnn.compiler.llvm.ir.builder import Array, Code, Value, item_bytes
 from magmadnn.compiler.llvm.ir.transposing import transposed
 
-from .cache_hints import LINE_BYTES
 from .read import Reader
 
 _ROWS_AHEAD = 6  # that are announced to the caches before they are copied

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from magmadnn.compiler.formulas import depth_of, times_written
 from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.regions.region import Region, is_same_matrix, matrix_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 
-from .region import Region, is_same_matrix, matrix_of
 from .region_order import RegionOrder
 
 _LONGEST_FORMULA = 400  # what is used twice is written out twice, so that lengths may double

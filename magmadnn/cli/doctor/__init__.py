@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from magmadnn.cli.arguments import Parser
+from magmadnn.cli.console import version
+from magmadnn.cli.runs.settings import mnist_folder
 from magmadnn.compiler.llvm.object.cache import cache_trouble
 from magmadnn.data._find import places_of
 from magmadnn.errors import installing
 from magmadnn.storage.places import cache_places
 
-from . import doctor_gpu, machine
-from .arguments import Parser
-from .console import version
-from .runs.settings import mnist_folder
+from . import gpu, machine
 
 Facts = Iterator[tuple[str, str]]
 
@@ -92,6 +92,6 @@ SECTIONS: dict[str, Callable[[], Facts]] = {
     "processor": _processor,
     "libraries": _libraries,
     "extras": _extras,
-    "GPU": doctor_gpu.facts,
+    "GPU": gpu.facts,
     "files": _files,
 }

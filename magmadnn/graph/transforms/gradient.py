@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from magmadnn.errors import DTypeError, GraphError, ShapeError
+from magmadnn.graph.node import Node, constant, resolve_phase, scoped, topological
+from magmadnn.graph.op import NoGradient, Op, OpKind
+from magmadnn.graph.signature import shape_text
+from magmadnn.graph.spec import Spec, is_complex, is_floating
 
-from .node import Node, constant, resolve_phase, scoped, topological
-from .op import NoGradient, Op, OpKind
-from .signature import shape_text
-from .spec import Spec, is_complex, is_floating
 from .stable import stabilised
 
 

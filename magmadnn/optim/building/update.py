@@ -15,7 +15,6 @@ from magmadnn import ops
 from magmadnn.backends.cpu.forks import cached_property
 from magmadnn.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from magmadnn.graph import Node, Spec
-from magmadnn.graph.gradient import gradient
 from magmadnn.graph.node import (
     VARIABLE,
     Updated,
@@ -28,14 +27,15 @@ from magmadnn.graph.node import (
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.graph.spec import is_floating
+from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.optim.inputs import distinct
+from magmadnn.optim.parts import Transform
+from magmadnn.optim.scalars import Scalar
 from magmadnn.tensor import Operation, Tensor, Variable
 
 from .accumulation import Accumulation
 from .alike import Known
-from .inputs import distinct
 from .loss_scaling import LossScale, seed_of
-from .parts import Transform
-from .scalars import Scalar
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 

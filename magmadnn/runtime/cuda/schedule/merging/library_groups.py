@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from magmadnn.backends.cuda.engine import LibraryNode
-
-from .hazards import edges_of
-from .launch import Item
+from magmadnn.runtime.cuda.schedule.hazards import edges_of
+from magmadnn.runtime.cuda.schedule.launch import Item
 
 
 def groups_around_libraries(items: Sequence[Item]) -> list[list[Item]]:

@@ -1,0 +1,1 @@
+"""Nodes become regions, each of which will be one kernel."""

@@ -1,0 +1,1 @@
+"""From graphs to other graphs: gradients, other forms, many models as one."""

@@ -1,0 +1,1 @@
+"""From a loss to the graph of a step."""

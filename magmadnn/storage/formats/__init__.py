@@ -1,0 +1,1 @@
+"""Formats of files, each checked before any of it is used."""

@@ -1,0 +1,1 @@
+"""A model, and what a training is, as plain data."""
