@@ -15,6 +15,7 @@ from magmadnn.storage.event_log import EventLog, read_log, without_collecting
 from magmadnn.storage.formats.plain_json import JSON_BYTES, seal, unseal
 from magmadnn.storage.formats.plain_schema import Anything, Fields, Table, check
 from magmadnn.storage.holding import Holding
+from magmadnn.storage.printing import note
 from magmadnn.storage.processes.lifetimes import wait_for_dead
 from magmadnn.storage.run_folder import RUN
 
@@ -51,7 +52,8 @@ class StudyFolder:
         path: a new or empty folder, or that of the same study with `resume`.
         identity: what makes it another study if it differs, as JSON data.
         ends: when the search ends this time, as JSON data.
-        resume: whether it may go on with a study that is there.
+        resume: whether it may go on with a study that is there. In a folder that holds nothing yet, as one
+            that was killed at once leaves it, the study begins.
 
     Attributes:
         logged: what was done before.
@@ -70,7 +72,7 @@ class StudyFolder:
         resume: bool,
     ) -> None:
         self.path = as_path("search: out", path)
-        _check_free(self.path)
+        _check_free(self.path, resume)
         self._holding = Holding(self.path, "search")
         try:
             self._begin(identity, ends, resume)
@@ -83,11 +85,8 @@ class StudyFolder:
         wait_for_dead(self.path)
         document = self.path / STUDY
         if not is_there(document):
-            if resume:
-                raise CheckpointError(
-                    f"{shown(self.path)}: holds no {STUDY} to go on with; leave resume out to begin "
-                    f"a study"
-                )
+            if resume:  # it was killed before anything of it was on the disk, so nothing is lost
+                note(f"{shown(self.path)}: holds no {STUDY} yet; the study begins there")
             head = {"format": _FORMAT, "version": _VERSION}
             data = seal({**head, "identity": dict(identity)})
             write_file(document, data)
@@ -166,12 +165,17 @@ def _same(folder: Path, identity: Mapping[str, Any], resume: bool) -> bytes:
     return data
 
 
-def _check_free(folder: Path) -> None:
-    """Refuse a folder that holds something else, before a lock is put into it."""
+def _check_free(folder: Path, resume: bool) -> None:
+    """Refuse a folder that holds something else, or is not there to go on, before a lock is put into it."""
     with worded("cannot read", folder):
         if folder.exists() and not folder.is_dir():
             raise FileError(f"search: out: {shown(folder)} is a file; give a folder")
         held = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        if resume and not folder.exists():
+            raise CheckpointError(
+                f"{shown(folder)}: is not there, so it holds no {STUDY} to go on with; leave resume out to "
+                "begin a study"
+            )
     held = [n for n in held if n != RUN and not n.startswith(".")]
     if held and STUDY not in held:
         raise FileError(

@@ -7,6 +7,8 @@ search with its real schedule, log and folder take seconds. `test_workers.py` ki
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -123,3 +125,14 @@ def test_every_history_gives_the_same_table_and_each_training_once(
         assert set(handed.values()) == {1}, seed  # nothing that was done is done again
         assert set(read_study(folder)[1].results) == set(handed), seed  # and nothing is lost
     assert broken >= histories
+
+
+def test_a_process_that_ends_at_any_write_is_gone_on_from(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.search.killed_at_each_write", str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = [int(number) for number in done.stdout.split()]
+    assert calls[0] >= 16 and calls[1] >= 8  # of a search, and of the making of a run's folder
+    assert "holds no study.json yet; the study begins there" in done.stderr
+    assert "holds no workflow.json yet; the run begins there" in done.stderr

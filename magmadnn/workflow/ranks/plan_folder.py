@@ -14,6 +14,7 @@ from magmadnn.storage.disk import is_there
 from magmadnn.storage.durable import read_file, write_file
 from magmadnn.storage.event_log import read_log
 from magmadnn.storage.formats.plain_json import JSON_BYTES, seal, unseal
+from magmadnn.storage.printing import note
 from magmadnn.storage.run_folder import RUN
 from magmadnn.workflow.description.lines import Path as KeyPath
 from magmadnn.workflow.description.reading import Description, described
@@ -42,7 +43,7 @@ class Folder:
 
 
 def create(path: Path, description: Description, resume: bool) -> Folder:
-    """Make the folder, or go on with the one that is there.
+    """Make the folder, or go on with the one that is there; one that holds nothing yet is begun in.
 
     Raises:
         ArgumentError: it holds another workflow; says what differs.
@@ -68,16 +69,17 @@ def create(path: Path, description: Description, resume: bool) -> Folder:
                 "change it back, or begin another run"
             )
         return Folder(path, description, old.begin)
-    if resume:
+    if resume and not path.exists():
         raise CheckpointError(
-            f"{shown(path)}: holds no {DOCUMENT} to go on with; begin a run first"
+            f"{shown(path)}: is not there, so it holds no {DOCUMENT} to go on with; begin a run first"
         )
     others = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
     if held := [n for n in others if n != RUN and not n.startswith(".")]:
         raise ArgumentError(
             f"workflow: {shown(path)}: expected a new or empty folder, got one that holds {held[0]!r}"
         )
-    path.mkdir(parents=True, exist_ok=True)
+    if resume:  # it was killed before anything of it was on the disk, so nothing is lost
+        note(f"{shown(path)}: holds no {DOCUMENT} yet; the run begins there")
     data = seal({"format": _FORMAT, "version": _VERSION, **record})
     write_file(document, data)
     return Folder(path, description, hashlib.sha256(data).hexdigest()[:16])
@@ -92,7 +94,8 @@ def open_folder(path: Path) -> Folder:
     document = path / DOCUMENT
     if not is_there(document):
         raise CheckpointError(
-            f"{shown(path)}: holds no {DOCUMENT}; give the folder of a workflow's run"
+            f"{shown(path)}: holds no {DOCUMENT}; give the folder of a workflow's run, or begin one there: "
+            "magmadnn workflow run FILE --out FOLDER"
         )
     data = read_file(document, JSON_BYTES)
     record = unseal(data, shown(document), _FORMAT, _VERSION)
