@@ -3,7 +3,8 @@ DTensor), and a change of layout with a cast.
 
     python benchmarks/dmath/gpu_precision.py [--torch] [--sizes 8192 16384]
 
-Efficiency is the time on one GPU over twice the time on two, of the same library. Times are the best of five
+Efficiency is the time on one GPU over twice the time on two, of the same library; behind it stands how far
+the planner's prediction is off. Times are the best of five
 repetitions of several products each, which are handed over together, as a program does that needs no value.
 """
 
@@ -104,12 +105,19 @@ def alone(sizes: list[int]) -> dict[tuple[str, int], float]:
     return found
 
 
+def predicted(w: Any, A: Any, lies: Any, compute: str | None) -> float:
+    """Seconds that the planner foretells of a product, from rates measured on these GPUs."""
+    told = w.explain(lambda: md.dmath.matmul(A, A, layout=lies, compute=compute))
+    line = next(one for one in told.splitlines() if one.lstrip().startswith("->"))
+    return float(line.split()[1]) / 1e3
+
+
 def together(sizes: list[int], single: dict[tuple[str, int], float], rate: float) -> None:
     with md.workers(2) as workers:
         w = md.dmath.distributed(workers, device="cuda")
         check(w)
         print("planner's rates:", w.rates(), w.rates("bfloat16").flops, flush=True)
-        print(f"{'':12} {'n':>6} {'one GPU':>11} {'rows':>11}       {'2 x 2 blocks':>11}")
+        print(f"{'':12} {'n':>6} {'one GPU':>11} {'rows':>11}              {'2 x 2 blocks':>11}")
         for name, (storage, compute) in PRECISIONS.items():
             for n in sizes if name != "fp64" else sizes[:1]:
                 row = f"{name:12} {n:6d} {single[name, n] * 1e3:8.3f} ms"
@@ -122,7 +130,8 @@ def together(sizes: list[int], single: dict[tuple[str, int], float], rate: float
                         lambda: md.dmath.matmul(A, A, layout=lies, compute=compute),  # noqa: B023
                         w.wait,
                     )
-                    row += f" {two * 1e3:8.3f} ms {single[name, n] / two / 2:4.0%}"
+                    told = predicted(w, A, lies, compute)
+                    row += f" {two * 1e3:8.3f} ms {single[name, n] / two / 2:4.0%} ({told / two - 1:+4.0%})"
                 print(row, flush=True)
         n = 32768
         x = matrix(w, n, "float32", md.dmath.Rows())

@@ -57,6 +57,19 @@ class Driver:
         base._obj.value = address.value - address.value % 4096
         return 0
 
+    def cuStreamWriteValue32_v2(self, stream: Any, address: Any, value: Any, how: Any) -> int:
+        assert stream.value == 7
+        ctypes.c_uint32.from_address(address.value).value = value.value
+        return 0
+
+    def cuStreamWaitValue32_v2(self, stream: Any, address: Any, value: Any, how: Any) -> int:
+        assert (stream.value, how.value) == (7, 0)
+        waits.append((ctypes.c_uint32.from_address(address.value), value.value))
+        return 0
+
+
+waits: list[tuple[Any, int]] = []  # what streams wait for: a place in memory, and the least there
+
 
 def cuda_of(stream: Stream) -> Any:
     def copy_2d(
@@ -147,12 +160,12 @@ def test_arrays_of_others_are_read_where_they_lie() -> None:
             assert (np.asarray(out) == right).all()
         copies.copy(np.zeros((0, 3)).view(Ndarray), np.zeros((0, 3)).view(Ndarray))
         copies.end()
+        comm.barrier()  # a stream would wait here; arrays live until then
         return list(asked)
 
     # From rows, from columns, from one run of bytes; elements that lie apart take a kernel.
     expected = [
         "wait",
-        "meet",
         "3 rows",
         "wait",
         "5 rows",
@@ -162,7 +175,55 @@ def test_arrays_of_others_are_read_where_they_lie() -> None:
         "kernel",
         "wait",
     ]
-    assert simulate(2, one) == [[*expected, "meet", "wait"]] * 2
+    assert simulate(2, one) == [[*expected, "wait"]] * 2
+
+
+def test_streams_meet_by_counts_in_each_others_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank has told every other one, once a meeting, when all waits can end."""
+    waits.clear()
+    kept = []
+
+    def one(comm: Communicator) -> int:
+        copies = PeerCopies.among(group_of(comm))
+        assert copies is not None and copies._flags is not None
+        kept.append(copies)
+        for _ in range(3):
+            copies.begin()
+            copies.end()
+        assert "meet" not in copies._stream.asked
+        comm.barrier()
+        return copies._flags._count
+
+    assert simulate(3, one) == [7, 7, 7]
+    assert len(waits) == 3 * 2 * 7
+    assert all(place.value == 7 for place, _ in waits)
+    assert sorted(least for _, least in waits) == sorted([*range(1, 8)] * 6)
+
+
+@pytest.mark.parametrize("call", ["cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2"])
+def test_drivers_without_counts_take_sums(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, call, lambda *_: 801)
+
+    def one(comm: Communicator) -> list[str]:
+        group = group_of(comm)
+        copies = PeerCopies.among(group)
+        assert copies is not None
+        group._stream.asked.clear()
+        copies.begin()
+        return list(group._stream.asked)
+
+    assert simulate(2, one) == [["wait", "meet"]] * 2
+
+
+def test_counts_that_do_not_arrive_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "cuStreamWriteValue32_v2", lambda *_: 0)
+    monkeypatch.setattr(Driver, "cuStreamWaitValue32_v2", lambda *_: 1 / 0)
+
+    def one(comm: Communicator) -> bool:
+        copies = PeerCopies.among(group_of(comm))
+        return copies is not None and copies._flags is None
+
+    assert simulate(2, one) == [True, True]
 
 
 def test_gpus_that_cannot_read_each_other_have_no_copies() -> None:

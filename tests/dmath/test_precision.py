@@ -13,7 +13,7 @@ from magmadnn.comm import SimulatedCommunicator, simulate
 from magmadnn.dmath.arrays import pulling
 from magmadnn.dmath.arrays.remapping import remap
 from magmadnn.dmath.arrays.team import Team
-from magmadnn.dmath.layouts.recipes import Blocks, Columns, Rows, resolve
+from magmadnn.dmath.layouts.recipes import Blocks, Columns, Rows, cyclic, resolve
 from magmadnn.dmath.products import pipelining, running
 from magmadnn.dmath.products.arithmetic import (
     COMPUTE,
@@ -211,6 +211,47 @@ def test_a_product_begins_with_what_is_there(monkeypatch: pytest.MonkeyPatch) ->
         assert team.count.sent_bytes == team.count.planned_bytes == n * n * 8 * 2 // 3
 
     simulate(workers, one)
+
+
+def test_sums_of_halves_are_not_cut_where_blocks_are() -> None:
+    """2 x 2 blocks: each product is over the whole axis, so that the library rounds once."""
+    n, workers, board = 12, 2, dict[tuple[int, int], Any]()
+    lies = resolve(Blocks((6, 6), owners=cyclic(1, 2)), (n, n), workers)
+    x = np.random.default_rng(0).integers(-4, 5, (n, n)).astype(BF16)
+    plan = next(p for p in candidates(lies, lies, lies) if p.name == "B stays")
+    assert not plan.whole
+    depths = []
+
+    def one(comm: SimulatedCommunicator) -> None:
+        def multiplied(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            depths.append(a.shape[1])
+            made: np.ndarray = a @ b
+            return made
+
+        team = Team(comm, peers=SharedPeers(comm, board), multiply=multiplied)
+        parts = parts_of(team, x, lies)
+        how = arithmetic_of(BF16, BF16, BF16)
+        exact = x.astype(np.float32) @ x.astype(np.float32)
+        check_parts(running.run(parts, parts, plan, BF16, how), exact.astype(BF16))
+        assert team.count.sent_bytes == team.count.planned_bytes == n * n * 2 // 2
+
+    simulate(workers, one)
+    assert set(depths) == {n}
+
+
+def test_parts_of_blocks_are_not_copied_where_they_may_be_shared() -> None:
+    """Columns that become two blocks of the same worker."""
+
+    def one(comm: SimulatedCommunicator) -> bool:
+        columns = resolve(Columns(), (12, 12), 2)
+        parts = parts_of(Team(comm), np.arange(144.0).reshape(12, 12), columns)
+        blocks = resolve(Blocks((6, 6), owners=cyclic(1, 2)), (12, 12), 2)
+        made = remap(parts, blocks, share=True)
+        check_parts(made, np.arange(144.0).reshape(12, 12))
+        own = next(iter(parts.blocks.values()))
+        return all(np.shares_memory(block, own) for block in made.blocks.values())
+
+    assert simulate(2, one) == [True, True]
 
 
 def test_chunks_are_begun_small_and_cover() -> None:

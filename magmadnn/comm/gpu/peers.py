@@ -1,7 +1,8 @@
 """Copies among the GPUs of one machine by their copy engines, which leave the multiprocessors to kernels.
 
 A process reads arrays of others through CUDA's memory of other processes (IPC). Nothing is waited for on
-the host: a sum of one number by NCCL, before and after, says when arrays may be read and written again.
+the host: streams meet before and after (`Flags`; where these are not to be had by a sum of one number by
+NCCL), which says when arrays may be read and written again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from magmadnn.comm.gpu.flags import Flags
 from magmadnn.comm.gpu.nccl import NcclCommunicator
 from magmadnn.errors import DeviceError
 
@@ -33,6 +35,7 @@ class PeerCopies:
         self._one = self._cupy.zeros(1, "int32")
         self._opened: dict[str, int] = {}
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
+        self._flags: Flags | None = None
 
     @staticmethod
     def among(group: NcclCommunicator) -> PeerCopies | None:
@@ -56,7 +59,11 @@ class PeerCopies:
                         problem = f"memory of rank {rank} holds something else"
             except RuntimeError as error:
                 problem = str(error)
-        return None if any(bad for bad, _ in group.exchange([problem, ""])) or problem else peers
+        if any(bad for bad, _ in group.exchange([problem, ""])) or peers is None:
+            return None
+        flags = Flags(group, peers._driver, peers._described, peers._view)
+        peers._flags = flags if flags.tried() else None
+        return peers
 
     # --- arrays of others ------------------------------------------------------------------------
 
@@ -143,6 +150,9 @@ class PeerCopies:
 
     def _meet(self) -> None:
         """Let the stream of copies wait until those of all ranks are here."""
+        if self._flags is not None:
+            self._flags.meet(self._stream.ptr)
+            return
         place = self._one.data.ptr
         self._group._comm.allReduce(place, place, 1, _INT32, _SUM, self._stream.ptr)
 

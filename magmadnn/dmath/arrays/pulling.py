@@ -15,7 +15,7 @@ from magmadnn.dmath.arrays.team import Array, Peers
 from magmadnn.dmath.layouts.layout import Box, Layout, elements, even_cuts
 from magmadnn.dmath.layouts.moves import Move, schedules, within
 
-_STRIPS = 4  # in which a cast and its copies alternate
+_STRIPS = 8  # in which a cast and its copies alternate
 
 
 def can_pull(x: Parts, dtype: np.dtype[Any], sent_as: np.dtype[Any]) -> bool:

@@ -98,11 +98,10 @@ def _unpack(
     for move in arrivals:
         box = target.boxes[move.put]
         if move.source == team.rank:
-            whole = x.layout.boxes[move.taken] == box
             piece = x.blocks[move.taken][within(move.box, x.layout.boxes[move.taken])]
             if (
                 share
-                and whole
+                and move.box == box
                 and not x.layout.partial
                 and wire is None
                 and piece.dtype == made.dtype

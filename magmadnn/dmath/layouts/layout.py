@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from math import prod
 from typing import Any
@@ -102,16 +102,7 @@ class Layout:
 
     def transposed(self, axes: Sequence[int]) -> Layout:
         """The layout of the array with its axes in another order, each block where it is."""
-        places = list(product(*(range(self.grid[a]) for a in axes)))
-        back = [list(axes).index(i) for i in range(len(axes))]
-        holders = tuple(self.holders[self.block_at([p[b] for b in back])] for p in places)
-        return Layout(
-            tuple(self.shape[a] for a in axes),
-            tuple(self.cuts[a] for a in axes),
-            holders,
-            self.workers,
-            self.partial,
-        )
+        return _transposed(self, tuple(axes))
 
     def transposed_blocks(self, axes: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Old and new number of each block of `transposed(axes)`."""
@@ -155,6 +146,20 @@ class Layout:
         workers = ", ".join(map(str, self.active[:8])) + (", ..." if len(self.active) > 8 else "")
         kind = "partial sums" if self.partial else "copies" if self.replicated else "blocks"
         return f"{grid} {kind} on workers {workers or 'none'} of {self.workers}"
+
+
+@lru_cache(maxsize=512)
+def _transposed(layout: Layout, axes: tuple[int, ...]) -> Layout:
+    places = list(product(*(range(layout.grid[a]) for a in axes)))
+    back = [axes.index(i) for i in range(len(axes))]
+    holders = tuple(layout.holders[layout.block_at([p[b] for b in back])] for p in places)
+    return Layout(
+        tuple(layout.shape[a] for a in axes),
+        tuple(layout.cuts[a] for a in axes),
+        holders,
+        layout.workers,
+        layout.partial,
+    )
 
 
 def elements(box: Box) -> int:

@@ -22,7 +22,7 @@ from magmadnn.dmath.arrays.team import Array, Team, is_half
 from magmadnn.dmath.layouts.layout import Layout
 from magmadnn.dmath.layouts.moves import traffic
 from magmadnn.dmath.products.arithmetic import Arithmetic, multiply
-from magmadnn.dmath.products.plans import ProductPlan
+from magmadnn.dmath.products.plans import ProductPlan, c_stays
 
 SHORTEST = 512  # piece of the axis of sums that a product of its own pays for
 MOST_TERMS = 16  # products of a worker for each worker
@@ -51,11 +51,13 @@ def pipelined(
 
     Where sums are kept in the result's dtype, the axis of sums is cut as the operands lie: a worker begins
     with the terms of what it has, which waits for nothing, and nothing of its own is copied. Halves would
-    be rounded more than once so; of them the operand of which more has to come comes in chunks: B, or A by
-    rows.
+    be rounded more than once so: their sums are never cut, and the operand of which more has to come comes
+    in chunks: B, or A by rows.
     """
     if dtype == how.sums and (fine := _cut_as_they_lie(a.layout, b.layout, plan)) is not None:
         return _by_terms(a, b, fine, how)
+    if dtype != how.sums and not plan.whole and not plan.c.partial:
+        plan = c_stays(a.shape[1], plan.c, plan.target)
     left, right = (traffic(x.layout, to).sum() for x, to in ((a, plan.a), (b, plan.b)))
     if left <= right:
         return _by_columns(a, b, plan, how, dtype, False)
@@ -152,8 +154,9 @@ def _by_columns(
         tasks.setdefault(j, []).append((i, l))
     team.count.planned_bytes += _incoming(a, b, plan, how)
     team.peers.begin()
-    fetch_a.copy()
+    fetch_a.copy(own=False)
     came = team.peers.mark()
+    fetch_a.copy_own()  # beside what comes
     steps = []
     for j in tasks:
         depths = sorted({one[1] for one in tasks[j]})

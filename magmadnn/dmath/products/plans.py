@@ -98,6 +98,7 @@ def _sums(
     return Layout(shape, cuts, holders, workers, partial=any(len(h) > 1 for h in holders))
 
 
+@lru_cache(maxsize=512)
 def c_stays(k: int, c: Layout, target: Layout) -> ProductPlan:
     """Each worker computes whole blocks of C: it needs their rows of A and columns of B."""
     (m, n), w = c.shape, c.workers
