@@ -365,6 +365,21 @@ def spread_of(seen: Array) -> str | None:
     return STRIDED if few else None
 
 
+def lies_in_rows(array: Array, start: int, alignment: int) -> bool:
+    """Whether an array [..., columns] is packed, or equally spaced rows at multiples of some bytes.
+
+    Args:
+        array: whose strides count.
+        start: address of the memory that it has a part of.
+        alignment: of its first element in that memory, and of its rows.
+    """
+    if array.flags.c_contiguous:
+        return True
+    steps = [s for s, n in zip(array.strides[:-1], array.shape[:-1], strict=True) if n > 1]
+    numbers = (array.ctypes.data - start, *steps)
+    return spread_of(array) == FULL and not any(number % alignment for number in numbers)
+
+
 def broadcast(array: Array, domain: tuple[int, ...]) -> Array | None:
     """An array seen in a larger shape; axes of size 1 before it do not count. None where it does not fit."""
     while array.ndim > len(domain) and array.shape[0] == 1:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .dim import Shape, Size
 from .signature import Attributes
 
+RESULT = -1  # the result's number beside those of operands
+
 
 @dataclass(frozen=True)
 class LibraryCall:
@@ -23,7 +25,9 @@ class LibraryCall:
     NumPy computes the step.
 
     A function of whole arrays takes packed operands of any shapes, and attributes of the op. Such ops are
-    made by `Op.by_library` of others, whose operands may lie otherwise than the library wants them.
+    made by `Op.by_library` of others, whose operands may lie otherwise than the library wants them. Some
+    operands, and the result, may be `strided`: rows [..., columns] that are further apart than they are long,
+    as the channels of one branch within a concatenation are.
 
     Attributes:
         function: BLAS's or LAPACK's name without the letter of the dtype, as "potrf".
@@ -31,6 +35,8 @@ class LibraryCall:
             table's entries.
         dtypes: what it computes in; operands and result are all of one.
         whole: whether it takes whole arrays; `settings` are then those of its attributes that it is told.
+        strided: of a function of whole arrays, the numbers of such operands, and `RESULT`.
+        alignment: bytes, of which multiples lie between such rows, and in front of the first.
         operations: how many operations on numbers that takes, by the shapes of the result and the operands.
     """
 
@@ -38,6 +44,8 @@ class LibraryCall:
     settings: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     whole: bool = False
+    strided: tuple[int, ...] = ()
+    alignment: int = 1
     operations: Callable[..., Size] = lambda result, *operands: 0
 
 

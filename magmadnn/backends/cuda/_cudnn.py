@@ -168,7 +168,8 @@ class Convolutions:
     # --- what is computed -------------------------------------------------------------------------
 
     def _graph(self, node: ConvolutionNode) -> Descriptor:
-        result = self._tensor(node.result, node.shapes[node.result], node.stored)
+        pitch = node.pitches[node.result]
+        result = self._tensor(node.result, node.shapes[node.result], node.stored, pitch)
         follows = self._follows(node)
         first = self._between(node, 0) if follows else result
         operations = [self._operation(node, first)]
@@ -190,7 +191,8 @@ class Convolutions:
         made.set(convolution, cudnn.DESCRIPTOR, self._convolution(node))
         for attribute, name in ((x, _X), (filters, _FILTERS), (y, _Y)):
             is_result = name == node.result
-            tensor = result if is_result else self._tensor(name, node.shapes[name], node.dtype)
+            shape, pitch = node.shapes[name], node.pitches[name]
+            tensor = result if is_result else self._tensor(name, shape, node.dtype, pitch)
             made.set(attribute, cudnn.DESCRIPTOR, tensor)
         made.set(alpha, _number(node), 1.0)
         made.set(beta, _number(node), 0.0)
@@ -202,7 +204,7 @@ class Convolutions:
         shape = node.shapes[node.result]
         found: list[tuple[int, Descriptor | None]] = []
         if node.added:
-            found.append((_ADD, self._tensor(_ADDED, shape, node.stored)))
+            found.append((_ADD, self._tensor(_ADDED, shape, node.stored, node.pitches[-1])))
         if node.bias:
             vector = (*[1] * (len(shape) - 1), shape[-1])
             found.append((_ADD, self._tensor(_BIAS, vector, node.dtype)))
@@ -251,12 +253,12 @@ class Convolutions:
         return made
 
     def _tensor(
-        self, name: int, shape: tuple[int, ...], dtype: str, virtual: bool = False
+        self, name: int, shape: tuple[int, ...], dtype: str, pitch: int = 0, virtual: bool = False
     ) -> Descriptor:
-        """A tensor [n, *places, c] that is packed."""
+        """A tensor [n, *places, c] whose places are `pitch` elements apart; packed where that is 0."""
         count, *places, channels = shape
         steps: list[int] = []
-        step = channels
+        step = pitch or channels
         for size in reversed(places):
             steps.insert(0, step)
             step *= size

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from magmadnn.compiler.kernels.operands import FULL
-from magmadnn.compiler.layout import spread_of
+from magmadnn.compiler.layout import lies_in_rows, spread_of
+from magmadnn.compiler.regions.copies import takes_in_rows
 from magmadnn.compiler.regions.draft import Draft, Work
 from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.graph.computed_by import RESULT
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op
@@ -73,7 +75,8 @@ class _Places:
             return
         self._roots = {self._layouts.bases[root] for root in draft.program.roots}
         self._maker = {node: work for work in draft.work for node in work.needed}
-        self._arrays: dict[Node, Array] = {}  # of movements whose own places are found
+        self._arrays: dict[Node, Array] = {}  # of values whose places are found,
+        self._starts: dict[Node, int] = {}  # and addresses of the memory that they have parts of
         self._views: dict[Node, list[Node]] = {}
         self._readers: dict[Node, list[Work]] = {}
         for node, base in self._layouts.bases.items():
@@ -90,12 +93,13 @@ class _Places:
 
     def _place_parts(self, node: Node) -> None:
         result = self._arrays.get(node, self._layouts.arrays[node])
+        start = self._starts.get(node, result.ctypes.data)
         shapes = [self._layouts.arrays[i].shape for i in node.inputs]
         bases = [self._layouts.bases[i] for i in node.inputs]
         for number, goal in places_of(node, result, shapes, self._layouts.sizes).items():
             part, whole = bases[number], self._as_stored(node.inputs[number], goal)
-            if whole is not None and bases.count(part) == 1 and self._may_lie(part, whole):
-                self.found[part], self._arrays[part] = node, whole
+            if whole is not None and bases.count(part) == 1 and self._may_lie(part, whole, start):
+                self.found[part], self._arrays[part], self._starts[part] = node, whole, start
 
     def _as_stored(self, operand: Node, goal: Array) -> Array | None:
         """The place of an operand in the shape in which it is stored; None where that is another matrix."""
@@ -107,8 +111,8 @@ class _Places:
             return None
         return goal.reshape(shape) if shape[-1:] == goal.shape[-1:] else None
 
-    def _may_lie(self, part: Node, goal: Array) -> bool:
-        """Whether a value may be computed at such a place."""
+    def _may_lie(self, part: Node, goal: Array, start: int) -> bool:
+        """Whether a value may be computed at such a place, in memory that begins at an address."""
         work = self._maker.get(part)
         if (
             work is None
@@ -116,15 +120,19 @@ class _Places:
             or part in (*self._roots, *self._in_place, *self.found)
         ):
             return False
-        if spread_of(goal) != FULL or not self._is_written(part, work):
+        if spread_of(goal) != FULL or not self._is_written(part, work, goal, start):
             return False
         arrays = self._seen(part, goal)
         readers = self._readers.get(part, ())
-        return arrays is not None and all(self._is_read(w, part, arrays) for w in readers)
+        return arrays is not None and all(self._is_read(w, part, arrays, start) for w in readers)
 
-    def _is_written(self, part: Node, work: Work) -> bool:
+    def _is_written(self, part: Node, work: Work, goal: Array, start: int) -> bool:
         """Whether the kernel of a step can store a value in rows that lie apart."""
         region = work.region
+        if region.kind is RegionKind.LIBRARY:
+            call = part.op.library if isinstance(part.op, Op) else None
+            strided = call is not None and RESULT in call.strided
+            return strided and lies_in_rows(goal, start, call.alignment if call else 1)
         if region.kind not in _WRITERS or part is work.room:
             return False
         rows = region.kind is RegionKind.MOVE or region.columns == part.shape[-1]
@@ -152,11 +160,15 @@ class _Places:
             arrays[node] = view
         return arrays
 
-    def _is_read(self, work: Work, part: Node, arrays: Mapping[Node, Array]) -> bool:
+    def _is_read(self, work: Work, part: Node, arrays: Mapping[Node, Array], start: int) -> bool:
         """Whether the kernel of a step can read the value, or its views, where they would lie."""
         kind = work.region.kind
         if kind in _ANY_STRIDES:
             return True
+        if kind is RegionKind.LIBRARY:
+            (node,) = work.region.nodes
+            read = (operand for operand in node.inputs if operand in arrays)
+            return all(takes_in_rows(node, x, arrays[x], start) for x in read)
         if kind not in (RegionKind.ROWS, RegionKind.COLUMNS, RegionKind.GEMM):
             return False
         assert work.lowered is not None

@@ -9,9 +9,9 @@ from collections.abc import Callable, Container, Iterable
 
 from magmadnn.compiler.kernels.operands import FULL
 from magmadnn.compiler.kernels.rows import COMBINED, LONG_ROW, NARROW_ROW
-from magmadnn.compiler.layout import Layouts
+from magmadnn.compiler.layout import Layouts, lies_in_rows
 from magmadnn.graph.node import CONSTANT, Node
-from magmadnn.graph.op import Op, OpKind
+from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.program import Program
 
 from .below import is_below
@@ -69,7 +69,7 @@ def _unreadable(node: Node, layouts: Layouts, compilable: Callable[[Node], bool]
 
 def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
     if op.kind in _PACKED:
-        return bool(layouts.arrays[operand].flags.c_contiguous)
+        return takes_in_rows(node, operand, layouts.arrays[operand], _start(operand, layouts))
     if op.kind is OpKind.POINTWISE:
         return layouts.spread(operand, *matrix_of(node.shape)) is not None
     if op.kind is OpKind.REDUCTION:
@@ -77,6 +77,27 @@ def _reads(node: Node, op: Op, operand: Node, layouts: Layouts) -> bool:
     if op.kind is OpKind.CONTRACTION and operand.ndim > 1:
         return layouts.is_factor(operand)
     return True
+
+
+def takes_in_rows(node: Node, operand: Node, array: Array, start: int) -> bool:
+    """Whether what takes packed operands can read one where it lies: some libraries take rows that lie apart.
+
+    Args:
+        node: what reads.
+        operand: what is read, maybe several times.
+        array: how it lies,
+        start: and the address of the memory that it has a part of.
+    """
+    call = node.op.library if isinstance(node.op, Op) else None
+    if call is None or not call.strided:
+        return bool(array.flags.c_contiguous)
+    numbers = {number for number, other in enumerate(node.inputs) if other is operand}
+    alignment = call.alignment if numbers <= set(call.strided) else 0
+    return lies_in_rows(array, start, alignment) if alignment else bool(array.flags.c_contiguous)
+
+
+def _start(node: Node, layouts: Layouts) -> int:
+    return int(layouts.arrays[layouts.bases[node]].ctypes.data)
 
 
 def _is_walked(axes: object, operand: Node, layouts: Layouts) -> bool:

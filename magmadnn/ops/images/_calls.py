@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.computed_by import LibraryCall
+from magmadnn.graph.computed_by import RESULT, LibraryCall
 from magmadnn.graph.dim import Size
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
 from magmadnn.ops.arithmetic import cast
@@ -24,6 +24,7 @@ from . import _taps
 from ._epilogues import absorbed
 from ._gathering import gathering
 from ._library import (
+    ALIGNMENT,
     DTYPES,
     SETTINGS,
     WHY,
@@ -138,10 +139,15 @@ def _op(
     args: tuple[str, str],
     formula: str,
     operations: Callable[..., Size],
+    strided: tuple[int, ...],
     more: str = "",
     **parts: Any,
 ) -> Op:
-    """One of the three, by the name of the function; `more` is an attribute that it has besides."""
+    """One of the three, by the name of the function; `more` is an attribute that it has besides.
+
+    Images among its operands, and its result if that is one, may be the channels of one branch of a network
+    within a concatenation of several: `strided`.
+    """
     attributes = (more, *SETTINGS) if more else SETTINGS
     return Op(
         args=args,
@@ -152,7 +158,13 @@ def _op(
         attributes=dict.fromkeys(attributes, REQUIRED),
         contracts="add",
         library=LibraryCall(
-            function, settings=SETTINGS, dtypes=DTYPES, whole=True, operations=operations
+            function,
+            settings=SETTINGS,
+            dtypes=DTYPES,
+            whole=True,
+            strided=strided,
+            alignment=ALIGNMENT,
+            operations=operations,
         ),
         **parts,
     )
@@ -163,6 +175,7 @@ convolution_whole = _op(
     ("x", "w"),
     "the convolution of x [n, *places, c] with w [o, *size, c / groups]",
     lambda y, x, w: operations_of(y, w),
+    (0, RESULT),
     name="_convolution_whole",
     shapes=outputs_of,
     numpy=by_numpy,
@@ -176,6 +189,7 @@ convolution_inputs_whole = _op(
     ("g", "w"),
     "the transpose of the convolution with w [o, *size, c / groups], of outputs g",
     lambda x, g, w: operations_of(g, w),
+    (0, RESULT),
     "places",
     name="_convolution_inputs_whole",
     shapes=lambda words, specs, attributes: (
@@ -193,6 +207,7 @@ convolution_filters_whole = _op(
     ("x", "g"),
     "for each filter, tap and input the sum over windows of x times g: [o, *size, c / groups]",
     lambda w, x, g: operations_of(g, w),
+    (0, 1),
     "size",
     name="_convolution_filters_whole",
     shapes=lambda words, specs, attributes: (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.computed_by import LibraryCall
+from magmadnn.graph.computed_by import RESULT, LibraryCall
 from magmadnn.graph.epilogue import Epilogue
 from magmadnn.graph.node import Node, constant
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample, promote
@@ -21,6 +21,7 @@ from magmadnn.ops.arithmetic import cast, multiply
 from magmadnn.ops.movement import reshape
 
 from ._library import (
+    ALIGNMENT,
     DTYPES,
     HALVES,
     SETTINGS,
@@ -136,6 +137,8 @@ def _op(**parts: Any) -> Op:
             settings=(*SETTINGS, "positive"),
             dtypes=DTYPES,
             whole=True,
+            strided=(0, 3, RESULT),
+            alignment=ALIGNMENT,
             operations=lambda y, x, w, *others: operations_of(y, w),
         ),
         **parts,

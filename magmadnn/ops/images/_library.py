@@ -18,6 +18,7 @@ from . import _taps
 from .windows import counts_of_windows
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+ALIGNMENT = 16  # bytes, of the channels of a branch within a concatenation
 HALVES = ("float16", "bfloat16")
 SETTINGS = ("strides", "padding", "dilation", "groups")
 WHY = "calls of libraries are made after gradients are"

@@ -167,16 +167,20 @@ def _convolution_on_noise(
     engine: Engine, device: int, node: ConvolutionNode, proposals: Sequence[bytes]
 ) -> tuple[ConvolutionNode, list[MemoryManager]]:
     """A convolution of random numbers, with a workspace for each of its algorithms."""
+    counts = [
+        math.prod(shape[:-1]) * (pitch or shape[-1])
+        for shape, pitch in zip((*node.shapes, node.shapes[node.result]), node.pitches, strict=True)
+    ]
     held = [
-        _noise(device, math.prod(shape), node.stored if k == node.result else node.dtype)
-        for k, shape in enumerate(node.shapes)
+        _noise(device, count, node.stored if k == node.result else node.dtype)
+        for k, count in enumerate(counts[:-1])
     ]
     room = max(engine.workspace(replace(node, algorithm=p)) for p in proposals)
     held.append(MemoryManager(max(room, 1), np.uint8, Kind.DEVICE, device))
     if node.bias:
         held.append(_noise(device, node.shapes[node.result][-1], node.dtype))
     if node.added:
-        held.append(_noise(device, math.prod(node.shapes[node.result]), node.stored))
+        held.append(_noise(device, counts[-1], node.stored))
     x, w, y, workspace, *others = (block.device_pointer(write=True) for block in held)
     bias, added = (*others, 0, 0)[:2]
     return replace(node, x=x, w=w, y=y, workspace=workspace, bias=bias, added=added), held

@@ -329,14 +329,15 @@ def transform(node: FourierNode) -> None:
 def convolve(node: ConvolutionNode) -> None:
     """What cuDNN does: sums of halves in float32, rounded as they are stored."""
     ctypes.memset(node.workspace, _NEW, Emulator.workspace_bytes)
+    assert not any(address % 16 for address in (node.x, node.w, node.y, node.added))
     arrays = [
-        _packed(at, shape, node.dtype)
-        for at, shape in zip(node.addresses[:3], node.shapes, strict=True)
+        _packed(at, shape, node.dtype, pitch)
+        for at, shape, pitch in zip(node.addresses[:3], node.shapes, node.pitches[:3], strict=True)
     ]
-    goal = arrays[node.result] = _packed(
-        node.addresses[node.result], node.shapes[node.result], node.stored
-    )
-    ctypes.memset(node.addresses[node.result], _NEW, goal.nbytes)
+    stored = node.shapes[node.result], node.stored
+    goal = _packed(node.addresses[node.result], *stored, node.pitches[node.result])
+    arrays[node.result] = goal
+    goal[...] = np.frombuffer(bytes([_NEW] * goal.itemsize), goal.dtype)[0]
     wide = "float64" if node.dtype == "float64" else "float32"
     x, w, y = (a.astype(wide) for a in arrays)
     axes, letters = len(node.strides), "xyz"[: len(node.strides)]
@@ -368,7 +369,7 @@ def convolve(node: ConvolutionNode) -> None:
     made = (whole[(slice(None), *inside)], filters, outs)[node.result]
     made = made.reshape(goal.shape)
     if node.added:
-        made = made + _packed(node.added, goal.shape, node.stored).astype(wide)
+        made = made + _packed(node.added, *stored, node.pitches[-1]).astype(wide)
     if node.bias:
         made = made + _packed(node.bias, goal.shape[-1:], node.dtype).astype(wide)
     if node.positive:
@@ -378,10 +379,14 @@ def convolve(node: ConvolutionNode) -> None:
     goal[...] = made.reshape(goal.shape)
 
 
-def _packed(address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def _packed(address: int, shape: tuple[int, ...], dtype: str, pitch: int = 0) -> np.ndarray:
+    """An array where it lies; with a pitch its rows are so many elements apart."""
     kind = as_dtype(dtype)
-    raw = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(address)
-    return np.frombuffer(raw, kind).reshape(shape)
+    wide = (*shape[:-1], pitch or shape[-1])
+    count = max(int(np.prod(wide)) - wide[-1] + shape[-1], 0) if shape else 1
+    raw = (ctypes.c_char * (count * kind.itemsize)).from_address(address)
+    steps = np.empty(wide, kind).strides
+    return np.ndarray(shape, kind, np.frombuffer(raw, np.uint8).data, strides=steps)
 
 
 class Emulator:

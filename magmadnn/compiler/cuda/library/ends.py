@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from magmadnn.backends.cuda.engine import ConvolutionNode
 from magmadnn.compiler.cuda.text.formulas import MEMORY, register_dtype
 from magmadnn.compiler.cuda.text.prelude import BEGIN
 from magmadnn.compiler.cuda.text.variant import Launch
@@ -17,8 +18,8 @@ from .surroundings import launch_of
 class Ends:
     """result = result + added + bias, of which what is negative may become 0; sums of halves are float32's.
 
-    Slots: `count`, elements in all; `columns`, elements of the bias; `bias`; `added` where something is;
-    `result`.
+    Slots: `count`, elements in all; `columns`, elements of the bias; `result_row`, elements from one row of
+    the result to the next; `bias`; `added_row` and `added` where something is; `result`.
 
     Attributes:
         dtype: of the elements.
@@ -33,7 +34,8 @@ class Ends:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the parameters."""
-        return ("count", "columns", "bias", *(["added"] if self.adds else []), "result")
+        added = ["added_row", "added"] if self.adds else []
+        return ("count", "columns", "result_row", "bias", *added, "result")
 
     def text(self, name: str) -> str:
         """The function."""
@@ -44,7 +46,11 @@ class Ends:
         element = "as_float({}[{}])" if is_half else "{}[{}]"
         total = [
             element.format(*pair)
-            for pair in (("result", "at"), ("added", "at"), ("bias", "at % columns"))
+            for pair in (
+                ("result", "place"),
+                ("added", "row * added_row + column"),
+                ("bias", "column"),
+            )
         ]
         kept = total if self.adds else [total[0], total[2]]
         cut = "  if (total < 0) total = 0;\n" if self.positive else ""
@@ -52,16 +58,21 @@ class Ends:
         return f"""extern "C" __global__ void {name}({parameters}) {{
 {BEGIN}  const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (at >= count) return;
+  const i64 row = at / columns, column = at % columns, place = row * result_row + column;
   {wide} total = {" + ".join(kept)};
-{cut}  result[at] = {stored};
+{cut}  result[place] = {stored};
 }}
 """
 
 
-def ends(
-    dtype: str, shape: tuple[int, ...], result: int, bias: int, added: int, positive: bool
-) -> Launch:
-    """A launch that does that to a result [n, *windows, o]."""
-    count = math.prod(shape)
-    values = {"count": count, "columns": shape[-1], "bias": bias, "added": added, "result": result}
-    return launch_of(Ends(dtype, bool(added), positive), count, values)
+def ends(call: ConvolutionNode) -> Launch:
+    """A launch that does to what a call made, [n, *windows, o], what the call does not."""
+    shape = call.shapes[call.result]
+    count, columns = math.prod(shape), shape[-1]
+    rows = {
+        "result_row": call.pitches[call.result] or columns,
+        "added_row": call.pitches[-1] or columns,
+    }
+    values = {"count": count, "columns": columns, **rows}
+    values |= {"bias": call.bias, "added": call.added, "result": call.y}
+    return launch_of(Ends(call.stored, bool(call.added), call.positive), count, values)

@@ -74,7 +74,7 @@ class Few:
 def few_of(call: ConvolutionNode) -> Few | None:
     """A call as such a convolution; None where it is none, or has more channels."""
     x, w, y = call.shapes
-    if len(x) != 4 or call.groups != 1 or call.dtype != call.stored:
+    if len(x) != 4 or call.groups != 1 or call.dtype != call.stored or any(call.pitches):
         return None
     if call.dtype not in ("float32", "float64"):
         return None

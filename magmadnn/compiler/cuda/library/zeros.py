@@ -12,19 +12,29 @@ from .surroundings import launch_of
 
 @dataclass(frozen=True)
 class Zeros:
-    """Bytes that become 0. Slots: `count` of them; `result`, where."""
+    """Bytes that become 0.
 
-    slots = ("count", "result")
+    Slots: `count` of them, in rows of `columns` that are `row` apart; `result`, where they are.
+    """
+
+    slots = ("count", "columns", "row", "result")
 
     def text(self, name: str) -> str:
         """The function."""
-        return f"""extern "C" __global__ void {name}(i64 count, unsigned char *result) {{
+        parameters = "i64 count, i64 columns, i64 row, unsigned char *result"
+        return f"""extern "C" __global__ void {name}({parameters}) {{
 {BEGIN}  const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-  if (at < count) result[at] = 0;
+  if (at < count) result[at / columns * row + at % columns] = 0;
 }}
 """
 
 
-def zeros(nbytes: int, result: int) -> Launch:
-    """A launch that makes bytes 0."""
-    return launch_of(Zeros(), nbytes, {"count": nbytes, "result": result})
+def zeros(nbytes: int, result: int, columns: int = 0, row: int = 0) -> Launch:
+    """A launch that makes bytes 0: so many, in rows of some that are `row` bytes apart where they are."""
+    values = {
+        "count": nbytes,
+        "columns": columns or nbytes,
+        "row": row or columns,
+        "result": result,
+    }
+    return launch_of(Zeros(), nbytes, values)

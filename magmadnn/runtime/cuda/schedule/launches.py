@@ -108,7 +108,7 @@ class Items:
         self._engine = engine
         rooms = Rooms(layout, engine, self._workspace)
         self._library = LibraryCalls(layout, rooms)
-        self._convolutions = Convolutions(layout, engine, rooms, tensor_float)
+        self._convolutions = Convolutions(layout, engine, rooms, tensor_float, self.chip)
         self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie

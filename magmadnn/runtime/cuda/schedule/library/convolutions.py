@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +11,23 @@ from magmadnn.backends.cuda.engine import FUSED_CONVOLUTIONS, ConvolutionNode, E
 from magmadnn.compiler.cuda.library import few_channels
 from magmadnn.compiler.cuda.library.ends import ends
 from magmadnn.compiler.cuda.library.zeros import zeros
+from magmadnn.compiler.cuda.text.variant import Chip
+from magmadnn.compiler.kernels.formula import ITEM_BYTES
 from magmadnn.compiler.kernels.library import WholeLibrary
+from magmadnn.compiler.layout import row_axes
 from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.graph.op import Array
 from magmadnn.runtime.cuda.algorithms import algorithm_of
 from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.schedule.copies import copied_rows
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
 
 from .rooms import Rooms
 
+ALIGNMENT = 16  # bytes, of all that the library is given
+# Which of x, w and y are read, in the order of the op's operands.
+_OPERANDS = {"fprop": (0, 1), "dgrad": (2, 1), "wgrad": (0, 2)}
 _LEAST_AXES = 2  # of places: the library takes no fewer
 
 
@@ -35,11 +44,14 @@ class Convolutions:
         engine: the device.
         rooms: gives workspaces.
         tensor_float: whether float32 may be multiplied as TF32.
+        chip: what emitters know of the device.
     """
 
-    def __init__(self, layout: Layout, engine: Engine, rooms: Rooms, tensor_float: bool) -> None:
+    def __init__(
+        self, layout: Layout, engine: Engine, rooms: Rooms, tensor_float: bool, chip: Chip
+    ) -> None:
         self._layout, self._engine, self._rooms = layout, engine, rooms
-        self._tensor_float = tensor_float
+        self._tensor_float, self._chip = tensor_float, chip
 
     def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
         """The launches of one step: one, or two where the library does not do what follows the convolution.
@@ -55,22 +67,32 @@ class Convolutions:
         if not frames[-1].size:
             return []
         reads = tuple(map(self._layout.span, operands))
-        call = self._call(kernel, [frame.shape for frame in frames], values)
+        call = self._call(kernel, frames, values)
         if not all(frame.size for frame in frames):
-            zero = Item(zeros(frames[-1].nbytes, values["result"]), (), (result,))
-            return [zero, *self._ends(call, reads, result)]
+            itemsize, columns = frames[-1].itemsize, frames[-1].shape[-1]
+            row = (call.pitches[call.result] or columns) * itemsize
+            zero = zeros(frames[-1].nbytes, values["result"], columns * itemsize, row)
+            return [Item(zero, (), (result,)), *self._ends(call, reads, result)]
         few = few_channels.few_of(call)
         if few is not None:
             return self._own(work, few, call, reads, result)
         if call.bias and not self._engine.algorithms(call):
-            plain = replace(call, bias=0, added=0, positive=False)
-            return [*self._calls(plain, reads[:2], result), *self._ends(call, reads, result)]
-        return self._calls(call, reads, result)
+            pitches = (*call.pitches[:-1], 0)
+            plain = replace(call, bias=0, added=0, positive=False, pitches=pitches)
+            made = self._calls(work, plain, reads[:2], result)
+            return [*made, *self._ends(call, reads, result)]
+        return self._calls(work, call, reads, result)
 
     def _call(
-        self, kernel: WholeLibrary, shapes: list[tuple[int, ...]], values: Mapping[str, int]
+        self, kernel: WholeLibrary, frames: Sequence[Array], values: Mapping[str, int]
     ) -> ConvolutionNode:
-        """A step in the library's terms."""
+        """A step in the library's terms.
+
+        Args:
+            kernel: what it computes.
+            frames: how operands and result lie.
+            values: addresses.
+        """
         # x, w and y, of which one is the result
         order = {
             "fprop": (0, 1, -1),
@@ -80,12 +102,14 @@ class Convolutions:
         }[kernel.function]
         addresses = [values[f"x{k}"] for k in range(kernel.operands)]
         x, w, y = ([*addresses, values["result"]][k] for k in order)
-        full = tuple(_with_places(shapes[k]) for k in order)
+        full = tuple(_with_places(frames[k].shape) for k in order)
+        apart = [_pitch(frames[k]) for k in order]
         told = {name: _for_places(name, value) for name, value in kernel.settings}
         bias, added = (*addresses[2:], 0, 0)[:2]
         return ConvolutionNode(
             kernel.function.removesuffix("_fused"), kernel.dtype, kernel.dtype, self._tensor_float,
             (full[0], full[1], full[2]), **told, x=x, w=w, y=y, workspace=0, bias=bias, added=added,
+            pitches=(apart[0], apart[1], apart[2], _pitch(frames[3]) if added else 0),
         )  # fmt: skip
 
     def _own(
@@ -105,19 +129,76 @@ class Convolutions:
         parts, sums = few_channels.filters(few, call, room[0])
         return [Item(parts, reads, (room,)), Item(sums, (room,), (result,))]
 
-    def _calls(self, call: ConvolutionNode, reads: tuple[Span, ...], result: Span) -> list[Item]:
-        """The launch of a call, by an algorithm that is chosen for it."""
+    def _calls(
+        self, work: Work, call: ConvolutionNode, reads: tuple[Span, ...], result: Span
+    ) -> list[Item]:
+        """The launch of a call, by an algorithm that is chosen for it; on copies where it needs some."""
+        if not _is_aligned(call) or (any(call.pitches) and not self._engine.algorithms(call)):
+            return self._on_copies(work, call, reads, result)
+        return self._called(call, reads, result)
+
+    def _called(self, call: ConvolutionNode, reads: tuple[Span, ...], result: Span) -> list[Item]:
         call = replace(call, algorithm=algorithm_of(self._engine, self._layout.device, call))
         room = self._rooms.of(call)
         return [Item(replace(call, workspace=room[0]), reads, (result, room))]
+
+    def _on_copies(
+        self, work: Work, call: ConvolutionNode, reads: tuple[Span, ...], result: Span
+    ) -> list[Item]:
+        """The same with what lies apart, or at odd addresses, packed in memory of its own."""
+        shapes = [*call.shapes, call.shapes[call.result]]
+        addresses = [call.x, call.w, call.y, call.added]
+        moved = [k for k in range(len(shapes)) if _is_moved(call, k)]
+        nbytes = [math.prod(shapes[k]) * ITEM_BYTES[_dtype_of(call, k)] for k in moved]
+        rooms = dict(zip(moved, self._rooms.pieces(work, tuple(nbytes)), strict=True))
+        operands = (*_OPERANDS[call.function], 3)
+        given = dict(zip(operands, (*reads[:2], *reads[3:]), strict=False))  # without the bias
+        before, after = list[Item](), list[Item]()
+        for k, room in rooms.items():
+            rows, columns = math.prod(shapes[k][:-1]), shapes[k][-1]
+            there, here = (addresses[k], call.pitches[k] or columns), (room[0], columns)
+            is_result = k == call.result
+            ways = (here, there) if is_result else (there, here)
+            launch = copied_rows(_dtype_of(call, k), rows, columns, *ways, self._chip)
+            assert launch is not None
+            if is_result:
+                after.append(Item(launch, (room,), (result,)))
+            else:
+                before.append(Item(launch, (given[k],), (room,)))
+        x, w, y, added = (rooms[k][0] if k in rooms else addresses[k] for k in range(4))
+        packed = replace(call, x=x, w=w, y=y, added=added, pitches=(0, 0, 0, 0))
+        read = (*(rooms.get(k, given[k]) for k in operands if k in given), *reads[2:3])
+        return [*before, *self._called(packed, read, rooms.get(call.result, result)), *after]
 
     def _ends(self, call: ConvolutionNode, reads: tuple[Span, ...], result: Span) -> list[Item]:
         """A kernel for what follows the convolution, in place; none where nothing does."""
         if not call.bias:
             return []
-        shape = call.shapes[call.result]
-        launch = ends(call.stored, shape, call.y, call.bias, call.added, call.positive)
-        return [Item(launch, (result, *reads[2:]), (result,))]
+        return [Item(ends(call), (result, *reads[2:]), (result,))]
+
+
+def _pitch(frame: Array) -> int:
+    """Elements from one place of an image to the next; 0 where it is packed."""
+    if frame.flags.c_contiguous:
+        return 0
+    rows = row_axes(frame)
+    return rows[-1][1] if rows else 0
+
+
+def _is_moved(call: ConvolutionNode, number: int) -> bool:
+    """Whether x, w, y or what is added, by their numbers, lies apart or at an odd address."""
+    address = (call.x, call.w, call.y, call.added)[number]
+    return bool(call.pitches[number] or address % ALIGNMENT)
+
+
+def _is_aligned(call: ConvolutionNode) -> bool:
+    """Whether all addresses are multiples of what the library is told they are."""
+    return not any(address % ALIGNMENT for address in (call.x, call.w, call.y, call.added))
+
+
+def _dtype_of(call: ConvolutionNode, number: int) -> str:
+    """The dtype of x, w, y or what is added, by their numbers."""
+    return call.stored if number in (call.result, 3) else call.dtype
 
 
 def _with_places(shape: tuple[int, ...]) -> tuple[int, ...]:
