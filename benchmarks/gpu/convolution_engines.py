@@ -1,11 +1,12 @@
 """The engines of cuDNN for layers of networks: time of each, and whether its results are right.
 
-python -m benchmarks.gpu.convolution_engines times|check|fused [FILE.txt]
+python -m benchmarks.gpu.convolution_engines times|check|fused|strided [FILE.txt]
 
 `times` runs every fit engine on layers of LeNet-5, AlexNet and ResNet-50 at their full batch: the first one
 and the fastest. `check` runs all engines that give the same bits in every run on smaller batches, as they
 are and as a graph, with equal and unequal padding, steps forward also with a sum, a bias and ReLU behind
-them, and prints those that are far from PyTorch's result in float64; `fused` runs these steps forward alone.
+them, and prints those that are far from PyTorch's result in float64; `fused` runs these steps forward alone,
+`strided` the first engines on channels within others, of which none may change.
 A file gets all numbers. Data are random; memory that is written, and workspaces, hold other numbers before.
 """
 
@@ -47,7 +48,8 @@ LAYERS = [
 ]
 
 CHECKED = (0, 1, 2, 3, 5, 7, 9, 11, 13)
-MOST = 10  # engines of a layer
+MOST, FEW = 10, 3  # engines of a layer
+APART = 16  # channels, of which multiples are between images' places that lie apart
 TOLERANCE = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
 ALL = (*sorted(CONVOLUTIONS), "fprop with what follows")
 TORCH = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -98,13 +100,71 @@ def reference(node: ConvolutionNode, given: list[torch.Tensor]) -> torch.Tensor:
     return torch.relu(made + given[4].double() + given[3].double()) if node.bias else made
 
 
-def ways(calls: _cudnn.Convolutions, node: ConvolutionNode) -> Iterator[tuple[int, Any]]:
+def apart(node: ConvolutionNode) -> ConvolutionNode:
+    """The same of images whose channels lie within more channels."""
+    x, _, y = (-(-shape[-1] // APART) * APART + APART for shape in node.shapes)
+    return replace(node, pitches=(x, 0, y, y if node.bias else 0))
+
+
+def within(node: ConvolutionNode, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors as parts of larger ones."""
+    pitches = (*node.pitches[:3], 0, node.pitches[3])
+    found = []
+    for tensor, pitch in zip(given, pitches, strict=False):
+        if pitch:
+            whole = torch.full((*tensor.shape[:-1], pitch), 3.0, device="cuda", dtype=tensor.dtype)
+            part = whole[..., APART // 2 : APART // 2 + tensor.shape[-1]]
+            part.copy_(tensor)
+            tensor = part
+        found.append(tensor)
+    return found
+
+
+def strided() -> None:
+    """Errors of the first engines for such images; time beside that of packed ones."""
+    calls, wrong = opened(), {}
+    for layer in (LAYERS[k] for k in (7, 11, 13)):
+        for dtype in ("float32", "bfloat16", "float16"):
+            for function in ALL:
+                node = node_of(function.partition(" ")[0], layer, dtype, True)
+                node = replace(node, bias=1, added=1, positive=True) if " " in function else node
+                given, lines = tensors(node), list[str]()
+                exact = reference(node, given)
+                for one, arrays in ((node, given), (apart(node), within(apart(node), given))):
+                    plans = list(ways(calls, one, FEW))
+                    taken = [_least(calls, one, plan, arrays) for _, plan in plans]
+                    lines.append(f"{min(taken, default=float('nan')):.0f}")
+                    for (number, plan), _ in zip(plans, taken, strict=True):
+                        for error, how in errors(calls, one, plan, arrays, exact):
+                            if not error < TOLERANCE["tf32" if dtype == "float32" else dtype]:
+                                wrong[function, number, dtype, how, bool(any(one.pitches))] = error
+                print(f"{node.title}: packed {lines[0]} us, apart {lines[1]} us", flush=True)
+    print("wrong:", wrong or "none", flush=True)
+
+
+def _least(calls: _cudnn.Convolutions, node: ConvolutionNode, plan: Any, given: Any) -> float:
+    """Microseconds of the fastest of some runs."""
+    room = torch.empty(max(plan.workspace, 1), device="cuda", dtype=torch.uint8)
+    marks = [cupy.cuda.Event() for _ in range(2)]
+    best = float("inf")
+    for _ in range(4):
+        marks[0].record(STREAM)
+        run(calls, node, plan, given, room)
+        marks[1].record(STREAM)
+        marks[1].synchronize()
+        best = min(best, 1e3 * cupy.cuda.get_elapsed_time(*marks))
+    return best
+
+
+def ways(
+    calls: _cudnn.Convolutions, node: ConvolutionNode, most: int = MOST
+) -> Iterator[tuple[int, Any]]:
     """Numbers of engines, and their plans, best first."""
     found = 0
     for number, plan in calls.numbered(node):
         yield number, plan
         found += 1
-        if found == MOST:
+        if found == most:
             return
 
 
@@ -132,16 +192,7 @@ def times() -> None:
             plans = list(ways(calls, node))
             planned = time.perf_counter() - begun
             for _, plan in plans:
-                room = torch.empty(max(plan.workspace, 1), device="cuda", dtype=torch.uint8)
-                marks = [cupy.cuda.Event() for _ in range(2)]
-                best = float("inf")
-                for _ in range(4):
-                    marks[0].record(STREAM)
-                    run(calls, node, plan, given, room)
-                    marks[1].record(STREAM)
-                    marks[1].synchronize()
-                    best = min(best, 1e3 * cupy.cuda.get_elapsed_time(*marks))
-                taken.append(best)
+                taken.append(_least(calls, node, plan, given))
             k = int(np.argmin(taken))
             line += f" {function} {taken[0]:.0f} best {taken[k]:.0f} (#{k})"
             LINES.append(f"{line} planned in {planned:.3f} s; engine, us, bytes: ")
@@ -206,11 +257,21 @@ def errors(
             graph.launch(STREAM)
             del churn
         STREAM.synchronize()
-        yield float((goal.double() - exact).norm() / exact.norm()), how
+        error = float((goal.double() - exact).norm() / exact.norm())
+        yield error if _alone(goal) else float("inf"), how
+
+
+def _alone(part: torch.Tensor) -> bool:
+    """Whether nothing around a part of a larger tensor has changed."""
+    whole, begin = part._base, APART // 2
+    if whole is None:
+        return True
+    around = whole[..., :begin], whole[..., begin + part.shape[-1] :]
+    return all(bool((channels == 3).all()) for channels in around)
 
 
 if __name__ == "__main__":
     what, *files = sys.argv[1:]
-    {"times": times, "check": check, "fused": fused}[what]()
+    {"times": times, "check": check, "fused": fused, "strided": strided}[what]()
     for file in files:
         Path(file).write_text("\n".join(LINES) + "\n")

@@ -1,9 +1,11 @@
 """Convolutional networks on a GPU: steps of `fit`, and the engines of cuDNN for their layers.
 
-python -m benchmarks.gpu.convolutional fit lenet5 28 1 128 tf32 [products] [PROFILE.txt]
+python -m benchmarks.gpu.convolutional fit lenet5 28 1 128 tf32 [products] [packed] [paper] [PROFILE.txt]
 python -m benchmarks.gpu.convolutional torch resnet50 224 3 256 bf16 [compiled]
 
-`fit` prints microseconds of a step with data on the device, `products` without cuDNN, and writes a profile;
+`fit` prints microseconds of a step with data on the device, `products` without cuDNN, `packed`
+with copies where convolutions could write into concatenations and read slices of them, `paper` the
+variant of the paper; a profile is written to a file;
 `torch` the same of the network as torchvision builds it, channels last, in autocast (bf16) or TF32. Data are
 random, times the least of three.
 """
@@ -35,10 +37,15 @@ def fit(name: str, size: int, channels: int, batch: int, precision: str, *more: 
     """Time steps of `fit`."""
     import magmadnn as md
     from magmadnn.backends import cuda
+    from magmadnn.graph.op import REGISTRY
 
     engine = cuda.device_engine(0)
     if "products" in more:
         type(engine).functions = property(lambda self: frozenset())  # type: ignore[misc]
+    if "packed" in more:
+        for op in REGISTRY.values():
+            if op.library is not None:
+                object.__setattr__(op.library, "strided", ())
     steps = 4 if size > 100 else 100
     outputs = 1000 if size > 100 else 10
     rng = np.random.default_rng(0)
@@ -47,6 +54,7 @@ def fit(name: str, size: int, channels: int, batch: int, precision: str, *more: 
     model = getattr(md.models, name)(
         (size, size, channels), outputs, device="cuda", precision=precision,
         loss="cross_entropy", optimizer=md.optim.SGD(0.01, momentum=0.9),
+        **({"variant": "paper"} if "paper" in more else {}),
     )  # fmt: skip
     begun = time.perf_counter()
     model.fit(x, y, batch_size=batch, epochs=1, verbose=0)

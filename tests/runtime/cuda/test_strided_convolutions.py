@@ -1,4 +1,4 @@
-"""Convolutions by the device's library that write into concatenations, and read slices of them, by strides."""
+"""Convolutions by the device's library that write into concatenations and read slices, by strides."""
 
 from __future__ import annotations
 
