@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from magmadnn.data.images.folders import BAD_IMAGES
+from magmadnn.data.images.reading import DECODES
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.runtime.threads import MOST, set_threads
 
@@ -49,9 +50,19 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_images()
 
-    def add_images(self, to: Any = None) -> None:
-        """Add the options of how files of images are read, to a group of options where one is given."""
+    def add_images(self, to: Any = None, streams: bool = True) -> None:
+        """Add the options of how files of images are read, to a group of options where one is given.
+
+        `streams` says whether the command can read them batch by batch.
+        """
         group = to or self
+        if streams:
+            group.add_argument(
+                "--decode",
+                type=one_of("way", DECODES),
+                metavar="memory|stream",
+                help="decode images once and keep them, or each batch anew (default: by their memory)",
+            )
         group.add_argument(
             "--loader-workers",
             type=whole(1, MOST),

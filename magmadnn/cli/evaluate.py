@@ -16,7 +16,7 @@ from .console import Console
 from .report_page.page import PAGE, check_report, write_report
 from .runs.outputs import check_new, check_place, write_json
 from .runs.results import say_result
-from .runs.run_rows import SPLITS, rows_of_run
+from .runs.run_rows import SPLITS, loader_of, rows_of_run
 from .runs.trained import open_trained, rows_for
 from .runs.units import Array, figures
 
@@ -91,7 +91,8 @@ def _of_run(preparation: Preparation, arguments: argparse.Namespace, say: Consol
             raise ArgumentError(
                 f"--{name} does not go with --split: the run's data is read as for its training; leave it out"
             )
-    rows = rows_of_run(arguments.folder, arguments.split, arguments.data, arguments.loader_workers)
+    loader = loader_of(arguments)
+    rows = rows_of_run(arguments.folder, arguments.split, arguments.data, loader)
     say(rows.description)
     return preparation.apply_inputs(rows.x), preparation.apply_target(rows.y), rows.y
 

@@ -64,7 +64,7 @@ def parser() -> Parser:
     made = Parser("search", _ABOUT, _SPACE)
     made.add_argument("model", nargs="?", metavar="MODEL", help="network (default: mlp)")
     add_options(made, "search", _SEARCH)
-    add_options(made, "data", DATA)
+    add_options(made, "data", DATA, streams=False)
     add_options(made, "network and training, where the space says nothing", NETWORK)
     made.add_threads(add_options(made, "run", _RUN))
     made.add_argument("--quiet", action="store_true", help="print nothing but errors")

@@ -125,13 +125,13 @@ MACHINE: tuple[Option, ...] = (
 )
 
 
-def add_options(made: Parser, title: str, options: tuple[Option, ...]) -> Any:
-    """Add a group of options to a parser; the group."""
+def add_options(made: Parser, title: str, options: tuple[Option, ...], streams: bool = True) -> Any:
+    """Add a group of options to a parser; the group. See `Parser.add_images` for `streams`."""
     group = made.add_argument_group(title)
     for name, reader, metavar, about in options:
         group.add_argument(name, type=reader, metavar=metavar, help=about)
     if options is DATA:
-        made.add_images(group)
+        made.add_images(group, streams)
     return group
 
 

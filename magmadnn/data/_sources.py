@@ -36,6 +36,7 @@ from magmadnn.data.tables.reading import Missing, Table
 from magmadnn.data.targets import Task, one_hot_to_numbers
 from magmadnn.data.validation import check_finite
 from magmadnn.errors import ArgumentError, DataError, FileError, quoted, shown
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.storage.input_files import input_path, reading
 
 Array = NDArray[Any]
@@ -220,8 +221,10 @@ def _of_images(train: Images, test: Images | None, options: ImageOptions, **part
     size = options.size
     text = "JPEG and PNG images" + (f" scaled to {size} x {size}" if size else "")
     text += f", {len(skipped)} left out that cannot be decoded" if skipped else ""
+    text += ", decoded batch by batch" if isinstance(train.x, OnDemand) else ""
     files = tuple(map(str, last.paths))
-    return Source(text, train.x, image_size=size, files=files, skipped=skipped, **parts)
+    x: Any = train.x
+    return Source(text, x, image_size=size, files=files, skipped=skipped, **parts)
 
 
 def _npz(path: Path, arrays: NpzArrays, missing: Missing | None) -> Source:

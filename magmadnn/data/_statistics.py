@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from magmadnn.data.validation import first_not_finite, place, row_blocks
 from magmadnn.errors import DataError, quoted
+from magmadnn.memory.on_demand import OnDemand, choose_rows
 
 Floats = NDArray[np.float64]
 
@@ -85,6 +86,10 @@ def _blocks(
     x: NDArray[Any], rows: NDArray[np.int64] | None
 ) -> Iterator[tuple[Sequence[int] | NDArray[np.int64], NDArray[Any]]]:
     """Blocks of rows, with their numbers."""
+    if isinstance(x, OnDemand) and rows is not None:
+        for low, block in row_blocks(choose_rows(x, rows)):
+            yield rows[low : low + len(block)], block
+        return
     if rows is None:
         for low, block in row_blocks(x):
             yield range(low, low + len(block)), block

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from magmadnn.errors import DataError, DTypeError, ShapeError
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.on_demand import OnDemand
 
 Array = NDArray[Any]
 
@@ -49,7 +50,7 @@ def as_array(value: object, name: str) -> Array:
     """
     if isinstance(value, np.ndarray):
         return value
-    if isinstance(value, OnDevice):
+    if isinstance(value, OnDevice | OnDemand):
         found: Any = value  # has what rows need
         return found  # type: ignore[no-any-return]  # no ndarray, and typed as one
     if value is None or not hasattr(value, "__len__"):
@@ -98,7 +99,9 @@ def row_count(arrays: Any, name: str) -> int:
 
 
 def is_mapped(array: Array) -> bool:
-    """Whether the values stand in a memory-mapped file, also behind views of it."""
+    """Whether the values stand in a memory-mapped file, also behind views of it, or are made on demand."""
+    if isinstance(array, OnDemand):
+        return True
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -131,6 +134,9 @@ def write_rows(goal: Array, first: int, rows: Array) -> None:
 
 def read_rows(array: Array, rows: NDArray[np.int64], out: Array) -> None:
     """Copy these rows, in this order, into `out`; no further memory is needed to speak of."""
+    if isinstance(array, OnDemand):
+        out[...] = array[rows]
+        return
     plain = array.view(np.ndarray)
     if rows[-1] - rows[0] + 1 == len(rows) and (np.diff(rows) == 1).all():
         np.copyto(out, plain[rows[0] : rows[-1] + 1])

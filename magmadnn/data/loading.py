@@ -13,6 +13,7 @@ from magmadnn.calls import checked_call
 from magmadnn.data._sources import Source, open_source, table_source
 from magmadnn.data.batching import split_rows
 from magmadnn.data.images.folders import BadImages, ImageOptions
+from magmadnn.data.images.reading import Decode
 from magmadnn.data.preparation import Preparation
 from magmadnn.data.tables.cell_grid import names_text
 from magmadnn.data.tables.chosen_columns import Names
@@ -27,6 +28,7 @@ from magmadnn.data.tables.reading import (
 )
 from magmadnn.data.targets import Task, check_task, class_names, target_kind
 from magmadnn.errors import ArgumentError, DataError, quoted, shown
+from magmadnn.memory.on_demand import choose_rows
 from magmadnn.storage.input_files import input_name
 
 Array = NDArray[Any]
@@ -131,6 +133,7 @@ def load(
     image_size: int | None = None,
     loader_workers: int | None = None,
     bad_images: BadImages = "error",
+    decode: Decode | None = None,
     pca: int | None = None,
 ) -> Dataset:
     """Loads the data that `spec` names, for training.
@@ -153,6 +156,8 @@ def load(
         image_size: of a folder of images: pixels on each side that they are scaled to; see `image_folder`.
         loader_workers: of a folder of images: threads that decode.
         bad_images: of a folder of images: "error" or "skip".
+        decode: of a folder of images: "memory", "stream" or None; see `image_folder`. As a stream,
+            inputs are rows on demand, which `fit`, `evaluate` and `predict` take batch by batch.
         pca: how many principal components of the training rows inputs become; None: they stay.
 
     Raises:
@@ -163,7 +168,7 @@ def load(
     check_missing(missing)
     if task is not None:
         check_task(task)
-    images = ImageOptions(image_size, loader_workers, bad_images)
+    images = ImageOptions(image_size, loader_workers, bad_images, decode)
     columns: dict[str, Any] = {"ignore": ignore, "features": features, "categories": categories}
     if is_table(spec):
         name = "table"
@@ -217,6 +222,7 @@ def load_for(
     seed: int = 0,
     loader_workers: int | None = None,
     bad_images: BadImages = "error",
+    decode: Decode | None = None,
 ) -> Rows:
     """Loads the data that `spec` names, to evaluate or predict with a trained model.
 
@@ -235,6 +241,7 @@ def load_for(
         seed: as given to `load`.
         loader_workers: as for `load`.
         bad_images: as for `load`.
+        decode: as for `load`.
 
     Raises:
         As `load`; also DataError, ShapeError: the data does not fit the model.
@@ -263,7 +270,7 @@ def load_for(
             ),
             chosen,
             with_target=with_target,
-            images=ImageOptions(preparation.image_size, loader_workers, bad_images),
+            images=ImageOptions(preparation.image_size, loader_workers, bad_images, decode),
             for_trained=True,
         )
     x, y, lines, part = _part(source, test_split, seed)
@@ -300,7 +307,8 @@ def _split(
     if source.x_test is not None and source.y_test is not None:
         return (x, y), (source.x_test, source.y_test), ""
     train, test = split_rows(len(x), test_split, seed)
-    return (x[train], y[train]), (x[test], y[test]), f" (split by seed {seed})"
+    parts = (choose_rows(x, train), y[train]), (choose_rows(x, test), y[test])
+    return *parts, f" (split by seed {seed})"
 
 
 def _part(
@@ -315,7 +323,8 @@ def _part(
         return x, y, lines, "rows"
     test = split_rows(len(x), test_split, seed)[1]
     part = f"test rows (split by seed {seed})"
-    return x[test], None if y is None else y[test], None if lines is None else lines[test], part
+    chosen = choose_rows(x, test)
+    return chosen, None if y is None else y[test], None if lines is None else lines[test], part
 
 
 def _notes(source: Source, preparation: Preparation) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -44,6 +45,7 @@ from magmadnn.errors import (
     UnknownNameError,
     quoted,
 )
+from magmadnn.memory.on_demand import OnDemand
 
 _VERSION = 2  # the last that is read; `to_json` gives 1 where there are no components
 _LEAST, _MOST = math.ulp(0.0), sys.float_info.max
@@ -202,7 +204,7 @@ class Preparation:
         )
         check_pca(pca)
         if pca is not None:
-            chosen_rows = x if rows is None else x[rows]
+            chosen_rows = np.asarray(x) if rows is None else x[rows]
             made = replace(made, components=made._components(chosen_rows, pca))
         return (
             made._of_classes(raw, classes)
@@ -263,7 +265,7 @@ class Preparation:
         return () if self.schema is None else self.schema.target_names
 
     def apply_inputs(self, x: Any, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """Scaled inputs, or their principal components, in a new array of `dtype`.
+        """Scaled inputs, or their principal components, in a new array of `dtype`; of rows on demand, such.
 
         Columns of a table are found by their names, in any order; targets and columns that were left out in
         training may stand beside them. An array has them in the order of training.
@@ -282,6 +284,10 @@ class Preparation:
             raise ShapeError(
                 f"x has rows of the shape {x.shape[1:]}, expected {self.input_shape} as in training"
             )
+        if isinstance(x, OnDemand):
+            change = partial(self.apply_inputs, dtype=dtype)
+            made: Any = x.changed(change, self.prepared_shape, np.dtype(dtype))
+            return made  # type: ignore[no-any-return]  # no ndarray, and typed as one
         mean, std = np.array(self.mean), np.array(self.std)
         out = np.empty((len(x), *self.prepared_shape), dtype)
         for low, block in row_blocks(x):

@@ -14,6 +14,7 @@ import numpy as np
 from magmadnn.data._structure import Array, is_mapped, leaves, row_count
 from magmadnn.errors import DataError, DTypeError, ShapeError
 from magmadnn.memory.foreign import OnDevice
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.unchanging import Noted
 
 _BLOCK = 1 << 18
@@ -195,8 +196,19 @@ def first_not_shares(array: Array) -> tuple[int, ...] | None:
 def row_blocks(array: Array) -> Iterator[tuple[int, Array]]:
     """The array in blocks of rows of up to 2**18 elements, each with its first row's number."""
     step = max(1, _BLOCK // max(1, array[:1].size))
-    for low in range(0, len(array), step):
-        yield low, array[low : low + step]
+    for low, part in _made(array, step):
+        for k in range(0, len(part), step):
+            yield low + k, part[k : k + step]
+
+
+def _made(array: Array, step: int) -> Iterator[tuple[int, Array]]:
+    """The array in parts that lie in memory, of some blocks of `step` rows each."""
+    if not isinstance(array, OnDemand):
+        yield 0, array
+        return
+    most = -(-array.rows_at_once // step) * step
+    for low in range(0, len(array), most):
+        yield low, array[low : low + most]
 
 
 def check_labels(

@@ -138,3 +138,36 @@ def test_summary_of_a_network_by_name(command):
     done = command("summary", "resnet20")
     assert done.code == 0
     assert "272,474" in done.out
+
+
+def test_images_decoded_batch_by_batch_train_to_the_same_bits(tmp_path, command):
+    write(tmp_path / "images", size=14)
+
+    def trained(out: str, *options: object) -> dict[str, object]:
+        fixed = ("--image-size", 12, "--epochs", 2, "--batch-size", 4, "--validation-split", 0.3)
+        done = command("train", "lenet5", "--data", "images", *fixed, "--out", out, *options)
+        assert done.code == 0, done.err
+        assert ("decoded batch by batch" in done.out) == ("stream" in options)
+        result = json.loads((tmp_path / out / "result.json").read_text())
+        kept = json.loads((tmp_path / out / "run.json").read_text())["arguments"]["data_sha256"]
+        names = ("parameters_sha256", "test_loss", "test_accuracy", "validation_loss")
+        return {name: result[name] for name in names} | {"data": kept}
+
+    for augment in ("none", "standard"):
+        there = trained(f"there {augment}", "--augment", augment, "--decode", "memory")
+        for workers in (1, 3):
+            options = ("--augment", augment, "--decode", "stream", "--loader-workers", workers)
+            assert trained(f"made {augment} {workers}", *options) == there
+    done = command("train", "--resume", "there none", "--decode", "stream")
+    assert "finished" in done.out
+    for way in ("memory", "stream"):
+        options = ("--decode", way, "--json", f"{way}.json")
+        assert command("evaluate", "there none", "--split", "validation", *options).code == 0
+        command("predict", "there none", "--data", "images", "--decode", way, "--out", f"{way}.csv")
+    assert Path("memory.json").read_bytes() == Path("stream.json").read_bytes()
+    assert Path("memory.csv").read_bytes() == Path("stream.csv").read_bytes()
+    done = command(
+        "evaluate", "there none", "--data", "images", "--decode", "stream", "--report", "page"
+    )
+    assert done.code == 0
+    assert "Filters of conv1" in Path("page/index.html").read_text()

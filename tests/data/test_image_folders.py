@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +366,87 @@ def test_cifar100_files_that_are_something_else(tmp_path):
         data.cifar100(tmp_path)
     with pytest.raises(UnknownNameError):
         data.cifar100(tmp_path, labels="finest")
+
+
+# --- each batch decoded when it is asked for ---
+
+
+def test_a_stream_has_the_values_order_and_classes_of_images_in_memory(tmp_path):
+    for name, (content, _) in DAMAGED.items():
+        broken(tmp_path, name, content)
+    options: dict[str, Any] = {"image_size": 4, "bad_images": "skip"}
+    there = data.image_folder(tmp_path, decode="memory", **options)
+    for workers in (1, 3):
+        made = data.image_folder(tmp_path, decode="stream", loader_workers=workers, **options)
+        assert made.classes == there.classes
+        assert made.train.skipped == there.train.skipped
+        assert made.train.paths == there.train.paths
+        np.testing.assert_array_equal(made.train.y, there.train.y)
+        assert (made.train.x.shape, made.train.x.dtype) == (there.train.x.shape, np.float32)
+        for rows in (np.array([5, 0, 0, 3]), slice(1, 6, 2), slice(4, 4), 2, np.arange(6) > 3):
+            np.testing.assert_array_equal(made.train.x[rows], there.train.x[rows])
+        np.testing.assert_array_equal(np.asarray(made.test.x), there.test.x)
+        chosen = made.train.x.chosen(np.array([4, 2, 1]))
+        np.testing.assert_array_equal(chosen.chosen(np.array([2, 0]))[:], there.train.x[[1, 4]])
+    with pytest.raises(DataError, match=r"7 of 13 images cannot be decoded.*and 2 more"):
+        data.image_folder(tmp_path, image_size=4, decode="stream")
+
+
+def test_a_stream_is_chosen_by_the_memory_that_images_need(tmp_path, monkeypatch):
+    folder_of(tmp_path)
+    needed = 27 * 5 * 5 * 6
+    monkeypatch.setattr("magmadnn.data.images.reading._SMALL", 0)
+    for free, streamed in ((2 * needed, False), (2 * needed - 1, True)):
+        monkeypatch.setattr("magmadnn.data.images.reading.available_bytes", lambda free=free: free)
+        found = data.image_folder(tmp_path)
+        assert [not isinstance(p.x, np.ndarray) for p in (found.train, found.test)] == [
+            streamed
+        ] * 2
+        assert ("decoded batch by batch" in data.load(str(tmp_path)).description) == streamed
+        assert isinstance(data.image_folder(tmp_path, decode="memory").train.x, np.ndarray)
+    with pytest.raises(UnknownNameError, match="decode 'disk' is not known"):
+        data.image_folder(tmp_path, decode="disk")
+
+
+def test_a_file_that_changes_after_it_was_looked_at_is_named(tmp_path):
+    found = data.image_folder(folder_of(tmp_path), decode="stream", loader_workers=2).train
+    found.paths[3].write_bytes(b"nothing")
+    save(found.paths[1], pixels_of("other", 6, 5))
+    found.x[[0, 2, 4]]
+    for row, words in (
+        (3, "holds no image, not PNG as its name says"),
+        (1, "5 x 6 pixels, not 5 x 5"),
+    ):
+        with pytest.raises(DataError) as told:
+            found.x[[0, row]]
+        assert str(told.value).startswith(f"{found.paths[row]}: ")
+        assert words in str(told.value)
+        assert "has changed since it was looked at" in str(told.value)
+
+
+def test_a_preparation_of_a_stream_is_that_of_arrays(tmp_path):
+    folder_of(tmp_path, size=9)
+    options: dict[str, Any] = {"image_size": 6, "seed": 2}
+    there, made = (data.load(str(tmp_path), decode=way, **options) for way in ("memory", "stream"))
+    assert made.preparation == there.preparation
+    kept = [one.keeping_back(0.3, 5) for one in (there, made)]
+    assert kept[0].preparation == kept[1].preparation != there.preparation
+    for ours, other in zip(
+        kept[1].train() + kept[1].test(), kept[0].train() + kept[0].test(), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(ours), other)
+    rows = data.load_for(made.preparation, str(tmp_path), decode="stream")
+    np.testing.assert_array_equal(np.asarray(rows.x), there.test()[0])
+
+
+def test_pillows_warnings_are_silent_while_any_thread_decodes():
+    from magmadnn.data.images.reading import _quiet
+
+    before = list(warnings.filters)
+    first, second = _quiet(), _quiet()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    warnings.warn("of a file", UserWarning, stacklevel=1)  # would be an error
+    second.__exit__(None, None, None)
+    assert list(warnings.filters) == before

@@ -273,7 +273,7 @@ COMMAND: dict[str, CommandCase] = {
         (
             "option '--epoch' is not known: did you mean '--epochs'? known are "
             "--activation, --augment, --bad-images, --batch-size, "
-            "--categories, --checkpoint-every, --data, --decimal, --device, "
+            "--categories, --checkpoint-every, --data, --decimal, --decode, --device, "
             "--epochs, --features, --help, --hidden, --ignore, --image-size, --json, "
             "--loader-workers, --lr, --missing, --optimizer, "
             "--out, --parallel, --pca, --precision, --preset, --quiet, --refit, --resume, --seed, --target, "

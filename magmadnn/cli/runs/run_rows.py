@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 
 from magmadnn.cli.arguments import as_typed
 from magmadnn.data import Dataset, load, split_rows
+from magmadnn.data.images.reading import Decode, row_digest
 from magmadnn.errors import ArgumentError, CheckpointError, DataError
+from magmadnn.memory.on_demand import OnDemand, choose_rows
 from magmadnn.storage.places import expanded
 from magmadnn.storage.run_folder import RUN, read_run
 
@@ -19,6 +22,7 @@ from .settings import Settings
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_IMAGES = 4  # axes of an array of images
 SPLITS = ("test", "validation", "train")
 
 
@@ -37,7 +41,25 @@ class RunRows:
     y: Array
 
 
-def read_dataset(settings: Settings, source: str, loader_workers: int | None = None) -> Dataset:
+@dataclass(frozen=True)
+class Loader:
+    """How files of images are decoded; no result depends on it.
+
+    Attributes:
+        workers: threads; None: as many as compiled programs run on.
+        decode: "memory", "stream" or None; see `magmadnn.data.image_folder`.
+    """
+
+    workers: int | None = None
+    decode: Decode | None = None
+
+
+def loader_of(arguments: argparse.Namespace) -> Loader:
+    """How a command decodes files of images; a search keeps them in memory, for all of its trials."""
+    return Loader(arguments.loader_workers, getattr(arguments, "decode", "memory"))
+
+
+def read_dataset(settings: Settings, source: str, loader: Loader) -> Dataset:
     """The data of a run, split as the settings say.
 
     Raises:
@@ -56,7 +78,8 @@ def read_dataset(settings: Settings, source: str, loader_workers: int | None = N
             seed=settings.seed,
             task=settings.task,
             image_size=settings.image_size,
-            loader_workers=loader_workers,
+            loader_workers=loader.workers,
+            decode=loader.decode,
             bad_images=settings.bad_images,
             pca=settings.pca,
         )
@@ -65,11 +88,16 @@ def read_dataset(settings: Settings, source: str, loader_workers: int | None = N
 
 
 def fingerprint(data: Dataset) -> str:
-    """SHA-256 of the rows that training and validation take."""
+    """SHA-256 of the rows that training and validation take; of images of the digest of each."""
     digest = hashlib.sha256()
     for array in (data.x_train, data.y_train):
         digest.update(f"{array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        if array.ndim == _IMAGES:
+            known = array.row_digests() if isinstance(array, OnDemand) else None
+            for one in known if known is not None else map(row_digest, array):
+                digest.update(one)
+        else:
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()
 
 
@@ -87,16 +115,14 @@ def check_same_rows(
         )
 
 
-def rows_of_run(
-    folder: str, split: str, source: str | None, loader_workers: int | None = None
-) -> RunRows:
+def rows_of_run(folder: str, split: str, source: str | None, loader: Loader) -> RunRows:
     """The rows that a run kept for testing, validation or training.
 
     Args:
         folder: of the run.
         split: one of `SPLITS`.
         source: the run's data, if it lies elsewhere by now.
-        loader_workers: threads that decode images.
+        loader: how images are decoded.
 
     Raises:
         CheckpointError: the folder holds no run.
@@ -110,7 +136,7 @@ def rows_of_run(
         )
     settings = Settings.from_record(read_run(expanded(folder)), folder)
     source = source or settings.data_folder or settings.data
-    data = read_dataset(settings, source, loader_workers)
+    data = read_dataset(settings, source, loader)
     check_same_rows(data, settings, source, folder, "restore it, or leave --split out")
     if split == "test":
         x, y = data.x_test, data.y_test
@@ -125,7 +151,7 @@ def rows_of_run(
         if share and not settings.refit:  # as `fit` splits them
             kept, held = split_rows(len(x), share, settings.seed)
             chosen = kept if split == "train" else held
-            x, y = x[chosen], y[chosen]
+            x, y = choose_rows(x, chosen), y[chosen]
         elif split == "validation":
             raise DataError(
                 f"--split validation: the run in {folder} kept no rows back (--validation-split 0); "

@@ -62,6 +62,7 @@ def rows_for(
             decimal=arguments.decimal,
             loader_workers=arguments.loader_workers,
             bad_images=arguments.bad_images or "error",
+            decode=arguments.decode,
         )
     except DataError as error:
         raise type(error)(as_typed(str(error))) from error

@@ -23,7 +23,7 @@ from magmadnn.storage.run_folder import check_links, create_run, read_run
 from .fitting import Run, Training, train
 from .outputs import check_new, check_place, write_json
 from .results import RESULT, read_result, say_result
-from .run_rows import check_same_rows, fingerprint, read_dataset
+from .run_rows import Loader, check_same_rows, fingerprint, loader_of, read_dataset
 from .settings import Settings, mnist_folder
 
 
@@ -39,7 +39,7 @@ def start_run(arguments: argparse.Namespace, say: Console) -> int:
     check_place("--json", settings.json)
     if out is not None:
         check_new("--out", out, "another --out, or go on with the run there by --resume")
-    data = load_data(settings, settings.data, say, arguments.loader_workers)
+    data = load_data(settings, settings.data, say, loader_of(arguments))
     settings = replace(
         Settings.of(arguments, data.preparation.prepared_shape, len(data.x_train)),
         data_sha256=fingerprint(data),
@@ -80,7 +80,7 @@ def resume_run(arguments: argparse.Namespace, say: Console) -> int:
         return 0
     check_device(settings.device)
     source = settings.data_folder or settings.data
-    data = load_data(settings, source, say, arguments.loader_workers)
+    data = load_data(settings, source, say, loader_of(arguments))
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new run")
     run = _run_of(arguments, folder, settings, data, say)
     return train(run, Training.of(settings, data))
@@ -147,9 +147,9 @@ def _create(settings: Settings, out: Path | None) -> Path:
             number += 1
 
 
-def load_data(settings: Settings, source: str, say: Console, loader_workers: int | None) -> Dataset:
+def load_data(settings: Settings, source: str, say: Console, loader: Loader) -> Dataset:
     """The data of a run, with lines that say what it is."""
-    data = read_dataset(settings, source, loader_workers)
+    data = read_dataset(settings, source, loader)
     say(data.description)
     for remark in data.notes:
         say(f"note: {as_typed(remark)}")

@@ -14,7 +14,7 @@ from magmadnn.cli.console import Console
 from magmadnn.cli.ending import Terminated
 from magmadnn.cli.runs.fitting import build_model
 from magmadnn.cli.runs.outputs import MODEL, as_json, check_new
-from magmadnn.cli.runs.run_rows import check_same_rows, fingerprint
+from magmadnn.cli.runs.run_rows import Loader, check_same_rows, fingerprint, loader_of
 from magmadnn.cli.runs.settings import Settings, mnist_folder
 from magmadnn.cli.runs.training_run import check_device, load_data
 from magmadnn.cli.runs.units import figures
@@ -52,7 +52,7 @@ def start_search(arguments: Namespace, say: Console) -> int:
         raise ArgumentError(f"--{twice[0].replace('_', '-')}: is in the space too; leave one out")
     settings = Settings.of(Namespace(**given))
     check_device(settings.device)
-    data = load_data(settings, settings.data, say, arguments.loader_workers)
+    data = load_data(settings, settings.data, say, loader_of(arguments))
     shape, rows = data.preparation.prepared_shape, len(data.x_train)
     if not Settings.of(Namespace(**given), shape, rows).validation_split:  # of a preset
         given.setdefault("validation_split", _SHARE)
@@ -88,7 +88,7 @@ def resume_search(arguments: Namespace, say: Console) -> int:
     settings = made.settings
     check_device(settings.device)
     source = settings.data_folder or settings.data
-    data = load_data(settings, source, say, arguments.loader_workers)
+    data = load_data(settings, source, say, loader_of(arguments))
     check_same_rows(data, settings, source, str(folder), "restore the data, or start a new search")
     return _go(folder, made, data, say)
 
@@ -128,7 +128,7 @@ def search_on_ranks(context: Any) -> None:
     settings = made.settings
     say = Console(more["quiet"] or context.rank > 0)
     source = settings.data_folder or settings.data
-    data = load_data(settings, source, say, None)
+    data = load_data(settings, source, say, Loader(decode="memory"))
     with on_ranks_of(context):
         _go(folder, made, data, say)
 

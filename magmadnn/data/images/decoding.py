@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,9 @@ def decoded(path: Path, size: int | None) -> NDArray[np.uint8]:
         FileError: it cannot be read.
     """
     with opened(path) as file:
-        data = file.read(_MOST_BYTES + 1) or b""
+        # No more room than is needed: each of many threads would take 256 MiB.
+        most = min(os.fstat(file.fileno()).st_size, _MOST_BYTES) + 1
+        data = file.read(most) or b""
     if len(data) > _MOST_BYTES:
         raise DataError(f"is larger than {_MOST_BYTES:,} bytes")
     said = ENDINGS[path.suffix.lower()]

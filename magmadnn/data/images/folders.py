@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from magmadnn.calls import checked_call
 from magmadnn.data._find import list_folder
-from magmadnn.data._packed import SMALLER
-from magmadnn.data.images.decoding import decoded, is_image_name, need_pillow
+from magmadnn.data.images.decoding import is_image_name, need_pillow
+from magmadnn.data.images.reading import (
+    DECODES,
+    Decode,
+    Looked,
+    decode_all,
+    images_on_demand,
+    is_streamed,
+    look_at_all,
+    scaled,
+)
 from magmadnn.errors import ArgumentError, DataError, MagmaDNNError, UnknownNameError, shown
-from magmadnn.runtime.threads import MOST, thread_count
+from magmadnn.memory.on_demand import OnDemand
+from magmadnn.runtime.threads import MOST
 from magmadnn.storage.input_files import check_room, input_path, reading
 
 BadImages = Literal["error", "skip"]
 BAD_IMAGES = ("error", "skip")
 _TESTS = ("test", "val")  # the first that is there is the test set
+_SMALLER = 'decode them batch by batch with decode="stream", or give a smaller image_size'
 _LISTED = 5  # files that a message names
 MOST_SIZE = 4096  # pixels on a side that images may be made to have
 
@@ -35,11 +46,13 @@ class ImageOptions:
         size: pixels on each side that images are scaled to; None: as they are, all of one size.
         workers: threads that decode; None: as many as compiled programs run on.
         bad_images: "error": files that cannot be decoded are an error; "skip": they are left out.
+        decode: "memory": all at once; "stream": each batch when it is asked for; None: by what they need.
     """
 
     size: int | None = None
     workers: int | None = None
     bad_images: BadImages = "error"
+    decode: Decode | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -53,6 +66,8 @@ class ImageOptions:
                 )
         if self.bad_images not in BAD_IMAGES:
             raise UnknownNameError.of("bad_images", self.bad_images, BAD_IMAGES)
+        if self.decode is not None and self.decode not in DECODES:
+            raise UnknownNameError.of("decode", self.decode, DECODES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +75,14 @@ class Images:
     """Images of one size with their labels.
 
     Attributes:
-        x: float32 in 0..1, [rows, height, width, 3].
+        x: float32 in 0..1, [rows, height, width, 3]; or rows on demand (`OnDemand`), decoded when they are
+            asked for: `x[rows]`.
         y: number of each one's class among `classes`, int64.
         paths: of the files, in the order of the rows.
         skipped: a line for each file that was left out.
     """
 
-    x: NDArray[np.float32]
+    x: NDArray[np.float32] | OnDemand
     y: NDArray[np.int64]
     paths: tuple[Path, ...]
     skipped: tuple[str, ...] = ()
@@ -94,6 +110,7 @@ def image_folder(
     image_size: int | None = None,
     loader_workers: int | None = None,
     bad_images: BadImages = "error",
+    decode: Decode | None = None,
 ) -> ImageFolder:
     """The images in a folder that has a folder for each class, named after it.
 
@@ -102,7 +119,7 @@ def image_folder(
     .jpeg) and PNG; hidden files are passed over. Rows are in the order of classes, then of file names.
 
     Every image becomes RGB, turned as its EXIF data says; see `image_size` for its size. It takes
-    12 * height * width bytes.
+    12 * height * width bytes, unless images are decoded batch by batch.
 
     Args:
         folder: where they are.
@@ -112,6 +129,10 @@ def image_folder(
             Results do not depend on it.
         bad_images: "error" refuses files that are damaged, cut short or of another kind than their names say,
             naming them all; "skip" leaves them out and lists them in `skipped`.
+        decode: "memory": all images are decoded at once and kept; "stream": all are decoded once, to look at
+            them, and then whenever a batch needs them, so that memory does not grow with their number; None:
+            as a stream where they need more than half of the memory that is available, 27 * height * width
+            bytes each with their copy as a network takes it. Values and order are the same.
 
     Raises:
         DataError: no or one class; a class without images; a class under `test` that is not under `train`;
@@ -120,7 +141,7 @@ def image_folder(
         MissingExtraError: Pillow is not installed.
     """
     place = input_path("image_folder: the folder", folder)
-    return read_image_folder(place, ImageOptions(image_size, loader_workers, bad_images))
+    return read_image_folder(place, ImageOptions(image_size, loader_workers, bad_images, decode))
 
 
 def read_image_folder(place: Path, options: ImageOptions) -> ImageFolder:
@@ -234,13 +255,12 @@ def _images(
     expected: tuple[int, int] | None,
 ) -> Images:
     """The files decoded, which are all of one size; that which is expected, if one is."""
-    if options.size is not None:
-        check_room(top, 15 * options.size**2 * len(files), SMALLER)  # as bytes, and as float32
-    elif isinstance(first := _decode_all([files[0][0]], options)[0], np.ndarray):
-        check_room(top, 5 * first.size * len(files), SMALLER)
-    pixels = _decode_all([path for path, _ in files], options)
-    bad = [k for k, found in enumerate(pixels) if isinstance(found, str)]
-    words = tuple(f"{shown(files[k][0])}: {pixels[k]}" for k in bad)
+    paths = [path for path, _ in files]
+    streams = _streams(top, paths, options)
+    read = look_at_all if streams else decode_all
+    found: list[Any] = list(read(paths, options.size, options.workers))
+    bad = [k for k, one in enumerate(found) if isinstance(one, str)]
+    words = tuple(f"{shown(paths[k])}: {found[k]}" for k in bad)
     if bad and options.bad_images == "error":
         raise _refused(top, words, len(files))
     good = [k for k in range(len(files)) if k not in set(bad)]
@@ -251,30 +271,33 @@ def _images(
             raise DataError(f"{shown(top / name)}: none of its images can be decoded: {words[0]}")
     if not good:
         raise DataError(f"{shown(top)}: none of its images can be decoded: {words[0]}")
-    arrays = [found for found in pixels if not isinstance(found, str)]
-    _check_sizes([files[k][0] for k in good], arrays, expected)
-    x = np.empty((len(arrays), *arrays[0].shape), np.float32)
-    for row, array in enumerate(arrays):
-        np.divide(array, np.float32(255.0), out=x[row])
+    kept, decoded = [paths[k] for k in good], [found[k] for k in good]
+    _check_sizes(kept, [one.shape for one in decoded], expected)
+    x: NDArray[np.float32] | OnDemand
+    if streams:
+        x = images_on_demand(kept, decoded, options.size, options.workers)
+    else:
+        x = np.empty((len(kept), *decoded[0].shape), np.float32)
+        for row, pixels in enumerate(decoded):
+            x[row] = scaled(pixels)
     y = np.array([files[k][1] for k in good], np.int64)
-    return Images(x, y, tuple(files[k][0] for k in good), words)
+    return Images(x, y, tuple(kept), words)
 
 
-def _decode_all(paths: Sequence[Path], options: ImageOptions) -> list[NDArray[np.uint8] | str]:
-    """Pixels of each file, or why there are none; Pillow decodes without the interpreter's lock."""
-
-    def decode(path: Path) -> NDArray[np.uint8] | str:
-        try:
-            return decoded(path, options.size)
-        except DataError as error:
-            return str(error)
-
-    from concurrent.futures import ThreadPoolExecutor  # rarely needed
-
-    # Pillow warns of details of files, such as EXIF data, by a list that all threads share.
-    with warnings.catch_warnings(), ThreadPoolExecutor(options.workers or thread_count()) as pool:
-        warnings.simplefilter("ignore")
-        return list(pool.map(decode, paths))
+def _streams(top: Path, paths: Sequence[Path], options: ImageOptions) -> bool:
+    """Whether files are decoded batch by batch; in memory there has to be room for them."""
+    if options.size is not None:
+        height = width = options.size
+    else:
+        one = partial(look_at_all, size=None, workers=1)
+        first = next((f for path in paths if isinstance(f := one([path])[0], Looked)), None)
+        if first is None:
+            return False  # none can be decoded
+        height, width = first.shape[:2]
+    if is_streamed(options.decode, len(paths), height, width):
+        return True
+    check_room(top, 15 * height * width * len(paths), _SMALLER)  # as bytes, and as float32
+    return False
 
 
 def _refused(top: Path, words: Sequence[str], files: int) -> MagmaDNNError:
@@ -288,14 +311,14 @@ def _refused(top: Path, words: Sequence[str], files: int) -> MagmaDNNError:
 
 def _check_sizes(
     paths: Sequence[Path],
-    arrays: Sequence[NDArray[np.uint8]],
+    shapes: Sequence[tuple[int, ...]],
     expected: tuple[int, int] | None,
 ) -> None:
-    first = arrays[0].shape[:2] if expected is None else expected
-    for path, array in zip(paths, arrays, strict=True):
-        if array.shape[:2] != first:
+    first = shapes[0][:2] if expected is None else expected
+    for path, shape in zip(paths, shapes, strict=True):
+        if shape[:2] != first:
             whose = f"{shown(paths[0])} has" if expected is None else "training images have"
             raise DataError(
-                f"{shown(path)}: has {array.shape[1]} x {array.shape[0]} pixels, but {whose} "
+                f"{shown(path)}: has {shape[1]} x {shape[0]} pixels, but {whose} "
                 f"{first[1]} x {first[0]}: give image_size=64, say, to scale all to one size"
             )

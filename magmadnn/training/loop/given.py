@@ -14,6 +14,7 @@ from magmadnn.errors import DataError, GraphError, ShapeError
 from magmadnn.graph.op import Array
 from magmadnn.graph.signature import shape_text
 from magmadnn.memory.foreign import as_array, on_device
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.objective.heads import output_names
 from magmadnn.training.objective.weights import weights_for
@@ -79,6 +80,9 @@ def as_arrays(value: Any, device: int | None = None, in_order: bool = False) -> 
 
 def placed(value: Any, device: int | None, in_order: bool = False) -> Array:
     """An array on the host; or where it lies, if that is this device and kernels know the dtype."""
+    if isinstance(value, OnDemand):
+        made: Any = value
+        return made  # type: ignore[no-any-return]  # rows are made in their time
     found: Any = None if device is None else on_device(value, device, in_order=in_order)
     if found is None or found.dtype.name not in KEPT:
         return as_array(value)

@@ -17,6 +17,7 @@ from magmadnn.data._structure import is_mapped, read_rows, take_rows, write_rows
 from magmadnn.data.ring import Ready, Ring
 from magmadnn.errors import DataError
 from magmadnn.graph.op import Array
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 from magmadnn.runtime.cpu.row_copies import RowCopies
@@ -113,9 +114,12 @@ class Reader:
     def __init__(self, arrays: BatchArrays, ring: Ring, count: int, threads: int = 1) -> None:
         self._arrays, self._ring, self._count = arrays, ring, count
         self._mapped = any(map(is_mapped, flat(arrays)))
-        pairs = [(a.view(np.ndarray), g) for a, g in zip(flat(arrays), ring.arrays, strict=True)]
-        native = [pair for pair in pairs if RowCopies.can(*pair)]
-        self._others = [pair for pair in pairs if not RowCopies.can(*pair)]
+        pairs = list(zip(flat(arrays), ring.arrays, strict=True))
+        made = [isinstance(array, OnDemand) for array, _ in pairs]
+        plain = [(a.view(np.ndarray), g) for (a, g), m in zip(pairs, made, strict=True) if not m]
+        native = [pair for pair in plain if RowCopies.can(*pair)]
+        self._others = [pair for pair in plain if not RowCopies.can(*pair)]
+        self._others += [pair for pair, m in zip(pairs, made, strict=True) if m]
         batch = sum(goal[: ring.rows].nbytes for _, goal in native)
         rows = ring.rows * max(min(count, _COPY_BYTES // max(batch, 1)), 1)
         self._copies = RowCopies(native, rows, threads)

@@ -20,6 +20,7 @@ from magmadnn.data.ring import Follower, Ring
 from magmadnn.errors import DataError, OutOfMemoryError
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice, as_array
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
 from magmadnn.runtime.cpu.row_copies import RowCopies
 from magmadnn.tensor import Operation
@@ -215,7 +216,7 @@ class ArraySource:
         host = _host_bytes(arrays)
         if self.in_memory and (room is None or not host or host <= room.nbytes):
             return self.arrays, batch_size
-        arrays = [as_array(a) for a in arrays]
+        arrays = [a if isinstance(a, OnDemand) else as_array(a) for a in arrays]
         self.arrays = parts_like(self.arrays, arrays)
         if room is not None and self.in_memory and all(map(RowCopies.can_send, arrays)):
             self.ring_bytes = room.ring_bytes

@@ -14,6 +14,7 @@ from magmadnn.data.augment.mixing import Mixup
 from magmadnn.data.augment.pipeline import Pipeline, as_transforms, check_images
 from magmadnn.errors import ArgumentError, MagmaDNNError
 from magmadnn.graph.op import Array
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.runtime.threads import MOST
 from magmadnn.training.loop.augmented_source import AugmentedSource
 
@@ -40,7 +41,7 @@ def transforms_for(
             f"fit: augment needs a model of one input and one output, got {len(inputs)} and {len(targets)}; "
             "give an iterable of batches that your own code changes"
         )
-    if not (isinstance(inputs[0], np.ndarray) and isinstance(targets[0], np.ndarray)):
+    if not (isinstance(inputs[0], np.ndarray | OnDemand) and isinstance(targets[0], np.ndarray)):
         raise ArgumentError(
             "fit: augment changes arrays of the host, and x or y lies on the device: give NumPy arrays"
         )

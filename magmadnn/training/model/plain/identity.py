@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from magmadnn.data._structure import leaves, take_rows
+from magmadnn.data.validation import row_blocks
 from magmadnn.graph.node import Node, topological
 from magmadnn.graph.op import Array, Op
 from magmadnn.layers.layer import LayerCall
 from magmadnn.memory.foreign import as_array
+from magmadnn.memory.on_demand import OnDemand
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.objective.heads import heads_of
 
@@ -106,10 +108,15 @@ def _named(node: Node) -> str:
 def _digest(array: Array) -> str:
     """Dtype, shape, and a digest: of all rows, or, where the array is large, of some of all parts."""
     size = array.dtype.itemsize * int(np.prod(array.shape))
-    if size > _WHOLE and len(array) > _ROWS:
-        rows = np.linspace(0, len(array) - 1, _ROWS).astype(np.int64)
-        part = as_array(take_rows(array, rows))
+    few = size > _WHOLE and len(array) > _ROWS
+    rows = np.linspace(0, len(array) - 1, _ROWS).astype(np.int64) if few else None
+    if isinstance(array, OnDemand):
+        chosen: Any = array if rows is None else array.chosen(rows)
+        blocks = (block for _, block in row_blocks(chosen))
     else:
-        part = as_array(array)
-    values = hashlib.sha256(np.ascontiguousarray(part).tobytes()).hexdigest()[:16]
+        blocks = iter([as_array(array if rows is None else take_rows(array, rows))])
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(np.ascontiguousarray(block).tobytes())
+    values = digest.hexdigest()[:16]
     return f"{array.dtype} {list(array.shape)} {values}"
