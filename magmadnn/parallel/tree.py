@@ -106,12 +106,13 @@ class TreeSum:
             return self._root(dict(zip(self.blocks(0, there), own, strict=True)))
         if like.nbytes <= SMALL_BYTES:
             counts = [len(self.blocks(rank, there)) for rank in range(comm.size)]
-            stacked = np.stack(own) if own else np.empty((0, len(like)), like.dtype)
-            return self._sum_of_rows(comm.all_gather(stacked, counts=counts), there)
-        chunk = self.reduced_share(own, like, there)
-        return np.asarray(
-            comm.all_gather(chunk, counts=np.diff(cuts(len(like), comm.size)).tolist())
-        )
+            return self._sum_of_rows(
+                list(comm.all_gather(_stacked(own, like), counts=counts)), there
+            )
+        total, bounds = np.empty_like(like), cuts(len(like), comm.size)
+        mine = total[bounds[comm.rank] : bounds[comm.rank + 1]]
+        mine[...] = self.reduced_share(own, like, there)
+        return np.asarray(comm.all_gather(mine, total, counts=np.diff(bounds).tolist()))
 
     def reduced_share(
         self,
@@ -125,17 +126,16 @@ class TreeSum:
         share = cuts(len(like), comm.size) if share is None else share
         mine = share[comm.rank + 1] - share[comm.rank]
         parts = [
-            np.stack([one[share[r] : share[r + 1]] for one in own])
-            if own
-            else np.empty((0, share[r + 1] - share[r]), like.dtype)
+            _stacked([one[share[r] : share[r + 1]] for one in own], like[share[r] : share[r + 1]])
             for r in range(comm.size)
         ]
         out = [np.empty((len(self.blocks(r, there)), mine), like.dtype) for r in range(comm.size)]
+        out[comm.rank] = parts[comm.rank]
         comm.all_to_all(parts, out)
-        return self._sum_of_rows(np.concatenate(out), there)
+        return self._sum_of_rows([row for rows in out for row in rows], there)
 
-    def _sum_of_rows(self, rows: Array, there: Collection[int]) -> Array:
-        """The sum of all blocks, [blocks of all ranks, elements]."""
+    def _sum_of_rows(self, rows: list[Array], there: Collection[int]) -> Array:
+        """The sum of all blocks, one row each; in the memory of a row that may be written to."""
         of = [
             block for rank in range(self._communicator.size) for block in self.blocks(rank, there)
         ]
@@ -154,10 +154,20 @@ class TreeSum:
         return found[0]
 
 
+def _stacked(vectors: list[Array], like: Array) -> Array:
+    """Vectors as rows of one array; a single one is not copied, and may not be written to."""
+    if len(vectors) == 1:
+        row = vectors[0].reshape(1, -1)
+        row.flags.writeable = False
+        return row
+    return np.stack(vectors) if vectors else np.empty((0, len(like)), like.dtype)
+
+
 def _added(left: list[Array] | None, right: list[Array] | None) -> list[Array] | None:
-    """left + right, in the memory of left; what is there of them where one is missing."""
+    """left + right, in the memory of either; what is there of them where one is missing."""
     if left is None or right is None:
         return right if left is None else left
-    for one, other in zip(left, right, strict=True):
-        np.add(one, other, out=one)
-    return left
+    return [
+        np.add(one, other, out=one if one.flags.writeable else other)
+        for one, other in zip(left, right, strict=True)
+    ]
