@@ -135,6 +135,24 @@ def test_kernels_of_small_matrices(wide: bool, device: str) -> None:
         assert np.abs(difference).max() <= 30 * n * 2.3e-16 * scale, (name, a.shape)
 
 
+def test_one_matrix_of_33_rows_is_the_librarys_and_two_are_the_kernels() -> None:
+    """One group of threads takes longer than the library; reflections of tiny and huge numbers are exact."""
+    for shape, is_called in (((33, 33), True), ((2, 33, 33), False), ((32, 32), False)):
+        a = RNG.normal(size=shape)
+        x = node(a)
+        scaled = [md.linalg.qr(x * scale) for scale in (1.0, 2.0**-1040, 2.0**1000)]
+        with on("emulated"):
+            run = Executable([y for pair in scaled for y in pair], executor="native", device="cuda")
+            q, r, *others = run.run({x: a})
+            launches = run.text({})[run.text({}).index("# launches of a run") :]
+            assert ("library geqrf" in launches) is is_called
+        assert np.abs(q @ r - a).max() <= 30 * 33 * 2.3e-16 * np.abs(a).max()
+        if not is_called:
+            assert np.array_equal(others[3], r * 2.0**1000)
+            below = 2.0**-1074 * 33  # digits of denormal numbers
+            assert np.abs(q @ others[1] - a * 2.0**-1040).max() <= below
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_are_those_of_the_reference(device: str) -> None:
     """First and second: of things that do not depend on signs of vectors."""

@@ -14,11 +14,18 @@ from .small.group import fits
 from .small.reflections import small_columns, small_reflections
 from .surroundings import Around, launch_of
 
+_FEW, _NARROW = 1, 32  # so few matrices of more rows or columns are computed faster by the library
+
+
+def _is_small(values: dict[str, int], *sizes: int) -> bool:
+    """Whether a group of threads computes each matrix: many at once, or small ones."""
+    return fits(*sizes) and (values["matrices"] > _FEW or max(sizes) <= _NARROW)
+
 
 def around_geqrf(kernel: Library, values: dict[str, int]) -> Around:
     """The matrices, turned, behind room for what scales reflections."""
     m, n, item = values["height"], values["width"], ITEM_BYTES[kernel.dtype]
-    if fits(m, n):
+    if _is_small(values, m, n):
         return Around(small_reflections(kernel.dtype, m, n, values), (), calls=False)
     places = {"goal": values["result"] + m * item, "goal_step": values["rows"] * m}
     before = turned(kernel.dtype, {**values, **places})
@@ -85,7 +92,7 @@ class Reflections:
 def around_orgqr(kernel: Library, values: dict[str, int]) -> Around:
     """Copies of the reflections, which the function makes columns of Q."""
     m, count, given = values["columns"], values["rows"], values["height"] - 1
-    if fits(m, count):
+    if _is_small(values, m, count):
         alone = small_columns(kernel.dtype, m, count, min(m, count, given), values)
         return Around(alone, (), calls=False)
     before = launch_of(Reflections(kernel.dtype), values["count"], values)

@@ -11,6 +11,10 @@ from magmadnn.compiler.kernels.moves import FAULTS
 
 from .group import TAIL, Group, root_of
 
+_AT_ONCE = 4  # steps in the text
+# Numbers below the first have reciprocals beyond the range, unless they are times the second, exactly.
+_STEPS_UP = {"float32": ("0x1p-100f", "0x1p60f"), "float64": ("0x1p-1000", "0x1p500")}
+
 
 @dataclass(frozen=True)
 class SmallReflections:
@@ -33,49 +37,65 @@ class SmallReflections:
     def text(self, name: str) -> str:
         """The function: each reflection is made by one thread, and seen by all."""
         item, m, n, group = MEMORY[self.dtype], self.m, self.n, _group(self)
-        lanes = group.lanes
+        lanes, steps = group.lanes, min(self.m, self.n)
         head = group.head(name, self.slots)
-        below = f"#pragma unroll\n      for (u32 i = 0; i < {m}; ++i)\n        if (i > k)"
+        below = f"#pragma unroll\n      for (u32 i = 0; i < {m}; ++i)\n        if (i > j)"
+        small, large = _STEPS_UP[self.dtype]
         return f"""{head}  {item} a[{m}], mine = {item}(0);
 #pragma unroll
   for (u32 i = 0; i < {m}; ++i) {{
     a[i] = is_there && lane < {n} ? x0[matrix * x0_step + i * {n} + lane] : {item}(0);
     wrong |= !(a[i] - a[i] == 0);
   }}
+  {item} *const own = room + lane * {m + 1}, *const seen = room + {n * (m + 1)};
+#pragma unroll 1
+  for (u32 done = 0; done < {steps}; done += {_AT_ONCE}) {{
 #pragma unroll
-  for (u32 k = 0; k < {min(m, n)}; ++k) {{
+  for (u32 j = 0; j < {min(_AT_ONCE, m)}; ++j) {{
+    const u32 k = done + j;
+    if (k >= {steps}) break;
     if (lane == k) {{
       {item} most = {item}(0), sum = {item}(0);
 {below} most = a[i] > most ? a[i] : -a[i] > most ? -a[i] : most;
       if (most > 0) {{
-        const {item} first = a[k] < 0 ? -a[k] : a[k], unit = first > most ? first : most;
-{below} sum = fma(a[i] / unit, a[i] / unit, sum);
-        const {item} size = unit * {root_of(self.dtype)}(fma(a[k] / unit, a[k] / unit, sum));
-        const {item} beta = a[k] < 0 ? size : -size;
-        mine = (beta - a[k]) / beta;
-        const {item} scale = a[k] - beta;
-{below} a[i] /= scale;
-        a[k] = beta;
+        // One division of each: a[i] / unit is (a[i] up) less, where less is finite for any unit.
+        const {item} first = a[j] < 0 ? -a[j] : a[j], unit = first > most ? first : most;
+        const {item} up = unit < {small} ? {large} : {item}(1), less = 1 / (unit * up);
+{below} {{
+          a[i] = a[i] * up * less;
+          sum = fma(a[i], a[i], sum);
+        }}
+        const {item} head = a[j] * up * less;
+        const {item} part = {root_of(self.dtype)}(fma(head, head, sum)), size = unit * part;
+        const {item} beta = a[j] < 0 ? size : -size;
+        mine = (beta - a[j]) / beta;
+        const {item} scale = 1 / (head < 0 ? head - part : head + part);
+{below} a[i] *= scale;
+        a[j] = beta;
       }}
-      room[k] = mine;
-{below} room[i] = a[i];
+      seen[{m}] = mine;
+      own[k] = a[j];
+{below} {{
+          seen[i] = a[i];
+          if (done + i < {m}) own[done + i] = a[i];
+        }}
     }}
     {group.sync}
-    const {item} scale = room[k];
+    const {item} scale = seen[{m}];
     if (lane > k) {{
-      {item} taken = a[k];
-{below} taken = fma(room[i], a[i], taken);
+      {item} taken = a[j];
+{below} taken = fma(seen[i], a[i], taken);
       taken *= scale;
-      a[k] -= taken;
-{below} a[i] = fma(-room[i], taken, a[i]);
+      a[j] -= taken;
+{below} a[i] = fma(-seen[i], taken, a[i]);
+      if (lane < {n}) own[k] = a[j];
     }}
     {group.sync}
   }}
-  if (lane < {n}) {{
+  // What is left begins at 0 again: so all places in a are known, though most steps are one text.
 #pragma unroll
-    for (u32 i = 0; i < {m}; ++i) room[lane * {m + 1} + i] = a[i];
+  for (u32 i = 0; i < {m}; ++i) a[i] = i + {_AT_ONCE} < {m} ? a[i + {_AT_ONCE}] : {item}(0);
   }}
-  {group.sync}
   if (is_there) {{
     {item} *const to = result + matrix * {(n + 1) * m};
     for (u32 e = lane; e < {m * n}; e += {lanes}) to[{m} + e] = room[e / {m} * {m + 1} + e % {m}];
@@ -86,8 +106,8 @@ class SmallReflections:
 
 
 def _group(variant: SmallReflections) -> Group:
-    """Columns begin in different banks."""
-    return Group(variant.dtype, variant.n, variant.n * (variant.m + 1))
+    """Columns begin in different banks; behind them is a reflection with its scale."""
+    return Group(variant.dtype, variant.n, (variant.n + 1) * (variant.m + 1))
 
 
 def small_reflections(dtype: str, m: int, n: int, values: Mapping[str, int]) -> Launch:
