@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError, DTypeError, IndexOutOfRangeError, ShapeError
-from magmadnn.graph.dim import Dim, Shape, Size
+from magmadnn.graph.dim import Dim, Shape, Size, product
 from magmadnn.graph.node import places
 from magmadnn.graph.node import size as size_node
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
@@ -268,13 +268,15 @@ def _one_hot_samples(draw: Draw) -> list[Sample]:
 
 
 def _one_hot_nodes(indices: Any, depth: Any, dtype: Any) -> Any:
-    """The same in other ops, for real numbers; an index outside gives NaN.
+    """The same in other ops. Of real numbers an index outside gives NaN; of others `take` finds it.
 
     (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
     """
+    classes, end = _classes(depth)
     if not is_floating(dtype):
-        return None
-    rows, (classes, end) = expand_dims(indices, -1), _classes(depth)
+        known = take(classes, indices, axis=0)
+        return cast(equal(expand_dims(known, -1), classes), dtype)
+    rows = expand_dims(indices, -1)
     hot = cast(equal(rows, classes), dtype)
     return where(logical_or(rows < 0, rows >= end), np.nan, hot)
 
@@ -333,18 +335,26 @@ def _take_class_stacked(call: StackedCall) -> Any:
 
 
 def _take_class_nodes(x: Any, classes: Any) -> Any:
-    """The same in other ops, for real numbers; a class outside gives NaN.
+    """The same in other ops. Of real numbers a class outside gives NaN; of others `take` finds it.
 
     (A guarded run finds that NaN, and is repeated with NumPy, which says what is wrong.)
     """
     count = x.shape[-1]
-    if not is_floating(x.dtype):
-        return None
     rows = _take_class_shapes(take_class.words, [x.spec, classes.spec], {})
     x, classes = broadcast_to(x, (*rows, count)), broadcast_to(classes, rows)
     numbers, end = _classes(count)
+    if not is_floating(x.dtype):
+        return _taken_by_place(x, take(numbers, classes, axis=0), rows, end)
     found = sum(where(equal(expand_dims(classes, -1), numbers), x, 0), axis=-1)
     return where(logical_or(classes < 0, classes >= end), np.nan, found)
+
+
+def _taken_by_place(x: Any, classes: Any, rows: Shape, count: Any) -> Any:
+    """Elements of x [*rows, count] by their places in all of it; each class is one of its row."""
+    total = product(rows)
+    numbers, _ = _classes(total)
+    found = numbers * count + reshape(classes, (total,))
+    return reshape(take(reshape(x, (total * x.shape[-1],)), found, axis=0), rows)
 
 
 take_class = Op(

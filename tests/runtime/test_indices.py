@@ -51,17 +51,23 @@ def test_a_wrong_one_raises_and_changes_nothing(way: str, wrong: int) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["take_class", "one_hot"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
 @pytest.mark.parametrize("device", ["cpu", *DEVICES])
-def test_of_an_unknown_number_of_classes(way: str, name: str, device: str) -> None:
+def test_of_an_unknown_number_of_classes(way: str, name: str, dtype: str, device: str) -> None:
     """Kernels for any number of them, on both back ends; a wrong class is an error."""
-    x, t = placeholder("x", ("n", "k"), np.float32), placeholder("t", ("n",), "int64")
+    x, t = placeholder("x", ("n", "k"), dtype), placeholder("t", ("n",), "int64")
     classes = WAYS[way](t)
-    made = ops.take_class(x, classes) if name == "take_class" else ops.one_hot(classes, x.shape[1])
+    made = (
+        ops.take_class(x, classes)
+        if name == "take_class"
+        else ops.one_hot(classes, x.shape[1], dtype=dtype)
+    )
     with nullcontext() if device == "cpu" else on(device):
         where = "cpu" if device == "cpu" else "cuda"
         run = Executable([made.node], executor="native", device=where, check=True)
         for rows, count in [(1, 1), (11, 7), (3, 300), (11, 8)]:
-            values = np.random.default_rng(rows).standard_normal((rows, count)).astype(np.float32)
+            values = 9 * np.random.default_rng(rows).standard_normal((rows, count))
+            values = (values > 2) if dtype == "bool" else values.astype(dtype)
             places = np.random.default_rng(count).integers(0, count, rows)
             picked = (places[::-1] if way == "reversed" else places) % count
             fed = {x.node: values, t.node: places}
@@ -69,6 +75,7 @@ def test_of_an_unknown_number_of_classes(way: str, name: str, device: str) -> No
             wanted = (
                 values[np.arange(rows), picked] if name == "take_class" else np.eye(count)[picked]
             )
+            assert found.dtype == dtype
             np.testing.assert_array_equal(found, wanted)
             for wrong in (-1, count):
                 bad = {**fed, t.node: np.where(np.arange(rows) == rows // 2, wrong, places)}
