@@ -223,11 +223,58 @@ def test_what_is_stored_beside_a_long_sum_is_all_of_it() -> None:
     assert total[2] == np.inf
 
 
-def test_a_sum_that_must_know_where_it_is_stays_whole() -> None:
-    """The place of the largest element counts along the row."""
+def walked_again(x: Operation, axis: int) -> list[Operation]:
+    """What needs several walks over a row, also to know where in it an element is."""
+    return [
+        ops.argmax(x, axis=axis),
+        ops.argmin(x * -2.0 + 1.0, axis=axis),
+        ops.logsumexp(x, axis=axis),
+        ops.softmax(x, axis=axis),
+    ]
+
+
+@pytest.mark.parametrize("shape", [(1048583,), (3, 1048601)])
+def test_rows_that_are_walked_over_again(shape: tuple[int, ...]) -> None:
+    """One of a length that is not known, and some of a known one: each walk has work for all threads."""
+    known = len(shape) > 1
+    x = fed("x", (None, shape[1]) if known else (None,), np.float32)
+    plan = native_plan(Program.of([y.node for y in walked_again(x, -1)]), check=True)
+    values = RNG.standard_normal(shape).astype(np.float32)
+    rows = values.reshape(-1, shape[-1])
+    rows[:, [77_777, 900_001]] = 9.0  # the first of equal ones counts
+    rows[-1, -1] = 11.0
+    sizes = sizes_of(x.node, shape)
+    found = [run(plan, threads, {x.node: values}, sizes) for threads in THREADS]
+    for others in found[1:]:
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(found[0], others, strict=True))
+    largest, least, total, shares = found[0]
+    np.testing.assert_array_equal(largest, values.argmax(-1))
+    np.testing.assert_array_equal(least, values.argmax(-1))
+    wide = values.astype(np.float64)
+    exact = np.log(np.exp(wide).sum(-1))
+    np.testing.assert_allclose(total, exact, rtol=4 * UNIT)
+    # beside the exponential's 2 units: the sum's roundings, of terms of one sign, and the quotient's
+    np.testing.assert_allclose(shares, np.exp(wide - exact[..., None]), rtol=UNIT * 600)
+    for threads in THREADS:
+        tasks = Instance(plan, sizes, threads, prepared=False).tasks(threads)
+        phases = [tasks.phase(k) for k in range(plan.phase_count)]
+        assert sum(len(phase[0]) >= threads for phase in phases) >= 3
+    if known:  # a sample does not know how many others there are
+        alone = run(plan, 2, {x.node: values[1:2]}, sizes_of(x.node, (1,)))
+        assert all(a.tobytes() == b[1:2].tobytes() for a, b in zip(alone, found[0], strict=True))
+
+
+def test_numbers_that_are_not_one_in_the_last_block() -> None:
     x = fed("x", (None,), np.float32)
-    plan = native_plan(Program.of([ops.argmax(x).node]), check=True)
+    plan = native_plan(Program.of([ops.argmax(x).node, ops.argmin(x).node]), check=True)
     values = RNG.standard_normal(1048583).astype(np.float32)
-    sizes = {str(x.shape[0]): len(values)}
-    (found,) = run(plan, 2, {x.node: values}, sizes)
-    assert found == values.argmax()
+    values[1048580] = np.nan
+    found = run(plan, 2, {x.node: values}, sizes_of(x.node, values.shape))
+    assert [int(place) for place in found] == [1048580, 1048580]
+
+
+def test_rows_of_an_unknown_length_are_one_kernel() -> None:
+    """Attention's, of which there are many: softmax walks over each row while it is in the cache."""
+    x = fed("x", (None, None), np.float32)
+    plan = native_plan(Program.of([ops.softmax(x, axis=-1).node]), check=True)
+    assert len(plan.work) == 1

@@ -24,6 +24,11 @@ NARROW_ROW = 32  # columns; fewer are not worth several vectors after each other
 LONG_ROW = (
     1 << 20
 )  # columns, from which on reductions are made in blocks: below, one thread takes 0.25 ms at most
+START: Formula = ("start",)
+BLOCKS = (
+    "start0",
+    "start_step",
+)  # slots: the first column of the first row, and what is between it and the next row's
 COMBINED = ("add", "multiply", "maximum", "minimum")  # how reductions combine elements
 CHOOSING = ("maximum", "minimum")  # which is one of them, so that there must be one
 
@@ -76,6 +81,8 @@ class Rows:
         short: rows have at most `SHORT_ROW` columns, and begin at column 0: what costs much is computed
             once, and kept for later stages beside the row.
         narrow: rows have fewer than `NARROW_ROW` columns: what serves longer ones only is not written.
+        blocked: rows are blocks of longer ones. Two more slots, `BLOCKS`, and a leaf, `START`: the number
+            that the first column has in the longer row, as an int64.
         streamed: names of results that are stored past the caches; they, their rows and what is stored of a
             row begin and end with whole vectors.
     """
@@ -86,6 +93,7 @@ class Rows:
     short: bool = False
     narrow: bool = False
     streamed: tuple[str, ...] = ()
+    blocked: bool = False
 
     @property
     def parts(self) -> list[Operand | Result]:
@@ -96,7 +104,8 @@ class Rows:
     @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
-        return ("row0", "row1", "column0", "column1", *all_slots(self.parts))
+        starts = BLOCKS if self.blocked else ()
+        return ("row0", "row1", "column0", "column1", *starts, *all_slots(self.parts))
 
 
 def pointwise(operands: tuple[Operand, ...], *results: Result) -> Rows:

@@ -13,10 +13,10 @@ from typing import Any
 
 from .formula import HALVES, Formula
 from .operands import Operand, row_constant
-from .rows import Reduction
+from .rows import START, Reduction
 
 COLUMN_NUMBER: Formula = ("column",)
-LEAVES = ("argument", "constant", "value", "columns", "column")
+LEAVES = ("argument", "constant", "value", "columns", "column", "start")
 _INTEGERS = ("uint8", "int32", "int64")
 _CASTS: dict[Any, Callable[[Any], Any]] = {"bool": bool, "float32": float, "float64": float}
 
@@ -48,6 +48,15 @@ def parts(formula: Formula) -> Iterator[Formula]:
     yield formula
     for part in children(formula):
         yield from parts(part)
+
+
+def of_block(formula: Formula) -> Formula:
+    """A formula of an element of a row, as one of an element of a block of it."""
+    if formula == COLUMN_NUMBER:
+        return ("add", COLUMN_NUMBER, START)
+    if formula[0] in LEAVES:
+        return formula
+    return tuple(of_block(part) if isinstance(part, tuple) else part for part in formula)
 
 
 def is_row_constant(formula: Formula, operands: Sequence[Operand]) -> bool:

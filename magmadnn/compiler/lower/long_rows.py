@@ -4,7 +4,8 @@ Nor does it depend on how many rows there are: a sample has the same bits in a b
 
 Each block is a row of its own, of a matrix whose rows follow each other. Its results are partial ones, which
 a second kernel combines in their order. What was the same in all rows has a part for each block, and what was
-one number for a row is one for all of its blocks.
+one number for a row is one for all of its blocks. Rows that are walked over several times, to find a place or
+for softmax, have a kernel for each walk (`regions/fusion/growth.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import replace
 
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula, arguments_in, renumbered
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR, Operand, Result
-from magmadnn.compiler.kernels.rows import COMBINED, LONG_ROW, Rows, Stage
+from magmadnn.compiler.kernels.rows import BLOCKS, COMBINED, LONG_ROW, Rows, Stage
+from magmadnn.compiler.kernels.single_columns import of_block, parts
 
 _PIECES = 256
 _ALIKE = 64  # elements of a block are a multiple of it, so that each begins with a whole vector
-_COUNTS = (("column",), ("columns",))  # leaves that say where in its row an element is
 
 
 def block_columns(columns: int) -> int:
@@ -29,7 +30,7 @@ def block_columns(columns: int) -> int:
 
 
 def can_cut(kernel: Rows) -> bool:
-    """Whether rows may be cut: there is one walk, of which nothing depends on places in a row."""
+    """Whether rows may be cut: there is one walk, of which nothing depends on the length of a row."""
     if len(kernel.stages) != 1 or not kernel.stages[0].reduce:
         return False
     stage = kernel.stages[0]
@@ -37,7 +38,7 @@ def can_cut(kernel: Rows) -> bool:
     return (
         all(part.spread in (FULL, ROW, COLUMN, SCALAR) for part in kernel.parts)
         and all(one.kind in COMBINED for one in stage.reduce)
-        and not any(_counts(formula) for formula in formulas)
+        and not any(("columns",) in parts(formula) for formula in formulas)
     )
 
 
@@ -60,10 +61,6 @@ def _rooms(kernel: Rows, rows: int, blocks: int) -> list[int]:
     return [rows * blocks * ITEM_BYTES[r.dtype] for r in kernel.stages[0].reduce]
 
 
-def _counts(formula: Formula) -> bool:
-    return formula in _COUNTS or any(isinstance(f, tuple) and _counts(f) for f in formula[1:])
-
-
 def first_of(kernel: Rows) -> Rows:
     """The kernel that makes partial results, and what is stored of each element."""
     stage = kernel.stages[0]
@@ -73,8 +70,12 @@ def first_of(kernel: Rows) -> Rows:
     )
     spread = {ROW: FULL, COLUMN: SCALAR}
     operands = tuple(replace(o, spread=spread.get(o.spread, o.spread)) for o in kernel.operands)
-    cut = Stage(reduce=stage.reduce, store=stage.store, store_row=made)
-    return replace(kernel, operands=operands, stages=(cut,))
+    cut = Stage(
+        reduce=tuple(replace(r, formula=of_block(r.formula)) for r in stage.reduce),
+        store=tuple(replace(r, formula=of_block(r.formula)) for r in stage.store),
+        store_row=made,
+    )
+    return replace(kernel, operands=operands, stages=(cut,), blocked=True)
 
 
 def last_of(kernel: Rows) -> Rows:
@@ -125,6 +126,7 @@ def values_of(
             own = {**values, "row0": 0, "row1": count, "column1": length}
             own |= _moved(kernel.parts, values, row, at * each)
             own |= {f"{part.name}_row": each for part in kernel.parts}
+            own |= dict(zip(BLOCKS, (at * each, each), strict=True))
             own |= {name: start + (row * blocks + at) * item for name, start, item in starts}
             made.append(own)
     return made, last

@@ -44,11 +44,21 @@ def noted_answers(sizes: Mapping[str, int]) -> Iterator[list[Answer]]:
 
 def is_below(size: Size, number: int) -> bool:
     """Whether a size is known to be less than `number`."""
+    return _answer(size, number) is True
+
+
+def is_at_least(size: Size, number: int) -> bool:
+    """Whether a size is known not to be less than `number`."""
+    return _answer(size, number) is False
+
+
+def _answer(size: Size, number: int) -> bool | None:
+    """Whether a size is less than `number`; None where that is not known."""
     if not isinstance(size, Dim):
         return size < number
     asked = _asked.get()
     if asked is None or not size.symbols <= asked[0].keys():
-        return False
+        return None
     sizes, answers = asked
     answer = Answer(size, number, size.bind(sizes) < number)
     answers.append(answer)

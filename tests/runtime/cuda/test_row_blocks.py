@@ -160,3 +160,23 @@ def test_long_rows_have_a_block_for_each_multiprocessor(rows: int, columns: int)
     assert blocks is not None
     launches = [choose(blocks.first, own, Chip()) for own in blocks.values]
     assert sum(one.grid[0] for one in launches if one is not None) >= 128
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_long_rows_that_are_walked_over_again(device: str) -> None:
+    """The first of equal places in a row of unknown length; places and softmax of two of a known one."""
+    rng = np.random.default_rng(5)
+    line, wide = md.placeholder("line", ("n",)), md.placeholder("wide", (2, 1048601))
+    made = [ops.argmax(line), ops.argmin(-wide, axis=1), ops.softmax(wide, axis=1)]
+    fed = rng.standard_normal(1048583).astype(np.float32)
+    fed[[77_777, 900_001]] = 9.0
+    x = rng.standard_normal((2, 1048601)).astype(np.float32)
+    with on(device):
+        run = Executable([y.node for y in made], executor="native", device="cuda", check=True)
+        largest, places, shares = run.run({line.node: fed, wide.node: x})
+    assert largest == 77_777
+    np.testing.assert_array_equal(places, x.argmax(1))
+    exact = np.exp(x.astype(np.float64))
+    exact /= exact.sum(1, keepdims=True)
+    # a sum of terms of one sign, some hundred roundings in a block and behind it; exponentials, a quotient
+    np.testing.assert_allclose(shares, exact, rtol=UNIT * 600)

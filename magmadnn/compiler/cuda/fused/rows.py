@@ -41,7 +41,7 @@ from magmadnn.compiler.kernels.operands import (
     Result,
     row_constant,
 )
-from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
+from magmadnn.compiler.kernels.rows import BLOCKS, START, Reduction, Rows, Stage
 from magmadnn.compiler.kernels.single_columns import (
     COLUMN_NUMBER,
     Spike,
@@ -457,4 +457,6 @@ class _Text:
             return self.numbers[leaf[1]]
         if leaf == ("columns",):
             return self.lines.let(self.kernel.dtype, f"({TYPES[self.kernel.dtype]})column1")
+        if leaf == START:
+            return self.lines.let("int64", f"{BLOCKS[0]} + row * {BLOCKS[1]}")
         return self.constants[self.kernel.operands[leaf[1]]]

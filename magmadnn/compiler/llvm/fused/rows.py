@@ -14,7 +14,7 @@ from typing import Any
 
 from magmadnn.compiler.kernels.formula import Formula
 from magmadnn.compiler.kernels.operands import FULL, Operand, Result, row_constant
-from magmadnn.compiler.kernels.rows import NARROW_ROW, SHORT_ROW, Reduction, Rows
+from magmadnn.compiler.kernels.rows import BLOCKS, NARROW_ROW, SHORT_ROW, START, Reduction, Rows
 from magmadnn.compiler.kernels.single_columns import COLUMN_NUMBER, Spike, parts, place_of
 from magmadnn.compiler.llvm.expressions.formulas import ITEMS, PRIMITIVES, Writer, cast
 from magmadnn.compiler.llvm.expressions.operands import (
@@ -85,7 +85,7 @@ class _RowWriter:
 
     def __init__(self, kernel: Rows, code: Code, frame: Frame, lanes: int, align: int) -> None:
         self.kernel, self.code, self.lanes, self.align = kernel, code, lanes, align
-        self.item = ITEMS[kernel.dtype]
+        self.item, self._frame = ITEMS[kernel.dtype], frame
         self.formulas = RowFormulas(kernel)
         self.column0, self.column1 = frame.integer("column0"), frame.integer("column1")
         first = frame.integer("row0")
@@ -267,6 +267,9 @@ class _RowWriter:
             return self.numbers[leaf[1]]
         if leaf == ("columns",):
             return self.code.convert(self.column1 - self.column0, self.item)
+        if leaf == START:
+            first, step = (self._frame.integer(slot) for slot in BLOCKS)
+            return first + self.row * step
         operand = self.kernel.operands[leaf[1]]
         return self.matrices[operand].load(self.row, self.row, 1, None)
 

@@ -164,7 +164,8 @@ class Fusion:
         if not self._readable(node, region) or self._comes_between(node, region):
             return False
         streams = self.growth.streams_with(node, region)
-        return len(streams) < _MOST_OPERANDS and self.growth.is_short_with(node, region)
+        short = self.growth.is_short_with(node, region)
+        return len(streams) < _MOST_OPERANDS and short and self.growth.walks_once_with(node, region)
 
     def _is_element(self, node: Node, region: Region) -> bool:
         """Whether the node has a value for each element of the region's matrix."""
@@ -296,6 +297,7 @@ class Fusion:
             and base not in region.numbers
             and self.layouts.is_whole(source)
             and self.growth.is_short_with(node, region)
+            and self.growth.walks_once_with(node, region)
         )
         if region is None or not fits:
             if source in self.layouts.padded:
@@ -344,7 +346,7 @@ class Fusion:
             return None
         inside = {one, other}
         streams = self.growth.streams_of_both(merged, one, other)
-        if len(streams) > _MOST_OPERANDS or not self.growth.are_short(nodes):
+        if len(streams) > _MOST_OPERANDS or not self.growth.are_short(merged):
             return None
         around = (self.growth.order.needs[region] - inside for region in inside)
         if any(

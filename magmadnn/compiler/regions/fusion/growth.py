@@ -5,12 +5,14 @@ All of it is kept up to date node by node, so that fusing a graph takes time in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from magmadnn.compiler.formulas import depth_of, times_written
+from magmadnn.compiler.kernels.rows import LONG_ROW
 from magmadnn.compiler.layout import Layouts
-from magmadnn.compiler.regions.region import Region, is_same_matrix, matrix_of
+from magmadnn.compiler.regions.below import is_at_least, is_below
+from magmadnn.compiler.regions.region import Region, RegionKind, is_same_matrix, matrix_of
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 
@@ -97,12 +99,17 @@ class Growth:
         """Whether the formula of one more node of a region is short."""
         return self._extent(node, region).is_short
 
-    def are_short(self, nodes: Iterable[Node]) -> bool:
-        """Whether all formulas are, if these nodes, in their order, are one region."""
+    def walks_once_with(self, node: Node, region: Region) -> bool:
+        """Whether a region of long rows would still walk over them once only; others may do so again."""
+        return not _is_long(region) or _walks_once(node, self._extent(node, region), region)
+
+    def are_short(self, region: Region) -> bool:
+        """Whether all formulas of a region in the making are, and long rows are walked over once."""
         extents: dict[Node, Extent] = {}
-        for node in nodes:
+        for node in region.nodes:
             extents[node] = _extent(node, [extents.get(b, _READ) for b in self._bases(node)])
-        return all(extent.is_short for extent in extents.values())
+        once = not _is_long(region) or all(_walks_once(n, e, region) for n, e in extents.items())
+        return once and all(extent.is_short for extent in extents.values())
 
     def streams_with(self, node: Node, region: Region) -> set[Node]:
         """The streams of a region that has one more node."""
@@ -121,6 +128,25 @@ class Growth:
 
     def _bases(self, node: Node) -> list[Node]:
         return [self._layouts.bases[i] for i in node.inputs]
+
+
+def _is_long(region: Region) -> bool:
+    """Whether rows are made in blocks, by a kernel for each walk over them: see `lower/long_rows.py`.
+
+    One row of a length that nobody knows is; rows of a matrix are not, of which there are several to share.
+    """
+    if region.kind is not RegionKind.ROWS:
+        return False
+    if region.rows:
+        return is_at_least(region.columns, LONG_ROW)
+    return not is_below(region.columns, LONG_ROW)
+
+
+def _walks_once(node: Node, extent: Extent, region: Region) -> bool:
+    """Whether a node needs no walk over a row behind that in which its region's reductions are made."""
+    if not isinstance(node.op, Op) or node.op.kind is not OpKind.POINTWISE:
+        return extent.walks <= 1
+    return extent.walks == 0 or not is_same_matrix(matrix_of(node.shape), region.domain)
 
 
 _READ = Extent(1, 0, 0)  # of what lies in memory
