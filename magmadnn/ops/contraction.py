@@ -7,7 +7,7 @@ einsum    axes by letter, as NumPy's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from string import ascii_letters, ascii_uppercase
 from typing import Any
@@ -44,6 +44,20 @@ def _matmul_numpy(x: Array, w: Array) -> Array:
     x, w = wide(x, w)
     found: Array = np.matmul(x, w)
     return found
+
+
+_by_stacks: list[Callable[[Array, Array], Array | None]] = []
+
+
+def compute_stacks_by(function: Callable[[Array, Array], Array | None]) -> None:
+    """Compute products of arrays that are there by a function of a higher layer, where it gives any."""
+    _by_stacks[:] = [function]
+
+
+def _matmul_at_once(x: Array, w: Array) -> Array | None:
+    if max(x.ndim, w.ndim) < 3:
+        return None
+    return next((function(x, w) for function in _by_stacks), None)
 
 
 def wide(*xs: Array) -> tuple[Array, ...]:
@@ -137,6 +151,7 @@ matmul: Op = Op(
     ),
     samples=_matmul_samples,
     contracts="add",
+    at_once=_matmul_at_once,
     decompose=_matmul_nodes,
     stacked=_matmul_stacked,
     any_size=True,

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from magmadnn.errors import CallError
 
+from . import _small_products as _small_products
 from .calculus import grad as grad
 from .calculus import hvp as hvp
 from .calculus import jacobian as jacobian

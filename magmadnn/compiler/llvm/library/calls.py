@@ -11,6 +11,7 @@ from magmadnn.compiler.llvm.ir.frame import Frame
 from magmadnn.compiler.llvm.ir.target import Target
 
 from .arguments import LibraryArguments
+from .gemm import write_gemm
 from .geqrf import room_of_geqrf, write_geqrf, write_orgqr
 from .gesdd import room_of_gesdd, write_gesdd
 from .gesv import room_of_gesv, write_gesv
@@ -25,6 +26,7 @@ from .trsm import write_trsm
 
 # by the name in the op's record (`LibraryCall.function`)
 WRITERS: dict[str, Callable[[LibraryArguments, Value], None]] = {
+    "gemm": write_gemm,
     "geqrf": write_geqrf,
     "gesdd": write_gesdd,
     "gesv": write_gesv,

@@ -1,0 +1,32 @@
+"""Products of many small matrices that are there: by native threads, where that is faster than NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from magmadnn.graph.op import Array
+from magmadnn.ops.contraction import compute_stacks_by
+
+_LARGEST = 128  # rows and columns
+_LEAST = 200_000  # multiply-adds of a stack, a call of NumPy's for a matrix counted as some
+_CALL = 200
+
+
+def product_of_stacks(x: Array, w: Array) -> Array | None:
+    """x @ w for stacks of one real dtype, packed row by row; None for others."""
+    if x.dtype.char not in "fd" or x.dtype != w.dtype or min(x.ndim, w.ndim) < 2:
+        return None
+    (m, k), n = x.shape[-2:], w.shape[-1]
+    count = math.prod(np.broadcast_shapes(x.shape[:-2], w.shape[:-2]))
+    if not 0 < min(m, k, n) <= max(m, k, n) <= _LARGEST or count * (m * k * n + _CALL) < _LEAST:
+        return None
+    if count == 1 or not (x.flags.c_contiguous and w.flags.c_contiguous):
+        return None
+    from magmadnn.runtime.cpu.matrices.stacks import on_stack
+
+    return on_stack("gemm", (), (x, w), (m, n))
+
+
+compute_stacks_by(product_of_stacks)
