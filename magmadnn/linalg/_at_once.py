@@ -7,7 +7,7 @@ NumPy function then computes, or says what is wrong.
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from magmadnn.graph.op import Array
 
+_SMALL_TRIANGLE = 1 << 16  # elements up to which the places of a triangle are kept
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
@@ -35,7 +36,8 @@ def routine(name: str, a: Array) -> Any:
 
 def is_finite(x: Array) -> bool:
     """Whether all numbers are; a sum says so in half the time, unless it overflows."""
-    return bool(np.isfinite(np.add.reduce(x, axis=None)) or np.isfinite(x).all())
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.add.reduce(x, axis=None)) or np.isfinite(x).all())
 
 
 def _stack(
@@ -95,3 +97,78 @@ def solution_at_once(a: Array, b: Array, transpose: bool, of: str) -> Array | No
         return None
     x: Array = solve(factors, exchanges, b, trans=0 if transpose else 1)[0]
     return x
+
+
+# --- one matrix: the routines that NumPy calls, of SciPy's library, without NumPy's way to them ------------
+
+
+def _is_one(a: Array) -> bool:
+    return a.ndim == 2 and bool(a.size) and a.dtype.char in _LETTERS and a.dtype.isnative
+
+
+@lru_cache(maxsize=256)
+def _room(name: str, letter: str, *sizes: int) -> int:
+    """How many numbers a routine wants to work in, for sizes."""
+    found = getattr(lapack(), f"{letter}{name}_lwork")(*sizes)[0]
+    return int(found.real)
+
+
+@lru_cache(maxsize=32)
+def _below_diagonal(rows: int, columns: int) -> Array:
+    return np.tri(rows, columns, -1, dtype=bool)
+
+
+def _upper(a: Array) -> Array:
+    """The matrix row by row, with zeros below its diagonal."""
+    if a.size > _SMALL_TRIANGLE:
+        return np.triu(a)
+    found = np.ascontiguousarray(a)
+    found = found.copy() if found is a else found
+    np.copyto(found, 0, where=_below_diagonal(*a.shape))
+    return found
+
+
+def reflections_at_once(a: Array, full: bool) -> tuple[Array, Array] | None:
+    """Q and R of one matrix of finite numbers, by geqrf and orgqr."""
+    if not _is_one(a) or lapack() is None:
+        return None
+    letter, (m, n) = _LETTERS[a.dtype.char], a.shape
+    k = min(m, n)
+    count = m if full else k
+    made = "ungqr" if letter in "cz" else "orgqr"
+    packed, scales, _, wrong = routine("geqrf", a)(a, lwork=_room("geqrf", letter, m, n))
+    r = _upper(packed[:count])
+    columns = packed[:, :k]
+    if count > k:
+        columns = np.zeros((m, count), a.dtype, order="F")
+        columns[:, :k] = packed
+    room = _room("geqrf", letter, m, count)  # what orgqr wants is no more
+    q, _, worse = routine(made, a)(columns, scales, lwork=room, overwrite_a=1)
+    return None if wrong or worse else (q, r)
+
+
+def singular_at_once(a: Array, vectors: bool, full: bool) -> tuple[Array, ...] | None:
+    """U, S and V^H of one matrix of finite numbers, or S alone, by gesdd of the transpose."""
+    if not _is_one(a) or lapack() is None:
+        return None
+    letter, (m, n) = _LETTERS[a.dtype.char], a.shape
+    room = _room("gesdd", letter, n, m, int(vectors), int(full))
+    v, s, u, wrong = routine("gesdd", a)(
+        a.T, compute_uv=int(vectors), full_matrices=int(full), lwork=room
+    )
+    if wrong:
+        return None
+    return (u.T, s, v.T) if vectors else (s,)
+
+
+def eigen_at_once(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...] | None:
+    """Eigenvalues and vectors of one symmetric matrix of finite numbers, or values alone, by syevd."""
+    if not _is_one(a) or a.shape[0] != a.shape[1] or lapack() is None:
+        return None
+    is_real = a.dtype.char in "fd"  # a real one is its own transpose, which needs no turning
+    matrix, half = (a.T, not lower) if is_real else (a, lower)
+    function = routine("syevd" if is_real else "heevd", a)
+    values, columns, wrong = function(matrix, compute_v=int(vectors), lower=int(half))
+    if wrong:
+        return None
+    return (values, columns) if vectors else (values,)

@@ -27,7 +27,7 @@ from magmadnn.ops import conj, expand_dims, less_equal, matmul, real, reciprocal
 from magmadnn.ops import max as max_
 from magmadnn.tensor import Tensor, asarray
 
-from ._at_once import is_finite
+from ._at_once import eigen_at_once, is_finite
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -55,6 +55,8 @@ def _by_numpy(a: Array, lower: bool, vectors: bool) -> tuple[Array, ...]:
     """Eigenvalues and eigenvectors, or eigenvalues alone."""
     if not is_finite(a):  # the other triangle may hold anything
         refuse_unless_finite("eigh", "a", np.tril(a) if lower else np.triu(a))
+    elif (found := eigen_at_once(a, lower, vectors)) is not None:
+        return found
     try:
         with np.errstate(all="ignore"):
             if not vectors:

@@ -27,6 +27,7 @@ from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import concat, conj, equal, greater_equal, matmul, real, where
 from magmadnn.tensor import Tensor, asarray
 
+from ._at_once import is_finite, reflections_at_once
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -141,7 +142,10 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> An
 
 def _by_numpy(a: Array, full: bool) -> tuple[Array, Array]:
     (a,) = computed(a)
-    refuse_unless_finite("qr", "a", a)
+    if not is_finite(a):
+        refuse_unless_finite("qr", "a", a)
+    if (found := reflections_at_once(a, full)) is not None:
+        return found
     with np.errstate(all="ignore"):
         q, r = np.linalg.qr(a, "complete" if full else "reduced")
     return q, r

@@ -25,6 +25,7 @@ from magmadnn.graph.transforms.stacking import last_axes
 from magmadnn.ops import expand_dims, imag, less_equal, matmul, real, reciprocal, reshape, where
 from magmadnn.ops import max as max_
 
+from ._at_once import is_finite, singular_at_once
 from ._matrices import (
     adjoint,
     as_stacks,
@@ -55,7 +56,10 @@ def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> An
 
 def _by_numpy(a: Array, vectors: bool, full: bool) -> tuple[Array, ...]:
     """U, S and V^H, or S alone."""
-    refuse_unless_finite("svd", "a", a)
+    if not is_finite(a):
+        refuse_unless_finite("svd", "a", a)
+    if (found := singular_at_once(a, vectors, full)) is not None:
+        return found
     try:
         with np.errstate(all="ignore"):
             if not vectors:
