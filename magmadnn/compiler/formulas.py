@@ -5,7 +5,7 @@ A formula is a nested tuple (see `kernels.formula`); `promotion` puts in what Nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,12 +17,14 @@ from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
 from magmadnn.graph.spec import as_dtype, is_complex, is_floating
 
-from .kernels.formula import DTYPES, FLOATS, HALVES, Formula, constant, frozen
+from .kernels.formula import DTYPES, FLOATS, HALVES, REAL_FUNCTIONS, Formula, constant, frozen
 from .promotion import Part, promoted
 
 _SUMMED = ("int32", "int64", "float32", "float64")  # what sums of picked rows are of
 _COUNTED = ("uint8", "int32", "int64")  # what rows are numbered with
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}  # of primitives
+_SLOW = REAL_FUNCTIONS - {"divide", "sqrt"}
+_FEW = 4  # primitives of a cheap node
 _COMPUTED = frozenset(map(as_dtype, DTYPES))
 _CONVERSIONS = {
     (as_dtype(source), as_dtype(goal))
@@ -195,6 +197,18 @@ def operations(node: Node) -> int:
     """How many primitives the formula of a pointwise node has; conversions do not count."""
     op = node.op
     return _length(_raw(node)) if isinstance(op, Op) and op.scalar is not None else 1
+
+
+def is_cheap(node: Node) -> bool:
+    """Whether a pointwise node is a few operations that take about as long as an addition."""
+    return operations(node) <= _FEW and _SLOW.isdisjoint(_names(_raw(node)))
+
+
+def _names(formula: Formula) -> Iterator[str]:
+    yield formula[0]
+    for part in formula[1:]:
+        if isinstance(part, tuple):
+            yield from _names(part)
 
 
 def _length(formula: Formula) -> int:

@@ -278,3 +278,38 @@ def test_rows_of_an_unknown_length_are_one_kernel() -> None:
     x = fed("x", (None, None), np.float32)
     plan = native_plan(Program.of([ops.softmax(x, axis=-1).node]), check=True)
     assert len(plan.work) == 1
+
+
+def test_a_sum_over_all_of_a_batch_stores_none_of_its_elements() -> None:
+    """Cheap ones of values that lie in memory; not what is slow, and nothing that a product would compute."""
+    x, y = fed("x", (None, 37, 3), np.float32), fed("y", (None, 37, 3), np.float32)
+    w = RNG.standard_normal((3, 5)).astype(np.float32)
+    row = np.arange(3, dtype=np.float32)
+    made = {  # kernels
+        "squares": (ops.sum((x - y) ** 2), 1),
+        "largest": (ops.max(ops.abs(x * 2.0 - 1.0)) * 3.0, 1),
+        "two": (ops.sum(x * x) / (ops.sum(y * y) + 1.0), 1),
+        "slow": (ops.sum(ops.exp(x)), 2),
+        "a row": (ops.sum(x * row), 2),
+        "a product's": (ops.sum((x @ w) * 2.0), 2),
+        "read twice": (ops.sum(x * 2.0) + (x * 2.0), 3),
+    }
+    for batch in (1, 11, 10007):
+        values = {n.node: RNG.standard_normal((batch, 37, 3)).astype(np.float32) for n in (x, y)}
+        a, b = (v.astype(np.float64) for v in values.values())
+        wanted = {
+            "squares": ((a - b) ** 2).sum(), "largest": 3 * abs(a * 2 - 1).max(),
+            "two": (a * a).sum() / ((b * b).sum() + 1), "slow": np.exp(a).sum(),
+            "a row": (a * row).sum(), "a product's": (a @ w * 2).sum(),
+            "read twice": (a * 2).sum() + a * 2,
+        }  # fmt: skip
+        for name, (result, kernels) in made.items():
+            plan = native_plan(Program.of([result.node]), check=True)
+            assert len(plan.work) == kernels, (name, plan.work)
+            given = {n: v for n, v in values.items() if n in plan.program.placeholders}
+            sizes = {str(n.shape[0]): batch for n in given}
+            bits = [run(plan, threads, given, sizes)[0] for threads in THREADS]
+            assert len({one.tobytes() for one in bits}) == 1, name
+            # a term's own roundings and some 600 of the sum, of terms that may have both signs
+            size = max(abs(a).sum() * 30, 1.0)
+            np.testing.assert_allclose(bits[0], wanted[name], rtol=0, atol=UNIT * 600 * size)

@@ -140,7 +140,7 @@ class _Formulas:
             number = self.layouts.number(operand, region.rows)
             assert number is not None
             return number
-        if reader in region.elements:
+        if reader in region.elements and region.kind is RegionKind.COLUMNS:
             spread = self.layouts.spread(operand, *matrix_of(reader.shape))
             assert spread is not None
             return spread

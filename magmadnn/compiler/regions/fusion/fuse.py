@@ -75,8 +75,9 @@ class Fusion:
         self._strided: set[Node] = set()  # operands that not every kernel can read
         self._padded: set[Node] = set()  # operands that only kernels over rows can read
         self._private = Producers(
-            program, self.layouts, compilable, lambda n: self._reduced_as(n) is RegionKind.COLUMNS
-        )
+            program, self.layouts, compilable, lambda n: self._reduced_as(n) is RegionKind.COLUMNS,
+            self._is_of_all,
+        )  # fmt: skip
         self._reduced: dict[Node, list[Node]] = {}  # matrices, and reductions over rows of them
         for node in self.position:
             own = isinstance(node.op, Op) and not self.layouts.is_view(node)
@@ -226,7 +227,13 @@ class Fusion:
         elif node.attributes["axis"] == (source.ndim - 1,):
             self._take_row_reduction(node, source)
         else:
-            self._begin(RegionKind.ROWS, node, (product(source.shape),)).numbers.add(node)
+            made = self._private.of(node)
+            first, *rest = (*made, node)
+            region = self._begin(RegionKind.ROWS, first, (product(source.shape),))
+            for member in rest:
+                self.growth.join(member, region)
+            region.elements.update(made)
+            region.numbers.add(node)
 
     def _reduced_as(self, node: Node) -> RegionKind:
         """What kind of region a reduction is for."""
@@ -241,6 +248,11 @@ class Fusion:
         spread = self.layouts.spread(source, source.shape[:-1], source.shape[-1])
         in_columns = axes in (tuple(range(source.ndim - 1)), (source.ndim - 2,)) and spread == FULL
         return RegionKind.COLUMNS if in_columns else RegionKind.CALL
+
+    def _is_of_all(self, node: Node) -> bool:
+        """Whether a reduction of several axes walks over all elements as one row."""
+        alone = node.attributes.get("axis") == (node.inputs[0].ndim - 1,)
+        return not alone and self._reduced_as(node) is RegionKind.ROWS
 
     def _take_column_reduction(self, node: Node) -> None:
         """With what is made for it only; in a region that reads the same matrix already, if there is one."""

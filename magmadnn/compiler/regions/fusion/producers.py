@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from magmadnn.compiler.formulas import is_pointwise
+from magmadnn.compiler.formulas import is_cheap, is_pointwise
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, SCALAR
 from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.stages import is_reduction
+from magmadnn.graph.dim import product
 from magmadnn.graph.node import Node
-from magmadnn.graph.op import Op
+from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 
 _READ = (FULL, ROW, COLUMN, SCALAR)  # how such kernels read operands
+# ops whose kernels compute nothing besides, so that their results are stored,
+_STORES = (OpKind.GATHER, OpKind.SCATTER, OpKind.KERNEL, OpKind.LIBRARY, OpKind.LOOP, OpKind.RESULT)
+_READS_MEMORY = (*_STORES, OpKind.CONTRACTION)  # and those that read what is stored
 _MOST = 16  # nodes that one reduction computes for each element
 MOST_STREAMS = 6  # matrices that it reads
 
@@ -27,7 +31,8 @@ class Producers:
         program: what is compiled.
         layouts: how values lie in memory.
         compilable: whether compiled code can do a node.
-        is_walked: whether a reduction becomes a region of columns; others compute nothing for themselves.
+        is_walked: whether a reduction becomes a region of columns,
+        is_whole: or one of all elements as a single row; others compute nothing for themselves.
 
     Attributes:
         inner: all of that; it belongs to the reduction's region.
@@ -39,6 +44,7 @@ class Producers:
         layouts: Layouts,
         compilable: Callable[[Node], bool],
         is_walked: Callable[[Node], bool],
+        is_whole: Callable[[Node], bool],
     ) -> None:
         self._layouts, self._compilable = layouts, compilable
         self._roots = {layouts.bases[root] for root in program.roots}
@@ -51,6 +57,8 @@ class Producers:
         self._position = {node: k for k, node in enumerate(nodes)}
         walked = [n for n in nodes if reduces_rows(n) and compilable(n) and is_walked(n)]
         self._of = {n: self._found(n) for n in walked}
+        whole = [n for n in nodes if is_reduction(n) and compilable(n) and is_whole(n)]
+        self._of |= {n: self._made_for_all(n) for n in whole}
         self.inner = {node for found in self._of.values() for node in found}
 
     def of(self, reduction: Node) -> list[Node]:
@@ -61,6 +69,32 @@ class Producers:
         """The matrices that it reads, as large as the one that it reduces."""
         made = self.of(reduction)
         return self._streams([*made, reduction], set(made), reduction.inputs[0])
+
+    def _made_for_all(self, reduction: Node) -> list[Node]:
+        """The same for a reduction of all elements, which are read in the order in which they lie.
+
+        Only what is cheap, of values that are stored anyway: below a length one thread computes all of it.
+        """
+        source, found = reduction.inputs[0], self._found(reduction)
+        length = product(source.shape)
+        inner = set(found)
+        read = {i for node in found for i in node.inputs if i not in inner}
+        in_order = all(
+            self._layouts.is_run(i, (), length)
+            or self._layouts.spread(i, source.shape[:-1], source.shape[-1]) == SCALAR
+            for i in read
+        )
+        stored = all(map(self._is_stored, self._streams(found, inner, source)))
+        return found if in_order and stored and all(map(is_cheap, found)) else []
+
+    def _is_stored(self, base: Node) -> bool:
+        """Whether a value lies in memory whoever else computes with its elements."""
+        if not isinstance(base.op, Op) or base in self._roots or base.op.kind in _STORES:
+            return True
+        return any(
+            isinstance(node.op, Op) and node.op.kind in _READS_MEMORY
+            for node in self._readers[base]
+        )
 
     def _found(self, reduction: Node) -> list[Node]:
         source, found = reduction.inputs[0], set[Node]()
