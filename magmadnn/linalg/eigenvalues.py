@@ -41,7 +41,7 @@ from ._matrices import (
 )  # fmt: skip
 from ._operands import EighResult, known, operand, refuse_unless_square
 from .elimination import scipy_lapack
-from .factorisation import cholesky
+from .factorisation import factor_of_b
 from .triangular import solve_triangular
 
 
@@ -252,10 +252,8 @@ def _mirrored(a: Any, lower: bool) -> Any:
 
 
 def _generalised(a: Any, lower: bool, b: Any, wanted: Sequence[int] | None) -> EighResult:
-    try:
-        factor = cholesky(b)
-    except NumericError as error:  # of known values; a program's step names cholesky
-        raise NumericError(str(error).replace("cholesky: a", "eigh: b", 1)) from None
+    refuse_unless_square("eigh", "b", b)
+    factor = factor_of_b(b)
     left = solve_triangular(factor, _mirrored(a, lower), lower=True)  # L^-1 A
     inner = adjoint(solve_triangular(factor, adjoint(left), lower=True))
     found = eigh(inner, subset_by_index=wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,15 @@ from ._matrices import adjoint, as_stacks, by_ascent, computed, half_lower, matr
 from .triangular import solve_triangular
 
 
-def _numpy(a: Array) -> Array:
+def _numpy(a: Array, function: str = "cholesky", operand: str = "a") -> Array:
     (a,) = computed(a)
     try:
         return np.linalg.cholesky(a)
     except np.linalg.LinAlgError:
-        return _one_by_one(a)
+        return _one_by_one(a, function, operand)
 
 
-def _one_by_one(a: Array) -> Array:
+def _one_by_one(a: Array, function: str, operand: str) -> Array:
     """The factors, of which that of a matrix with NaN is NaN, whatever NumPy's library makes of it.
 
     Raises:
@@ -43,8 +44,8 @@ def _one_by_one(a: Array) -> Array:
         except np.linalg.LinAlgError:
             order = _first_minor(a[index])
             raise NumericError(
-                f"cholesky: {matrix_name('a', index)} is not positive definite: its leading minor of order "
-                f"{order} of {a.shape[-1]} is not positive; add a small number to the diagonal, "
+                f"{function}: {matrix_name(operand, index)} is not positive definite: its leading minor of "
+                f"order {order} of {a.shape[-1]} is not positive; add a small number to the diagonal, "
                 "or look whether it is a covariance"
             ) from None
     return factors
@@ -123,4 +124,13 @@ cholesky: Op = Op(
         "its first leading minor that is not positive; NaN gives NaN."
     ),
 )
-takes_complex(cholesky)
+# The same of the second operand of `eigh`, which its errors name.
+factor_of_b: Op = replace(
+    cholesky,
+    name="_eigh_factor",
+    args=("b",),
+    formula="the lower triangular L with positive diagonal and L L.T = b",
+    numpy=lambda b: _numpy(b, "eigh", "b"),
+    notes="",
+)
+takes_complex(cholesky, factor_of_b)

@@ -245,6 +245,21 @@ def test_gradients_of_generalised_eigenvalues() -> None:
         assert abs(slope - (found[number] * np.tril(d)).sum()) <= 1e-6 * max(1, abs(slope))
 
 
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_programs_name_b_of_eigh(executor: Any) -> None:
+    """And not the factor, which users do not see."""
+    a, b = pencil(4, False, 2)
+    b[1, 2, 2] = -3.0
+    variables = [md.variable("a", a), md.variable("b", b)]
+    run = Executable([la.eigh(variables[0], b=variables[1]).eigenvalues.node], executor=executor)
+    with pytest.raises(
+        NumericError, match=r"eigh: b\[1\] is not positive definite: its leading minor of order 3"
+    ):
+        run.run({})
+    with pytest.raises(ShapeError, match="eigh: b must be square"):
+        la.eigh(variables[0], b=md.variable("c", np.ones((2, 4, 3))))
+
+
 def test_some_eigenvalues() -> None:
     a, b = pencil(9, False)
     values, columns = np.linalg.eigh(a)

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 # tests/linalg has their own. Nor collectives, which want several ranks (tests/parallel/test_collectives.py).
 OF_MATRICES = set(
     "_lu_factored _lu_solved _solve _det _slogdet _eigh _svd _reflected _columns_of_reflections _qr _pinv "
-    "_lstsq _expm _refined_rows _fft _rfft _irfft _real _imag _conj _angle".split()
+    "_lstsq _expm _refined_rows _eigh_factor _fft _rfft _irfft _real _imag _conj _angle".split()
 )
 BUILT_IN = {
     name: op
