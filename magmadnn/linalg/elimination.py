@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
@@ -27,6 +28,7 @@ from magmadnn.graph.transforms.stacking import elementwise, last_axes
 
 from ._matrices import as_stacks, computed, matrix_name, refuse_unless_finite
 
+_LARGE = 32  # rows from which on a call for each matrix is faster
 _WHY = "what is made of factors has gradients of its own"
 
 
@@ -40,7 +42,14 @@ def _numpy(a: Array) -> Array:
     """By LAPACK where SciPy is installed, else column by column."""
     (a,) = computed(a)
     refuse_unless_finite("lu_factor", "a", a)
-    return packed(*by_lapack(a)) if a.size and scipy_lapack() else packed(*eliminated(a))
+    if not (a.size and scipy_lapack()):
+        return packed(*eliminated(a))
+    function = scipy_lapack().get_lapack_funcs(("getrf",), (a,))[0]
+    found = np.empty((*a.shape[:-2], a.shape[-1] + 1, a.shape[-1]), a.dtype)
+    for index in np.ndindex(a.shape[:-2]):
+        factors, found[(*index, 0)], _ = function(a[index])
+        found[(*index, slice(1, None))] = factors.T
+    return found
 
 
 def scipy_lapack() -> Any:
@@ -141,7 +150,7 @@ def _solved_shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes
 
 
 def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
-    """Substitution, of which NumPy has no function, by inverses of the triangles' own size.
+    """Substitution by LAPACK's getrs; without it, or for many small ones, by equations with each triangle.
 
     Raises:
         NumericError: for a 0 in U, or a right side that is not finite.
@@ -154,6 +163,8 @@ def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
     )
     refuse_singular(of, both)
     leading = np.broadcast_shapes(both.shape[:-2], b.shape[:-2])
+    if both.size and b.size and _one_by_one(leading, both.shape[-1]) and scipy_lapack():
+        return _substituted(both, exchanges, b, leading, transpose)
     x = np.array(np.broadcast_to(np.swapaxes(b, -1, -2), (*leading, b.shape[-1], b.shape[-2])))
     lower = np.tril(both, -1) + np.eye(both.shape[-1], dtype=both.dtype)
     upper = np.triu(both)
@@ -168,6 +179,27 @@ def _solved_numpy(factors: Array, b: Array, transpose: bool, of: str) -> Array:
         return np.swapaxes(out, -1, -2)
     x = np.take_along_axis(x, np.broadcast_to(places, x.shape), -2)
     return np.swapaxes(np.linalg.solve(upper, np.linalg.solve(lower, x)), -1, -2)
+
+
+def _one_by_one(leading: tuple[int, ...], n: int) -> bool:
+    """Whether a call for each matrix takes less time than functions of all of them."""
+    return math.prod(leading) == 1 or n >= _LARGE
+
+
+def _substituted(
+    both: Array, exchanges: Array, b: Array, leading: tuple[int, ...], transpose: bool
+) -> Array:
+    """Rows x, by a call for each matrix."""
+    function = scipy_lapack().get_lapack_funcs(("getrs",), (both, b))[0]
+    found = np.empty((*leading, *b.shape[-2:]), np.result_type(both, b))
+    n = both.shape[-1]
+    triangles = np.broadcast_to(both, (*leading, n, n))
+    numbers = np.broadcast_to(exchanges, (*leading, n))
+    rows = np.broadcast_to(b, found.shape)
+    for index in np.ndindex(leading):
+        x, _ = function(triangles[index], numbers[index], rows[index].T, trans=int(transpose))
+        found[index] = x.T
+    return found
 
 
 def refuse_singular(name: str, factors: Array) -> None:

@@ -12,6 +12,9 @@ import scipy.linalg
 import magmadnn as md
 from magmadnn import ops
 from magmadnn.errors import DTypeError, NumericError
+from magmadnn.graph import Spec
+from magmadnn.graph.node import placeholder
+from magmadnn.linalg.equations import solved
 from magmadnn.runtime import Executable
 
 la = md.linalg
@@ -266,3 +269,18 @@ def test_mistakes() -> None:
         la.cholesky(np.array([[1, 0, 0], [2j, 1, 0], [0, 0, 1]]))
     with pytest.raises(NumericError, match=r"inv: a holds \(nan\+0j\) at \[0, 1\]"):
         la.inv(np.array([[1, np.nan], [0, 1j]]))
+
+
+@pytest.mark.parametrize("of_a", [(40, 40), (3, 33, 33), (2, 1, 5, 5)])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_substitution_by_a_call_for_each_matrix_and_by_all(
+    of_a: tuple[int, ...], transpose: bool
+) -> None:
+    """In programs, where complex factors are SciPy's; leading axes broadcast."""
+    a, b = drawn(*of_a), drawn(3, of_a[-1], 2)
+    turned = np.swapaxes(a, -1, -2) if transpose else a
+    nodes = [placeholder(name, Spec(x.shape, x.dtype)) for name, x in (("a", a), ("b", b))]
+    made = solved(*nodes, transpose=transpose)
+    (x,) = Executable([made], executor="native").run(dict(zip(nodes, (a, b), strict=True)))
+    size = np.abs(turned).sum(-1).max() * np.abs(x).max() + np.abs(b).max()
+    assert np.abs(turned @ x - b).max() <= 4 * a.shape[-1] * np.finfo(float).eps * size
