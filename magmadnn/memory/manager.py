@@ -169,13 +169,9 @@ class MemoryManager:
         elements.flags.writeable = write
         return elements
 
-    def update_host(self) -> None:
-        """Bring the host side up to date.
-
-        Raises:
-            DeviceError: for DEVICE, which the host cannot see.
-        """
-        self._sides.host()
+    def update_host(self, write: bool = False) -> None:
+        """Bring the host side up to date; arguments and errors as for `host`."""
+        self._sides.host(write)
 
     def host_pointer(self, write: bool = False) -> int:
         """The address of the host side, brought up to date; arguments and errors as for `host`."""

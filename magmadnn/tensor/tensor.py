@@ -137,6 +137,12 @@ class Tensor(ValueOperators):
         return self._frame.nbytes
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the elements lie one after the other, row by row, at an address that fits them."""
+        flags = self._frame.flags
+        return flags.c_contiguous and flags.aligned
+
+    @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next along each axis."""
         return self._frame.strides
@@ -214,7 +220,7 @@ class Tensor(ValueOperators):
         """
         if self.kind is Kind.DEVICE:
             return fetched(self._memory, self._frame)[0]
-        self._memory.host(write=self._memory.writable)
+        self._memory.update_host(self._memory.writable)
         return self._frame.view()
 
     def item(self) -> Any:

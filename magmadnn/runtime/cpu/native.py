@@ -87,7 +87,8 @@ class Instance:
         }
         self._fresh = self._written_last()
         targets = {target for target, _ in plan.program.updates}
-        plain = [n for n in self.arrays if n.op is VARIABLE and n not in held and is_plain(n)]
+        mirrors = self._mirrors
+        plain = [n for n in self.arrays if n.op is VARIABLE and n not in held and n not in mirrors]
         self._memories = [(tensor_of(n).memory, n in targets) for n in plain]
         self._early: Driver | None = None  # computes the outputs,
         self._late: Driver | None = None  # and then the updates
@@ -104,20 +105,22 @@ class Instance:
         arena, self.nbytes = scratch(memory.nbytes), memory.nbytes
         self.arena = arena
         self._rooms = {r.node: arena[r.start : r.start + r.nbytes] for r in memory.rooms}
+        arrays, bases = self.arrays, self.plan.layouts.bases
+        in_place, inside = self.plan.in_place, self.plan.inside
         for node in self.plan.program.nodes():
-            if self.plan.layouts.is_view(node):
-                if node.inputs[0] in self.arrays:  # else it is a view of a value that is not stored
-                    self.arrays[node] = self._seen(node, self.arrays[node.inputs[0]])
-            elif node in self.plan.in_place:
-                self.arrays[node] = self._leaf(self.plan.in_place[node])
-            elif node in self.arrays:
+            if bases[node] is not node:
+                if node.inputs[0] in arrays:  # else it is a view of a value that is not stored
+                    arrays[node] = self._seen(node, arrays[node.inputs[0]])
+            elif node in in_place:
+                arrays[node] = self._leaf(in_place[node])
+            elif node in arrays:
                 continue  # since a part of it is computed before
             elif node in places:
                 self._take_place(node, places, arena)
-            elif node in self.plan.inside:
+            elif node in inside:
                 self._take_part(node, places, arena)
             elif not isinstance(node.op, Op):
-                self.arrays[node] = self._leaf(node)
+                arrays[node] = self._leaf(node)
 
     def _take_place(self, node: Node, places: Mapping[Node, Life], arena: Array) -> None:
         """The memory of a value that has its own."""
@@ -275,7 +278,7 @@ class Instance:
             np.copyto(mirror, node.value.read())
         for memory, is_written in self._memories:
             if memory.device_valid:  # what a device has written comes to the host
-                memory.host(is_written)
+                memory.update_host(is_written)
         self._take(fed)
         well = self._drive(self._early)
         outputs = [np.array(self._current(node)) for node in self.plan.program.outputs]
@@ -375,10 +378,14 @@ def variable_memory(node: Node) -> Array:
 def is_plain(node: Node) -> bool:
     """Whether a variable lies on the host in one contiguous block, so that kernels can work on it."""
     tensor = tensor_of(node)
-    if getattr(tensor, "kind", None) not in (Kind.HOST, Kind.MANAGED):
-        return False
-    flags = tensor.read().flags
-    return bool(flags.c_contiguous and flags.aligned)
+    on_host = getattr(tensor, "kind", None) in (Kind.HOST, Kind.MANAGED)
+    return on_host and bool(tensor.is_packed)
+
+
+def bring_to_host(node: Node) -> None:
+    """Have what a device has written of a variable on the host, where it is going to be written."""
+    memory = tensor_of(node).memory
+    memory.update_host(memory.writable)
 
 
 def _contiguous(array: Array) -> Array:

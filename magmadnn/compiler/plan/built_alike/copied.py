@@ -62,10 +62,12 @@ def copied(
 
 def renewed(node: Node, new: Mapping[Node, Node]) -> Node:
     """A node over others; itself where nothing of it depends on a model."""
-    name, path = str(node.name), named(node)
-    inputs = tuple(new[i] for i in node.inputs)
-    if not isinstance(node.op, Op) and not inputs and node.name is name and node.path == path:
+    name, path = node.name, node.path
+    if type(name) is not str or path:  # as most are that have been copied before
+        name, path = str(name), named(node)
+    if not node.inputs and name is node.name and path is node.path and not isinstance(node.op, Op):
         return node
+    inputs = tuple([new[i] for i in node.inputs])
     return Node(node.op, inputs, node.spec, node.attributes, name, node.value, path, None)
 
 
@@ -97,4 +99,8 @@ def _moved(
 
 def named(node: Node) -> tuple[object, ...]:
     """The scopes of a node as text, which keeps no layer alive."""
-    return tuple(map(str, node.path))
+    path = node.path
+    for scope in path:
+        if type(scope) is not str:
+            return tuple(map(str, path))
+    return path

@@ -11,7 +11,7 @@ from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.native import variable_memory
+from magmadnn.runtime.cpu.native import bring_to_host, variable_memory
 from magmadnn.runtime.variables import is_finite
 
 from .copies import LONGEST as LONGEST
@@ -74,7 +74,7 @@ class Course:
             settings: of each leg, for the batches of all epochs.
         """
         for node in self._touched:
-            variable_memory(node)  # what a device has written comes to the host
+            bring_to_host(node)
         self._epoch.batches = epochs
         legs = zip(self.legs, self._programs, counts, data, orders, settings, strict=True)
         for leg, program, count, arrays, order, values in legs:

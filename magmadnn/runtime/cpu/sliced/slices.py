@@ -15,7 +15,7 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import agreement
-from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
+from magmadnn.runtime.cpu.native import NativeRunner, bring_to_host, variable_memory
 from magmadnn.runtime.threads import thread_count
 from magmadnn.runtime.variables import is_finite
 
@@ -73,7 +73,7 @@ class Slices:
         """
         count = len(order) // self._leg.size
         for node in self._touched:
-            variable_memory(node)  # what a device has written comes to the host
+            bring_to_host(node)
         if save:
             self._saved.save()
         self._leg.point(list(data.values()), order, settings)
