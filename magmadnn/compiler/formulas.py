@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from magmadnn.graph.computed_by import LibraryCall
+from magmadnn.graph.computed_by import RESULT, LibraryCall
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.scalar import trace
@@ -45,9 +45,7 @@ def compilable(node: Node) -> bool:
     if converts_half(node):
         return True
     if isinstance(op, Op) and op.library is not None and op.library.whole:
-        return {n.dtype for n in node.inputs} == {
-            node.dtype
-        } and node.dtype.name in op.library.dtypes
+        return _is_whole(node, op.library)
     if not isinstance(op, Op) or not _COMPUTED.issuperset(n.dtype for n in (node, *node.inputs)):
         return False
     if op.kind is OpKind.POINTWISE:
@@ -65,6 +63,14 @@ def compilable(node: Node) -> bool:
     if op.kind is OpKind.REDUCTION:
         return is_floating(node.dtype) or node.dtype == np.int64
     return is_floating(node.dtype) and op.kind is OpKind.CONTRACTION
+
+
+def _is_whole(node: Node, call: LibraryCall) -> bool:
+    """Whether a function of whole arrays takes the operands: all of one of its dtypes, but for bytes."""
+    dtypes = {k: n.dtype for k, n in enumerate(node.inputs)} | {RESULT: node.dtype}
+    numbers = [dtypes.pop(k) for k in call.one_byte]
+    (one, *others) = dict.fromkeys(dtypes.values())
+    return all(d == np.uint8 for d in numbers) and not others and one.name in call.dtypes
 
 
 def _is_stack(node: Node, call: LibraryCall) -> bool:

@@ -36,6 +36,8 @@ class LibraryCall:
         dtypes: what it computes in; operands and result are all of one.
         whole: whether it takes whole arrays; `settings` are then those of its attributes that it is told.
         strided: of a function of whole arrays, the numbers of such operands, and `RESULT`.
+        one_byte: of a function of whole arrays, the numbers of operands, and `RESULT`, that are uint8,
+            whatever it computes in.
         alignment: bytes, of which multiples lie between such rows, and in front of the first.
         operations: how many operations on numbers that takes, by the shapes of the result and the operands.
     """
@@ -45,6 +47,7 @@ class LibraryCall:
     dtypes: tuple[str, ...] = ("float32", "float64")
     whole: bool = False
     strided: tuple[int, ...] = ()
+    one_byte: tuple[int, ...] = ()
     alignment: int = 1
     operations: Callable[..., Size] = lambda result, *operands: 0
 

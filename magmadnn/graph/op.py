@@ -145,6 +145,10 @@ class Op:
             place of `decompose` where the target has one; gives None for operands that it does not take.
         library: the function that computes it, for ops of kind `LIBRARY`.
         kernel: what computes it, for ops of kind `KERNEL`.
+        masked: for results of which some may become 0 before others are: `masked(node, y)` gives a node equal
+            to this one where y is above 0 and 0 elsewhere, bit for bit; None where it cannot.
+        in_halves: whether mixed precision rounds the first operand, and a result of real numbers, as those of
+            products: they are stored in half precision then.
         absorbs: functions of libraries that also do what follows, by their name: `make(node, epilogue)` gives
             the node with an `Epilogue` (`epilogue.py`), None where the function does not take it.
         stacked: the same for many models at once, whose operands have an axis of models in front:
@@ -184,6 +188,8 @@ class Op:
     by_library: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     library: LibraryCall | None = None
     kernel: OwnKernel | None = None
+    masked: Callable[[Any, Any], Any] | None = None
+    in_halves: bool = False
     absorbs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     stacked: Callable[[Any], Any] | None = None
     axes: Callable[[Sequence[Spec], Attributes], Any] | None = None

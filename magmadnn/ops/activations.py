@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from magmadnn.graph import scalar as s
+from magmadnn.graph.node import Node, with_inputs
 from magmadnn.graph.op import Draw, Op, Sample
+from magmadnn.graph.spec import is_floating
 
 from ._pointwise import elementwise_reference, pointwise
-from .arithmetic import where
+from .arithmetic import cast, where
 from .elementary import erf, exp
 
 sigmoid = pointwise(
@@ -28,12 +30,31 @@ softsign = pointwise(
     reference=elementwise_reference(lambda a: math.copysign(1 - 1 / (1 + math.fabs(a)), a)),
     notes="What the original calls a fast sigmoid.",
 )  # fmt: skip
+
+
+def _masked_earlier(node: Node) -> Node | None:
+    """What is above 0 is told of what an operand was made of, where that is less; through conversions too."""
+    given, y = node.inputs
+    casts: list[Node] = []
+    while isinstance(given.op, Op) and given.op is cast and is_floating(given.inputs[0].dtype):
+        casts.append(given)
+        (given,) = given.inputs
+    if not isinstance(given.op, Op) or given.op.masked is None:
+        return None
+    made: Node | None = given.op.masked(given, y)
+    if made is None:
+        return None
+    for one in reversed(casts):
+        made = with_inputs(one, (made,))
+    return made
+
+
 # One op, which reads y: a mask would be stored beside y, though y tells all that it does.
 _where_positive: Op = pointwise(
     "_where_positive", "g where y > 0, 0 elsewhere",
     lambda g, y: s.where(s.greater(y, 0), g, 0), args=("g", "y"),
     vjp=lambda h, z, g, y: (_where_positive(h, y), None),
-    reference=lambda g, y: np.where(y > 0, g, 0),
+    reference=lambda g, y: np.where(y > 0, g, 0), rewrites=(_masked_earlier,),
 )  # fmt: skip
 relu = pointwise(
     "relu", "max(x, 0)", lambda x: s.maximum(x, 0),

@@ -109,9 +109,12 @@ class Executable:
             from magmadnn.compiler.program.decompose import has_calls
 
             from .cuda.running.runner import CudaRunner
+            from .cuda.schedule.library.pooling import POOLINGS
 
             assert self.device is not None
-            has = device_engine(self.device).functions if has_calls(self.program) else frozenset()
+            has = frozenset[str]()
+            if has_calls(self.program):
+                has = device_engine(self.device).functions | POOLINGS
             plan = native_plan(self.program, check=self._check, rounding=False, libraries=has)
             self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
         return self._cuda

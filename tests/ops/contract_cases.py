@@ -179,7 +179,8 @@ EXACT = set(
     "abs ceil floor sign negative relu maximum minimum _clip where equal not_equal less less_equal "
     "greater greater_equal logical_and logical_or logical_not isnan stop_gradient floor_divide max min "
     "argmax argmin one_hot random_uniform take take_class _where_positive _faded "
-    "_after _checkpoint max_pooling max_pooling_indices _max_pooling_chosen".split()
+    "_after _checkpoint max_pooling max_pooling_indices _max_pooling_chosen "
+    "_max_pooling_whole _max_pooling_indices_whole".split()
 ) | {name for name, op in BUILT_IN.items() if op.kind is OpKind.MOVEMENT}
 ROUNDINGS = {
     **dict.fromkeys(
@@ -199,6 +200,7 @@ ROUNDINGS = {
     # sums of up to 12 terms, and quotients
     "average_pooling": 13,
     "_average_pooling_inputs": 13,
+    "_max_pooling_positive_inputs_whole": 6,  # sums of up to 6 terms
     # backward errors of n terms, times the condition numbers of the samples, which are below 5
     # of sums of up to 30 terms, in a tree, relative to the largest
     "_frequencies": 16,
@@ -217,11 +219,12 @@ SCALES: dict[str, Callable[..., Array]] = {
     "solve_triangular": lambda y, a, b: np.abs(y).max(initial=0),
     "average_pooling": lambda y, x: np.abs(x).max(initial=0),
     "_average_pooling_inputs": lambda y, g: np.abs(g).max(initial=0),
+    "_max_pooling_positive_inputs_whole": lambda y, g, *others: 6 * np.abs(g).max(initial=0),
 }
 SUMS = {
     "sum", "cumsum", "matmul", "_einsum", "scatter_add", "_recurrence",
     "convolution", "_convolution_inputs", "_convolution_filters",
-    "_max_pooling_inputs",
+    "_max_pooling_inputs", "_max_pooling_inputs_whole",
     "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
     "_convolution_biased", "_convolution_added",
 }  # fmt: skip

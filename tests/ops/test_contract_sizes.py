@@ -38,6 +38,7 @@ BATCH = Dim.symbol(B)
 ROWS = placeholder("rows", Spec((BATCH,), np.dtype(np.float64)))  # where no operand has the batch
 SLICES = (("slice", 1, None, 1), ("slice", -2, None, 1), ("slice", None, -1, 1))
 
+PICTURES = {"size": (2, 2), "strides": (2, 2), "padding": ((0, 0), (1, 1))}
 POOLING = {"size": (2,), "strides": (2,), "padding": ((0, 0),)}
 CONVOLUTION = {"strides": (2,), "padding": ((1, 0),), "dilation": (1,), "groups": 1}
 UNKNOWN: dict[str, list[Sizes]] = {
@@ -134,6 +135,14 @@ UNKNOWN: dict[str, list[Sizes]] = {
     "_max_pooling_inputs": [
         Sizes(((B, 2, 3), (B, 2, 3)), {"places": (5,), **POOLING}, 2),
         Sizes(((2, B, 3), (2, B, 3)), {"places": (2 * BATCH,), **POOLING}, 2),
+    ],
+    "_max_pooling_whole": [Sizes(((B, 5, 4, 2),), PICTURES)],
+    "_max_pooling_indices_whole": [Sizes(((B, 5, 4, 2),), PICTURES)],
+    "_max_pooling_inputs_whole": [
+        Sizes(((B, 2, 3, 3), (B, 2, 3, 3)), {"places": (5, 4), **PICTURES}, 2)
+    ],
+    "_max_pooling_positive_inputs_whole": [
+        Sizes(((B, 2, 3, 3), (B, 2, 3, 3), (B, 2, 3, 3)), {"places": (5, 4), **PICTURES}, 2)
     ],
     "_max_pooling_chosen": [
         Sizes(((B, 5, 3), (B, 2, 3)), POOLING, 2),
@@ -348,6 +357,14 @@ EMPTY: dict[str, list[Sizes]] = {
     "max_pooling": [Sizes(((0, 6, 2),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
     "max_pooling_indices": [Sizes(((2, 6, 0),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
     "_max_pooling_inputs": [Sizes(((0, 2, 3), (0, 2, 3)), {"places": (4,), **POOLING}, 2)],
+    "_max_pooling_whole": [Sizes(((0, 5, 4, 2),), PICTURES)],
+    "_max_pooling_indices_whole": [Sizes(((0, 5, 4, 2),), PICTURES)],
+    "_max_pooling_inputs_whole": [
+        Sizes(((0, 2, 3, 3), (0, 2, 3, 3)), {"places": (5, 4), **PICTURES}, 2)
+    ],
+    "_max_pooling_positive_inputs_whole": [
+        Sizes(((0, 2, 3, 3), (0, 2, 3, 3), (0, 2, 3, 3)), {"places": (5, 4), **PICTURES}, 2)
+    ],
     "_max_pooling_chosen": [Sizes(((0, 4, 3), (0, 2, 3)), POOLING, 2)],
     "average_pooling": [Sizes(((0, 6, 2),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
     "_average_pooling_inputs": [Sizes(((0, 2, 3),), {"places": (4,), **POOLING, "count_padding": True})],

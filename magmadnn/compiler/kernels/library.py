@@ -52,7 +52,7 @@ class WholeLibrary:
 
     Attributes:
         function: name in the tables of targets (`graph/computed_by.py`).
-        dtype: of operands and result.
+        dtype: of operands and result, but for those that are bytes.
         operands: how many there are.
         settings: what the function is told besides.
     """

@@ -348,7 +348,7 @@ def _lower_library(node: Node) -> Lowered:
     reads = tuple((slot, x, FULL) for slot, x in operands)
     if call.whole:
         told = tuple((name, node.attributes[name]) for name in call.settings)
-        whole = WholeLibrary(call.function, node.dtype.name, len(operands), told)
+        whole = WholeLibrary(call.function, node.inputs[0].dtype.name, len(operands), told)
         return Lowered(whole, reads, (("result", node, FULL),))
     settings = tuple(bool(node.attributes[name]) for name in call.settings)
     kernel = Library(call.function, node.dtype.name, len(operands), settings)

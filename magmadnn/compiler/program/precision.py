@@ -5,7 +5,8 @@ reference computes the same rounded products. A rounded operand is a cast there 
 product reads is rounded for whatever else reads it too, so that it is stored once; variables, what is fed and
 what a program gives keep their digits. A bias is rounded where the sum, or its activation, will be: a
 library then does it all. A gradient of an image that is a sum of others, of which one is a convolution's, is
-rounded where it is stored: a residual block has one for its whole size, which several kernels read.
+rounded where it is stored: a residual block has one for its whole size, which several kernels read. So is
+what is pooled, and the gradient of that (`Op.in_halves`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from magmadnn.compiler.layout import Layouts
 from magmadnn.errors import UnknownNameError
 from magmadnn.graph.body import with_bodies
 from magmadnn.graph.node import CONSTANT, Node, scoped, with_inputs
-from magmadnn.graph.op import Op
+from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
 from magmadnn.graph.spec import BFLOAT16
 from magmadnn.graph.transforms.gradient import parts
@@ -67,7 +68,8 @@ def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
     }
     wanted = {n for n in read if n.dtype == np.float32 and n.op is not CONSTANT}
     biases = _biases(program, wanted)
-    wanted |= _sums_of_images(program)
+    wanted |= _sums_of_images(program) | _kept_in_halves(program, layouts)
+    wanted |= _parts_of(wanted, program)
     new: dict[Node, Node] = {}
     rounded: dict[Node, Node] = {}
     for node in program.nodes():
@@ -78,11 +80,35 @@ def _rounded_products(program: Program, half: np.dtype[Any]) -> Program:
         if node in biases:
             inputs = tuple(_rounded(i, half) if i is new[biases[node]] else i for i in inputs)
         new[node] = with_inputs(node, inputs)
-        if node in wanted:
+        if node in wanted and _joins(node):
+            rounded[node] = with_inputs(node, tuple(rounded[i] for i in node.inputs))
+        elif node in wanted:
             rounded[node] = _rounded(new[node], half)
         elif layouts.is_view(node) and node.inputs[0] in rounded:
             rounded[node] = with_inputs(node, (rounded[node.inputs[0]],))
     return program.with_roots([new[root] for root in program.roots])
+
+
+def _joins(node: Node) -> bool:
+    """Whether a node has other values beside each other, which can be rounded before that."""
+    is_moved = isinstance(node.op, Op) and node.op.kind is OpKind.MOVEMENT and len(node.inputs) > 1
+    return is_moved and all(isinstance(i.op, Op) and i.dtype == node.dtype for i in node.inputs)
+
+
+def _parts_of(wanted: set[Node], program: Program) -> set[Node]:
+    """The parts of what has others beside each other: they are stored once, in halves."""
+    found = set[Node]()
+    for node in reversed(program.nodes()):
+        if (node in wanted or node in found) and _joins(node):
+            found.update(node.inputs)
+    return found
+
+
+def _kept_in_halves(program: Program, layouts: Layouts) -> set[Node]:
+    """What ops that are computed in halves read and give, but for numbers of places."""
+    nodes = [n for n in program.nodes() if isinstance(n.op, Op) and n.op.in_halves]
+    found = {*nodes, *(layouts.bases[n.inputs[0]] for n in nodes)}
+    return {n for n in found if n.dtype == np.float32 and n.op is not CONSTANT}
 
 
 def _biases(program: Program, wanted: set[Node]) -> dict[Node, Node]:

@@ -28,11 +28,15 @@ def narrow(x: Node) -> Any:
     """Halves that a value was made of without a change; None where it was not."""
     if x.dtype.name in HALVES:
         return x
-    if not isinstance(x.op, Op) or len(x.inputs) != 1:
+    if not isinstance(x.op, Op) or not x.inputs:
         return None
     if x.op.kind is OpKind.MOVEMENT:
-        inner = narrow(x.inputs[0])
-        return None if inner is None else x.op(inner, **x.attributes)
+        parts = [narrow(i) for i in x.inputs]
+        if any(part is None or part.dtype != parts[0].dtype for part in parts):
+            return None
+        return x.op(parts if len(parts) > 1 else parts[0], **x.attributes)
+    if len(x.inputs) != 1:
+        return None
     is_cast = x.op is cast and x.dtype == np.float32
     return x.inputs[0] if is_cast and x.inputs[0].dtype.name in HALVES else None
 

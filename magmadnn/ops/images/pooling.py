@@ -11,7 +11,8 @@ all is linear: `_max_pooling_chosen` reads the places that they number, `_max_po
 transpose, `_average_pooling_inputs` that of the mean, so gradients of any order are these. What lies in the
 padding counts as less than anything, and is no part of a mean unless asked for.
 
-`_pooling_arrays.py` computes them by NumPy, `_pooling_nodes.py` says what is compiled.
+`_pooling_arrays.py` computes them by NumPy, `_pooling_nodes.py` says what is compiled, `_pooling_calls.py`
+which of them have kernels of their own on a GPU.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from magmadnn.graph.signature import Attributes, OpWords, shape_text
 from magmadnn.graph.spec import Spec
 from magmadnn.graph.transforms.stacking import StackedCall
 from magmadnn.ops._arguments import first_dtype
+from magmadnn.ops.activations import _where_positive
 from magmadnn.ops.movement import reshape
 
-from . import _pooling_arrays, _pooling_nodes
+from . import _pooling_arrays, _pooling_calls, _pooling_nodes
 from .windows import check_image, counts_of, pads_of, windows_along
 
 # --- settings -------------------------------------------------------------------------------------
@@ -110,6 +112,15 @@ def _chosen_vjp(g: Any, y: Any, x: Any, index: Any, **settled: Any) -> Any:
     return max_pooling_inputs(g, index, places=x.shape[1:-1], **settled), None
 
 
+def _inputs_masked(node: Any, y: Any) -> Any:
+    """The gradient where what was pooled is above 0: where the largest of the window is, which is less."""
+    g, index = node.inputs
+    if index.op is not max_pooling_indices or index.inputs[0] is not y:
+        return None
+    largest = max_pooling(y, **index.attributes)
+    return node.op(_where_positive(g, largest), index, **node.attributes)
+
+
 def _average_vjp(g: Any, y: Any, x: Any, **settled: Any) -> Any:
     return average_pooling_inputs(g, places=x.shape[1:-1], **settled)
 
@@ -164,9 +175,10 @@ def _split_axes(specs: Sequence[Spec], attributes: Attributes) -> Axes:
     return Axes((names,) * len(specs), names)
 
 
-def _indexed(nodes: Any) -> dict[str, Any]:
-    """What an op becomes on targets for which pads are found by indices."""
-    return {"indexed pads": functools.partial(nodes, indexed=True)}
+def _otherwise(nodes: Any, name: str = "", call: Any = None) -> dict[str, Any]:
+    """What an op becomes on targets for which pads are found by indices, or that have a kernel for it."""
+    found = {} if call is None else {name: call}
+    return {**found, "indexed pads": functools.partial(nodes, indexed=True)}
 
 
 max_pooling: Op = Op(
@@ -185,7 +197,8 @@ max_pooling: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling,
-    by_library=_indexed(_pooling_nodes.max_pooling),
+    by_library=_otherwise(_pooling_nodes.max_pooling, "pooled", _pooling_calls.largest),
+    in_halves=True,
     notes=_NOTES
     + "NaN in a window makes its result NaN. The gradient goes to the first of the largest "
     "values, row by row, or to the first NaN.",
@@ -207,7 +220,10 @@ max_pooling_indices: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_indices,
-    by_library=_indexed(_pooling_nodes.max_pooling_indices),
+    by_library=_otherwise(
+        _pooling_nodes.max_pooling_indices, "pooled_numbers", _pooling_calls.indices
+    ),
+    in_halves=True,
     notes=_NOTES
     + "Places of a window are numbered from 0, row by row, those in the padding too. uint8 for "
     "windows of up to 255 places, else int32.",
@@ -238,7 +254,11 @@ max_pooling_inputs: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_inputs,
-    by_library=_indexed(_pooling_nodes.max_pooling_inputs),
+    by_library=_otherwise(
+        _pooling_nodes.max_pooling_inputs, "pooled_inputs", _pooling_calls.inputs
+    ),
+    masked=_inputs_masked,
+    in_halves=True,
 )  # fmt: skip
 
 max_pooling_chosen: Op = Op(
@@ -260,7 +280,7 @@ max_pooling_chosen: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.max_pooling_chosen,
-    by_library=_indexed(_pooling_nodes.max_pooling_chosen),
+    by_library=_otherwise(_pooling_nodes.max_pooling_chosen),
 )
 
 average_pooling: Op = Op(
@@ -279,7 +299,7 @@ average_pooling: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.average_pooling,
-    by_library=_indexed(_pooling_nodes.average_pooling),
+    by_library=_otherwise(_pooling_nodes.average_pooling),
     notes=_NOTES
     + "`count_padding` counts the padding as zeros that are part of the mean (as PyTorch does "
     "unless told otherwise); without it only places of x count, as in TensorFlow.",
@@ -310,7 +330,7 @@ average_pooling_inputs: Op = Op(
     stacked=_stacked,
     axes=_split_axes,
     decompose=_pooling_nodes.average_pooling_inputs,
-    by_library=_indexed(_pooling_nodes.average_pooling_inputs),
+    by_library=_otherwise(_pooling_nodes.average_pooling_inputs),
 )  # fmt: skip
 
 _OPS = {op.name: op for op in (max_pooling, max_pooling_indices, average_pooling)}

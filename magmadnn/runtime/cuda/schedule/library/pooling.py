@@ -1,0 +1,95 @@
+"""Steps that are max pooling by kernels of our own; two that read the same image are one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from magmadnn.compiler.cuda.library import pooling
+from magmadnn.compiler.kernels.library import WholeLibrary
+from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.schedule.launch import Item
+
+_VALUES, _NUMBERS, _INPUTS = "pooled", "pooled_numbers", "pooled_inputs"
+POOLINGS = frozenset({_VALUES, _NUMBERS, _INPUTS})
+
+
+def can_pool(kernel: WholeLibrary) -> bool:
+    """Whether a function is pooling, or what its gradient is."""
+    return kernel.function in POOLINGS
+
+
+class Poolings:
+    """Makes the launches of such steps.
+
+    Args:
+        layout: where values lie.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def of(self, work: Work, values: Mapping[str, int]) -> list[Item]:
+        """The launch of one step; none where another step's does it too, or there are no elements."""
+        kernel, node = _kernel(work), work.needed[0]
+        frames = [self._layout.frames[n] for n in (*node.inputs, node)]
+        if not frames[-1].size:
+            return []
+        places, windows = frames[0].shape, frames[-1].shape
+        if kernel.function == _INPUTS:
+            places, windows = windows, places
+        told: dict[str, Any] = dict(kernel.settings)
+        before = (told["padding"][0][0], told["padding"][1][0])
+        of = pooling.Pooled(
+            kernel.dtype, (places[1], places[2]), (windows[1], windows[2]), places[3],
+            told["size"], told["strides"], before,
+        )  # fmt: skip
+        span = self._layout.span
+        if kernel.function == _INPUTS:
+            given = [values[f"x{k}"] for k in range(kernel.operands)]
+            launch = pooling.of_inputs(of, places[0], given, values["result"])
+            return [Item(launch, tuple(map(span, node.inputs)), (span(node),))]
+        first, last = self._pairs.get(work, (None, work))
+        if last is not work:
+            return []  # the later one's launch writes both
+        found = {kernel.function: values["result"]}
+        results = [node]
+        if first is not None:
+            results.append(first.needed[0])
+            found[_kernel(first).function] = self._layout.address(first.needed[0])
+        wanted = (found.get(_VALUES, 0), found.get(_NUMBERS, 0))
+        launch = pooling.largest(of, places[0], values["x0"], *wanted)
+        return [Item(launch, (span(node.inputs[0]),), tuple(map(span, results)))]
+
+    @cached_property
+    def _pairs(self) -> dict[Work, tuple[Work, Work]]:
+        """Of steps for values and numbers of the same windows both, the earlier first.
+
+        The later one's launch may write both where nobody has read the earlier one's result before: its
+        memory is its own until it was read for the last time.
+        """
+        found: dict[Work, tuple[Work, Work]] = {}
+        waiting: dict[Any, Work] = {}
+        bases = self._layout.plan.layouts.bases
+        for work in self._layout.plan.work:
+            read = {bases[i] for node in work.region.nodes for i in node.inputs}
+            for key, earlier in list(waiting.items()):
+                if earlier.needed[0] in read:
+                    del waiting[key]
+            kernel = None if work.lowered is None else work.lowered.kernel
+            if not isinstance(kernel, WholeLibrary) or kernel.function not in (_VALUES, _NUMBERS):
+                continue
+            key = (work.needed[0].inputs[0], kernel.settings)
+            other = waiting.pop(key, None)
+            if other is not None and _kernel(other).function != kernel.function:
+                found[work] = found[other] = (other, work)
+            else:
+                waiting[key] = work
+        return found
+
+
+def _kernel(work: Work) -> WholeLibrary:
+    assert work.lowered is not None and isinstance(work.lowered.kernel, WholeLibrary)
+    return work.lowered.kernel
