@@ -1,8 +1,8 @@
 """Kernels that reduce over rows as CUDA C++; `kernels/columns.py` says what they compute.
 
 A block has 32 columns, or where there are many, 32 groups of neighbouring ones. Its threads combine rows that
-lie `lanes` apart, in order, and the lanes' results are then combined in order. So the order of a sum depends
-on the number of rows only.
+lie `lanes` apart, in order, and the lanes' results are then combined two by two. So the order of a sum
+depends on the number of rows only.
 
 A lane adds deviations from its first element, d, and their squares: sum(d ** 2) - sum(d) ** 2 / n is the sum
 of squared deviations from the mean of its n elements. As the first is one of them, sum(d ** 2) is at most n
@@ -28,7 +28,7 @@ from magmadnn.compiler.cuda.text.parts import (
 from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
-from magmadnn.compiler.kernels.formula import Formula
+from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula
 from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
 from magmadnn.compiler.kernels.rows import Reduction
 
@@ -36,6 +36,11 @@ _ACROSS = 32  # columns of a block
 _MOST_LANES = 32
 _ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
 _UNROLL = 16
+# that a thread with neighbouring columns has on their way, in up to as many rows
+_AHEAD_BYTES = 128
+_MOST_TOLD = (
+    16 << 10
+)  # bytes of shared memory: kernels that are merged have theirs beside each other
 _MOST_IN_PIECES = (
     4  # neighbouring columns of a thread where matrices are cut in pieces of 32 columns
 )
@@ -91,11 +96,19 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
         width = _width_in_pieces(kernel, values, columns)
     elif steps > _UNROLL:
         width = width_for(kernel.parts, values, columns)
-        while width > 1 and columns < _ACROSS * width * chip.processors // 2:
+        room = lanes // 2 * _ACROSS * sum(map(_told_bytes, kernel.reduce))
+        least = _ACROSS * chip.processors // 2
+        while width > 1 and (room * width > _MOST_TOLD or columns < least * width):
             width //= 2
     variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width)
     grid = (-(-columns // (variant.across * width)) * matrices, 1, 1)
     return Launch(variant, grid, (variant.across, lanes, 1), arguments_of(variant, values))
+
+
+def _told_bytes(reduction: Reduction) -> int:
+    """Bytes that a lane tells another of a column's reduction."""
+    count = ITEM_BYTES["int64"] if reduction.kind == DEVIATIONS else 0
+    return ITEM_BYTES[reduction.dtype] + count
 
 
 def _width_in_pieces(kernel: Columns, values: Mapping[str, int], columns: int) -> int:
@@ -153,7 +166,8 @@ class _Text:
                 lines.add("#pragma unroll")
                 lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
-        lines.add(f"#pragma unroll {max(_UNROLL // width, 1)}")
+        each = sum(width * ITEM_BYTES[o.dtype] for o in streams)
+        lines.add(f"#pragma unroll {min(max(_AHEAD_BYTES // max(each, 1), 1), _UNROLL)}")
         lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
         for operand in streams:
             kind, at = MEMORY[operand.dtype], place(operand, "row", "first")
@@ -164,12 +178,10 @@ class _Text:
         lines.add("}")
         lines.add("}")
         lines.add("}")
-        self._each_of_group()
         self._combine_all()
-        lines.add("if (first < column1 && threadIdx.y == 0) {")
+        lines.add("if (first < column1 && threadIdx.y == 0)")
+        self._each_of_group()
         self._store()
-        lines.add("}")
-        lines.add("__syncthreads();")
         lines.add("}")
 
     def _each_of_group(self) -> None:
@@ -290,54 +302,72 @@ class _Text:
                 self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell});")
 
     def _combine_all(self) -> None:
-        """All lanes' results in order; deviations before the sums that they need."""
-        for deviations, total in self.kernel.sums.items():
-            self._combine_deviations(deviations, total)
+        """All lanes' results, two by two, so that the first lane has those of all."""
+        lines, lanes, width = self.lines, self.variant.lanes, self.variant.width
+        if not self.kernel.joins and self.kernel.sums:
+            self._of_columns(self._own_deviations)
+        if lanes == 1:
+            return
+        for kind, name in self._exchanged():
+            lines.add(f"__shared__ {kind} of_{name}[{lanes // 2}][{self.variant.across * width}];")
+        lines.add("#pragma unroll")
+        lines.add(f"for (int half = {lanes // 2}; half > 0; half /= 2) {{")
+        lines.add("if (threadIdx.y >= half && threadIdx.y < 2 * half)")
+        self._of_columns(self._give)
+        lines.add("__syncthreads();")
+        lines.add("if (threadIdx.y < half)")
+        self._of_columns(self._take)
+        lines.add("__syncthreads();")
+        lines.add("}")
+
+    def _of_columns(self, write: Callable[[], None]) -> None:
+        """Something for each column of a thread, as one statement."""
+        if self.variant.width > 1:
+            self._each_of_group()
+        else:
+            self.lines.add("{")
+        write()
+        self.lines.add("}")
+
+    def _exchanged(self) -> list[tuple[str, str]]:
+        """Types and names of what lanes tell each other."""
+        found = [(TYPES[r.dtype], f"{r.name}_s") for r in self.kernel.reduce]
+        return [*found, *(("i64", f"{r.name}_n") for r in self.kernel.sums)]
+
+    def _own_deviations(self) -> None:
+        """Deviations from the mean of a lane's own rows."""
+        for reduction in self.kernel.sums:
+            name, kind = reduction.name, TYPES[reduction.dtype]
+            own = f"{name}_s - {name}_sum * ({name}_sum / ({kind}){name}_n)"
+            self.lines.add(f"if ({name}_n > 0) {name}_s = {own};")
+            self.lines.add(f"if ({name}_s < 0) {name}_s = 0;")
+
+    def _at(self, name: str, lane: str) -> str:
+        """Where a lane's number for a column is told."""
+        beside = (
+            "threadIdx.x" if self.variant.width == 1 else f"threadIdx.x * {self.variant.width} + v"
+        )
+        return f"of_{name}[{lane}][{beside}]"
+
+    def _give(self) -> None:
+        for _, name in self._exchanged():
+            self.lines.add(f"{self._at(name, 'threadIdx.y - half')} = {name};")
+
+    def _take(self) -> None:
+        """Add what the lane `half` behind has told; deviations before the sums that they need."""
+
+        def told(name: str) -> str:
+            return self._at(name, "threadIdx.y")
+
+        for reduction, before in self.kernel.sums.items():
+            names = f"{reduction.name}_s", f"{before.name}_s", f"{reduction.name}_n"
+            both = ", ".join([*names, *map(told, names)])
+            self.lines.add(f"{names[0]} = deviations({both});")
+            self.lines.add(f"{names[2]} += {told(names[2])};")
         for reduction in self.kernel.reduce:
             if reduction.kind != DEVIATIONS:
-                self._combine(reduction)
-
-    def _combine_deviations(self, reduction: Reduction, before: Reduction) -> None:
-        """Deviations from the mean of each lane's rows, then of all."""
-        lines, lanes, name = self.lines, self.variant.lanes, reduction.name
-        kind, total, count = TYPES[reduction.dtype], f"{name}_s", f"{name}_n"
-        if not self.kernel.joins:
-            own = f"{total} - {name}_sum * ({name}_sum / ({kind}){count})"
-            lines.add(f"if ({count} > 0) {total} = {own};")
-            lines.add(f"if ({total} < 0) {total} = 0;")
-        if lanes == 1:
-            return
-        for one, item in ((total, kind), (f"{before.name}_s", kind), (count, "i64")):
-            lines.add(f"__shared__ {item} {name}_of_{one}[{lanes}][{_ACROSS}];")
-            lines.add(f"{name}_of_{one}[threadIdx.y][threadIdx.x] = {one};")
-        lines.add("__syncthreads();")
-        lines.add("if (threadIdx.y == 0) {")
-        lines.add(f"{kind} sum = {before.name}_s;")
-        lines.add("#pragma unroll")
-        lines.add(f"for (int other = 1; other < {lanes}; ++other) {{")
-        q2, s2, n2 = (
-            f"{name}_of_{one}[other][threadIdx.x]" for one in (total, f"{before.name}_s", count)
-        )
-        lines.add(f"{total} = deviations({total}, sum, {count}, {q2}, {s2}, {n2});")
-        lines.add(f"sum = sum + {s2};")
-        lines.add(f"{count} += {n2};")
-        lines.add("}")
-        lines.add("}")
-
-    def _combine(self, reduction: Reduction) -> None:
-        """The lanes' results in order; the first lane has the result."""
-        lines, lanes, name = self.lines, self.variant.lanes, reduction.name
-        if lanes == 1:
-            return
-        combine, total = COMBINED[reduction.kind], f"{name}_s"
-        lines.add(f"__shared__ {TYPES[reduction.dtype]} shared_{name}[{lanes}][{_ACROSS}];")
-        lines.add(f"shared_{name}[threadIdx.y][threadIdx.x] = {total};")
-        lines.add("__syncthreads();")
-        lines.add("if (threadIdx.y == 0) {")
-        lines.add("#pragma unroll")
-        lines.add(f"for (int other = 1; other < {lanes}; ++other)")
-        lines.add(f"  {total} = {combine}({total}, shared_{name}[other][threadIdx.x]);")
-        lines.add("}")
+                name = f"{reduction.name}_s"
+                self.lines.add(f"{name} = {COMBINED[reduction.kind]}({name}, {told(name)});")
 
     def _store(self) -> None:
         """The results' formulas, all computed before anything is stored."""

@@ -120,7 +120,7 @@ template <class S, class Arithmetic, class F> struct Outer {
     if constexpr (Sums::LANES > 0)
       if (block < ACROSS) add(sums, b, (T *)memory, column0, at.last_column);
   }
-  // Sums of columns: lanes add rows that lie LANES apart in order, and their results are added in order.
+  // Sums of columns: lanes add rows that lie LANES apart in order, and their results are added two by two.
   template <class Sums, class Stored>
   static __device__ __forceinline__ void add(const Sums &sums, const Stored *b, T *totals, int first,
                                              int last) {
@@ -136,10 +136,14 @@ template <class S, class Arithmetic, class F> struct Outer {
     }
     __syncthreads();
     for (int x = threadIdx.x; x < DX && first + x < last; x += THREADS) {
-      T total = totals[x];
+      T all[Sums::LANES];
 #pragma unroll
-      for (int i = 1; i < Sums::LANES; i++) total = Sums::both(total, totals[x + i * DX]);
-      sums.finish(first + x, total);
+      for (int i = 0; i < Sums::LANES; i++) all[i] = totals[x + i * DX];
+#pragma unroll
+      for (int half = Sums::LANES / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) all[i] = Sums::both(all[i], all[i + half]);
+      sums.finish(first + x, all[0]);
     }
   }
   // All chunks from one on, each as soon as it is there.
