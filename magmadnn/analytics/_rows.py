@@ -14,7 +14,7 @@ from magmadnn.tensor import Tensor
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-_BLOCK_BYTES = 16 << 20  # of a block in float64
+_BLOCK_BYTES = 16 << 20  # of a block
 
 
 def rows_of(name: str, x: Any, columns: int | None = None) -> Array:
@@ -49,9 +49,19 @@ def blocks(name: str, x: Array) -> Iterator[tuple[slice, Floats]]:
     Raises:
         DataError: if a number is NaN or infinite, naming row and column.
     """
-    rows = max(_BLOCK_BYTES // (8 * x.shape[1]), 1)
+    return _blocks(name, x, np.dtype(np.float64))
+
+
+def narrow_blocks(name: str, x: Array) -> Iterator[Array]:
+    """The same in float32 for rows of float32, in float64 for others."""
+    wanted = np.dtype(np.float32 if x.dtype == np.float32 else np.float64)
+    return (block for _, block in _blocks(name, x, wanted))
+
+
+def _blocks(name: str, x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
+    rows = max(_BLOCK_BYTES // (dtype.itemsize * x.shape[1]), 1)
     for low in range(0, len(x), rows):
-        block = np.asarray(x[low : low + rows], np.float64)
+        block = np.asarray(x[low : low + rows], dtype)
         if not np.isfinite(block).all():
             row, column = np.argwhere(~np.isfinite(block))[0]
             raise DataError(
@@ -64,6 +74,9 @@ def blocks(name: str, x: Array) -> Iterator[tuple[slice, Floats]]:
 class Moments:
     """Number, mean and scatter of rows, added up block by block in float64.
 
+    Products within a block of float32 are made in float32, of rows less about their mean: their roundings
+    are those of the rows themselves.
+
     As in Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983, equation 2.1.
     """
 
@@ -72,13 +85,17 @@ class Moments:
         self.mean: Floats = np.zeros(columns)
         self.scatter: Floats = np.zeros((columns, columns))
 
-    def add(self, block: Floats) -> None:
+    def add(self, block: Array) -> None:
         """Add the rows of a block [rows, columns] to the sums."""
         count = self.count + len(block)
-        mean = block.mean(0)
-        inner = block - mean
+        each = np.full(len(block), 1 / len(block), block.dtype)
+        about = each @ block
+        inner = block - about
+        off = np.asarray(each @ inner, np.float64)  # the mean is about + off
+        mean = about + off
         apart = mean - self.mean
         self.scatter += inner.T @ inner
+        self.scatter -= np.outer(off, off * len(block))
         self.scatter += np.outer(apart, apart * (self.count * len(block) / count))
         self.mean = self.mean + apart * (len(block) / count)
         self.count = count

@@ -8,7 +8,17 @@ import numpy as np
 
 from magmadnn.errors import ArgumentError, DataError
 
-from ._rows import Array, Floats, Moments, blocks, counted, flipped, needs_fit, rows_of
+from ._rows import (
+    Array,
+    Floats,
+    Moments,
+    blocks,
+    counted,
+    flipped,
+    narrow_blocks,
+    needs_fit,
+    rows_of,
+)
 
 _SOLVERS = ("auto", "full", "covariance_eigh", "randomized")
 _COLUMNS = 2000  # up to so many, "auto" takes the scatter of columns
@@ -117,7 +127,7 @@ class PCA:
         """Take more rows in: the components are those of all rows so far, exactly."""
         x = rows_of("PCA", X, None if self._moments is None else len(self._moments.mean))
         moments = self._moments = self._moments or Moments(x.shape[1])
-        for _, block in blocks("PCA", x):
+        for block in narrow_blocks("PCA", x):
             moments.add(block)
         if moments.count < 2:
             return self

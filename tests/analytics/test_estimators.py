@@ -163,3 +163,20 @@ def test_mistakes() -> None:
     ]:
         with pytest.raises(MagmaDNNError, match=text):
             call()
+
+
+def test_rows_of_float32_far_from_0_keep_their_variances() -> None:
+    """Products are made in float32, but of rows less their mean: off by roundings of those."""
+    draw = np.random.default_rng(3)
+    rows = 1000 + draw.normal(size=(30_011, 7)) * np.geomspace(1, 0.05, 7)
+    narrow = rows.astype(np.float32)
+    expected = np.linalg.eigvalsh(np.cov(narrow.astype(np.float64).T))[::-1]
+    found = md.analytics.PCA(5, svd_solver="covariance_eigh").fit(narrow)
+    assert found.mean_.dtype == found.components_.dtype == np.float64
+    eps = float(np.finfo(np.float32).eps)
+    assert np.abs(found.explained_variance_ - expected[:5]).max() <= 4 * eps * expected[0]
+    assert np.abs(found.mean_ - narrow.astype(np.float64).mean(0)).max() <= 4 * eps
+    again = md.analytics.PCA(5)
+    for part in np.array_split(narrow, 7):
+        again.partial_fit(part)
+    np.testing.assert_allclose(again.explained_variance_, found.explained_variance_, rtol=1e-4)
