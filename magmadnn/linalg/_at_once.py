@@ -70,6 +70,17 @@ def factor_at_once(a: Array) -> Array | None:
     return None if wrong else factor.T
 
 
+def factors_at_once(a: Array) -> tuple[Array, Array] | None:
+    """L and U of a stack in one matrix each, and exchanges."""
+    m, n = a.shape[-2:]
+    if m != n or not _are_many(a):
+        return None
+    found = _stack("getrf", (), (a,), (n + 1, n))
+    if found is None:
+        return None
+    return np.swapaxes(found[..., 1:, :], -1, -2), found[..., 0, :].astype(np.int64)
+
+
 def triangle_at_once(a: Array, b: Array, lower: bool, transpose: bool) -> Array | None:
     """Solutions by a triangle."""
     if _are_many(a, b):

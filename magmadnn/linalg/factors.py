@@ -11,6 +11,7 @@ from magmadnn.graph.op import Array
 from magmadnn.ops import conj, expand_dims, squeeze
 from magmadnn.tensor import Tensor, asarray
 
+from ._at_once import factors_at_once, is_finite
 from ._matrices import refuse_unless_finite
 from ._operands import operand, operands
 from .elimination import by_lapack, eliminated, lu_solved, order_of, packed, scipy_lapack
@@ -45,7 +46,8 @@ def _values(name: str, a: Any) -> Array:
             f"{name}: takes arrays and Tensors, not Operations; solve, inv and det share factors"
         )
     values = a.numpy()
-    refuse_unless_finite(name, "a", values)
+    if not is_finite(values):
+        refuse_unless_finite(name, "a", values)
     return (
         values
         if values.dtype.kind in "fc" and values.dtype.itemsize > 2
@@ -70,6 +72,8 @@ def lu_factor(a: Any) -> LUFactors:
 
 
 def _factors(values: Array) -> tuple[Array, Array]:
+    if (found := factors_at_once(values)) is not None:
+        return found
     by_library = values.size and scipy_lapack()
     return by_lapack(values) if by_library else eliminated(values, min(values.shape[-2:]))
 

@@ -230,3 +230,22 @@ def test_without_scipy_numpy_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = stack(20, 5), RNG.normal(size=(20, 5, 1))
     assert backward_error(a, np.asarray(md.linalg.solve(md.asarray(a), md.asarray(b))), b) < 8
     assert lapack.function_of is not stacks.function_of
+
+
+@pytest.mark.parametrize("shape", [(300, 7, 7), (3, 20, 33, 33), (2, 150, 150), (40, 5, 3)])
+def test_factors_that_are_kept(taken: list[bool], shape: tuple[int, ...]) -> None:
+    """`lu_factor` and `lu` of stacks; others than square ones are LAPACK's one by one."""
+    scipy_linalg = pytest.importorskip("scipy.linalg")
+    a = RNG.normal(size=shape)
+    p, lower, upper = (np.asarray(x) for x in md.linalg.lu(md.asarray(a)))
+    size = np.abs(lower) @ np.abs(upper)
+    assert np.abs(p @ lower @ upper - a).max() <= 2 * max(shape) * np.finfo(float).eps * size.max()
+    if shape[-1] == shape[-2]:
+        assert taken == [shape[-1] <= 128]
+        factors = md.linalg.lu_factor(md.asarray(a))
+        first = (0,) * (len(shape) - 2)
+        expected, exchanges = scipy_linalg.lu_factor(a[first])
+        assert np.array_equal(np.asarray(factors.piv)[first], exchanges)
+        np.testing.assert_allclose(np.asarray(factors.lu)[first], expected, atol=1e-10)
+    else:
+        assert not taken
