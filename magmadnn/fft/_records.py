@@ -8,6 +8,7 @@ symmetric: the gradient is the same transform again. Conjugates are the sweep's
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -26,12 +27,19 @@ Axes = tuple[int, ...]
 _OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
+@cache
+def _scipy() -> Any:
+    """SciPy's module; None where it is not installed."""
+    try:
+        return import_module("scipy.fft")
+    except ImportError:
+        return None
+
+
 def _library() -> tuple[Any, dict[str, Any]]:
     """SciPy's module and its threads, or NumPy's."""
-    try:
-        return import_module("scipy.fft"), {"workers": thread_count()}
-    except ImportError:
-        return np.fft, {}
+    found = _scipy()
+    return (np.fft, {}) if found is None else (found, {"workers": thread_count()})
 
 
 def _call(name: str, x: Array, *sizes: Any, axes: Axes, norm: str) -> Array:
@@ -39,7 +47,11 @@ def _call(name: str, x: Array, *sizes: Any, axes: Axes, norm: str) -> Array:
         return x
     # arrays of other libraries have functions of their own, which NumPy's lead to
     library, options = _library() if isinstance(x, np.ndarray) else (np.fft, {})
-    found: Array = getattr(library, name)(x, *sizes, axes=axes, norm=norm, **options)
+    found: Array
+    if len(axes) == 1 and not sizes:  # fft for fftn, which settles axes first
+        found = getattr(library, name[:-1])(x, axis=axes[0], norm=norm, **options)
+    else:
+        found = getattr(library, name)(x, *sizes, axes=axes, norm=norm, **options)
     return found
 
 

@@ -178,3 +178,20 @@ def test_mistakes() -> None:
     ]:
         with pytest.raises(error, match=text):
             call()
+
+
+def test_transforms_of_values_do_not_go_through_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ones take less time than its checks; what is wrong is refused all the same."""
+    from magmadnn.fft import _records
+
+    x = md.asarray(np.random.default_rng(0).normal(size=(3, 8)) + 0j)
+    expected = np.fft.fft(x.numpy()), np.fft.ifft2(x.numpy(), norm="ortho")
+    monkeypatch.setattr(type(_records.transformed), "compute", None)
+    found = md.fft.fft(x), md.fft.ifft2(x, norm="ortho")
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, md.Tensor) and one.kind is x.kind
+        np.testing.assert_allclose(one, other, atol=1e-14)
+    with pytest.raises(ShapeError, match="there is no axis 2"):
+        md.fft.fft(x, axis=2)
+    x[0, 0] = np.inf
+    assert not np.isfinite(np.asarray(md.fft.fft(x))[0]).any()
