@@ -41,7 +41,7 @@ from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.spec import Spec
 
 _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
-_LARGE_BYTES = 1 << 28
+_LARGE_BYTES = 1 << 16
 _MAPPED_BYTES = (
     1 << 20
 )  # from here on a stand-in is a mapping of its own, ten times as fast as NumPy's memory

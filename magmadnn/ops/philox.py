@@ -10,6 +10,7 @@ and table 2 (multipliers and key increments of Philox 4x32).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -27,7 +28,9 @@ _KEY_STEPS = np.array(
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _SHORT = 1 << 14  # rows whose order is kept
-_BLOCK = 1 << 16  # blocks of four worked on at a time, so that the temporaries stay in cache
+_PART = 1 << 16  # normal numbers that a thread draws at a time
+_THREADS = 8
+_BLOCK = 1 << 14  # blocks of four worked on at a time, so that the temporaries stay in cache
 
 # Random bits of a number, where one word of 32 has enough of them.
 DIGITS = {np.dtype(np.float32): 24, np.dtype(np.float16): 11, BFLOAT16: 8}
@@ -37,11 +40,15 @@ Words = NDArray[np.uint32]
 
 def philox_4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
     """The ten rounds: counter words [4, n] (each below 2**32) and a key of two words -> words [4, n]."""
-    even, odd = counter[::2], counter[1::2]  # words 0 and 2, words 1 and 3
+    even, odd = counter[::2].copy(), counter[1::2].copy()  # words 0 and 2, words 1 and 3
+    products, high = np.empty_like(even), np.empty_like(even)
     keys = np.array([[key[0]], [key[1]]], np.uint64)
     for _ in range(_ROUNDS):
-        products = (even * _MULTIPLIERS)[::-1]
-        even, odd = (products >> _HALF) ^ odd ^ keys, products & _LOW
+        np.multiply(even, _MULTIPLIERS, out=products)
+        np.right_shift(products, _HALF, out=high)
+        np.bitwise_xor(high[::-1], odd, out=even)
+        np.bitwise_xor(even, keys, out=even)
+        np.bitwise_and(products[::-1], _LOW, out=odd)
         keys = (keys + _KEY_STEPS) & _LOW
     return np.stack([even[0], odd[0], even[1], odd[1]])
 
@@ -90,11 +97,27 @@ def uniform(
 def normal(seed: int, stream: int, count: int) -> NDArray[np.float64]:
     """Standard normal numbers in float64, one from each pair of uniforms.
 
-    z = sqrt(-2 log(1 - u1)) cos(2 pi u2): Box and Muller, Ann. Math. Statist. 29 (1958), eq. (1).
+    z = sqrt(-2 log(1 - u1)) cos(2 pi u2): Box and Muller, Ann. Math. Statist. 29 (1958), eq. (1). Very many
+    are drawn by threads, each some of them: the same numbers.
     """
-    u = uniform(seed, stream, 2 * count).reshape(count, 2)
-    result: NDArray[np.float64] = np.sqrt(-2.0 * np.log1p(-u[:, 0])) * np.cos(2.0 * np.pi * u[:, 1])
-    return result
+    out = np.empty(count)
+
+    def draw(first: int) -> None:
+        goal = out[first : first + _PART]
+        u = uniform(seed, stream, 2 * len(goal), start=2 * first).reshape(-1, 2)
+        np.multiply(np.sqrt(-2.0 * np.log1p(-u[:, 0])), np.cos(2.0 * np.pi * u[:, 1]), out=goal)
+
+    firsts = range(0, count, _PART)
+    if len(firsts) < _THREADS:
+        for first in firsts:
+            draw(first)
+        return out
+
+    from concurrent.futures import ThreadPoolExecutor  # rarely needed
+
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        list(pool.map(draw, firsts))
+    return out
 
 
 def permutation(count: int, seed: int, stream: int) -> NDArray[np.int64]:

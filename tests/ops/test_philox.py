@@ -122,3 +122,11 @@ def test_permutations_drawn_together_are_those_drawn_alone(count: int) -> None:
     together = philox.permutations(count, 2**63 + 5, streams)
     alone = [philox.permutation(count, 2**63 + 5, stream) for stream in streams]
     np.testing.assert_array_equal(together, np.stack(alone))
+
+
+def test_many_normal_numbers_by_threads_are_those_of_one():
+    count = 8 * philox._PART + 5
+    u = philox.uniform(3, 4, 2 * count).reshape(count, 2)
+    expected = np.sqrt(-2.0 * np.log1p(-u[:, 0])) * np.cos(2.0 * np.pi * u[:, 1])
+    np.testing.assert_array_equal(philox.normal(3, 4, count), expected)
+    np.testing.assert_array_equal(philox.normal(3, 4, 7), expected[:7])
