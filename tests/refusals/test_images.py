@@ -1,0 +1,193 @@
+"""Mistakes with images and convolutional networks; those with CIFAR's files stand in `test_readers.py`.
+
+See `cases.py` for what the tables hold.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+import magmadnn as md
+from magmadnn.errors import ArgumentError, DataError, OutOfMemoryError, ShapeError
+from magmadnn.optim import memory_check
+from magmadnn.runtime import evaluate
+from tests.refusals.cases import (
+    CommandCase,
+    PythonCase,
+    check_in_python,
+    check_on_the_command_line,
+)
+
+L = md.layers
+IMAGES = np.random.default_rng(1).random((12, 8, 8, 3), np.float32)
+CLASSES = np.arange(12) % 2
+
+
+def convolutional(channels: int = 3, kernel: int = 3, **options: object) -> md.Model:
+    layers = [
+        L.Input((8, 8, channels)), L.Conv2D(4, kernel, **options), L.Flatten(), L.Dense(2),
+    ]  # fmt: skip
+    return md.Model(layers, loss="cross_entropy", optimizer="sgd")
+
+
+def fit(model: md.Model, images: np.ndarray = IMAGES, **options: object) -> None:
+    model.fit(images, CLASSES[: len(images)], verbose=False, **options)
+
+
+def write(folder: Path, classes: tuple[str, ...] = ("cat", "dog"), size: int = 8) -> Path:
+    for name in classes:
+        for k in range(3):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (size, size), (20 * k, 0, 0)).save(folder / name / f"{k}.jpg")
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path / "good")
+    write(tmp_path / "one", ("cat",))
+    write(tmp_path / "cut")
+    file = tmp_path / "cut" / "dog" / "1.jpg"
+    file.write_bytes(file.read_bytes()[:-40])
+    write(tmp_path / "sizes")
+    Image.new("RGB", (9, 7)).save(tmp_path / "sizes" / "dog" / "9.jpg")
+    write(tmp_path / "kind")
+    Image.new("RGB", (8, 8)).save(tmp_path / "kind" / "cat" / "1.jpg", format="PNG")
+    state = {"conv1.weight": np.zeros((64, 3, 3, 3), np.float32)}
+    save_file(state, tmp_path / "other.safetensors")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def without_memory(place: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_check, "ALWAYS_THERE", 0)
+        patch.setattr(evaluate, "available_bytes", lambda: 20_000)
+        fit(convolutional(), batch_size=12)
+
+
+PYTHON: dict[str, PythonCase] = {
+    "convolution: channels": (
+        lambda p: fit(convolutional(4)),
+        ShapeError,
+        (
+            "fit: input 'input' expects samples of shape (8, 8, 4), got (8, 8, 3) (x has shape (12, "
+            "8, 8, 3)); reshape x, or change Input"
+        ),
+    ),
+    "convolution: groups": (
+        lambda p: convolutional(groups=2),
+        ShapeError,
+        "conv2d_1: 3 channels do not divide into 2 groups",
+    ),
+    "convolution: kernel": (
+        lambda p: convolutional(kernel=9),
+        ShapeError,
+        (
+            "convolution: a window reaches over 9 along axis 1, but x has 8 places there: use a "
+            "smaller window, or more padding (in conv2d_1)"
+        ),
+    ),
+    "convolution: stride": (
+        lambda p: convolutional(strides=0),
+        ArgumentError,
+        "conv2d: strides must be an integer from 1, or one for each of 2 axes of places, got 0",
+    ),
+    "pooling: kernel": (
+        lambda p: md.Model([L.Input((8, 8, 3)), L.MaxPooling2D(9)]),
+        ShapeError,
+        (
+            "max_pooling: a window reaches over 9 along axis 1, but x has 8 places there: use a "
+            "smaller window, or more padding (in max_pooling2d_1)"
+        ),
+    ),
+    "folder: one class": (
+        lambda p: md.data.load("one"),
+        DataError,
+        "one: holds one class, 'cat': expected a folder of images for each of two classes or more",
+    ),
+    "folder: cut short": (
+        lambda p: md.data.load("cut"),
+        DataError,
+        (
+            "cut: 1 of 6 images cannot be decoded: cut/dog/1.jpg: is cut short (Truncated File "
+            'Read): repair or remove them, or leave them out with bad_images="skip"'
+        ),
+    ),
+    "folder: another kind": (
+        lambda p: md.data.load("kind"),
+        DataError,
+        (
+            "kind: 1 of 6 images cannot be decoded: kind/cat/1.jpg: holds PNG, not JPEG as its name "
+            'says: repair or remove them, or leave them out with bad_images="skip"'
+        ),
+    ),
+    "folder: sizes": (
+        lambda p: md.data.load("sizes"),
+        DataError,
+        (
+            "sizes/dog/9.jpg: has 9 x 7 pixels, but sizes/cat/0.jpg has 8 x 8: give image_size=64, "
+            "say, to scale all to one size"
+        ),
+    ),
+    "weights: of another network": (
+        lambda p: md.models.resnet50((64, 64, 3), 10, weights="other.safetensors"),
+        DataError,
+        (
+            "other.safetensors: holds weights of another network: layer conv1 differs first: "
+            "conv1.weight would be [3, 3, 3, 64] here, expected [7, 7, 3, 64]"
+        ),
+    ),
+    "memory: a batch": (
+        without_memory,
+        OutOfMemoryError,
+        r"~fit: a step with batch_size=12 needs .* left; the largest that fits is batch_size=\d+.*",
+    ),
+}
+TRAIN = ("train", "cifar_cnn", "--epochs", "1", "--data")
+COMMAND: dict[str, CommandCase] = {
+    "folder: one class": (
+        (*TRAIN, "one"),
+        "{p}/one: holds one class, 'cat': expected a folder of images for each of two classes or more",
+    ),
+    "folder: cut short": (
+        (*TRAIN, "cut", "--decode", "stream"),
+        (
+            "{p}/cut: 1 of 6 images cannot be decoded: {p}/cut/dog/1.jpg: is cut short (Truncated "
+            "File Read): repair or remove them, or leave them out with --bad-images skip"
+        ),
+    ),
+    "folder: another kind": (
+        (*TRAIN, "kind"),
+        (
+            "{p}/kind: 1 of 6 images cannot be decoded: {p}/kind/cat/1.jpg: holds PNG, not JPEG as "
+            "its name says: repair or remove them, or leave them out with --bad-images skip"
+        ),
+    ),
+    "folder: sizes": (
+        (*TRAIN, "sizes"),
+        (
+            "{p}/sizes/dog/9.jpg: has 9 x 7 pixels, but {p}/sizes/cat/0.jpg has 8 x 8: give "
+            "--image-size 64, say, to scale all to one size"
+        ),
+    ),
+    "images: too small": (
+        ("train", "vgg16", "--data", "good"),
+        "vgg16: needs images of at least 32 x 32, got 8 x 8: scale them up, or choose a smaller network",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_in_python(place: Path, name: str) -> None:
+    check_in_python(place, PYTHON[name])
+
+
+@pytest.mark.parametrize("name", COMMAND)
+def test_on_the_command_line(place: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    check_on_the_command_line(place, capsys, COMMAND[name])
