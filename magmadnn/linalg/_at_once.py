@@ -15,7 +15,7 @@ import numpy as np
 
 from magmadnn.graph.op import Array
 
-_SMALL_TRIANGLE = 1 << 16  # elements up to which the places of a triangle are kept
+_TRIANGLE = 64  # rows of triangles on a diagonal
 _LETTERS = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 
@@ -124,18 +124,19 @@ def _room(name: str, letter: str, *sizes: int) -> int:
     return int(found.real)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _below_diagonal(rows: int, columns: int) -> Array:
     return np.tri(rows, columns, -1, dtype=bool)
 
 
 def _upper(a: Array) -> Array:
     """The matrix row by row, with zeros below its diagonal."""
-    if a.size > _SMALL_TRIANGLE:
-        return np.triu(a)
-    found = np.ascontiguousarray(a)
-    found = found.copy() if found is a else found
-    np.copyto(found, 0, where=_below_diagonal(*a.shape))
+    found = np.array(a, order="C")
+    for low in range(0, len(found), _TRIANGLE):
+        rows = found[low : low + _TRIANGLE]
+        rows[:, :low] = 0
+        corner = rows[:, low : low + _TRIANGLE]
+        np.copyto(corner, 0, where=_below_diagonal(*corner.shape))
     return found
 
 
