@@ -75,6 +75,14 @@ class OnDemand:
         found = self[:]
         return found if dtype is None else found.astype(dtype, copy=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: all rows, made now."""
+        return np.asarray, (self[:],)
+
+    def __deepcopy__(self, memo: object) -> OnDemand:
+        """Nobody changes it."""
+        return self
+
     def chosen(self, rows: Rows) -> OnDemand:
         """Rows with these numbers, to be made when they are asked for."""
         known = self._known(np.asarray(rows, np.int64))

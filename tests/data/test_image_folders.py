@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -388,6 +390,8 @@ def test_a_stream_has_the_values_order_and_classes_of_images_in_memory(tmp_path)
         np.testing.assert_array_equal(np.asarray(made.test.x), there.test.x)
         chosen = made.train.x.chosen(np.array([4, 2, 1]))
         np.testing.assert_array_equal(chosen.chosen(np.array([2, 0]))[:], there.train.x[[1, 4]])
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(chosen)), there.train.x[[4, 2, 1]])
+        assert copy.deepcopy(chosen) is chosen
     with pytest.raises(DataError, match=r"7 of 13 images cannot be decoded.*and 2 more"):
         data.image_folder(tmp_path, image_size=4, decode="stream")
 
