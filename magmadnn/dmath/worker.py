@@ -30,6 +30,9 @@ Record = dict[str, Any]
 """
 
 
+Weights = dict[str, tuple[Callable[[], Array], np.dtype[Any], Layout]]
+
+
 @dataclass
 class Failed:
     """In place of an array whose operation failed."""
@@ -69,12 +72,15 @@ class Worker:
         arrays: by the numbers that the client gave them.
         rates: for the planner, by kind of arithmetic; measured when they are needed first.
         layouts: by the numbers under which the client has told them.
+        weights: whole arrays that others on this worker have, such as a model's, by name: how to read one,
+            its dtype and the layout in which it is known here.
     """
 
     team: Team
     arrays: dict[int, Parts | Failed | Replica] = field(default_factory=dict)
     rates: dict[str, Rates] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.team.kept is None:
@@ -289,7 +295,15 @@ def _copy_of(worker: Worker, x: Parts) -> Parts:
     return remap(x, x.layout)
 
 
+def _weight(worker: Worker, name: str) -> Parts:
+    """A copy of this worker's blocks of an array that it knows by name."""
+    read, dtype, layout = worker.weights[name]
+    flat = making.packed(np.asarray(read(), dtype), layout, worker.team.rank)
+    return making.unpacked(worker.team, layout, dtype, flat)
+
+
 _OPS: dict[str, Callable[..., Any]] = {
+    "weight": _weight,
     "matmul": _matmul,
     "remap": _remap,
     "assign": _assign,
@@ -370,6 +384,13 @@ def _set_rates(worker: Worker, **rates: Any) -> tuple[Any, None]:
     return None, None
 
 
+def _known_weights(worker: Worker) -> tuple[Any, None]:
+    return [
+        {"name": name, "shape": list(layout.shape), "dtype": dtype.name}
+        for name, (_, dtype, layout) in worker.weights.items()
+    ], None
+
+
 def _wait(worker: Worker) -> tuple[Any, None]:
     if worker.team.xp is not np:
         worker.team.xp.cuda.get_current_stream().synchronize()
@@ -390,6 +411,7 @@ _ANSWERS: dict[str, Callable[..., tuple[Any, Array | None]]] = {
     "use": _use,
     "set_rates": _set_rates,
     "set_budget": _set_budget,
+    "weights": _known_weights,
     "wait": _wait,
 }
 

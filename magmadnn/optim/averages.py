@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import Spec
@@ -24,6 +24,8 @@ class AverageWeights(Part):
     Polyak, Juditsky, SIAM J. Control Optim. 30 (1992) average evenly; the correction is that of Kingma, Ba,
     ICLR 2015, section 3.
     """
+
+    by_element: ClassVar[bool] = True
 
     average_decay: Setting = field(default=0.999, metadata=FRACTION)
 

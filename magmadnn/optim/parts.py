@@ -38,9 +38,12 @@ class Transform(Record, ABC, family="optimiser part"):
     Attributes:
         spreads: whether it may be given some of the parameters only, where ranks have different ones: a
             `Part` may, and one that needs of others only sums that it has from `over_parameters`.
+        by_element: whether each element of a gradient becomes what it would become alone, so that ranks may
+            have different elements of a parameter.
     """
 
     spreads: ClassVar[bool] = False
+    by_element: ClassVar[bool] = False
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
         """What is kept from step to step for one parameter: initial values, by name.
@@ -143,6 +146,8 @@ def faded(mean: Any) -> Any:
 class ClipValue(Part):
     """Each element of g brought into -clip_value .. clip_value."""
 
+    by_element: ClassVar[bool] = True
+
     clip_value: Setting = field(metadata=ABOVE_0)
 
     def update(
@@ -187,6 +192,8 @@ class WeightDecay(Part):
     after it, the decay is decoupled: Loshchilov, Hutter, ICLR 2019, algorithm 2, line 12.
     """
 
+    by_element: ClassVar[bool] = True
+
     weight_decay: Setting = field(metadata=AT_LEAST_0)
 
     def update(
@@ -212,6 +219,8 @@ class Momentum(Part):
         nesterov: whether the gradient is taken ahead.
     """
 
+    by_element: ClassVar[bool] = True
+
     momentum: Setting = field(default=0.9, metadata=FRACTION)
     nesterov: bool = False
 
@@ -235,6 +244,8 @@ class RootSum(Part):
     Duchi, Hazan, Singer, JMLR 12 (2011), figure 1, with a diagonal matrix.
     """
 
+    by_element: ClassVar[bool] = True
+
     eps: Setting = field(default=1e-10, metadata=ABOVE_0)
 
     def slots(self, parameter: Spec) -> dict[str, Array]:
@@ -255,6 +266,8 @@ class RootMeanSquare(Part):
 
     Tieleman, Hinton, "Neural networks for machine learning", lecture 6e (2012), slide 29.
     """
+
+    by_element: ClassVar[bool] = True
 
     decay: Setting = field(default=0.9, metadata=FRACTION)
     eps: Setting = field(default=1e-8, metadata=ABOVE_0)
@@ -282,6 +295,8 @@ class AdamMoments(Part):
     Kingma, Ba, ICLR 2015, algorithm 1. The corrections are computed in float64.
     """
 
+    by_element: ClassVar[bool] = True
+
     beta1: Setting = field(default=0.9, metadata=FRACTION)
     beta2: Setting = field(default=0.999, metadata=FRACTION)
     eps: Setting = field(default=1e-8, metadata=ABOVE_0)
@@ -308,6 +323,8 @@ class AdamMoments(Part):
 @dataclass(frozen=True)
 class LearningRate(Part):
     """learning_rate * g."""
+
+    by_element: ClassVar[bool] = True
 
     learning_rate: Setting = field(metadata=AT_LEAST_0)
 

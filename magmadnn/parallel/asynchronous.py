@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class AsyncSGD(DataParallel):
     Raises:
         ArgumentError: if staleness is negative.
     """
+
+    travelling: ClassVar[tuple[str, ...] | None] = None
 
     def __init__(
         self,

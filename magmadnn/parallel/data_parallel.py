@@ -10,8 +10,7 @@ from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.errors import ArgumentError
 
-from .tree import cuts
-from .way import TrainingWay, even_rows, is_whole
+from .way import TrainingWay, even_rows, is_whole, shard_rows
 
 if TYPE_CHECKING:
     from .placements.step import PlacedStep
@@ -51,6 +50,8 @@ class DataParallel(TrainingWay):
 
     layers: ClassVar[dict[str, str]] = {}  # none is split: what `PlacedStep` asks, with sync
     splits_batches: ClassVar[bool] = True
+    deterministic: ClassVar[None] = None
+    travelling: ClassVar[tuple[str, ...] | None] = ("shards", "shard", "sync")
 
     def __init__(
         self,
@@ -128,9 +129,7 @@ class DataParallel(TrainingWay):
         """Which of `count` rows of a batch belong to this rank."""
         if self.sync:
             return even_rows(self.workers(), count)
-        comm, bounds = self.workers(), cuts(count, self.parts)
-        ranks = cuts(self.parts, comm.size)
-        return slice(bounds[ranks[comm.rank]], bounds[ranks[comm.rank + 1]])
+        return shard_rows(self.workers(), count, self.parts)
 
 
 def way_of(parallel: TrainingWay | Literal[False] | None) -> TrainingWay | None:

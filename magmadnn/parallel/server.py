@@ -9,6 +9,7 @@ from one to all: more for one link to carry than in `DataParallel`, where each r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class ParameterServer(DataParallel):
     Args:
         communicator, shards, computed: as for `DataParallel`.
     """
+
+    travelling: ClassVar[tuple[str, ...] | None] = ("shards",)
 
     def __repr__(self) -> str:
         return f"ParameterServer(shards={self.shards})"

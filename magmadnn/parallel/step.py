@@ -82,10 +82,14 @@ class SharedGradients:
         """The means over all shards, from the gradients of one."""
         is_heavy = ops.greater(self.mass, 0.0)
         weighed = [ops.where(is_heavy, g * ops.cast(self.mass, g.dtype), 0) for g in gradients]
-        sums = self.buckets.exchanged(weighed, "gradient")
-        total = Operation(self.total)
-        inverse = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
+        sums, inverse = self.buckets.exchanged(weighed, "gradient"), self.inverse()
         return [s * ops.cast(inverse, s.dtype) for s in sums]
+
+    def inverse(self) -> Operation:
+        """What sums are multiplied by to be means: a scalar of float64."""
+        total = Operation(self.total)
+        found: Operation = ops.where(ops.greater(total, 0.0), 1.0 / total, 0.0)
+        return found
 
     def kept(self, updates: Sequence[Updated]) -> Sequence[Updated]:
         """The updates; at the end of a group only, where there are groups."""
@@ -141,6 +145,7 @@ class ParallelStep(RanksStep):
         self._tree = self._joined()
         self.whole_rows = 0
         self._slices: RanksSlices | None = None
+        self._updated_elsewhere: set[Node] = set()  # in place of parameters
         self._shapes = [bind_shape(o.shape, {}) for o in outputs]
         super().__init__(
             optimizer, loss, parameters, outputs, executor, precision, device, kept, more,
@@ -160,7 +165,11 @@ class ParallelStep(RanksStep):
     def _compiled(self, update: Update, way: dict[str, Any]) -> Executable:
         """The gradients of a shard; `self._update` is the rest."""
         known = {p.node for p in self.parameters} | {s.node for s in update.slots.values()}
-        known |= {update.count.node} | {s.node for s in self._shared.slots.values()}
+        known |= (
+            self._updated_elsewhere
+            | {update.count.node}
+            | {s.node for s in self._shared.slots.values()}
+        )
         own = [(target, value) for target, value in update.updates if target not in known]
         updates = [pair for pair in update.updates if pair[0] in known]
         statistics = [(t, v) for t, v in own if is_floating(t.dtype)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from magmadnn.comm import Communicator, world
 from magmadnn.errors import ArgumentError, DataError
+
+from .tree import cuts
 
 if TYPE_CHECKING:
     from .ranks_step import RanksStep
@@ -24,6 +26,8 @@ class TrainingWay(ABC):
     Raises:
         ArgumentError: if communicator is none.
     """
+
+    travelling: ClassVar[tuple[str, ...] | None] = None  # arguments that are sent to `md.workers`
 
     def __init__(
         self,
@@ -43,6 +47,26 @@ class TrainingWay(ABC):
         if self.communicator is None:
             self.communicator = world()
         return self.communicator
+
+    def record(self) -> dict[str, Any]:
+        """This way as JSON, for workers that train so; `way_from` reads it.
+
+        Raises:
+            ArgumentError: if it cannot travel.
+        """
+        if self.travelling is None or self.computed is not None:
+            reason = "" if self.travelling is None else " with computed="
+            raise ArgumentError(
+                f"fit: {type(self).__name__}{reason} cannot travel to the workers of md.workers: give "
+                "DataParallel, ModelParallel, Hybrid or Pipeline, or run the script by magmadnn launch"
+            )
+        given = {name: getattr(self, name) for name in self.travelling}
+        return {"way": type(self).__name__, "arguments": given}
+
+    @classmethod
+    def of_record(cls, arguments: dict[str, Any], communicator: Communicator) -> TrainingWay:
+        """The way that `record` wrote, for these ranks."""
+        return cls(communicator=communicator, **arguments)
 
     @abstractmethod
     def step_class(self) -> Callable[..., RanksStep]:
@@ -83,6 +107,12 @@ class TrainingWay(ABC):
 def is_whole(value: Any, least: int) -> bool:
     """Whether a value is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def shard_rows(communicator: Communicator, count: int, parts: int) -> slice:
+    """Which of `count` rows of a batch a rank reads, where the batch is cut into so many parts."""
+    bounds, ranks = cuts(count, parts), cuts(parts, communicator.size)
+    return slice(bounds[ranks[communicator.rank]], bounds[ranks[communicator.rank + 1]])
 
 
 def even_rows(communicator: Communicator, count: int) -> slice:

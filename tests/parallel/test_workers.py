@@ -152,3 +152,52 @@ def test_a_lost_worker_costs_the_present_epoch_only() -> None:
         model.fit(X, Y, epochs=2, **given)
     for name, value in whole.values().items():
         np.testing.assert_array_equal(model.values()[name], value)
+
+
+def test_weights_lie_in_layouts_on_workers_and_are_arrays_there() -> None:
+    """Hybrid per layer: columns and copies are computed in parts, and stay where they are."""
+    pytest.importorskip("mpi4py")
+    given: dict[str, Any] = {"batch_size": 15, "epochs": 2, "verbose": False}
+    alone, model = network(), network()
+    alone.fit(X, Y, **given)
+    way = md.parallel.Hybrid({"dense_1": md.dmath.Columns(), "dense_2": md.dmath.Rows()})
+    with md.workers(3) as workers:
+        with pytest.raises(ArgumentError, match="these workers have trained no model"):
+            workers.weights()
+        model.fit(X, Y, parallel=way, **given)
+        before = workers.counters()["client_bytes"]
+        weights = workers.weights()
+        kernel = weights["dense_1/kernel"]
+        assert kernel.layout == md.dmath.Columns().layout((6, 9), 3)
+        assert weights["dense_1/bias"].layout == md.dmath.Columns().layout((9,), 3)
+        assert weights["dense_2/kernel"].layout == md.dmath.Rows().layout((9, 3), 3)
+        product = md.dmath.matmul(kernel, weights["dense_2/kernel"])
+        assert workers.counters()["client_bytes"] == before  # weights do not pass the client
+        values = model.values()
+        np.testing.assert_allclose(
+            np.asarray(product), values["dense_1/kernel"] @ values["dense_2/kernel"], rtol=1e-5
+        )
+        for name, value in values.items():
+            np.testing.assert_array_equal(np.asarray(weights[name]), value)
+        with pytest.raises(ArgumentError, match="AsyncSGD cannot travel to the workers"):
+            model.fit(X, Y, parallel=md.parallel.AsyncSGD())
+    assert model.epochs_done == 2
+
+
+def test_checkpoints_of_layouts_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    """The same bits as one rank, whatever layouts and how many workers."""
+    pytest.importorskip("mpi4py")
+    whole = network()
+    given: dict[str, Any] = {"batch_size": 16, "verbose": False, "initial_epoch": 0}
+    whole.fit(X, Y, epochs=3, parallel=md.parallel.DataParallel(), **given)
+    layers = {"dense_1": md.dmath.Blocks((2, 4)), "dense_2": md.dmath.Columns()}
+    for count, epochs in ((2, 1), (4, 2), (0, 3)):
+        model, saving = network(), md.callbacks.Checkpoint(tmp_path)
+        way = md.parallel.Hybrid(layers, deterministic="layout")
+        with md.workers(count) as workers:
+            model.fit(X, Y, epochs=epochs, callbacks=[saving], parallel=way, **given)
+            if count == 4:
+                lies = workers.weights()["dense_1/kernel"].layout
+                assert lies == md.dmath.Blocks((2, 4)).layout((6, 9), 4)
+    for name, value in whole.values().items():
+        np.testing.assert_array_equal(model.values()[name], value)

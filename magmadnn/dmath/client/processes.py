@@ -23,6 +23,9 @@ _TOGETHER: Final = 64  # records that travel in one message
 _SECONDS: Final = 0.0005  # that a record waits for others
 
 
+WEIGHTS: Final = "dmath.weights"  # among a worker's objects: what `Session.weights` gives
+
+
 _SESSIONS: Final = count()
 
 
@@ -33,7 +36,8 @@ def run(worker: Worker, arguments: Any, arrays: list[Any]) -> Reply:
     name = f"dmath.{number}"
     mine = worker.objects.get(name)
     if mine is None:
-        mine = worker.objects[name] = ArrayWorker(Team(worker.communicator))
+        weights = worker.objects.setdefault(WEIGHTS, {})
+        mine = worker.objects[name] = ArrayWorker(Team(worker.communicator), weights=weights)
     answer, flat = None, None
     for record in records:
         answer, flat = mine.run(record, arrays[0] if arrays else None)

@@ -342,6 +342,25 @@ class Session(Creating):
             "matmul", [left, right], shape, known, None if layout == "auto" else layout, **settings
         )
 
+    def weights(self) -> dict[str, Matrix]:
+        """Parameters and states of the model that these workers have trained last, by name: copies, in the
+        layouts that `fit(parallel=md.parallel.Hybrid(layers=...))` gave them. They do not pass the client.
+
+        Raises:
+            ArgumentError: if none was trained in `with md.workers(...)` since these workers were started.
+        """
+        known = self._ask("weights")[0][0]
+        if not known:
+            raise ArgumentError(
+                "weights: these workers have trained no model: call model.fit inside `with md.workers(...)`"
+            )
+        return {
+            one["name"]: self._new(
+                "weight", [], one["shape"], as_dtype(one["dtype"]), name=one["name"]
+            )
+            for one in known
+        }
+
     # --- what would be done ---------------------------------------------------------------------
 
     def explain(self, function: Callable[[], Any]) -> str:

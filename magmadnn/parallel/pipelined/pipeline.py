@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError
@@ -39,6 +39,8 @@ class Pipeline(TrainingWay):
     Raises:
         ArgumentError: if micro_batches is not at least 1, or stages are no names.
     """
+
+    travelling: ClassVar[tuple[str, ...] | None] = ("micro_batches", "stages")
 
     def __init__(
         self,

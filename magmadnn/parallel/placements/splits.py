@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.graph.node import Node, topological
@@ -24,7 +23,6 @@ from magmadnn.tensor import Operation
 
 SPLITS = ("data", "columns", "rows", "channels")
 MODEL = "model"
-_Given = Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -175,23 +173,3 @@ def with_slots(
         if of is not None and of in placements and slot.shape == of.shape:
             found[slot.node] = placements[of]
     return found
-
-
-def checked(way: str, given: Any) -> dict[str, str] | None:
-    """What a user gives for `layers`.
-
-    Raises:
-        ArgumentError: if it is no dict of words.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, str) for k, v in given.items()
-    ):
-        raise ArgumentError(
-            f"{way}: layers must be a dict such as {{'dense_1': 'columns'}}, got {given!r}; None chooses"
-        )
-    for split in given.values():
-        if split not in (*SPLITS, MODEL):
-            raise UnknownNameError.of(f"{way}: split", split, (*SPLITS, MODEL))
-    return dict(given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,19 +24,11 @@ from magmadnn.tensor import Operation, Tensor, Variable
 from magmadnn.tensor.operation import Feeds, as_feeds
 
 from .distribute import Distribution, sharing_rows
-from .splits import chosen, placements_of, splittable, told, with_slots
+from .layouts import Way, splits_of, strips
+from .splits import placements_of, splittable, with_slots
 
-
-class Way(Protocol):
-    """How ranks share the work: what a step asks of `ModelParallel`."""
-
-    layers: dict[str, str] | None
-    splits_batches: bool
-    computed: Any
-
-    def workers(self) -> Communicator:
-        """The ranks that train."""
-        ...
+if TYPE_CHECKING:
+    from magmadnn.dmath.layouts.layout import Layout
 
 
 class Part:
@@ -128,13 +120,11 @@ class PlacedStep(RanksStep):
 
     def _placed(self, update: Update) -> dict[Node, tuple[Placement, Node]]:
         """Parameters and moments that are split, and this rank's parts of them."""
-        size, name = self._comm.size, type(self._way).__name__
+        size = self._comm.size
         layers = splittable(self._roots, update.parameters)
-        given = self._way.layers
-        if given is None:
-            self.splits = chosen(name, layers, size, self._way.splits_batches)
-        else:
-            self.splits = told(name, layers, given, size)
+        splits = splits_of(self._way, layers, size)
+        assert splits is not None  # else there is another step
+        self.splits = splits
         keys = dict(zip(update.keys, update.parameters, strict=True))
         slots = dict(update.slots) | ({} if self.accumulation is None else self.accumulation.slots)
         placements = with_slots(placements_of(layers, self.splits), keys, slots)
@@ -144,6 +134,16 @@ class PlacedStep(RanksStep):
             if isinstance(one, Shard)
         ]
         return {part.whole: (Shard(part.axis), part.own) for part in self.parts}
+
+    @property
+    def layouts(self) -> dict[Node, Layout]:
+        """Of parameters that are split."""
+        split = {p.node for p in self.parameters}
+        return {
+            part.whole: strips(part.whole.shape, part.axis, self._comm.size)
+            for part in self.parts
+            if part.whole in split
+        }
 
     def _executable_of(
         self, program: Program, leaves: Mapping[Node, tuple[Placement, Node]], way: dict[str, Any]

@@ -1,7 +1,8 @@
 """A fit by the workers of `with md.workers(4):`: what travels to them, and what comes back.
 
 The model travels as its record and arrays, as it would to a folder; nothing is pickled. Each worker builds
-it, and all train it as `DataParallel` does. The first one's history, parameters and optimiser come back.
+it, and all train it as `DataParallel` does, or as `fit(parallel=...)` says. The first one's history,
+parameters and optimiser come back; the workers keep the model, for `Session.weights`.
 
 Callbacks are called in the client: workers train an epoch, the model here becomes what it is after that, and
 the callbacks look at it. `Checkpoint` alone is called on the first worker, which saves what only it has.
@@ -15,10 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+import magmadnn.parallel as ways
+from magmadnn.comm import Communicator
 from magmadnn.data.preparation import Preparation
+from magmadnn.dmath.client.processes import WEIGHTS
+from magmadnn.dmath.layouts.layout import replicated
+from magmadnn.dmath.worker import Weights
 from magmadnn.errors import ArgumentError
+from magmadnn.graph.dim import bind_shape
 from magmadnn.parallel import DataParallel
-from magmadnn.parallel.data_parallel import SHARDS
+from magmadnn.parallel.data_parallel import SHARDS, way_of
+from magmadnn.parallel.way import TrainingWay
 from magmadnn.training.arguments import epochs_of, listed
 from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
@@ -95,6 +103,7 @@ def fit_on_workers(
     accumulate: int,
     callbacks: Sequence[Any],
     verbose: Any,
+    parallel: Any = None,
 ) -> History:
     """What `Model.fit` does in `with md.workers(...)`.
 
@@ -105,6 +114,7 @@ def fit_on_workers(
     shown = for_verbosity(verbose)
     callbacks = listed("fit: callbacks", callbacks, Callback, "[md.callbacks.EarlyStopping()]")
     _refuse(model, y, batch_size, augment, callbacks)
+    way = way_of(parallel) if parallel is not None else None
     held, carried = Arrays(), carried_from(model)
     state = {} if carried is None else carried.state
     settings = {} if carried is None else carried.settings
@@ -121,6 +131,7 @@ def fit_on_workers(
         "validation": held.numbered(validation_data),
         "class_weight": class_weight if class_weight in (None, "balanced") else list(class_weight.items()),
         "saving": saving,
+        "way": None if way is None else way.record(),
         "options": {
             "batch_size": batch_size, "epochs": epochs, "initial_epoch": initial_epoch,
             "validation_split": validation_split, "shuffle": shuffle, "augment": augment,
@@ -240,18 +251,21 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
     """Build the model, train it with the other workers; the first one tells what came of it."""
     comm = worker.communicator
     if arguments.get("again"):
-        model, data = worker.objects[HANDLER]
+        model, data, way = worker.objects[HANDLER]
     else:
         model, data = _prepared(arguments, arrays)
-        worker.objects[HANDLER] = model, data
+        way = _way(arguments["way"], comm)
+        worker.objects[HANDLER] = model, data, way
     saving = [Checkpoint(**settings, signals=False) for settings in arguments["saving"]]
     history = model.fit(
         callbacks=saving,
-        parallel=DataParallel(comm, shards=max(SHARDS, comm.size)),
+        parallel=way,
         verbose=False,
         **data,
         **arguments["options"],
     )
+    worker.objects.setdefault(WEIGHTS, {}).clear()
+    worker.objects[WEIGHTS] |= _laid_out(model, comm.size)
     if comm.rank:
         return Answer()
     back, carried = Arrays(), carried_from(model)
@@ -264,6 +278,26 @@ def fit(worker: Worker, arguments: dict[str, Any], arrays: list[Any]) -> Answer:
         "epochs_done": model.epochs_done,
     }
     return Answer(value, back.all)
+
+
+def _way(record: dict[str, Any] | None, comm: Communicator) -> TrainingWay:
+    """How these workers train."""
+    if record is None:
+        return DataParallel(comm, shards=max(SHARDS, comm.size))
+    kind: type[TrainingWay] = getattr(ways, record["way"])
+    return kind.of_record(record["arguments"], comm)
+
+
+def _laid_out(model: Model, size: int) -> Weights:
+    """The model's parameters and states, in the layouts that the last step had for them."""
+    assert model._step is not None
+    layouts = getattr(model._step[2], "layouts", {})
+    found: Weights = {}
+    for name, one in model.named().items():
+        shape = bind_shape(one.node.shape, {})
+        layout = layouts.get(one.node) or replicated(shape, size)
+        found[name] = one.value.read, one.node.dtype, layout
+    return found
 
 
 def _prepared(arguments: dict[str, Any], arrays: list[Any]) -> tuple[Model, dict[str, Any]]:

@@ -17,6 +17,7 @@ from magmadnn.graph.node import node_of, rebuild
 from magmadnn.layers.layer import Layer, Parameter, number_layers
 from magmadnn.optim import Optimizer
 from magmadnn.parallel.data_parallel import way_of
+from magmadnn.parallel.way import TrainingWay
 from magmadnn.runtime import Executable, placed
 from magmadnn.tensor import Operation, Placeholder
 from magmadnn.training.arguments import at_least
@@ -45,7 +46,6 @@ from .summary import summary_text
 from .training_step import Carried, Made, optimizer_in_force, state_to_copy
 
 if TYPE_CHECKING:
-    from magmadnn.parallel.way import TrainingWay
     from magmadnn.runtime.profile.text import Profile
     from magmadnn.runtime.step_memory import StepMemory
 
@@ -300,9 +300,9 @@ class Model(Pictured, ModelParts, TakesRawData):
                 update of a batch that many times as large, but for rounding, and for layers that look at
                 batches (BatchNorm, dropout). The last group of an epoch may be smaller. Schedules count
                 updates.
-            parallel: how several workers share the training: `md.parallel.DataParallel()`. None: so under
-                `magmadnn launch` and in `with md.workers(4):`, alone otherwise; False: alone in any case.
-                Give all ranks the same data.
+            parallel: how several workers share the training, by `magmadnn launch` or in
+                `with md.workers(4):`, such as `md.parallel.Hybrid()`. None: as `md.parallel.DataParallel()`
+                there, alone otherwise; False: alone in any case. Give all ranks the same data.
             initial_epoch: epochs that count as done; as many as the model has done (`epochs_done`) where it
                 is left out. The order of the data and schedules by epoch depend on it.
             verbose: True for a row per epoch; "auto" for a hundred rows or so; "every 10" for one in ten;
@@ -314,14 +314,15 @@ class Model(Pictured, ModelParts, TakesRawData):
             NumericError: if the loss becomes NaN or infinite, or a step would make a parameter so, naming the
                 first operation and layer; parameters are then those before that step.
         """
-        workers = None if parallel is not None else entered()
+        is_named = isinstance(parallel, TrainingWay) and parallel.communicator is not None
+        workers = None if parallel is False or is_named else entered()
         if workers is not None:
             above = import_module(_ON_WORKERS)
 
             given = (batch_size, epochs, initial_epoch, validation_data, validation_split, shuffle)
             weights = (sample_weight, class_weight, augment, accumulate)
             history: History = above.fit_on_workers(
-                self, workers, x, y, *given, *weights, callbacks, verbose
+                self, workers, x, y, *given, *weights, callbacks, verbose, parallel
             )
             return history
         return self._training(
