@@ -10,13 +10,11 @@ from magmadnn.comm import Communicator, world
 from magmadnn.comm.job import ranks_of_job
 from magmadnn.errors import ArgumentError
 
-from .way import TrainingWay, even_rows, is_whole, shard_rows
+from .way import SHARDS, TrainingWay, even_rows, is_whole, shard_rows
 
 if TYPE_CHECKING:
     from .placements.step import PlacedStep
     from .step import ParallelStep
-
-SHARDS = 8
 
 
 class DataParallel(TrainingWay):

@@ -27,13 +27,13 @@ from magmadnn.optim.building.update import keys_of
 from magmadnn.optim.memory_check import BATCH
 from magmadnn.runtime.step_memory import StepMemory, step_memory
 
-from .data_parallel import SHARDS, DataParallel
+from .data_parallel import DataParallel
 from .pipelined.pipeline import Pipeline
 from .pipelined.stages import costs_of_layers, evened, layer_of, layers_in_order
 from .placements.distribute import Distribution, elements, sharing_rows
 from .placements.model_parallel import Hybrid, ModelParallel
 from .placements.splits import Splittable, chosen, placements_of, splittable, with_slots
-from .way import TrainingWay, is_whole
+from .way import SHARDS, TrainingWay, is_whole
 
 _MICRO_BATCHES = 4
 _Leaves = dict[Node, tuple[Placement, Node]]

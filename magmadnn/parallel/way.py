@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .ranks_step import RanksStep
 
 
+SHARDS = 8  # parts of a batch
+
+
 class TrainingWay(ABC):
     """A way in which ranks share a training.
 

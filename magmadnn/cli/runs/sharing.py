@@ -7,8 +7,7 @@ from typing import Any
 from magmadnn.cli.console import Console
 from magmadnn.comm import world
 from magmadnn.parallel import DataParallel, Hybrid, ModelParallel, Pipeline, plan
-from magmadnn.parallel.data_parallel import SHARDS
-from magmadnn.parallel.way import TrainingWay
+from magmadnn.parallel.way import SHARDS, TrainingWay
 from magmadnn.training import Model
 
 PARALLEL = ("data", "model", "hybrid", "pipeline", "auto")

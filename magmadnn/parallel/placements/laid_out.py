@@ -35,8 +35,6 @@ from .step import PlacedStep
 if TYPE_CHECKING:
     from magmadnn.dmath.layouts.layout import Layout
 
-    from .model_parallel import ModelParallel
-
 
 class Held:
     """A parameter of which this rank holds some elements.
@@ -73,6 +71,10 @@ class Held:
 class LaidOutStep(ParallelStep):
     """One step of one rank; see `ParallelStep`.
 
+    Args:
+        way: a `ModelParallel`, which says how weights lie.
+        arguments, named: as for `ParallelStep`.
+
     Attributes:
         layouts: of parameters that are not whole on each rank.
         held: of those of which this rank updates its elements.
@@ -80,7 +82,7 @@ class LaidOutStep(ParallelStep):
 
     is_scattered = True
 
-    def __init__(self, way: ModelParallel, *arguments: Any, **named: Any) -> None:
+    def __init__(self, way: Any, *arguments: Any, **named: Any) -> None:
         self._layers = way
         self._is_newer = True  # whole values are newer than parts
         super().__init__(way, *arguments, **named)
@@ -285,7 +287,7 @@ def _packed(whole: Array, layout: Layout, rank: int) -> Array:
 
 
 def step_of(
-    way: ModelParallel, optimizer: Any, loss: Operation, parameters: Any, *more: Any, **named: Any
+    way: Any, optimizer: Any, loss: Operation, parameters: Any, *more: Any, **named: Any
 ) -> RanksStep:
     """The step of a rank: one in which ranks compute parts of layers, or one that brings weights together."""
     layers = splittable([loss.node], [p.node for p in parameters])

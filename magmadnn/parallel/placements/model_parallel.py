@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from magmadnn.comm import Communicator
 from magmadnn.errors import ArgumentError
-from magmadnn.parallel.data_parallel import SHARDS
-from magmadnn.parallel.way import TrainingWay, even_rows, shard_rows
+from magmadnn.parallel.way import SHARDS, TrainingWay, even_rows, shard_rows
 
 from .layouts import as_record, checked, from_record
 

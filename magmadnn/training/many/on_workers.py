@@ -25,8 +25,8 @@ from magmadnn.dmath.worker import Weights
 from magmadnn.errors import ArgumentError
 from magmadnn.graph.dim import bind_shape
 from magmadnn.parallel import DataParallel
-from magmadnn.parallel.data_parallel import SHARDS, way_of
-from magmadnn.parallel.way import TrainingWay
+from magmadnn.parallel.data_parallel import way_of
+from magmadnn.parallel.way import SHARDS, TrainingWay
 from magmadnn.training.arguments import epochs_of, listed
 from magmadnn.training.callbacks import Callback, Checkpoint
 from magmadnn.training.callbacks.progress import for_verbosity
