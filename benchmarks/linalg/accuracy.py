@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
 from magmadnn.runtime import Executable
 
+FUNCTIONS = ("solve", "qr", "svd", "eigh")
 EPS = np.finfo(np.float64).eps
 RNG = np.random.default_rng(0)
 
@@ -65,8 +67,36 @@ def errors(linalg: Any, a: np.ndarray) -> list[float]:
     return [one / (EPS * n) for one in found]
 
 
+def picture(path: str, n: int) -> None:
+    """Draw the errors of both, of matrices of one size: a panel for each function."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    names, given = zip(*matrices(n), strict=True)
+    found = [(errors(Compiled(), a), errors(np.linalg, a)) for a in given]
+    figure, axes = pyplot.subplots(1, len(FUNCTIONS), figsize=(10, 3), sharey=True, sharex=True)
+    places = np.arange(len(names))[::-1]
+    for number, (function, axis) in enumerate(zip(FUNCTIONS, axes, strict=True)):
+        for kind, marker, label in ((0, "o", "magmadnn"), (1, "x", "NumPy")):
+            axis.plot([one[kind][number] for one in found], places, marker, label=label)
+        axis.set(title=function, xscale="log", yticks=places, yticklabels=names)
+        axis.set_xlabel("eps n")
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or draw a picture of one size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--picture", help="where to draw, in place of the table")
+    options = parser.parse_args()
+    if options.picture:
+        picture(options.picture, 64)
+        return
     print(f"{'matrix':>16} {'n':>5}  {'solve, qr, svd, eigh':^34}  {'the same by NumPy':^34}")
     for n in (8, 64, 257):
         for name, a in matrices(n):
