@@ -1,8 +1,8 @@
 """The names of the array API standard (2024.12): which `md.dmath` has, that they do what NumPy's do, and that
 the reference page lists the rest.
 
-The standard's own suite makes arrays by a module's functions (`xp.zeros(...)`); here workers make them, so it
-cannot be run as it is.
+The standard's own suite makes arrays by a module's functions (`xp.zeros(...)`); here workers make them:
+`benchmarks/dmath/array_api.py` is such a module.
 """
 
 from __future__ import annotations
