@@ -158,10 +158,7 @@ def asked(contender: str, arguments: list[str], options: argparse.Namespace) -> 
     if not python:
         return []
     names = ("OMP", "OPENBLAS", "MKL", "MAGMADNN")
-    threads = {
-        f"{name}_{'' if name == 'MAGMADNN' else 'NUM_'}THREADS": str(options.threads)
-        for name in names
-    }
+    threads = {f"{name}_NUM_THREADS": str(options.threads) for name in names}
     environment = {**os.environ, **threads}
     if contender == "JAX" and options.threads == 1:
         environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
