@@ -94,7 +94,7 @@ def test_graph_and_direct_computation_agree_bit_for_bit(op: Op, checked: Checked
             # check: what is computed has the shape and dtype that the op said
             (result,) = Executable([node], check=True).run(feeds)
             assert (node.shape, node.dtype) == (direct.shape, direct.dtype), case
-            if op.at_once is None:
+            if op.at_once is None or dtype not in FLOATS:  # integers have one right answer
                 assert bits(result) == bits(direct), case
             else:
                 # The reference executor is NumPy, which has potrf and no substitution. Arrays that are there
