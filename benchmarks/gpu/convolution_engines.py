@@ -103,14 +103,13 @@ def reference(node: ConvolutionNode, given: list[torch.Tensor]) -> torch.Tensor:
 def apart(node: ConvolutionNode) -> ConvolutionNode:
     """The same of images whose channels lie within more channels."""
     x, _, y = (-(-shape[-1] // APART) * APART + APART for shape in node.shapes)
-    return replace(node, pitches=(x, 0, y, y if node.bias else 0))
+    return replace(node, pitches=(x, 0, y))
 
 
 def within(node: ConvolutionNode, given: list[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors as parts of larger ones."""
-    pitches = (*node.pitches[:3], 0, node.pitches[3])
     found = []
-    for tensor, pitch in zip(given, pitches, strict=False):
+    for tensor, pitch in zip(given, node.pitches, strict=False):
         if pitch:
             whole = torch.full((*tensor.shape[:-1], pitch), 3.0, device="cuda", dtype=tensor.dtype)
             part = whole[..., APART // 2 : APART // 2 + tensor.shape[-1]]
@@ -125,9 +124,8 @@ def strided() -> None:
     calls, wrong = opened(), {}
     for layer in (LAYERS[k] for k in (7, 11, 13)):
         for dtype in ("float32", "bfloat16", "float16"):
-            for function in ALL:
-                node = node_of(function.partition(" ")[0], layer, dtype, True)
-                node = replace(node, bias=1, added=1, positive=True) if " " in function else node
+            for function in sorted(CONVOLUTIONS):
+                node = node_of(function, layer, dtype, True)
                 given, lines = tensors(node), list[str]()
                 exact = reference(node, given)
                 for one, arrays in ((node, given), (apart(node), within(apart(node), given))):

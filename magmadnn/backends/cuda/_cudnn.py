@@ -204,7 +204,7 @@ class Convolutions:
         shape = node.shapes[node.result]
         found: list[tuple[int, Descriptor | None]] = []
         if node.added:
-            found.append((_ADD, self._tensor(_ADDED, shape, node.stored, node.pitches[-1])))
+            found.append((_ADD, self._tensor(_ADDED, shape, node.stored)))
         if node.bias:
             vector = (*[1] * (len(shape) - 1), shape[-1])
             found.append((_ADD, self._tensor(_BIAS, vector, node.dtype)))

@@ -137,8 +137,8 @@ class ConvolutionNode:
         bias: address of [o] that is added, in the dtype that is read; 0 for none.
         added: address of what is added besides, of the shape and dtype of y; 0 for none; with a bias only.
         positive: whether y is then at least 0; with a bias only.
-        pitches: elements from one place to the next of x, w, y and `added`, where they lie apart, as the
-            channels of a branch do within a concatenation; 0 where they are packed.
+        pitches: elements from one place to the next of x, w and y, where they lie apart, as the channels of a
+            branch do within a concatenation; 0 where they are packed, as all are where there is a bias.
         workspace: as for `MatrixNode`.
         after: as for `KernelNode`.
         algorithm: as for `ProductNode`.
@@ -162,7 +162,7 @@ class ConvolutionNode:
     bias: int = 0
     added: int = 0
     positive: bool = False
-    pitches: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pitches: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def result(self) -> int:
@@ -174,11 +174,11 @@ class ConvolutionNode:
         """What it computes, without addresses."""
         kind = "tf32" if self.dtype == "float32" and self.tensor_float else self.dtype
         apart = [f" of {pitch}" if pitch else "" for pitch in self.pitches]
-        x, w, y = (" x ".join(map(str, s)) + a for s, a in zip(self.shapes, apart, strict=False))
+        x, w, y = (" x ".join(map(str, s)) + a for s, a in zip(self.shapes, apart, strict=True))
         given = [("x", x), ("w", w), ("y", y)]
         made = given.pop(self.result)
         read = " and ".join(f"{name} {shape}" for name, shape in given)
-        ends = [f"sum{apart[-1]}"] * bool(self.added) + ["bias"] * bool(self.bias)
+        ends = ["sum"] * bool(self.added) + ["bias"] * bool(self.bias)
         ends += ["cut at 0"] * self.positive
         call = f"library {self.function} of {read} to {made[0]} {made[1]} in {kind}"
         return f"{call} with {', '.join(ends)}" if ends else call

@@ -169,18 +169,18 @@ def _convolution_on_noise(
     """A convolution of random numbers, with a workspace for each of its algorithms."""
     counts = [
         math.prod(shape[:-1]) * (pitch or shape[-1])
-        for shape, pitch in zip((*node.shapes, node.shapes[node.result]), node.pitches, strict=True)
+        for shape, pitch in zip(node.shapes, node.pitches, strict=True)
     ]
     held = [
         _noise(device, count, node.stored if k == node.result else node.dtype)
-        for k, count in enumerate(counts[:-1])
+        for k, count in enumerate(counts)
     ]
     room = max(engine.workspace(replace(node, algorithm=p)) for p in proposals)
     held.append(MemoryManager(max(room, 1), np.uint8, Kind.DEVICE, device))
     if node.bias:
         held.append(_noise(device, node.shapes[node.result][-1], node.dtype))
     if node.added:
-        held.append(_noise(device, counts[-1], node.stored))
+        held.append(_noise(device, counts[node.result], node.stored))
     x, w, y, workspace, *others = (block.device_pointer(write=True) for block in held)
     bias, added = (*others, 0, 0)[:2]
     return replace(node, x=x, w=w, y=y, workspace=workspace, bias=bias, added=added), held

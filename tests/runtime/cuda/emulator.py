@@ -332,7 +332,7 @@ def convolve(node: ConvolutionNode) -> None:
     assert not any(address % 16 for address in (node.x, node.w, node.y, node.added))
     arrays = [
         _packed(at, shape, node.dtype, pitch)
-        for at, shape, pitch in zip(node.addresses[:3], node.shapes, node.pitches[:3], strict=True)
+        for at, shape, pitch in zip(node.addresses[:3], node.shapes, node.pitches, strict=True)
     ]
     stored = node.shapes[node.result], node.stored
     goal = _packed(node.addresses[node.result], *stored, node.pitches[node.result])
@@ -368,9 +368,10 @@ def convolve(node: ConvolutionNode) -> None:
     )
     made = (whole[(slice(None), *inside)], filters, outs)[node.result]
     made = made.reshape(goal.shape)
-    if node.added:
-        made = made + _packed(node.added, *stored, node.pitches[-1]).astype(wide)
+    if node.added:  # as cuDNN 9.19 does, whatever it is told
+        made = made + _packed(node.added, *stored, node.pitches[node.result]).astype(wide)
     if node.bias:
+        assert not any(node.pitches), "slower than packed"
         made = made + _packed(node.bias, goal.shape[-1:], node.dtype).astype(wide)
     if node.positive:
         assert node.bias

@@ -18,8 +18,8 @@ from .surroundings import launch_of
 class Ends:
     """result = result + added + bias, of which what is negative may become 0; sums of halves are float32's.
 
-    Slots: `count`, elements in all; `columns`, elements of the bias; `result_row`, elements from one row of
-    the result to the next; `bias`; `added_row` and `added` where something is; `result`.
+    Slots: `count`, elements in all; `columns`, elements of the bias; `bias`; `added` where something is;
+    `result`.
 
     Attributes:
         dtype: of the elements.
@@ -34,8 +34,7 @@ class Ends:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the parameters."""
-        added = ["added_row", "added"] if self.adds else []
-        return ("count", "columns", "result_row", "bias", *added, "result")
+        return ("count", "columns", "bias", *(["added"] if self.adds else []), "result")
 
     def text(self, name: str) -> str:
         """The function."""
@@ -46,11 +45,7 @@ class Ends:
         element = "as_float({}[{}])" if is_half else "{}[{}]"
         total = [
             element.format(*pair)
-            for pair in (
-                ("result", "place"),
-                ("added", "row * added_row + column"),
-                ("bias", "column"),
-            )
+            for pair in (("result", "at"), ("added", "at"), ("bias", "at % columns"))
         ]
         kept = total if self.adds else [total[0], total[2]]
         cut = "  if (total < 0) total = 0;\n" if self.positive else ""
@@ -58,9 +53,8 @@ class Ends:
         return f"""extern "C" __global__ void {name}({parameters}) {{
 {BEGIN}  const i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (at >= count) return;
-  const i64 row = at / columns, column = at % columns, place = row * result_row + column;
   {wide} total = {" + ".join(kept)};
-{cut}  result[place] = {stored};
+{cut}  result[at] = {stored};
 }}
 """
 
@@ -68,11 +62,7 @@ class Ends:
 def ends(call: ConvolutionNode) -> Launch:
     """A launch that does to what a call made, [n, *windows, o], what the call does not."""
     shape = call.shapes[call.result]
-    count, columns = math.prod(shape), shape[-1]
-    rows = {
-        "result_row": call.pitches[call.result] or columns,
-        "added_row": call.pitches[-1] or columns,
-    }
-    values = {"count": count, "columns": columns, **rows}
-    values |= {"bias": call.bias, "added": call.added, "result": call.y}
+    count = math.prod(shape)
+    values = {"count": count, "columns": shape[-1], "result": call.y}
+    values |= {"bias": call.bias, "added": call.added}
     return launch_of(Ends(call.stored, bool(call.added), call.positive), count, values)

@@ -77,8 +77,7 @@ class Convolutions:
         if few is not None:
             return self._own(work, few, call, reads, result)
         if call.bias and not self._engine.algorithms(call):
-            pitches = (*call.pitches[:-1], 0)
-            plain = replace(call, bias=0, added=0, positive=False, pitches=pitches)
+            plain = replace(call, bias=0, added=0, positive=False)
             made = self._calls(work, plain, reads[:2], result)
             return [*made, *self._ends(call, reads, result)]
         return self._calls(work, call, reads, result)
@@ -109,7 +108,7 @@ class Convolutions:
         return ConvolutionNode(
             kernel.function.removesuffix("_fused"), kernel.dtype, kernel.dtype, self._tensor_float,
             (full[0], full[1], full[2]), **told, x=x, w=w, y=y, workspace=0, bias=bias, added=added,
-            pitches=(apart[0], apart[1], apart[2], _pitch(frames[3]) if added else 0),
+            pitches=(apart[0], apart[1], apart[2]),
         )  # fmt: skip
 
     def _own(
@@ -147,6 +146,7 @@ class Convolutions:
     ) -> list[Item]:
         """The same with what lies apart, or at odd addresses, packed in memory of its own."""
         shapes = [*call.shapes, call.shapes[call.result]]
+        pitches = (*call.pitches, 0)
         addresses = [call.x, call.w, call.y, call.added]
         moved = [k for k in range(len(shapes)) if _is_moved(call, k)]
         nbytes = [math.prod(shapes[k]) * ITEM_BYTES[_dtype_of(call, k)] for k in moved]
@@ -156,7 +156,7 @@ class Convolutions:
         before, after = list[Item](), list[Item]()
         for k, room in rooms.items():
             rows, columns = math.prod(shapes[k][:-1]), shapes[k][-1]
-            there, here = (addresses[k], call.pitches[k] or columns), (room[0], columns)
+            there, here = (addresses[k], pitches[k] or columns), (room[0], columns)
             is_result = k == call.result
             ways = (here, there) if is_result else (there, here)
             launch = copied_rows(_dtype_of(call, k), rows, columns, *ways, self._chip)
@@ -166,7 +166,7 @@ class Convolutions:
             else:
                 before.append(Item(launch, (given[k],), (room,)))
         x, w, y, added = (rooms[k][0] if k in rooms else addresses[k] for k in range(4))
-        packed = replace(call, x=x, w=w, y=y, added=added, pitches=(0, 0, 0, 0))
+        packed = replace(call, x=x, w=w, y=y, added=added, pitches=(0, 0, 0))
         read = (*(rooms.get(k, given[k]) for k in operands if k in given), *reads[2:3])
         return [*before, *self._called(packed, read, rooms.get(call.result, result)), *after]
 
@@ -188,7 +188,7 @@ def _pitch(frame: Array) -> int:
 def _is_moved(call: ConvolutionNode, number: int) -> bool:
     """Whether x, w, y or what is added, by their numbers, lies apart or at an odd address."""
     address = (call.x, call.w, call.y, call.added)[number]
-    return bool(call.pitches[number] or address % ALIGNMENT)
+    return bool((*call.pitches, 0)[number] or address % ALIGNMENT)
 
 
 def _is_aligned(call: ConvolutionNode) -> bool:
