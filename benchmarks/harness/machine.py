@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIBRARIES = (
     "numpy", "llvmlite", "scipy-openblas64", "ml_dtypes", "torch", "jax", "jaxlib",
 )  # fmt: skip
-CUDA_LIBRARIES = ("cupy-cuda13x", "nvmath-python", "nvidia-cublas", "nvidia-cuda-nvrtc")
+CUDA_LIBRARIES = ("cupy-cuda13x", "nvidia-cublas", "nvidia-cuda-nvrtc")
 
 
 def cores() -> list[int]:

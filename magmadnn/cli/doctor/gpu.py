@@ -19,7 +19,6 @@ _LIBRARIES = {
     "NVRTC": (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "compiles kernels"),
     "cuBLASLt": (("nvidia-cublas", "nvidia-cublas-cu12"), "large products"),
     "cuSOLVER": (("nvidia-cusolver", "nvidia-cusolver-cu12"), "factors of matrices"),
-    "nvmath-python": (("nvmath-python",), "cuBLASLt for programs of your own"),
     "cuDNN": (("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"), "convolutions, else products"),
     "NCCL": (("nvidia-nccl-cu13", "nvidia-nccl-cu12"), "several GPUs"),
 }
