@@ -81,7 +81,7 @@ def test_every_thread_has_work(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "columns"),
-    [(8191, 4096), (4096, 512), (8192, 15), (10**6, 8192), (100, 64), (0, 5), (3, 0)],
+    [(8191, 4096), (4096, 512), (8192, 15), (10**6, 16512), (100, 64), (0, 5), (3, 0)],
 )
 def test_smaller_and_wider_matrices_stay_one_block(rows: int, columns: int) -> None:
     """Sums of usual batches have the bits that they always had."""

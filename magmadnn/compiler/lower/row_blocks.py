@@ -29,7 +29,7 @@ _LEAST_OF_STACKS = 1 << 18
 _PIECES = (
     256  # of rows and columns together, which serve as many threads and 132 multiprocessors well
 )
-_ACROSS = 32  # columns of a piece
+_ACROSS = 128  # columns of a piece: a GPU reads 256 neighbouring bytes in half precision
 _ALIKE = 8  # rows of a block are a multiple of it
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import magmadnn as md
 from magmadnn import ops
+from magmadnn.compiler.cuda import module
+from magmadnn.compiler.cuda.fused import columns as columns_text
 from magmadnn.compiler.cuda.fused.columns import ColumnsVariant
 from magmadnn.compiler.cuda.module import choose
 from magmadnn.compiler.cuda.text.variant import Chip
@@ -16,6 +20,7 @@ from magmadnn.compiler.kernels.rows import Reduction, Rows, Stage
 from magmadnn.compiler.lower.row_blocks import in_blocks
 from magmadnn.graph import Spec
 from magmadnn.graph.node import placeholder
+from magmadnn.memory import as_dtype
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation
 from tests.runtime.cuda.devices import DEVICES, on
@@ -94,6 +99,56 @@ def test_mean_and_variance_from_one_reading(device: str, rows: int, columns: int
     np.testing.assert_allclose(mean, wide.mean(0), rtol=UNIT * (rows / 256 + 128))
     assert np.all(abs(variance - wide.var(0)) <= 2 * roundings * UNIT * wide.var(0) + off)
     assert variance[2] == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("rows", "columns", "width"), [(8211, 264, 8), (16421, 72, 8), (9001, 1028, 4), (8209, 1030, 2)]
+)
+def test_statistics_of_halves_by_wide_loads(
+    device: str, rows: int, columns: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces that are not full, blocks of few rows, a last one that is short; one value in a column."""
+    chosen: list[ColumnsVariant] = []
+    before = columns_text.choose_columns
+
+    def choose_columns(*given: Any) -> Any:
+        made = before(*given)
+        chosen.append(made.variant)
+        return made
+
+    monkeypatch.setitem(module._CHOICES, Columns, choose_columns)
+    rng = np.random.default_rng(3)
+    x = (100 + 8 * rng.standard_normal((rows, columns))).astype(as_dtype("bfloat16"))
+    x[0, 1] = 0
+    x[:, 2] = 7.25
+    node = placeholder("x", Spec(x.shape, x.dtype))
+    wide = ops.cast(Operation(node), "float32")
+    made = [ops.mean(wide, axis=0), ops.var(wide, axis=0)]
+    with on(device):
+        there = Executable([m.node for m in made], executor="native", device="cuda")
+        mean, variance = there.run({node: x})
+    assert {one.width for one in chosen if one.kernel.in_pieces} == {width}
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(mean, exact.mean(0), rtol=UNIT * 256)
+    off = (UNIT * 128 * abs(exact).mean(0)) ** 2
+    assert np.all(abs(variance - exact.var(0)) <= 256 * UNIT * exact.var(0) + off)
+    assert variance[2] == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_deviations_of_what_is_not_finite(device: str) -> None:
+    """An infinity or NaN in a block is one in the mean, and NaN in the variance."""
+    x = np.ones((20011, 3), np.float32)
+    x[12345, 1], x[5, 2] = np.inf, np.nan
+    node = placeholder("x", Spec(x.shape, x.dtype))
+    made = [ops.mean(Operation(node), axis=0), ops.var(Operation(node), axis=0)]
+    with on(device):
+        mean, variance = Executable([m.node for m in made], executor="native", device="cuda").run(
+            {node: x}
+        )
+    np.testing.assert_array_equal(mean, [1, np.inf, np.nan])
+    np.testing.assert_array_equal(variance, [0, np.nan, np.nan])
 
 
 @pytest.mark.parametrize("device", DEVICES)

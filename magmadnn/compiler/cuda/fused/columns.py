@@ -4,14 +4,13 @@ A block has 32 columns, or where there are many, 32 groups of neighbouring ones.
 lie `lanes` apart, in order, and the lanes' results are then combined two by two. So the order of a sum
 depends on the number of rows only.
 
-A lane adds deviations from its first element, d, and their squares: sum(d ** 2) - sum(d) ** 2 / n is the sum
-of squared deviations from the mean of its n elements. As the first is one of them, sum(d ** 2) is at most n
-times that, however large the mean is: so little cancels. Two lanes' are combined as on the processor.
+Code that runs once takes longer to come from memory than to run. So what is done once is short: loops over
+lanes are not unrolled, and there are few quotients. `deviations.py` has sums of squared deviations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from magmadnn.compiler.cuda.text.formulas import MEMORY, TYPES, Cell, Lines, Writer
@@ -29,21 +28,35 @@ from magmadnn.compiler.cuda.text.reductions import COMBINED, neutral
 from magmadnn.compiler.cuda.text.variant import Chip, Launch, arguments_of
 from magmadnn.compiler.kernels.columns import DEVIATIONS, Columns
 from magmadnn.compiler.kernels.formula import ITEM_BYTES, Formula
-from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW
+from magmadnn.compiler.kernels.operands import COLUMN, FULL, ROW, Operand
 from magmadnn.compiler.kernels.rows import Reduction
 
+from .deviations import (
+    blocks_from_all,
+    count_rows,
+    count_rows_of_blocks,
+    from_all,
+    join,
+    own_deviations,
+)
+
 _ACROSS = 32  # columns of a block
+_ACROSS_OF_GROUPS = (
+    16  # groups of columns of a block, where they are large and matrices are cut in pieces
+)
+_LARGE_GROUP = 4
 _MOST_LANES = 32
 _ROWS_OF_A_LANE = 16  # before there are more lanes: small blocks leave room for others beside them
+_ROWS_OF_A_JOIN = 8  # likewise, where what blocks have made is combined
 _UNROLL = 16
-# that a thread with neighbouring columns has on their way, in up to as many rows
-_AHEAD_BYTES = 128
+_FEW_STEPS = 8  # where a thread has one column of a piece
+_REGISTERS = 64, 96  # of a thread, roughly; of one with a large group
+# that a thread with neighbouring columns has on their way, in up to as many rows: few enough registers are
+# left then that two blocks share a multiprocessor
+_AHEAD_BYTES = 64
 _MOST_TOLD = (
     16 << 10
 )  # bytes of shared memory: kernels that are merged have theirs beside each other
-_MOST_IN_PIECES = (
-    4  # neighbouring columns of a thread where matrices are cut in pieces of 32 columns
-)
 
 
 @dataclass(frozen=True)
@@ -55,17 +68,19 @@ class ColumnsVariant(OfParts):
         lanes: threads that share a column: a power of two.
         steps: rows that a lane takes, all of which are read at once; 0 for any number, in a loop.
         width: neighbouring columns of a thread, which are read together; more than one in a loop only.
+        across: threads beside each other.
     """
 
     kernel: Columns
     lanes: int
     steps: int
     width: int = 1
+    across: int = _ACROSS
 
     @property
-    def across(self) -> int:
-        """Threads beside each other; fewer where matrices are cut in pieces, whose number is fixed."""
-        return _ACROSS // self.width if self.kernel.in_pieces else _ACROSS
+    def registers(self) -> int:
+        """Of a thread, roughly."""
+        return _REGISTERS[self.width >= _LARGE_GROUP]
 
     def function(self, name: str) -> Function:
         """The function."""
@@ -86,38 +101,38 @@ def choose_columns(kernel: Columns, values: Mapping[str, int], chip: Chip) -> La
     matrices = values["outer1"] if kernel.in_pieces else 1
     if columns == 0 or matrices == 0:
         return None
-    lanes = 1
+    lanes, each = 1, _ROWS_OF_A_JOIN if kernel.joins else _ROWS_OF_A_LANE
     most = min(_MOST_LANES, chip.together // _ACROSS)
-    while lanes < most and lanes * _ROWS_OF_A_LANE < rows:
+    while lanes < most and lanes * each < rows:
         lanes *= 2
     steps = -(-rows // lanes)
-    width = 1
-    if steps > _UNROLL and kernel.in_pieces:
-        width = _width_in_pieces(kernel, values, columns)
-    elif steps > _UNROLL:
+    width, across = 1, _ACROSS
+    if steps > (_FEW_STEPS if kernel.in_pieces else _UNROLL) and not kernel.joins:
         width = width_for(kernel.parts, values, columns)
-        room = lanes // 2 * _ACROSS * sum(map(_told_bytes, kernel.reduce))
-        least = _ACROSS * chip.processors // 2
+        if kernel.in_pieces:
+            outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread == FULL]
+            while width > 1 and any(step % width for step in outer):
+                width //= 2
+            across = _across(width, columns)
+        least = 0 if kernel.in_pieces else _ACROSS * chip.processors // 2
+        room = lanes // 2 * across * sum(ITEM_BYTES[r.dtype] for r in kernel.reduce)
         while width > 1 and (room * width > _MOST_TOLD or columns < least * width):
             width //= 2
-    variant = ColumnsVariant(kernel, lanes, steps if steps <= _UNROLL else 0, width)
-    grid = (-(-columns // (variant.across * width)) * matrices, 1, 1)
-    return Launch(variant, grid, (variant.across, lanes, 1), arguments_of(variant, values))
+    at_once = steps <= _UNROLL and width == 1
+    variant = ColumnsVariant(kernel, lanes, steps if at_once else 0, width, across)
+    grid = (-(-columns // (across * width)) * matrices, 1, 1)
+    return Launch(variant, grid, (across, lanes, 1), arguments_of(variant, values))
 
 
-def _told_bytes(reduction: Reduction) -> int:
-    """Bytes that a lane tells another of a column's reduction."""
-    count = ITEM_BYTES["int64"] if reduction.kind == DEVIATIONS else 0
-    return ITEM_BYTES[reduction.dtype] + count
+def _across(width: int, columns: int) -> int:
+    """Threads of a block beside each other, each with so many columns of a piece of a matrix."""
+    across = _ACROSS_OF_GROUPS if width >= _LARGE_GROUP else _ACROSS
+    while width > 1 and across > 1 and columns <= across // 2 * width:
+        across //= 2
+    return across
 
 
-def _width_in_pieces(kernel: Columns, values: Mapping[str, int], columns: int) -> int:
-    """Neighbouring columns of a thread, where each matrix of a stack begins so that they can be loaded."""
-    width = min(width_for(kernel.parts, values, columns), _MOST_IN_PIECES)
-    outer = [values[f"{o.name}_outer"] for o in kernel.operands if o.spread == FULL]
-    while width > 1 and any(step % width for step in outer):
-        width //= 2
-    return width
+_Leaf = Callable[[Formula], Cell]
 
 
 class _Text:
@@ -135,7 +150,7 @@ class _Text:
             self._groups()
             return Function(self.name, slots, str(lines), self.variant.across * lanes)
         block = self._block_of_matrix()
-        lines.add(f"const i64 column = {block} * {_ACROSS} + threadIdx.x;")
+        lines.add(f"const i64 column = {block} * {self.variant.across} + threadIdx.x;")
         lines.add("const bool live = column < column1;")
         for reduction in kernel.reduce:
             for kind, name, start in self._state(reduction):
@@ -143,16 +158,25 @@ class _Text:
         if self.variant.steps:
             self._at_once()
         else:
-            lines.add("if (live) {")
-            lines.add(f"#pragma unroll {_UNROLL}")
-            lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {lanes}) {{")
-            self._add(lambda leaf: self._leaf(leaf, "row"))
-            lines.add("}")
-            lines.add("}")
+            self._in_a_loop(self._add)
         self._combine_all()
         lines.add("if (!live || threadIdx.y != 0) return;")
         self._store()
         return Function(self.name, slots, str(lines), self.variant.across * lanes)
+
+    def _in_a_loop(self, add: Callable[[_Leaf], None]) -> None:
+        """Any number of rows, after what a lane must know of its first one."""
+        lines = self.lines
+        lines.add("if (live) {")
+        if self._has_firsts:
+            lines.add("if (row0 + threadIdx.y < row1) {")
+            self._note_firsts(lambda leaf: self._leaf(leaf, "row0 + threadIdx.y"))
+            lines.add("}")
+        lines.add(f"#pragma unroll {_UNROLL}")
+        lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
+        add(lambda leaf: self._leaf(leaf, "row"))
+        lines.add("}")
+        lines.add("}")
 
     def _groups(self) -> None:
         """Neighbouring columns by each thread: one load for all of them in a row."""
@@ -166,13 +190,20 @@ class _Text:
                 lines.add("#pragma unroll")
                 lines.add(f"for (int v = 0; v < {width}; ++v) {name}_t[v] = {start};")
         lines.add("if (first < column1) {")
-        each = sum(width * ITEM_BYTES[o.dtype] for o in streams)
-        lines.add(f"#pragma unroll {min(max(_AHEAD_BYTES // max(each, 1), 1), _UNROLL)}")
-        lines.add(f"for (i64 row = row0 + threadIdx.y; row < row1; row += {self.variant.lanes}) {{")
-        for operand in streams:
-            kind, at = MEMORY[operand.dtype], place(operand, "row", "first")
-            loaded = f"load<{width}>((const {kind} *)({at}))"
-            lines.add(f"const {vector_type(operand.dtype, width)} {operand.name}_v = {loaded};")
+        lines.add("i64 next = row0 + threadIdx.y;")
+        if self._has_firsts:
+            lines.add("if (next < row1) {")
+            lines.add("const i64 row = next;")
+            self._load(streams)
+            self._each_of_group()
+            self._note_firsts(self._grouped_leaf)
+            lines.add("}")
+            lines.add("}")
+        self._many_rows(streams)
+        lines.add("#pragma unroll 1")
+        lines.add(f"for (; next < row1; next += {self.variant.lanes}) {{")
+        lines.add("const i64 row = next;")
+        self._load(streams)
         self._each_of_group()
         self._add(self._grouped_leaf)
         lines.add("}")
@@ -183,6 +214,43 @@ class _Text:
         self._each_of_group()
         self._store()
         lines.add("}")
+
+    def _many_rows(self, streams: Sequence[Operand]) -> None:
+        """Several rows of a group at a time: all are on their way before the first is added."""
+        lines, lanes, width = self.lines, self.variant.lanes, self.variant.width
+        each = sum(width * ITEM_BYTES[o.dtype] for o in streams)
+        count = min(max(_AHEAD_BYTES // max(each, 1), 2), _UNROLL)
+        step = f"for (int step = 0; step < {count}; ++step) {{"
+        row = f"const i64 row = next + step * {lanes};"
+        lines.add("#pragma unroll 1")
+        lines.add(f"for (; next + {(count - 1) * lanes} < row1; next += {count * lanes}) {{")
+        for operand in streams:
+            lines.add(f"{vector_type(operand.dtype, width)} {operand.name}_a[{count}];")
+        for line in ("#pragma unroll", step, row):
+            lines.add(line)
+        for operand in streams:
+            lines.add(f"{operand.name}_a[step] = {self._loaded(operand)};")
+        lines.add("}")
+        for line in ("#pragma unroll", step, row):
+            lines.add(line)
+        for operand in streams:
+            kind = vector_type(operand.dtype, width)
+            lines.add(f"const {kind} {operand.name}_v = {operand.name}_a[step];")
+        self._each_of_group()
+        self._add(self._grouped_leaf)
+        for _ in range(3):
+            lines.add("}")
+
+    def _loaded(self, operand: Operand) -> str:
+        """A group's elements of a row of an operand."""
+        at = place(operand, "row", "first")
+        return f"load<{self.variant.width}>((const {MEMORY[operand.dtype]} *)({at}))"
+
+    def _load(self, streams: Sequence[Operand]) -> None:
+        """A group's elements of a row."""
+        for operand in streams:
+            kind = vector_type(operand.dtype, self.variant.width)
+            self.lines.add(f"const {kind} {operand.name}_v = {self._loaded(operand)};")
 
     def _each_of_group(self) -> None:
         """Begin a loop over a thread's columns, with the totals of each by their names."""
@@ -206,7 +274,8 @@ class _Text:
         lines = self.lines
         if not self.kernel.in_pieces:
             return "(i64)blockIdx.x"
-        lines.add(f"const i64 pieces = (column1 + {_ACROSS - 1}) / {_ACROSS};")
+        each = self.variant.across * self.variant.width
+        lines.add(f"const u32 pieces = ((u32)column1 + {each - 1}u) / {each}u;")
         lines.add("const i64 outer = blockIdx.x / pieces;")
         for name in dict.fromkeys(part.name for part in self.kernel.apart):
             lines.add(f"{name} += outer * {name}_outer;")
@@ -238,20 +307,27 @@ class _Text:
         each = [o for o in self.kernel.operands if o.spread in (FULL, COLUMN)]
         for operand in each:
             lines.add(f"{MEMORY[operand.dtype]} {operand.name}_v[{steps}];")
-        for number in range(2):
-            lines.add("#pragma unroll")
-            lines.add(f"for (int step = 0; step < {steps}; ++step) {{")
-            lines.add(f"const i64 row = row0 + threadIdx.y + step * {self.variant.lanes};")
-            if number == 0:
-                for operand in each:
-                    kind = MEMORY[operand.dtype]
-                    at = f"*(const {kind} *)({place(operand, 'row', 'column')})"
-                    lines.add(f"{operand.name}_v[step] = live && row < row1 ? {at} : {kind}();")
-            else:
-                lines.add("if (live && row < row1) {")
-                self._add(self._held_leaf)
-                lines.add("}")
-            lines.add("}")
+        self._each_step()
+        for operand in each:
+            kind = MEMORY[operand.dtype]
+            at = f"*(const {kind} *)({place(operand, 'row', 'column')})"
+            lines.add(f"{operand.name}_v[step] = live && row < row1 ? {at} : {kind}();")
+        lines.add("}")
+        self._held(self._add)
+
+    def _held(self, add: Callable[[_Leaf], None]) -> None:
+        """What is done with rows that are at hand, or in a loop where they are too many."""
+        self._each_step()
+        self.lines.add("if (live && row < row1) {")
+        add(self._held_leaf)
+        self.lines.add("}")
+        self.lines.add("}")
+
+    def _each_step(self) -> None:
+        """Begin a loop over rows that are at hand."""
+        self.lines.add("#pragma unroll")
+        self.lines.add(f"for (int step = 0; step < {self.variant.steps}; ++step) {{")
+        self.lines.add(f"const i64 row = row0 + threadIdx.y + step * {self.variant.lanes};")
 
     def _held_leaf(self, leaf: Formula) -> Cell:
         if leaf[0] == "argument":
@@ -260,65 +336,102 @@ class _Text:
                 return seen(f"{operand.name}_v[step]", operand.dtype)
         return self._leaf(leaf, "row")
 
+    @property
+    def _has_firsts(self) -> bool:
+        """Whether a lane needs its first element before it adds any."""
+        return bool(self.kernel.sums) and not self.kernel.joins
+
     def _state(self, reduction: Reduction) -> list[tuple[str, str, str]]:
         """What a lane keeps of a reduction: types, names, and values to begin with."""
         kind, name = TYPES[reduction.dtype], reduction.name
         found = [(kind, f"{name}_s", neutral(reduction))]
-        if reduction.kind == DEVIATIONS:
-            found += [
-                (kind, f"{name}_first", "0"),
-                (kind, f"{name}_sum", "0"),
-                ("i64", f"{name}_n", "0" if self.kernel.joins else self._rows_of_lane()),
-            ]
+        if reduction.kind == DEVIATIONS and not self.kernel.joins:
+            # the mean of the lane's elements in the end
+            found += [(kind, f"{name}_first", "0"), (kind, f"{name}_sum", "0")]
         return found
 
-    def _rows_of_lane(self) -> str:
-        lanes = self.variant.lanes
-        return (
-            f"row1 > row0 + threadIdx.y ? (row1 - row0 - threadIdx.y + {lanes - 1}) / {lanes} : 0"
-        )
-
-    def _add(self, leaf: Callable[[Formula], Cell]) -> None:
-        """Add a row's elements to the lane's totals."""
+    def _note_firsts(self, leaf: _Leaf) -> None:
+        """Keep the lane's first element of what deviations are of."""
         writer = Writer(self.lines, leaf, self.kernel.dtype)
-        cells = {r: writer.write(r.formula, r.dtype).text for r in self.kernel.reduce}
-        for reduction in reversed(self.kernel.reduce):  # deviations before their sum
-            name, cell = reduction.name, cells[reduction]
-            total = f"{name}_s"
-            if reduction.kind == DEVIATIONS and self.kernel.joins:
-                before = self.kernel.sums[reduction]
-                self.lines.add(
-                    f"const i64 {name}_here = rows - row * each < each ? rows - row * each : each;"
-                )
-                both = f"{total}, {before.name}_s, {name}_n, {cell}, {cells[before]}, {name}_here"
-                self.lines.add(f"{total} = deviations({both});")
-                self.lines.add(f"{name}_n += {name}_here;")
-            elif reduction.kind == DEVIATIONS:
-                self.lines.add(f"if (row == row0 + threadIdx.y) {name}_first = {cell};")
+        for reduction in self.kernel.sums:
+            cell = writer.write(reduction.formula, reduction.dtype)
+            self.lines.add(f"{reduction.name}_first = {cell.text};")
+
+    def _add(self, leaf: _Leaf) -> None:
+        """Add a row's elements to the lane's totals; deviations that blocks have made come later."""
+        writer = Writer(self.lines, leaf, self.kernel.dtype)
+        if self._has_firsts and self.variant.steps:
+            self.lines.add("if (step == 0) {")
+            self._note_firsts(leaf)
+            self.lines.add("}")
+        wanted = [r for r in self.kernel.reduce if r.kind != DEVIATIONS or not self.kernel.joins]
+        cells = {r: writer.write(r.formula, r.dtype).text for r in wanted}
+        for reduction, cell in cells.items():
+            name, total = reduction.name, f"{reduction.name}_s"
+            if reduction.kind == DEVIATIONS:
                 self.lines.add(f"const {TYPES[reduction.dtype]} {name}_d = {cell} - {name}_first;")
                 self.lines.add(f"{name}_sum = {name}_sum + {name}_d;")
                 self.lines.add(f"{total} = {total} + {name}_d * {name}_d;")
             else:
                 self.lines.add(f"{total} = {COMBINED[reduction.kind]}({total}, {cell});")
 
+    # --- what lanes have together -----------------------------------------------------------------
+
     def _combine_all(self) -> None:
-        """All lanes' results, two by two, so that the first lane has those of all."""
-        lines, lanes, width = self.lines, self.variant.lanes, self.variant.width
-        if not self.kernel.joins and self.kernel.sums:
-            self._of_columns(self._own_deviations)
+        """All lanes' results, so that the first lane has those of all; deviations from the mean of all."""
+        later = list(self.kernel.sums)
+        lines, kernel = self.lines, self.kernel
+        if self._has_firsts:
+            count_rows(lines, kernel, self.variant.lanes)
+            self._of_columns(lambda: own_deviations(lines, kernel))
+        self._combine([r for r in self.kernel.reduce if r not in later])
+        if not later:
+            return
+        self._tell_totals()
+        if kernel.joins:
+            count_rows_of_blocks(lines, kernel)
+            (self._held if self.variant.steps else self._in_a_loop)(self._join)
+            blocks_from_all(lines, kernel)
+        else:
+            self._of_columns(lambda: from_all(lines, kernel))
+        self._combine(later)
+
+    def _join(self, leaf: _Leaf) -> None:
+        """Add what a block has made."""
+        join(self.lines, Writer(self.lines, leaf, self.kernel.dtype), self.kernel)
+
+    def _combine(self, reductions: Sequence[Reduction]) -> None:
+        """Results of the lanes two by two."""
+        lines, lanes = self.lines, self.variant.lanes
         if lanes == 1:
             return
-        for kind, name in self._exchanged():
-            lines.add(f"__shared__ {kind} of_{name}[{lanes // 2}][{self.variant.across * width}];")
-        lines.add("#pragma unroll")
+        across = self.variant.across * self.variant.width
+        for one in reductions:
+            lines.add(f"__shared__ {TYPES[one.dtype]} of_{one.name}[{lanes // 2}][{across}];")
+        lines.add("#pragma unroll 1")
         lines.add(f"for (int half = {lanes // 2}; half > 0; half /= 2) {{")
         lines.add("if (threadIdx.y >= half && threadIdx.y < 2 * half)")
-        self._of_columns(self._give)
+        self._of_columns(lambda: self._give(reductions))
         lines.add("__syncthreads();")
         lines.add("if (threadIdx.y < half)")
-        self._of_columns(self._take)
+        self._of_columns(lambda: self._take(reductions))
         lines.add("__syncthreads();")
         lines.add("}")
+
+    def _tell_totals(self) -> None:
+        """All lanes get the sums that the first has, from which each computes the mean."""
+        if self.variant.lanes == 1:
+            return
+        names = dict.fromkeys(before.name for before in self.kernel.sums.values())
+        told = {self._at(name, "0"): f"{name}_s" for name in names}
+        self.lines.add("if (threadIdx.y == 0)")
+        self._of_columns(lambda: self._assign(told.items()))
+        self.lines.add("__syncthreads();")
+        self._of_columns(lambda: self._assign((name, at) for at, name in told.items()))
+
+    def _assign(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for to, value in pairs:
+            self.lines.add(f"{to} = {value};")
 
     def _of_columns(self, write: Callable[[], None]) -> None:
         """Something for each column of a thread, as one statement."""
@@ -329,19 +442,6 @@ class _Text:
         write()
         self.lines.add("}")
 
-    def _exchanged(self) -> list[tuple[str, str]]:
-        """Types and names of what lanes tell each other."""
-        found = [(TYPES[r.dtype], f"{r.name}_s") for r in self.kernel.reduce]
-        return [*found, *(("i64", f"{r.name}_n") for r in self.kernel.sums)]
-
-    def _own_deviations(self) -> None:
-        """Deviations from the mean of a lane's own rows."""
-        for reduction in self.kernel.sums:
-            name, kind = reduction.name, TYPES[reduction.dtype]
-            own = f"{name}_s - {name}_sum * ({name}_sum / ({kind}){name}_n)"
-            self.lines.add(f"if ({name}_n > 0) {name}_s = {own};")
-            self.lines.add(f"if ({name}_s < 0) {name}_s = 0;")
-
     def _at(self, name: str, lane: str) -> str:
         """Where a lane's number for a column is told."""
         beside = (
@@ -349,25 +449,16 @@ class _Text:
         )
         return f"of_{name}[{lane}][{beside}]"
 
-    def _give(self) -> None:
-        for _, name in self._exchanged():
-            self.lines.add(f"{self._at(name, 'threadIdx.y - half')} = {name};")
+    def _give(self, reductions: Sequence[Reduction]) -> None:
+        for one in reductions:
+            self.lines.add(f"{self._at(one.name, 'threadIdx.y - half')} = {one.name}_s;")
 
-    def _take(self) -> None:
-        """Add what the lane `half` behind has told; deviations before the sums that they need."""
-
-        def told(name: str) -> str:
-            return self._at(name, "threadIdx.y")
-
-        for reduction, before in self.kernel.sums.items():
-            names = f"{reduction.name}_s", f"{before.name}_s", f"{reduction.name}_n"
-            both = ", ".join([*names, *map(told, names)])
-            self.lines.add(f"{names[0]} = deviations({both});")
-            self.lines.add(f"{names[2]} += {told(names[2])};")
-        for reduction in self.kernel.reduce:
-            if reduction.kind != DEVIATIONS:
-                name = f"{reduction.name}_s"
-                self.lines.add(f"{name} = {COMBINED[reduction.kind]}({name}, {told(name)});")
+    def _take(self, reductions: Sequence[Reduction]) -> None:
+        """Add what the lane `half` behind has told."""
+        for one in reductions:
+            name, told = f"{one.name}_s", self._at(one.name, "threadIdx.y")
+            combined = "plus" if one.kind == DEVIATIONS else COMBINED[one.kind]
+            self.lines.add(f"{name} = {combined}({name}, {told});")
 
     def _store(self) -> None:
         """The results' formulas, all computed before anything is stored."""

@@ -123,13 +123,6 @@ template <typename T> __device__ __forceinline__ T most(T a, T b) { return a > b
 // The same of many, where of 0 and -0 either will do.
 template <typename T> __device__ __forceinline__ T smallest(T a, T b) { return least(a, b); }
 template <typename T> __device__ __forceinline__ T largest(T a, T b) { return most(a, b); }
-// Squared deviations from the mean of n elements whose sum is s, and of n2 others, together.
-template <typename T> __device__ __forceinline__ T deviations(T q, T s, i64 n, T q2, T s2, i64 n2) {
-  if (n == 0) return q2;
-  if (n2 == 0) return q;
-  const T apart = s2 / (T)n2 - s / (T)n;
-  return q + q2 + apart * apart * ((T)n * (T)n2 / (T)(n + n2));
-}
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 __device__ __forceinline__ float smallest(float a, float b) {
   float c;
