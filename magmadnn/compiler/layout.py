@@ -18,6 +18,7 @@ import math
 import mmap
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -50,6 +51,19 @@ _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" e
 MOST_SYMBOLS = len(_PRIMES)  # of a program in which each has a stand-in of its own
 
 
+@dataclass(frozen=True)
+class Joinable:
+    """How a matrix is read that may lie in memory as more axes.
+
+    Attributes:
+        moved: the movements that read it: transposes.
+        second: whether a product has it, or one of these, as its second factor.
+    """
+
+    moved: tuple[Node, ...]
+    second: bool
+
+
 class Layouts:
     """Stand-in arrays for all nodes of a program.
 
@@ -67,7 +81,7 @@ class Layouts:
         nodes: Iterable[Node],
         copied: Container[Node] = (),
         loads: Container[Node] = (),
-        joinable: Mapping[Node, Sequence[Node]] = MappingProxyType({}),
+        joinable: Mapping[Node, Joinable] = MappingProxyType({}),
         paddable: Container[Node] = (),
     ) -> None:
         """Lay out.
@@ -76,7 +90,7 @@ class Layouts:
             nodes: of a program, in order.
             copied: movements that get memory of their own, though they could be views.
             loads: conversions that get none: readers convert what lies in their operand's memory.
-            joinable: matrices that may lie in memory as more axes, with the movements that read them.
+            joinable: matrices that may lie in memory as more axes.
             paddable: movements that may get none, if they put one constant around their operand.
         """
         self.arrays: dict[Node, Array] = {}
@@ -115,8 +129,8 @@ class Layouts:
         copied = {new[node] for node in self.bases if node in self._copied}
         loads = {new[node] for node in self.bases if node in self._loads}
         joinable = {
-            new[node]: tuple(new[reader] for reader in readers)
-            for node, readers in self._joinable.items()
+            new[node]: Joinable(tuple(new[reader] for reader in how.moved), how.second)
+            for node, how in self._joinable.items()
         }
         paddable = {new[node] for node in self.bases if node in self._paddable}
         other = Layouts(new.values(), copied, loads, joinable, paddable)
@@ -208,7 +222,8 @@ class Layouts:
         """How many leading axes of a movement's operand are the rows of the matrix that it gives.
 
         0 where it is no matrix in the order of the operand's elements, is a view as it is, or has readers
-        that take it for more than a matrix or a transposed one.
+        that take it for more than a matrix or a transposed one. A second factor, which is copied into
+        panels anyhow, is joined where the matrix has more elements than its memory: others were not faster.
         """
         if (
             node not in self._joinable
@@ -219,7 +234,10 @@ class Layouts:
         matrix = self._packed(node, source)
         if matrix is None or _reshaped(source, matrix.shape) is not None:
             return 0
-        readers = (self._moved(reader, matrix, self.sizes) for reader in self._joinable[node])
+        how, memory = self._joinable[node], self.arrays[self.bases[node.inputs[0]]]
+        if how.second and matrix.size <= memory.size:
+            return 0
+        readers = (self._moved(reader, matrix, self.sizes) for reader in how.moved)
         if not all(_is_transpose(found, matrix) for found in readers):
             return 0
         for rows in range(1, source.ndim):

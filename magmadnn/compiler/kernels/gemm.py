@@ -63,9 +63,11 @@ class Loading:
         return cls(half, half)
 
 
-def axis_slots(side: str) -> tuple[str, ...]:
-    """Slots of the axes that are "row" or "column" of A: sizes and elements apart, the outermost first."""
-    return tuple(f"a_{side}_{what}{k}" for k in range(MOST_AXES) for what in ("size", "step"))
+def axis_slots(factor: str, side: str) -> tuple[str, ...]:
+    """Slots of the axes that are "row" or "column" of "a" or "b": sizes and elements apart, inwards."""
+    return tuple(
+        f"{factor}_{side}_{what}{k}" for k in range(MOST_AXES) for what in ("size", "step")
+    )
 
 
 @hashed_once
@@ -92,6 +94,7 @@ class Gemm:
         joined_a: 0, or of how many axes of memory the rows of A are: then A is a matrix whose rows are
             the leading axes of a strided array, and its columns the others, each joined in their order.
             It is not transposed, loaded or shared, and `lda` is not used.
+        joined_b: the same of B.
     """
 
     dtype: str
@@ -104,6 +107,12 @@ class Gemm:
     load_b: Loading | None = None
     shared: str = ""
     joined_a: int = 0
+    joined_b: int = 0
+
+    @property
+    def joined(self) -> str:
+        """Which factors have joined axes: their letters."""
+        return "a" * (self.joined_a > 0) + "b" * (self.joined_b > 0)
 
     @property
     def halves(self) -> str | None:
@@ -114,5 +123,6 @@ class Gemm:
     @cached_property
     def slots(self) -> tuple[str, ...]:
         """Names of the argument block's slots."""
-        axes = (*axis_slots("row"), *axis_slots("column")) if self.joined_a else ()
+        sides = ((factor, side) for factor in self.joined for side in ("row", "column"))
+        axes = [slot for factor, side in sides for slot in axis_slots(factor, side)]
         return (*PLAIN_SLOTS, "cuts", *axes, *(self.epilogue.slots if self.epilogue else ()))

@@ -419,6 +419,7 @@ def _lower_gemm(
         load_a=_loading(layouts, a),
         load_b=_loading(layouts, b),
         joined_a=layouts.joined.get(a, 0),
+        joined_b=layouts.joined.get(b, 0),
     )
     reads = (("a", a, FULL), ("b", b, FULL), *formulas.reads)
     writes = tuple((r.name, n, FULL) for r, n in zip(results, others, strict=True))

@@ -22,7 +22,7 @@ def selected(gemm: Gemm, values: Mapping[str, Size]) -> Gemm | Gemv:
         values: the slots of the whole product, from row 0 and column 0 on.
     """
     rows, columns = values["row1"], values["column1"]
-    if gemm.joined_a or 1 not in (rows, columns):
+    if gemm.joined or 1 not in (rows, columns):
         return gemm
     # A single element is best seen as a column: a row of A times the vector B.
     gemv = Gemv(

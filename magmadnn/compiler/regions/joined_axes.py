@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from magmadnn.compiler.layout import Joinable
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op, OpKind
 from magmadnn.graph.program import Program
@@ -15,21 +16,20 @@ from magmadnn.graph.program import Program
 from .loads import is_product
 
 
-def joinable(program: Program, compilable: Callable[[Node], bool]) -> dict[Node, tuple[Node, ...]]:
-    """Matrices that only products read, as their first factor: as they are, or by a movement of the matrix.
+def joinable(program: Program, compilable: Callable[[Node], bool]) -> dict[Node, Joinable]:
+    """Matrices that only products read, as one of their factors: as they are, or by a movement of the matrix.
 
     Args:
         program: what is compiled.
         compilable: whether compiled code can do a node.
 
     Returns:
-        Movements that give such a matrix from more than two axes, with the movements that read it. `Layouts`
-        says which of them need no memory.
+        Movements that give such a matrix from more than two axes. `Layouts` says which need no memory.
     """
     users, roots = program.readers, set(program.roots)
 
     def are_products(readers: Iterable[Node], factor: Node) -> bool:
-        return all(_is_first_factor(factor, reader) and compilable(reader) for reader in readers)
+        return all(_is_factor(factor, reader) and compilable(reader) for reader in readers)
 
     found = {}
     for node in program.nodes():
@@ -39,7 +39,8 @@ def joinable(program: Program, compilable: Callable[[Node], bool]) -> dict[Node,
             direct = (reader for reader in users[node] if reader not in moved)
             if inside and are_products(direct, node):
                 if all(are_products(users[other], other) for other in moved):
-                    found[node] = moved
+                    factors = (node, *moved)
+                    found[node] = Joinable(moved, any(_is_second(users[f], f) for f in factors))
     return found
 
 
@@ -49,8 +50,11 @@ def _is_movement(node: Node) -> bool:
     return moves and node.ndim == 2 and len(node.inputs) == 1
 
 
-def _is_first_factor(node: Node, reader: Node) -> bool:
-    """Whether a product of two matrices reads it first, and only so."""
-    return (
-        is_product(reader) and reader.ndim == 2 and reader.inputs[0] is node is not reader.inputs[1]
-    )
+def _is_factor(node: Node, reader: Node) -> bool:
+    """Whether a product of two matrices reads it as one of them."""
+    return is_product(reader) and reader.ndim == 2 and reader.inputs.count(node) == 1
+
+
+def _is_second(readers: Iterable[Node], factor: Node) -> bool:
+    """Whether a product reads it as its second factor."""
+    return any(is_product(reader) and reader.inputs[1] is factor for reader in readers)

@@ -40,13 +40,14 @@ def slot_values(
         values["row1"] = elements // max(rows * columns, 1)
     if region.kind is RegionKind.GEMM:
         assert isinstance(lowered.kernel, Gemm)
-        a = arrays[product_of(region).inputs[0]]
+        a, b = (arrays[factor] for factor in product_of(region).inputs)
         joined = lowered.kernel.joined_a
         values["k"] = math.prod(a.shape[joined:]) if joined else a.shape[-1]
         values["cuts"] = 0
         if joined:
-            values |= _joined_slots("row", a.shape[:joined], a.strides[:joined], a.itemsize)
-            values |= _joined_slots("column", a.shape[joined:], a.strides[joined:], a.itemsize)
+            values |= _joined_slots("a", a, joined)
+        if lowered.kernel.joined_b:
+            values |= _joined_slots("b", b, lowered.kernel.joined_b)
     for slot, node, spread in (*lowered.reads, *lowered.writes):
         array = arrays[node]
         values[slot] = array.ctypes.data
@@ -100,13 +101,15 @@ def _padded_numbers(found: Padding, operand: PaddedOperand) -> list[int]:
     return [*numbers, found.origin, *sides]
 
 
-def _joined_slots(
-    side: str, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
-) -> dict[str, int]:
-    """The axes of memory that are the rows, or the columns, of a factor."""
-    axes = fewest_axes(shape, strides, itemsize)
-    axes = [(1, 0)] * (MOST_AXES - len(axes)) + axes
-    return dict(zip(axis_slots(side), (number for axis in axes for number in axis), strict=True))
+def _joined_slots(factor: str, array: Array, rows: int) -> dict[str, int]:
+    """The axes of memory that are the rows of a factor, of which there are so many, and the columns."""
+    values: dict[str, int] = {}
+    for side, part in (("row", slice(rows)), ("column", slice(rows, None))):
+        axes = fewest_axes(array.shape[part], array.strides[part], array.itemsize)
+        axes = [(1, 0)] * (MOST_AXES - len(axes)) + axes
+        numbers = (number for axis in axes for number in axis)
+        values |= zip(axis_slots(factor, side), numbers, strict=True)
+    return values
 
 
 def _row_stride(array: Any, single: int = 0) -> int:

@@ -186,7 +186,7 @@ class Tasks:
         """The products; they get the tiles that were measured to be best."""
         found = {}
         for work, lowered in self._lowered.items():
-            if isinstance(lowered.kernel, Gemm) and not lowered.kernel.joined_a:
+            if isinstance(lowered.kernel, Gemm) and not lowered.kernel.joined:
                 parts = self._parts(work)
                 found[work] = Product(lowered.kernel, self._values[work] | parts[0][1], parts)
         tuner().note((product.gemm, product.largest) for product in found.values())

@@ -92,7 +92,7 @@ def write_gemm(gemm: Gemm, code: Code, frame: Frame, target: Target) -> None:
         (gemm.transpose_a, gemm.transpose_b),
         readers_of(gemm, target),
         gemm.shared,
-        gemm.joined_a > 0,
+        gemm.joined,
         Finishing(gemm, code.function.name),
     ).write()
 
@@ -115,6 +115,9 @@ def layout(gemm: Gemm, target: Target) -> dict[str, int]:
     sizes = {name: count * item for name, count in sizes.items()}
     if gemm.joined_a:
         sizes |= {"rows": blocking.rows * _ADDRESS, "columns": blocking.max_depth * _ADDRESS}
+    if gemm.joined_b:
+        sizes |= {"rows of b": blocking.max_depth * _ADDRESS}
+        sizes |= {"columns of b": panels * tile.columns * _ADDRESS}
     starts, at = dict[str, int](), 0
     for name, size in sizes.items():
         starts[name] = at

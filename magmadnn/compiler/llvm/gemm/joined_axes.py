@@ -45,15 +45,16 @@ class JoinedAxes:
         code: of the kernel.
         frame: its arguments.
         item: bytes of an element.
+        factor: which, "a" or "b".
     """
 
-    def __init__(self, code: Code, frame: Slots, item: int) -> None:
+    def __init__(self, code: Code, frame: Slots, item: int, factor: str) -> None:
         self._code = code
-        self._start = code.number_of(frame.array("a", I8))
+        self._start = code.number_of(frame.array(factor, I8))
         self._axes = {
             side: [
                 number * item if slot.rpartition("_")[2].startswith("step") else number
-                for slot in axis_slots(side)
+                for slot in axis_slots(factor, side)
                 for number in (frame.integer(slot),)
             ]
             for side in ("row", "column")

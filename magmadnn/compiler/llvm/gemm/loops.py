@@ -19,6 +19,8 @@ from .packing.pack import (
     pack_a_rows,
     pack_b_columns,
     pack_b_edge,
+    pack_b_joined,
+    pack_b_joined_edge,
     pack_b_rows,
 )
 from .packing.read import Reader
@@ -86,7 +88,7 @@ class Nest:
         transposes: tuple[bool, bool],
         readers: tuple[Reader, Reader],
         shared: str,
-        joined: bool,
+        joined: str,
         finishing: Finishing,
     ) -> None:
         self.code, self.frame, self.finishing, self.shared = code, frame, finishing, shared
@@ -99,7 +101,10 @@ class Nest:
         self.copy_of_a = scratch["block"].viewed(self.reader_a.copied)
         self.copy_of_b = scratch["panel"].viewed(self.reader_b.copied)
         self.lda, self.ldb, self.ldc = (frame.integer(x) for x in ("lda", "ldb", "ldc"))
-        self.joined = JoinedAxes(code, frame, item_bytes(self.reader_a.item)) if joined else None
+        item = item_bytes(self.c.item)
+        self.joined = JoinedAxes(code, frame, item, "a") if "a" in joined else None
+        self.joined_b = JoinedAxes(code, frame, item, "b") if "b" in joined else None
+        self.always_copies_b = self.reader_b.loading is not None or self.joined_b is not None
         self.copies_of_b = scratch["kept"].viewed(self.reader_b.copied)
         self.room = code.integer(blocking.kept_bytes // item_bytes(self.reader_b.copied))
         self.every_a, self.every_b = self._every(self.lda), self._every(self.ldb)
@@ -255,6 +260,12 @@ class Nest:
             return lambda j: Side(self._shared_b(block.p0, block.depth, j), copied_row, self.one)
         copy = code.select_array(block.kept, self._kept(block, block.p0, first), self.copy_of_b)
         fresh = ~block.kept | block.first
+        if self.joined_b:
+            with code.when(fresh):
+                places = self._places_of_b(self.joined_b, block, first, end - first)
+                pack = self._pack(pack_b_joined, None, tile.width, tile.lanes)
+                pack(*places, block.depth, copy, (end - first) // tile.columns)
+            return lambda j: Side(copy.at((j - first) * steps), copied_row, self.one)
         if self.transpose_b:
             source = self.b.at(first * self.ldb + block.p0)
             pack = self._pack(pack_b_columns, self.reader_b, tile.lanes)
@@ -276,6 +287,16 @@ class Nest:
             self.one,
         )
 
+    def _places_of_b(
+        self, joined: JoinedAxes, block: _Block, j: Value, count: Value
+    ) -> tuple[Array, Array]:
+        """Addresses of the block's rows of B, and bytes from there to `count` columns from `j` on."""
+        names = ("rows of b", "columns of b")
+        rows, columns = (self.scratch[name].viewed(I64) for name in names)
+        joined.rows(block.p0, block.depth, rows)
+        joined.columns(j, count, columns)
+        return rows, columns
+
     def _shared_b(self, p: Value, depth: Value, j: Value) -> Array:
         """The panel of B in column `j`, `depth` steps from step `p` on, in a copy for all parts of C."""
         size = panel_elements("b", self.tile, depth)
@@ -293,9 +314,7 @@ class Nest:
         group = self.code.select(apart < _PAGE_BYTES, self.blocking.group, self.blocking.far_group)
         chosen = self.cut >> 34
         group = self.code.select(chosen > 0, chosen, group)
-        if self.reader_b.loading is not None:
-            return group
-        return self.code.select(block.copied, group, 1)
+        return group if self.always_copies_b else self.code.select(block.copied, group, 1)
 
     def _ahead(self, block: _Block, j: Value, whole: Value) -> Ahead:
         """The panel of B in column `j`; beyond the last one the first ones of the next block of k."""
@@ -304,6 +323,8 @@ class Nest:
         j = code.select(inside, j, j - whole + block.j0)
         p = code.select(inside, block.p0, block.p0 + block.depth)
         depth = code.select(block.far, code.select(inside, block.depth, block.following), 0)
+        if self.joined_b:  # whose rows are many short ones
+            return Ahead(self.copy_of_b, wide, code.integer(0), wide)
         if self.shared == "b":
             return Ahead(self._shared_b(p, depth, j), wide, depth, wide)
         at = j * self.ldb + p if self.transpose_b else p * self.ldb + j
@@ -320,7 +341,7 @@ class Nest:
 
     def _are_kept(self, block: _Block) -> Value:
         """Whether there are copies of B for all blocks of rows."""
-        always = self.transpose_b or self.reader_b.loading is not None
+        always = self.transpose_b or self.always_copies_b
         return block.kept if always else block.kept & block.copied
 
     def _copies_b(self, rows: Value, crowded: Value, kept: Value) -> Value:
@@ -348,6 +369,11 @@ class Nest:
             columns = self.code.integer(self.tile.columns)
             return Side(self._shared_b(block.p0, block.depth, j), columns, self.one)
         panel, columns = self.copy_of_b, block.j1 - j
+        if self.joined_b:
+            places = self._places_of_b(self.joined_b, block, j, columns)
+            pack = self._pack(pack_b_joined_edge, None, self.tile.lanes)
+            pack(*places, block.depth, panel, panel_row, columns)
+            return Side(panel, panel_row, self.one)
         at = j * self.ldb + block.p0 if self.transpose_b else block.p0 * self.ldb + j
         way = pack_b_columns if self.transpose_b else pack_b_edge
         pack = self._pack(way, self.reader_b, self.tile.lanes)

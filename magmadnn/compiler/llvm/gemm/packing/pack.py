@@ -11,7 +11,7 @@ Each function here is written as a subroutine of the module: call them through `
 from __future__ import annotations
 
 from magmadnn.compiler.llvm.gemm.cache_hints import LINE_BYTES
-from magmadnn.compiler.llvm.ir.builder import Array, Code, Value, item_bytes
+from magmadnn.compiler.llvm.ir.builder import I8, I64, Array, Code, Value, item_bytes, vector
 from magmadnn.compiler.llvm.ir.transposing import transposed
 
 from .read import Reader
@@ -43,6 +43,55 @@ def pack_b_rows(
                 code.prefetch(following, q * columns + j, written=False)
             for j in range(0, columns, lanes):
                 there.put(j, read(q * columns + j, lanes, None))
+
+
+def pack_b_joined(
+    width: int,
+    lanes: int,
+    code: Code,
+    rows: Array,
+    columns: Array,
+    depth: Value,
+    copy: Array,
+    panels: Value,
+) -> None:
+    """copy[q][p, j] = the element at `rows[p] + columns[q * wide + j]`, of panels of `width` whole vectors.
+
+    Where a vector's columns lie side by side it is copied whole.
+    """
+    wide, item = width * lanes, item_bytes(copy.item)
+    side_by_side = code.lane_numbers(lanes, I64) * item
+    with code.loop(0, panels) as q, code.loop(0, wide, lanes) as j:
+        places = columns.at(q * wide + j)
+        goal = copy.at(q * (depth * wide) + j)
+        apart = places.vector(0, lanes) - places[0]
+        with code.choose(code.any(apart.differs(side_by_side))) as (scattered, together):
+            with scattered, code.loop(0, depth) as p:
+                start = code.memory_at(rows[p], I8)
+                for lane in range(lanes):
+                    goal[p * wide + lane] = start.at(places[lane]).viewed(copy.item)[0]
+            with together, code.loop(0, depth) as p:
+                start = code.memory_at(rows[p] + places[0], copy.item)
+                goal.put(p * wide, start.vector(0, lanes))
+
+
+def pack_b_joined_edge(
+    lanes: int,
+    code: Code,
+    rows: Array,
+    columns: Array,
+    depth: Value,
+    panel: Array,
+    panel_row: Value,
+    count: Value,
+) -> None:
+    """panel[p, j] = the element at `rows[p] + columns[j]` for j < count, else 0: a panel at the edge."""
+    with code.loop(0, depth) as p:
+        start, goal = code.memory_at(rows[p], I8), panel.at(p * panel_row)
+        with code.loop(0, panel_row, lanes) as j:
+            goal.put(j, code.zero(vector(panel.item, lanes)))
+        with code.loop(0, count) as j:
+            goal[j] = start.at(columns[j]).viewed(panel.item)[0]
 
 
 def pack_b_edge(
