@@ -109,12 +109,12 @@ class Executable:
             from magmadnn.compiler.program.decompose import has_calls
 
             from .cuda.running.runner import CudaRunner
-            from .cuda.schedule.library.pooling import POOLINGS
+            from .cuda.schedule.library.pictures import OF_PICTURES
 
             assert self.device is not None
             has = frozenset[str]()
             if has_calls(self.program):
-                has = device_engine(self.device).functions | POOLINGS
+                has = device_engine(self.device).functions | OF_PICTURES
             plan = native_plan(self.program, check=self._check, rounding=False, libraries=has)
             self._cuda = CudaRunner(plan, self.device, self.precision == "tf32")
         return self._cuda

@@ -39,6 +39,7 @@ ROWS = placeholder("rows", Spec((BATCH,), np.dtype(np.float64)))  # where no ope
 SLICES = (("slice", 1, None, 1), ("slice", -2, None, 1), ("slice", None, -1, 1))
 
 PICTURES = {"size": (2, 2), "strides": (2, 2), "padding": ((0, 0), (1, 1))}
+GATHERED = {"strides": (2, 3), "padding": ((1, 0), (1, 1)), "channels": 16}
 POOLING = {"size": (2,), "strides": (2,), "padding": ((0, 0),)}
 CONVOLUTION = {"strides": (2,), "padding": ((1, 0),), "dilation": (1,), "groups": 1}
 UNKNOWN: dict[str, list[Sizes]] = {
@@ -136,6 +137,7 @@ UNKNOWN: dict[str, list[Sizes]] = {
         Sizes(((B, 2, 3), (B, 2, 3)), {"places": (5,), **POOLING}, 2),
         Sizes(((2, B, 3), (2, B, 3)), {"places": (2 * BATCH,), **POOLING}, 2),
     ],
+    "_gathered_whole": [Sizes(((B, 5, 4, 2),), GATHERED)],
     "_max_pooling_whole": [Sizes(((B, 5, 4, 2),), PICTURES)],
     "_max_pooling_indices_whole": [Sizes(((B, 5, 4, 2),), PICTURES)],
     "_max_pooling_inputs_whole": [
@@ -357,6 +359,7 @@ EMPTY: dict[str, list[Sizes]] = {
     "max_pooling": [Sizes(((0, 6, 2),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
     "max_pooling_indices": [Sizes(((2, 6, 0),), {"size": 2}), Sizes(((1, 1, 1),), {"size": 1})],
     "_max_pooling_inputs": [Sizes(((0, 2, 3), (0, 2, 3)), {"places": (4,), **POOLING}, 2)],
+    "_gathered_whole": [Sizes(((0, 5, 4, 2),), GATHERED)],
     "_max_pooling_whole": [Sizes(((0, 5, 4, 2),), PICTURES)],
     "_max_pooling_indices_whole": [Sizes(((0, 5, 4, 2),), PICTURES)],
     "_max_pooling_inputs_whole": [

@@ -26,7 +26,7 @@ UNROLLED = {
     "_convolution_whole", "_convolution_inputs_whole", "_convolution_filters_whole",
     "_convolution_biased", "_convolution_added", "_frequencies", "_from_frequencies", "_checkpoint", "_after",
     "_max_pooling_whole", "_max_pooling_indices_whole", "_max_pooling_inputs_whole",
-    "_max_pooling_positive_inputs_whole",
+    "_max_pooling_positive_inputs_whole", "_gathered_whole",
 }  # fmt: skip
 
 

@@ -47,7 +47,9 @@ def convolution(x: Any, w: Any, **settled: Any) -> Any:
     """A convolution; None where the library does not take the operands."""
     found = gathering(x.shape, w.shape[:-2], **settled)
     if found is not None:
-        made = _called(convolution_whole, (found.of_image(x), found.of_filters(w)), **found.settled)
+        image = found.of_image(x)
+        operands = image, found.of_filters(w, image.shape[-1])
+        made = _called(convolution_whole, operands, **found.settled)
         if made is not None:
             return made
     return _called(convolution_whole, (x, w), **settled)
@@ -66,7 +68,7 @@ def filters(x: Any, g: Any, **settled: Any) -> Any:
         settings = {**found.settled, "size": found.size}
         made = _called(convolution_filters_whole, (found.of_image(x), g), **settings)
         if made is not None:
-            return found.filters_of(made, size)
+            return found.filters_of(made, size, x.shape[-1])
     return _called(convolution_filters_whole, (x, g), **settled)
 
 

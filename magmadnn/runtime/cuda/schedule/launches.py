@@ -46,7 +46,7 @@ from .launch import Item
 from .library.convolutions import Convolutions, can_convolve
 from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
-from .library.pooling import Poolings, can_pool
+from .library.pictures import Pictures, takes_pictures
 from .library.rooms import Rooms
 from .loops import LoopSteps
 from .small import is_small
@@ -64,7 +64,7 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     if isinstance(kernel, Library):
         return can_call(kernel)
     if isinstance(kernel, WholeLibrary):
-        return can_convolve(kernel) or can_pool(kernel)
+        return can_convolve(kernel) or takes_pictures(kernel)
     return kernel is not None and (isinstance(kernel, Gemm) or can_emit(kernel))
 
 
@@ -110,7 +110,7 @@ class Items:
         rooms = Rooms(layout, engine, self._workspace)
         self._library = LibraryCalls(layout, rooms)
         self._convolutions = Convolutions(layout, engine, rooms, tensor_float, self.chip)
-        self._poolings = Poolings(layout)
+        self._pictures = Pictures(layout)
         self._transforms = Transforms(layout, rooms, self.chip)
         self._scales_of: dict[Work, int] = {}  # of products: where alpha and beta are
         # of movements: how many boxes and rows, where boxes and constants lie
@@ -161,7 +161,7 @@ class Items:
         if isinstance(work.lowered.kernel, Library):
             return self._library.of(work, values)
         if isinstance(work.lowered.kernel, WholeLibrary):
-            found = self._poolings if can_pool(work.lowered.kernel) else self._convolutions
+            found = self._pictures if takes_pictures(work.lowered.kernel) else self._convolutions
             return found.of(work, values)
         room = self._layout.room(work)
         if isinstance(work.lowered.kernel, Columns | Rows) and room is not None:

@@ -1,4 +1,7 @@
-"""Steps that are max pooling by kernels of our own; two that read the same image are one launch."""
+"""Steps on pictures by kernels of our own: max pooling, and blocks of places as channels.
+
+Two poolings that read the same image are one launch.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from magmadnn.compiler.cuda.library import pooling
+from magmadnn.compiler.cuda.library import gathered, pooling
 from magmadnn.compiler.kernels.library import WholeLibrary
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.runtime.cuda.layout import Layout
 from magmadnn.runtime.cuda.schedule.launch import Item
 
 _VALUES, _NUMBERS, _INPUTS = "pooled", "pooled_numbers", "pooled_inputs"
-POOLINGS = frozenset({_VALUES, _NUMBERS, _INPUTS})
+_GATHERED = "gathered"
+OF_PICTURES = frozenset({_VALUES, _NUMBERS, _INPUTS, _GATHERED})
 
 
-def can_pool(kernel: WholeLibrary) -> bool:
-    """Whether a function is pooling, or what its gradient is."""
-    return kernel.function in POOLINGS
+def takes_pictures(kernel: WholeLibrary) -> bool:
+    """Whether a function is pooling, what its gradient is, or gathers places."""
+    return kernel.function in OF_PICTURES
 
 
-class Poolings:
+class Pictures:
     """Makes the launches of such steps.
 
     Args:
@@ -41,12 +45,19 @@ class Poolings:
         if kernel.function == _INPUTS:
             places, windows = windows, places
         told: dict[str, Any] = dict(kernel.settings)
+        span = self._layout.span
+        if kernel.function == _GATHERED:
+            gathers = gathered.Gathered(
+                kernel.dtype, (places[1], places[2]), (windows[1], windows[2]), places[3], windows[3],
+                told["strides"], (told["padding"][0][0], told["padding"][1][0]),
+            )  # fmt: skip
+            launch = gathered.gathered(gathers, places[0], values["x0"], values["result"])
+            return [Item(launch, (span(node.inputs[0]),), (span(node),))]
         before = (told["padding"][0][0], told["padding"][1][0])
         of = pooling.Pooled(
             kernel.dtype, (places[1], places[2]), (windows[1], windows[2]), places[3],
             told["size"], told["strides"], before,
         )  # fmt: skip
-        span = self._layout.span
         if kernel.function == _INPUTS:
             given = [values[f"x{k}"] for k in range(kernel.operands)]
             launch = pooling.of_inputs(of, places[0], given, values["result"])
