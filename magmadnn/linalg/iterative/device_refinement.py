@@ -1,9 +1,10 @@
-"""Refinement where a matrix lies on a GPU: by cuSOLVER's solver of mixed precision.
+"""Refinement where a matrix lies on a GPU: by factors of our own, or by cuSOLVER's solver of mixed precision.
 
-That factorises in float32 and refines in float64; where that does not converge it falls back to factors in
-float64 by itself. On an H100, 16,384 rows of random numbers: factors in float16 and TF32 took 44 and 46
-steps, 231 and 244 ms, and left a backward error of 2e-13; float32 4 steps, 152 ms and 1e-15; float64 146 ms
-and 7e-15.
+Large matrices on GPUs that have clusters of blocks are factorised by `mixed/`; where its corrections do not
+converge, and for others, cuSOLVER factorises in float32 and refines in float64, and falls back to factors
+in float64 by itself. On an H100, 16,384 rows of random numbers, cuSOLVER's factors in float16 and TF32 took
+44 and 46 steps, 231 and 244 ms, and left a backward error of 2e-13; float32 4 steps, 152 ms and 1e-15;
+float64 146 ms and 7e-15.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.backends.cuda import array_library
+from magmadnn.errors import OutOfMemoryError
 from magmadnn.graph.computed_by import LibraryCall
 from magmadnn.graph.node import Node, placeholder
 from magmadnn.graph.op import Array, Draw, NoGradient, Op, OpKind, Sample
@@ -28,11 +31,15 @@ from magmadnn.ops import divide, equal, matmul, where
 from magmadnn.ops import max as max_
 from magmadnn.ops import sum as sum_
 from magmadnn.runtime import Executable
-from magmadnn.tensor import Tensor, asarray
+from magmadnn.tensor import Tensor, asarray, from_dlpack
 
+from .mixed.elimination import MOST_ROWS, bytes_of_factors
+from .mixed.solving import solved_in_mixed
 from .refinement import RefinedResult, checked, mixed
 
 _KEPT = 16  # programs
+_LEAST_MIXED = 4096  # rows from which on factors of our own are faster than cuSOLVER's
+_WITH_CLUSTERS = 90  # compute capability of GPUs that run sixteen blocks as a cluster
 
 
 def _shapes(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Any:
@@ -91,11 +98,41 @@ def refined_on_device(a: Any, b: Any) -> RefinedResult:
     right = b if b.ndim == 2 else b.unsqueeze(-1)
     if not right.size:
         return RefinedResult(asarray(b), 0, 0.0, "refinement")
+    if (found := _by_mixed(a, right)) is not None:
+        return found._replace(x=found.x.reshape(b.shape))
     program, nodes = _program(a.shape[-1], right.shape[-1], a.device)
     x, steps, residual = program.run(dict(zip(nodes, (a, right), strict=True)))
     way = "refinement" if steps >= 0 else "float64"
     solution = Tensor.holding(x.reshape(b.shape), Kind.DEVICE, a.device)
     return RefinedResult(solution, abs(int(steps)), float(residual), way)
+
+
+def _by_mixed(a: Tensor, right: Tensor) -> RefinedResult | None:
+    """The same for [n, n] and [n, k] by `mixed/`; None where it is not for them, or does not converge.
+
+    Raises:
+        OutOfMemoryError: if the factors do not fit the device's memory.
+    """
+    cupy, n = array_library(), a.shape[-1]
+    if cupy is None or not _LEAST_MIXED <= n <= MOST_ROWS:
+        return None
+    with cupy.cuda.Device(a.device) as device:
+        if int(device.compute_capability) < _WITH_CLUSTERS:
+            return None
+        wide = cupy.ascontiguousarray(cupy.asarray(a), dtype=np.float64)
+        b = right if lies_on_device(right) else right.to("device", a.device)
+        rows = cupy.ascontiguousarray(cupy.asarray(b, dtype=np.float64).T)
+        try:
+            found = solved_in_mixed(cupy, a.device, wide, rows)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            raise OutOfMemoryError(
+                f'solve: method="refine" wants {bytes_of_factors(n):,} bytes more of device {a.device} for '
+                f"factors of {n} rows; md.linalg.out_of_core takes larger matrices"
+            ) from error
+        if found is None:
+            return None
+        x, steps, residual, way = found
+        return RefinedResult(from_dlpack(cupy.ascontiguousarray(x.T)), steps, residual, way)
 
 
 @lru_cache(maxsize=_KEPT)
