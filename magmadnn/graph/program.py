@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from magmadnn.backends.cpu.forks import cached_property
@@ -43,6 +43,17 @@ class Program:
     def roots(self) -> list[Node]:
         """Every node that must be computed for its own sake."""
         return [*self.outputs, *(value for _, value in self.updates)]
+
+    def renewed(self, new: Mapping[Node, Node]) -> Program:
+        """The same program of other nodes, whose order is known then.
+
+        Args:
+            new: what stands for each node.
+        """
+        updates = tuple((new[target], new[value]) for target, value in self.updates)
+        other = Program(tuple([new[n] for n in self.outputs]), updates)
+        other.__dict__["_nodes"] = [new[n] for n in self._nodes]
+        return other
 
     def nodes(self) -> list[Node]:
         """Everything that is computed, inputs before users."""

@@ -20,7 +20,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, fields
-from inspect import signature
+from functools import lru_cache
+from inspect import Signature, signature
+from types import MethodType
 from typing import Any, dataclass_transform
 
 import numpy as np
@@ -254,7 +256,7 @@ class Layer(ExplainsAttributes):
     def _check_number(self, inputs: Sequence[Operation]) -> None:
         """Whether `build` and `forward` take so many inputs."""
         for method in (self.forward,) if self._built else (self.build, self.forward):
-            taken = signature(method)
+            taken = _signature_of(method)
             try:
                 taken.bind(*inputs)
             except TypeError as error:
@@ -316,6 +318,17 @@ class Layer(ExplainsAttributes):
 
 
 _settings: dict[type[Layer], tuple[Field[Any], ...]] = {}
+
+
+def _signature_of(method: Callable[..., Any]) -> Signature:
+    """What a method takes, without `self`."""
+    function = getattr(method, "__func__", None)
+    return signature(method) if function is None else _signature_of_bound(function)
+
+
+@lru_cache(maxsize=256)
+def _signature_of_bound(function: Callable[..., Any]) -> Signature:
+    return signature(MethodType(function, Layer))
 
 
 def _layers_in(value: Any) -> list[Layer]:

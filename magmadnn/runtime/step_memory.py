@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from itertools import accumulate
 
 from magmadnn.compiler.plan.arena import Arena
@@ -12,6 +12,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node, follows_sizes
 from magmadnn.memory.usage import in_units
 
+_KEPT = 4  # sizes of plans that are alike
 _TITLES = {
     "parameters": "parameters and states of layers",
     "optimizer": "state of the optimiser",
@@ -74,6 +75,18 @@ def step_memory(plan: NativePlan, sizes: Mapping[str, int], workspace: int = 0) 
         sizes: of symbolic dimensions.
         workspace: of kernels.
     """
+    kept = {} if plan.alike is None else plan.alike.memory
+    key = tuple(sorted(sizes.items()))
+    if key not in kept:
+        found = _measured(plan, sizes)
+        while len(kept) >= _KEPT:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = astuple(found)
+    return replace(StepMemory(*kept[key]), workspace=workspace)
+
+
+def _measured(plan: NativePlan, sizes: Mapping[str, int]) -> StepMemory:
+    """The same without workspace."""
     arena = arena_of(plan, sizes)
     gradients = _gradients_of(plan, arena)
     nodes = plan.program.nodes()
@@ -87,7 +100,7 @@ def step_memory(plan: NativePlan, sizes: Mapping[str, int], workspace: int = 0) 
         gradients=gradients,
         batch=sum(nbytes_of(n, sizes) for n in fed),
         copies=sum(nbytes_of(n, sizes) for n in targets),
-        workspace=workspace,
+        workspace=0,
     )
 
 

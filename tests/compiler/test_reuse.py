@@ -16,8 +16,11 @@ from magmadnn.compiler.plan import planning
 from magmadnn.compiler.plan.built_alike import look, reuse
 from magmadnn.errors import NumericError
 from magmadnn.graph import Spec
+from magmadnn.graph.dim import Dim
 from magmadnn.graph.node import constant, placeholder
 from magmadnn.graph.program import Program
+from magmadnn.runtime import step_memory
+from magmadnn.tensor import Operation
 from tests.runtime.cuda.devices import on
 from tests.runtime.cuda.emulator import needs_compiler
 
@@ -178,3 +181,32 @@ def test_plans_for_a_gpu_are_copied_too(made: list[Program]) -> None:
         assert trained(network(device="cuda")) == first
         assert len(made) == count
         assert trained(network(seed=5, device="cuda")) != first
+
+
+def test_memory_is_found_once_and_nodes_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of models that are built alike; another size of batches takes other memory."""
+    counted, measured = list[Any](), step_memory._measured
+    monkeypatch.setattr(
+        step_memory, "_measured", lambda plan, sizes: counted.append(sizes) or measured(plan, sizes)
+    )
+    plans = []
+    for seed in range(4):
+        trained(network(seed), validation_data=(X[:13], Y[:13]))
+        if seed == 2:
+            counted.clear()
+    assert not counted
+    for seed in range(2):
+        x = placeholder("x", Spec((Dim.symbol("batch"), 5), np.dtype(np.float32)))
+        w = md.variable("w", X[seed : seed + 5])
+        y = ops.tanh(Operation(x) @ w) + ops.sum(w, 0)
+        program = Program.of([y.node, (y * 2.0).node], [(w.node, (w * 0.5).node)])
+        plans.append(planning.native_plan(program))
+    assert plans[0].alike is plans[1].alike
+    for plan in plans:
+        order = plan.program.nodes()
+        assert order == Program(plan.program.outputs, plan.program.updates).nodes()
+    few, many = ([step_memory.step_memory(p, {"batch": n}) for p in plans] for n in (3, 77))
+    assert few[0] == few[1] and many[0] == many[1]
+    assert counted == [{"batch": 3}, {"batch": 77}]
+    assert (few[0].batch, many[0].batch, few[0].parameters) == (60, 1540, 100)
+    assert step_memory.step_memory(plans[0], {"batch": 3}, 5).workspace == 5

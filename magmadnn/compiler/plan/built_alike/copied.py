@@ -12,7 +12,6 @@ from magmadnn.compiler.regions.region import Region
 from magmadnn.graph.dim import substitute
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Op
-from magmadnn.graph.program import Program
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 
@@ -48,9 +47,8 @@ def copied(
         )
         for region in draft.regions
     }
-    updates = tuple((new[t], new[v]) for t, v in draft.program.updates)
     return Draft(
-        Program(tuple(new[n] for n in draft.program.outputs), updates),
+        draft.program.renewed(new),
         tuple(regions.values()),
         layouts,
         {regions[r]: frozenset(regions[b] for b in bs) for r, bs in draft.before.items()},
