@@ -79,7 +79,7 @@ class StepCourse:
                 executable,
                 rows,
                 settings.nodes,
-                sizes_in_batches(step, executable, settings, rows, size),
+                sizes_in_batches(step, executable, rows, size),
                 size,
             )
             for size in batch_sizes

@@ -55,7 +55,7 @@ class StepSlices:
         """Slices over these arrays; None where a part of the step has to run in Python."""
         rows, values = as_feeds(data), list(settings.nodes)
         values += [] if step.accumulation is None else step.accumulation.nodes
-        sizes = sizes_in_batches(step, executable, settings, rows, batch_size)
+        sizes = sizes_in_batches(step, executable, rows, batch_size)
         if executable.device is not None:
             from magmadnn.runtime.cuda.running.slices import slices_of as slices_on_device
 
@@ -128,7 +128,6 @@ class StepSlices:
 def sizes_in_batches(
     step: Step,
     executable: Executable,
-    settings: Settings,
     rows: Mapping[Node, Array],
     batch_size: int,
 ) -> dict[str, int]:

@@ -29,7 +29,7 @@ from .inputs import Settings
 from .memory_check import BATCH, refuse_too_large
 from .parts import Transform
 from .records import Setting
-from .slices import StepSlices
+from .slices import StepSlices, sizes_in_batches
 
 if TYPE_CHECKING:
     from magmadnn.memory.room import Room
@@ -228,7 +228,7 @@ class Step:
         Raises:
             OutOfMemoryError: if not; says which batch has.
         """
-        sizes = self._executable.sizes(as_feeds(feeds) | self.scalars())
+        sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
         refuse_too_large(self._executable, what, sizes, batch_size)
 
     def prepare(self, feeds: Feeds, batch_size: int) -> None:
@@ -238,7 +238,7 @@ class Step:
             feeds: arrays of one row for the placeholders.
             batch_size: rows of a batch.
         """
-        sizes = self._executable.sizes(as_feeds(feeds) | self.scalars())
+        sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
         self._executable.prepare({**sizes, BATCH: batch_size})
 
     @property

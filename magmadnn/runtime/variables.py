@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.graph.spec import is_floating
+from magmadnn.memory import MemoryManager
 
 
 def tensor_of(node: Node) -> Any:
@@ -17,6 +19,11 @@ def tensor_of(node: Node) -> Any:
     return (
         held.tensor if hasattr(type(held), "tensor") else held
     )  # a Tensor that is asked explains at length
+
+
+def memories_of(nodes: Iterable[Node]) -> list[MemoryManager]:
+    """The memory of variables, which stays theirs."""
+    return [tensor_of(node).memory for node in nodes]
 
 
 _FEW = 4096  # elements: to look at each takes less time than to set how errors are told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import magmadnn as md
+from magmadnn.backends.cuda import device_memory
 from magmadnn.errors import ArgumentError, UnknownNameError
 from magmadnn.storage.checkpoint import parameters_sha256
 from tests.runtime.cuda.devices import on
@@ -316,3 +318,62 @@ def test_fits_with_other_batch_sizes_go_on_from_each_other() -> None:
     assert digest(one) == digest(other)
     assert one.optimizer is other.optimizer or one.optimizer == other.optimizer
     assert one._step is not None and one._step[2].count == 8 + 13 + 8 + 1
+
+
+# --- the way through the files ----------------------------------------------------------------------
+
+
+def walked(work: Callable[[], object]) -> tuple[list[str], int]:
+    """Files of magmadnn whose functions run, and calls from one of them into another."""
+    package, names = str(Path(md.__file__).parent), dict[str, int]()
+    crossings = 0
+
+    def note(frame: Any, event: str, _argument: object) -> None:
+        nonlocal crossings
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(package):
+            names[file[len(package) + 1 :]] = 1
+            crossings += frame.f_back is None or frame.f_back.f_code.co_filename != file
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return list(names), crossings
+
+
+def test_a_second_fit_goes_through_few_files() -> None:
+    """Nothing is bound, planned or laid out again; data of the usual kinds is told from tables at once."""
+    layers = [md.layers.Input((5,)), md.layers.Dense(7, activation="relu"), md.layers.Dense(2)]
+    model = md.Model(layers, loss="cross_entropy", optimizer=md.optim.SGD(0.1), seed=1)
+    for _ in range(2):
+        fit(model, x=X[:56], y=Y[:56])
+    files, crossings = walked(lambda: fit(model, x=X[:56], y=Y[:56]))
+    again = {
+        "runtime/binding.py",
+        "graph/dim.py",
+        "tensor/lazy.py",
+        "tensor/tensor.py",
+        "data/tables/libraries.py",
+    }
+    assert not again & set(files)
+    assert len(files) <= 60 and crossings <= 250, (len(files), crossings)
+
+
+@needs_compiler
+def test_what_a_device_has_written_since_is_trained_on() -> None:
+    """Of a model that trains on the processor, in slices of batches."""
+    with on("emulated"):
+        one, other = network(md.optim.SGD(0.1)), network(md.optim.SGD(0.1))
+        for model in (one, other):
+            fit(model, x=X[:56], y=Y[:56])
+        for p, q in zip(one.parameters(), other.parameters(), strict=True):
+            memory = p.value.memory
+            written = np.frombuffer((p.value.read() * 2).tobytes(), np.uint8)
+            device_memory(0).copy_to_device(memory.device_pointer(write=True), written)
+            q.value.write(q.value.read() * 2)
+        for model in (one, other):
+            fit(model, x=X[:56], y=Y[:56])
+        assert digest(one) == digest(other)

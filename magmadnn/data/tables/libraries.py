@@ -20,7 +20,7 @@ from magmadnn.errors import DataError, DTypeError
 
 Array = NDArray[Any]
 
-_NEITHER = (list, tuple, dict, str, int, float, NoneType)  # table nor column: known at once
+NEITHER = (list, tuple, dict, str, int, float, NoneType)  # table nor column: known at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def is_table(value: Any) -> bool:
     """Whether `value` is a table with columns: a DataFrame, an Arrow table, a structured array."""
     if isinstance(value, np.ndarray):
         return value.dtype.names is not None
-    if isinstance(value, _NEITHER):
+    if isinstance(value, NEITHER):
         return False
     if _has(value, "iloc", "columns") or _has(value, "get_columns", "schema"):
         return True
@@ -76,7 +76,7 @@ def is_table(value: Any) -> bool:
 
 def is_column(value: Any) -> bool:
     """Whether `value` is a single column of such a library: a Series, or an Arrow array."""
-    if isinstance(value, (np.ndarray, *_NEITHER)):
+    if isinstance(value, (np.ndarray, *NEITHER)):
         return False
     return (
         _has(value, "iloc", "name", "index")

@@ -13,7 +13,14 @@ from magmadnn.data._structure import as_array
 from magmadnn.data.tables.cell_grid import Floats, listed
 from magmadnn.data.tables.chosen_columns import Choice, Names, choose
 from magmadnn.data.tables.frames import FrameGrid
-from magmadnn.data.tables.libraries import RawColumn, is_column, is_table, raw_column, raw_table
+from magmadnn.data.tables.libraries import (
+    NEITHER,
+    RawColumn,
+    is_column,
+    is_table,
+    raw_column,
+    raw_table,
+)
 from magmadnn.data.tables.reading import Missing, schema_of, table_like
 from magmadnn.data.tables.schema import Schema, Target
 from magmadnn.data.tables.values import KINDS, Values, refused_dates, settled
@@ -39,7 +46,7 @@ def is_foreign_data(value: Any) -> bool:
     """Whether it is a table or a column of another library, or an array of objects."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "OV" and (value.dtype.kind == "O" or is_table(value))
-    return is_table(value) or is_column(value)
+    return not isinstance(value, NEITHER) and (is_table(value) or is_column(value))
 
 
 def learn_columns(

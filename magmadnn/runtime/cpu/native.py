@@ -382,12 +382,6 @@ def is_plain(node: Node) -> bool:
     return on_host and bool(tensor.is_packed)
 
 
-def bring_to_host(node: Node) -> None:
-    """Have what a device has written of a variable on the host, where it is going to be written."""
-    memory = tensor_of(node).memory
-    memory.update_host(memory.writable)
-
-
 def _contiguous(array: Array) -> Array:
     """The array as kernels read it: row by row, at an address that fits its elements."""
     if array.flags.c_contiguous and array.flags.aligned:
@@ -415,12 +409,15 @@ class NativeRunner:
 
     @cached_property
     def runs_alone(self) -> bool:
-        """Whether new values and outputs lie in memory of their own."""
+        """Whether new values and outputs lie in memory of their own, and variables where kernels see them."""
         plan = self.plan
+        variables = {n for n in self.leaves if n.op is VARIABLE}
+        variables.update(target for target, _ in plan.program.updates)
         return (
             all(map(plan.is_stored, plan.program.outputs))
             and all(v in plan.in_place or plan.is_stored(v) for _, v in plan.program.updates)
             and all(target.op is VARIABLE for target, _ in plan.program.updates)
+            and all(map(is_plain, variables))
         )
 
     def kept(self, key: Any, make: Callable[[], Layout]) -> Layout:

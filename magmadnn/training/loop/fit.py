@@ -20,8 +20,7 @@ from magmadnn.training.arguments import at_least
 from magmadnn.training.objective.objective import Objective
 
 from .history import History, Row
-from .pending import PendingChunk
-from .pieces import Batch, ChunkIterator, numbered
+from .pieces import Batch, ChunkIterator, PendingChunk, numbered
 from .rates import Rates
 from .resuming import INITIAL, restore, state_of
 from .sources import Source

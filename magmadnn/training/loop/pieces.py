@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from magmadnn.memory.on_demand import OnDemand
 from magmadnn.memory.room import Room
 from magmadnn.optim import StepSlices
 from magmadnn.runtime.cpu.row_copies import RowCopies
+
+if TYPE_CHECKING:
+    from magmadnn.runtime.cuda.data.pending import PendingSlice
 
 PARTS = 2  # of a ring, that are read into one after the other
 _LONGEST = StepSlices.longest
@@ -77,6 +81,43 @@ class Chunk:
 
 
 ChunkIterator = Callable[[int], Chunk | None]  # up to so many batches; None at the end of the epoch
+
+
+class PendingChunk:
+    """Batches that follow each other, from when they are taken until they are done.
+
+    On a GPU they may begin before those in front have ended.
+
+    Attributes:
+        piece: the batches.
+        started: when they were taken, in seconds.
+    """
+
+    def __init__(self, slices: StepSlices, piece: Chunk) -> None:
+        self.piece, self.started = piece, time.perf_counter()
+        self._slices = slices
+        self._flight: PendingSlice | None = None
+
+    def launch(self) -> bool:
+        """Begin, where what is in front need not be done for that; whether it has begun."""
+        if self.piece.rows is not None and not self._is_on_its_way:
+            self._flight = self._slices.launch(self.piece.rows, self.piece.count)
+        return self._is_on_its_way
+
+    @property
+    def _is_on_its_way(self) -> bool:
+        return self._flight is not None and not self._flight.is_dropped
+
+    def found(self, follows: bool) -> list[Array] | None:
+        """Loss and outputs of each batch; None where they have to run one by one, and nothing was changed.
+
+        `follows`: nobody else has written anything since the slice before.
+        """
+        if self.piece.rows is None:
+            return None
+        if self._flight is not None and not self._flight.is_dropped:
+            return self._slices.finish(self._flight)
+        return self._slices.run(self.piece.rows, self.piece.count, follows)
 
 
 class InMemory:

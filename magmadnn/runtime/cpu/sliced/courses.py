@@ -11,8 +11,8 @@ from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
-from magmadnn.runtime.cpu.native import bring_to_host, variable_memory
-from magmadnn.runtime.variables import is_finite
+from magmadnn.runtime.cpu.native import variable_memory
+from magmadnn.runtime.variables import is_finite, memories_of
 
 from .copies import LONGEST as LONGEST
 from .copies import CopiedLeg
@@ -46,7 +46,7 @@ class Course:
                 plan.alike.has_others = True  # a course is made where many models train
         self.legs = [CopiedLeg(w) for w in wanted]
         self._training = training
-        self._touched = list(dict.fromkeys(v for plan in plans for v in plan.variables))
+        self._touched = memories_of(dict.fromkeys(v for plan in plans for v in plan.variables))
         self._saved = Saved(changed, 1, plans[0].alike)
         cache = kernel_cache()
         self._programs = [Nested(leg.table, cache) for leg in self.legs]
@@ -73,8 +73,8 @@ class Course:
             orders: the rows of each leg, of all epochs.
             settings: of each leg, for the batches of all epochs.
         """
-        for node in self._touched:
-            bring_to_host(node)
+        for memory in self._touched:  # what a device has written comes to the host
+            memory.update_host(memory.writable)
         self._epoch.batches = epochs
         legs = zip(self.legs, self._programs, counts, data, orders, settings, strict=True)
         for leg, program, count, arrays, order, values in legs:

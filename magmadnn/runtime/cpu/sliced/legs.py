@@ -14,7 +14,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array, Op
 from magmadnn.runtime.cpu.cuts import even_parts
-from magmadnn.runtime.cpu.native import Instance, NativeRunner, is_plain, variable_memory
+from magmadnn.runtime.cpu.native import Instance, NativeRunner, variable_memory
 from magmadnn.runtime.cpu.tasks import task_of
 
 SOURCE, ORDER = Gather.slots.index("source"), Gather.slots.index("order")
@@ -196,11 +196,8 @@ class Leg:
 def can_slice(runner: NativeRunner, data: Mapping[Node, Array], settings: Sequence[Node]) -> bool:
     """Whether a plan can run on its own: data of known types, new values in memory of their own."""
     fed = {*data, *settings}
-    variables = {n for n in runner.leaves if n.op is VARIABLE}
-    variables.update(target for target, _ in runner.plan.program.updates)
     return (
         runner.runs_alone
         and all(n in fed for n in runner.leaves if n.op is PLACEHOLDER)
         and all(s.dtype.name in DTYPES and s.flags.c_contiguous and s.size for s in data.values())
-        and all(map(is_plain, variables))
     )

@@ -15,9 +15,9 @@ from magmadnn.compiler.llvm.object.cache import kernel_cache
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.runtime.agreement import agreement
-from magmadnn.runtime.cpu.native import NativeRunner, bring_to_host, variable_memory
+from magmadnn.runtime.cpu.native import NativeRunner, variable_memory
 from magmadnn.runtime.threads import thread_count
-from magmadnn.runtime.variables import is_finite
+from magmadnn.runtime.variables import is_finite, memories_of
 
 from .copies import LONGEST as LONGEST
 from .copies import CopiedLeg, Wanted
@@ -39,7 +39,7 @@ class Slices:
 
     def __init__(self, wanted: Wanted) -> None:
         plan = wanted.runner.plan
-        self.sizes, self._touched = dict(wanted.sizes), plan.variables
+        self.sizes, self._touched = dict(wanted.sizes), memories_of(plan.variables)
         changed = [variable_memory(target) for target, _ in plan.program.updates]
         self._leg = leg = CopiedLeg(wanted, saving_kernels(changed))
         self._driver = Driver(
@@ -72,8 +72,8 @@ class Slices:
             variables are then to be restored.
         """
         count = len(order) // self._leg.size
-        for node in self._touched:
-            bring_to_host(node)
+        for memory in self._touched:  # what a device has written comes to the host
+            memory.update_host(memory.writable)
         if save:
             self._saved.save()
         self._leg.point(list(data.values()), order, settings)
