@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -218,8 +217,14 @@ import numpy as np
 import magmadnn as md
 from pathlib import Path
 
+def points():
+    log = Path("search/trials.log")
+    return log.read_bytes().count(b"\\n") if log.exists() else 0
+
 def build(lr, units, seed):
-    time.sleep(PAUSE)
+    for kill in range(KILLS):  # no clock decides whether the search still runs when a rank is killed
+        while points() > STEP * (kill + 1) and not Path(f"killed-{kill}").exists():
+            time.sleep(0.005)
     layers = [md.layers.Input(5), md.layers.Dense(units, activation="tanh"), md.layers.Dense(2)]
     return md.Model(layers, loss="cross_entropy", optimizer=md.optim.SGD(lr), seed=seed)
 SPACE = {"lr": md.search.choice([round(0.01 * k, 2) for k in range(1, POINTS // 5 + 1)]),
@@ -237,23 +242,29 @@ def module(ctx):
 
 def searched(folder: Path, points: int, kills: int, seed: int) -> History:
     """A search of which ranks that train are killed."""
-    text = SEARCH.replace("PAUSE", "0.02").replace("POINTS", str(points))
+    step = points // (kills + 1)
+    text = SEARCH
+    for name, number in (("POINTS", points), ("KILLS", kills), ("STEP", step)):
+        text = text.replace(name, str(number))
     (folder / "mods.py").write_text(text)
     toml = '[[modules]]\nname = "grid"\nfunction = "mods:module"\nranks = 4\n'
     (folder / "flow.toml").write_text(toml)
     chance, process = random.Random(seed), start(folder, "--spares", "2")
     try:
-        found(folder / "search" / "trials.log", 90) if kills else None
-        for _ in range(kills):
-            time.sleep(0.1 + 0.4 * chance.random())
-            alive = [
-                int(path.name.split("-")[2])
-                for path in folder.glob("pid-[123]-*")
-                if Path(f"/proc/{path.name.split('-')[2]}").exists()
-            ]
-            if process.poll() is None and alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(chance.choice(alive), signal.SIGKILL)
+        log, dead = folder / "search" / "trials.log", set[int]()
+        for kill in range(kills):
+            found(log, 90)
+            end = time.monotonic() + 60
+            while log.read_bytes().count(b"\n") <= step * (kill + 1):
+                assert time.monotonic() < end and process.poll() is None, "the search stands still"
+                time.sleep(0.005)
+            time.sleep(0.05 * chance.random())  # between points, or within one
+            alive = {int(path.name.split("-")[2]) for path in folder.glob("pid-[123]-*")} - dead
+            assert alive
+            victim = chance.choice(sorted(alive))
+            os.kill(victim, signal.SIGKILL)
+            dead.add(victim)
+            (folder / f"killed-{kill}").touch()
         told, _ = process.communicate(timeout=100)
     finally:
         process.kill()
