@@ -19,6 +19,7 @@ from magmadnn.graph.node import CONSTANT, Node, constant, placeholder
 from magmadnn.graph.op import Op
 from magmadnn.graph.spec import is_floating
 from magmadnn.graph.transforms.gradient import gradient
+from magmadnn.ops.images.windows import windows
 
 from .native_graphs import BATCH, LARGEST, RUNS, Array, Case, Updates, bound, evaluate
 
@@ -348,6 +349,32 @@ def assembled(draft: Draft) -> Node | None:
     return ops.maximum(made, 0.25) if rng.integers(2) else made
 
 
+def windowed(draft: Draft) -> Node | None:
+    """A product of which a factor is the matrix of windows over a value, which lies there as several axes."""
+    rng = draft.rng
+    a = draft.one(
+        lambda n: (
+            n.ndim == 3
+            and n.dtype.name in ("float32", "float64")
+            and all(isinstance(s, int) and s > 2 for s in n.shape[1:])
+            and n.op is not CONSTANT
+        )
+    )
+    if a is None:
+        return None
+    size, stride = int(rng.integers(2, a.shape[1])), 1 if rng.random() < 0.8 else 2
+    seen = windows(a, size=(size,), strides=(stride,), dilation=(1,))
+    rows = ops.reshape(seen, (product(seen.shape[:2]), product(seen.shape[2:])))
+    inner, count = int(product(rows.shape[1:])), int(rng.integers(1, 20))
+    ways: list[Callable[[], Node]] = [
+        lambda: rows @ constant(values(rng, (inner, count), a.dtype)),
+        lambda: constant(values(rng, (count, inner), a.dtype)) @ ops.transpose(rows),
+        lambda: ops.transpose(rows) @ rows,
+        lambda: ops.sum(rows, 0),
+    ]
+    return ways[rng.choice([0, 0, 1, 1, 1, 2, 3])]()
+
+
 def einsums(draft: Draft) -> Node | None:
     """Of one operand or two, which share some axes: common, summed, or of one only."""
     a, rng = draft.one(lambda n: 0 < n.ndim < 4 and is_floating(n.dtype)), draft.rng
@@ -481,7 +508,7 @@ RULES: list[tuple[float, Rule]] = [
     (2, with_number), (1, integers), (1, truths), (1.5, chosen), (1.5, converted), (4, reduced),
     (1, placed), (2, softmaxed), (1, classes), (1, taken), (0.7, scattered), (3, product_of_two),
     (1, einsums), (2, reshaped), (3, moved), (1.5, widened), (0.5, dropped), (1, looped),
-    (1.5, factored), (1.5, ended), (1.5, assembled),
+    (1.5, factored), (1.5, ended), (1.5, assembled), (2, windowed),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 
+from magmadnn.compiler.kernels.gemm import Gemm
 from magmadnn.compiler.plan.planning import native_plan
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.native import Instance
@@ -82,11 +83,16 @@ def test_cases_cover_what_they_should() -> None:
     wanted = {"matmul", "_einsum", "softmax", "log_softmax", "take_class", "one_hot", "cumsum", "take",
               "scatter_add",
               "reshape", "transpose", "_slice", "concat", "pad", "broadcast_to", "where", "cast",
-              "sum", "max", "min", "argmax", "less", "random_uniform", "_scan", "cholesky"}  # fmt: skip
+              "sum", "max", "min", "argmax", "less", "random_uniform", "_scan", "cholesky",
+              "_windows"}  # fmt: skip
     assert wanted <= names
     assert {"float32", "float64", "int64", "bool"} <= {n.dtype.name for n in nodes}
     assert sum(len(case.updates) for case in cases) > 40
     assert sum(len(case.feeds) > 1 for case in cases) > 40
+    plans = [native_plan(case.program) for case in cases]
+    kernels = [w.lowered.kernel for plan in plans for w in plan.work if w.lowered is not None]
+    products = [kernel for kernel in kernels if isinstance(kernel, Gemm)]
+    assert any(one.joined_a for one in products) and any(one.joined_b for one in products)
 
 
 def test_a_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
