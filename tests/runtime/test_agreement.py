@@ -14,7 +14,7 @@ from magmadnn.errors import NumericError
 from magmadnn.runtime.agreement import ALONE, agreeing, agreement
 from magmadnn.storage.checkpoint import parameters_sha256
 from magmadnn.training.loop import fit as loop
-from magmadnn.training.loop import pending
+from magmadnn.training.loop import pieces
 from tests.runtime.cuda.devices import DEVICES, on
 
 WORKERS = 2
@@ -157,7 +157,7 @@ def together(
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(loop, "time", made)
-    monkeypatch.setattr(pending, "time", made)
+    monkeypatch.setattr(pieces, "time", made)
     monkeypatch.setattr("magmadnn.runtime.cpu.sliced.slices.time", made)
     return made
 

@@ -13,7 +13,7 @@ from magmadnn.runtime.cuda.data import checked_cache as watched
 from magmadnn.runtime.cuda.running import slices
 from magmadnn.runtime.cuda.running.slices import CudaSlices
 from magmadnn.training.loop import fit as training
-from magmadnn.training.loop import pending
+from magmadnn.training.loop import pieces
 from tests.runtime.cuda.devices import DEVICES, distance, network, on, samples
 from tests.runtime.cuda.emulator import needs_compiler
 
@@ -45,7 +45,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending.PendingChunk, "launch", lambda piece: False)
+    monkeypatch.setattr(pieces.PendingChunk, "launch", lambda piece: False)
 
 
 @pytest.mark.parametrize("device", DEVICES)
