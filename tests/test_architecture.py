@@ -76,7 +76,7 @@ ROOMS = {
         regions
         program
         layout
-        padding
+        padding stand_ins
         formulas
         promotion
         kernels rates dump

@@ -41,14 +41,14 @@ from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array, Op, OpKind
 from magmadnn.graph.spec import Spec
 
-_PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149)  # no network has such sizes by habit
+from .stand_ins import MOST_SYMBOLS, PRIMES, stand_ins_for
+
 _LARGE_BYTES = 1 << 16
 _MAPPED_BYTES = (
     1 << 20
 )  # from here on a stand-in is a mapping of its own, ten times as fast as NumPy's memory
 # which Python knows from 3.12 on; Linux has one number for it on all processors that we run on
 _UNRESERVED = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else None)
-MOST_SYMBOLS = len(_PRIMES)  # of a program in which each has a stand-in of its own
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ class Layouts:
         self.sizes: dict[str, int] = {}
         self._loaded: dict[Node, Node] = {}
         self._copied, self._loads = copied, loads
-        for node in nodes:
+        order = list(nodes)
+        self._stand_ins = stand_ins_for(order)
+        for node in order:
             self._place(node)
 
     def renewed(self, new: Mapping[Node, Node]) -> Layouts:
@@ -141,14 +143,15 @@ class Layouts:
 
     @staticmethod
     def bytes_of(spec: Spec) -> int:
-        """How large a stand-in is at most, where each symbol is the largest that there is."""
-        symbols = dict.fromkeys(spec.symbols, max(_PRIMES))
+        """How large a stand-in is at most, where no index asks for larger ones."""
+        symbols = dict.fromkeys(spec.symbols, max(PRIMES))
         return math.prod(bind_shape(spec.shape, symbols)) * spec.dtype.itemsize
 
     def _place(self, node: Node) -> None:
         for size in node.shape:
             for symbol in sorted(size.symbols if isinstance(size, Dim) else ()):
-                self.sizes.setdefault(symbol, _PRIMES[len(self.sizes) % len(_PRIMES)])
+                next_one = self._stand_ins[len(self.sizes) % MOST_SYMBOLS]
+                self.sizes.setdefault(symbol, next_one)
         view = self._view(node)
         if view is None:
             self.arrays[node] = _unread(bind_shape(node.shape, self.sizes), node.dtype)

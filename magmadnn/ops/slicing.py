@@ -137,10 +137,15 @@ def _numpy_index(index: Sequence[Entry]) -> tuple[Any, ...]:
     return tuple(e[1] if e[0] == "int" else slice(*e[1:]) for e in index)
 
 
-def _slice_numpy(x: Array, index: Sequence[Entry]) -> Array:
+def _check_places(index: Sequence[Entry], shape: Shape) -> None:
+    """Look whether places lie on axes that were of unknown size."""
     for axis, entry in enumerate(index):
-        if entry[0] == "int":  # on an axis that was of unknown size
-            _check_place(words_of("slice"), axis, entry[1], x.shape[axis])
+        if entry[0] == "int":
+            _check_place(words_of("slice"), axis, entry[1], shape[axis])
+
+
+def _slice_numpy(x: Array, index: Sequence[Entry]) -> Array:
+    _check_places(index, x.shape)
     found: Array = x[_numpy_index(index)]
     return np.asarray(found) if isinstance(found, np.generic) else found
 
@@ -222,6 +227,7 @@ slice_: Op = Op(
 
 
 def _unslice_numpy(g: Array, index: Any, shape: tuple[int, ...]) -> Array:
+    _check_places(index, shape)
     out = np.zeros_like(g, shape=shape)
     out[_numpy_index(index)] = g
     return out
@@ -260,6 +266,7 @@ def _between(x: Array, axis: int, numbers: range) -> Array:
 
 
 def _unslice_boxes(result: Array, g: Array, index: Any, shape: tuple[int, ...]) -> Iterator[Box]:
+    _check_places(index, result.shape)
     slices = [slice(e[1], e[1] + 1) if e[0] == "int" else slice(*e[1:]) for e in index]
     inner = g[(*(None if entry[0] == "int" else slice(None) for entry in index), ...)]
     return _embedded(result, slices, inner, 0)

@@ -24,9 +24,10 @@ from types import MappingProxyType
 from typing import Any
 
 from magmadnn.backends.cpu.forks import ProcessLock
-from magmadnn.compiler.layout import MOST_SYMBOLS, Layouts
+from magmadnn.compiler.layout import Layouts
 from magmadnn.compiler.regions.below import Answer, noted_answers
 from magmadnn.compiler.regions.draft import Draft
+from magmadnn.compiler.stand_ins import MOST_SYMBOLS
 from magmadnn.errors import MagmaDNNError, ShapeError
 from magmadnn.graph.dim import Dim, Shape, Size, divide, product, substitute
 from magmadnn.graph.node import CONSTANT, Node
