@@ -68,6 +68,22 @@ def test_bits_do_not_depend_on_threads(shape: tuple[int, ...]) -> None:
     assert np.all(abs(found[0][0] - wide.sum(0)) <= allowed)
 
 
+@pytest.mark.parametrize("shape", [(8192, 16), (9001, 37), (20011, 7), (3, 5, 601, 64)])
+def test_variances_of_what_drifts(shape: tuple[int, ...]) -> None:
+    """Blocks of rows differ in their means, and the last one in its length: that is most of the variance."""
+    rows, columns = int(np.prod(shape[:-1])), shape[-1]
+    wide = np.linspace(-3.0, 3.0, rows)[:, None] * np.arange(1, columns + 1)
+    x = (wide + RNG.standard_normal((rows, columns))).astype(np.float32)
+    node, plan = reduced(shape, "mean", "var")
+    mean, variance = run(plan, 2, {node: x.reshape(shape)})
+    exact = x.astype(np.float64)
+    largest = abs(exact).max(0)
+    off = UNIT * roundings(rows, columns) * largest  # of a block's mean, and of all rows'
+    assert np.all(abs(mean - exact.mean(0)) <= off)
+    deviation = 2 * largest * off + UNIT * roundings(rows, columns) * exact.var(0)
+    assert np.all(abs(variance - exact.var(0)) <= deviation)
+
+
 @pytest.mark.parametrize("shape", IMAGES)
 def test_every_thread_has_work(shape: tuple[int, ...]) -> None:
     """The tasks of a sum over pixels: as many as there are threads, for 16 of them too."""

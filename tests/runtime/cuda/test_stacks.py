@@ -155,10 +155,11 @@ def test_float64_stacks_of_larger_matrices_are_one_call_of_the_library(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_stacks_in_uneven_steps_are_a_call_each(device: str) -> None:
-    """[2, 1, ...] beside [1, 3, ...]: no step leads from one pair to the next."""
+@pytest.mark.parametrize("leading", [(3,), (2, 3)])
+def test_stacks_in_uneven_steps_are_a_call_each(leading: tuple[int, ...], device: str) -> None:
+    """[2, 1, ...] beside [1, 3, ...], or beside equal steps: none leads from one pair to the next."""
     rng = np.random.default_rng(4)
-    arrays = [rng.standard_normal(shape) for shape in ((2, 1, 33, 35), (3, 35, 40))]
+    arrays = [rng.standard_normal(shape) for shape in ((2, 1, 33, 35), (*leading, 35, 40))]
     nodes = [placeholder(f"x{k}", Spec(a.shape, a.dtype)) for k, a in enumerate(arrays)]
     made: Any = ops.matmul(*map(Operation, nodes))
     with on(device):
