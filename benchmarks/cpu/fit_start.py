@@ -1,6 +1,6 @@
 """From building a small model to the end of its fit, many models in one process.
 
-python -m benchmarks.cpu.fit_start [--models 30] [--first 20]
+python -m benchmarks.cpu.fit_start [--models 30] [--first 20] [--device cuda]
 
 Three rows: models whose width is new in the process, models that are built like one before, and further fits
 of one model. Milliseconds by the clock, and of the calling thread's processor time, which other programs
@@ -43,6 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The start of a fit of small models.")
     parser.add_argument("--models", type=int, default=30, help="models of each row")
     parser.add_argument("--first", type=int, default=20, help="width of the first")
+    parser.add_argument("--device", default="cpu", help="where the models are trained")
     given = parser.parse_args()
     draw = np.random.default_rng(0)
     x = draw.standard_normal((ROWS, FEATURES)).astype(np.float32)
@@ -58,7 +59,7 @@ def main() -> None:
             md.layers.Dense(width, activation="relu"),
             md.layers.Dense(CLASSES),
         ]
-        return fit(md.Model(layers, loss="cross_entropy", optimizer="adam"))
+        return fit(md.Model(layers, loss="cross_entropy", optimizer="adam", device=given.device))
 
     model = once(given.first - 1)  # loads the compiler
     print(f"{'':36} {'clock: min, median':>17} {'thread: min, median':>17}")
