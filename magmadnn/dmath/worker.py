@@ -333,6 +333,7 @@ _CREATIONS: dict[str, Callable[..., Parts]] = {
 
 def _pull(worker: Worker, x: Parts) -> tuple[Any, Array]:
     """This worker's share of a whole array for the client."""
+    worker.team.finish()
     layout = making.first_holders(x.layout)
     blocks = [x.blocks[n] for n in layout.held[worker.team.rank]]
     flat = [_on_host(b).reshape(-1) for b in blocks]
@@ -392,8 +393,7 @@ def _known_weights(worker: Worker) -> tuple[Any, None]:
 
 
 def _wait(worker: Worker) -> tuple[Any, None]:
-    if worker.team.xp is not np:
-        worker.team.xp.cuda.get_current_stream().synchronize()
+    worker.team.finish()
     return None, None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 
 from magmadnn.comm import Communicator, simulate
-from magmadnn.comm.gpu import PeerCopies, peers
-from magmadnn.errors import DeviceError
+from magmadnn.comm.gpu import PeerCopies, flags, peers
+from magmadnn.errors import CommunicationError, DeviceError
 
 
 class Ndarray(np.ndarray):
@@ -21,8 +22,21 @@ class Ndarray(np.ndarray):
     def data(self) -> Any:
         return SimpleNamespace(ptr=self.__array_interface__["data"][0])
 
-    def get(self) -> np.ndarray:
-        return np.asarray(self)
+    def get(self, stream: Any = None) -> np.ndarray:
+        return np.array(self)
+
+
+class Event:
+    """What a stream had to do until here; it is done where `held` says nothing else."""
+
+    held = False
+
+    @property
+    def done(self) -> bool:
+        return not self.held
+
+    def synchronize(self) -> None:
+        pass
 
 
 class Stream:
@@ -33,11 +47,11 @@ class Stream:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def record(self) -> str:
-        return "event"
+    def record(self) -> Event:
+        return Event()
 
-    def wait_event(self, event: str) -> None:
-        assert event == "event"
+    def wait_event(self, event: Event) -> None:
+        assert isinstance(event, Event)
         self.asked.append("wait")
 
     def synchronize(self) -> None:
@@ -103,6 +117,7 @@ def cuda_of(stream: Stream) -> Any:
     cuda = SimpleNamespace(
         runtime=runtime,
         get_current_stream=lambda: stream,
+        Stream=lambda non_blocking: Stream(),
         UnownedMemory=lambda address, size, owner, device: (address, size),
         MemoryPointer=lambda memory, offset: memory,
     )
@@ -224,6 +239,58 @@ def test_counts_that_do_not_arrive_are_not_waited_for(monkeypatch: pytest.Monkey
         return copies is not None and copies._flags is None
 
     assert simulate(2, one) == [True, True]
+
+
+def test_a_rank_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 comes to one meeting less; the others' streams wait for it, and their hosts say so in time."""
+    monkeypatch.setattr(flags, "PATIENCE", 0.05)
+
+    def one(comm: Communicator) -> str:
+        copies = PeerCopies.among(group_of(comm))
+        assert copies is not None
+        copies.begin()
+        copies.finish()
+        if comm.rank != 1:
+            copies.end()
+        comm.barrier()
+        monkeypatch.setattr(Event, "held", True)
+        told = ""
+        if comm.rank != 1:
+            with pytest.raises(CommunicationError) as error:
+                copies.finish()
+            told = str(error.value)
+        comm.barrier()
+        monkeypatch.setattr(Event, "held", False)
+        copies.finish()  # nothing is behind once the work is done
+        comm.barrier()
+        return told
+
+    for rank, told in enumerate(simulate(3, one)):
+        expected = f"rank {rank} is at meeting 3 and waits since 0 s, rank 1 is at 2: it failed"
+        assert rank == 1 or expected in told
+
+
+def test_long_work_of_ones_own_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have come: what takes long is no fault, however long it takes."""
+    monkeypatch.setattr(flags, "PATIENCE", 0.01)
+    copies = PeerCopies.among(group_of(simulate(1, lambda comm: comm)[0]))
+    assert copies is not None and copies._flags is not None
+    end = time.monotonic() + 5 * flags.PATIENCE
+    copies._flags.wait_for(lambda: time.monotonic() > end)
+
+
+def test_the_host_is_a_few_phases_ahead_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = PeerCopies.among(group_of(simulate(1, lambda comm: comm)[0]))
+    assert copies is not None
+    seen = list[int]()
+    monkeypatch.setattr(Event, "done", property(lambda event: not seen.append(id(event))))
+    marks = list[Event]()
+    monkeypatch.setattr(Stream, "record", lambda stream: marks.append(Event()) or marks[-1])
+    for _ in range(40):
+        copies.begin()
+        copies.end()
+    ends = [id(mark) for mark in marks[1::2]]
+    assert seen == ends[: 40 - peers._PHASES]
 
 
 def test_gpus_that_cannot_read_each_other_have_no_copies() -> None:

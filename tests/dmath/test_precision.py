@@ -27,6 +27,7 @@ from magmadnn.dmath.products.choosing import candidates, predict, ranked
 from magmadnn.dmath.products.multiplying import matmul
 from magmadnn.dmath.products.rates import Rates
 from magmadnn.errors import DTypeError, UnknownNameError
+from magmadnn.memory.dtypes import as_dtype
 from tests.dmath.drawn import SIZES, check_parts, drawn_layout, parts_of
 from tests.dmath.shared_memory import Ndarray, SharedPeers, device
 
@@ -214,7 +215,7 @@ def test_a_product_begins_with_what_is_there(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_sums_of_halves_are_not_cut_where_blocks_are() -> None:
-    """2 x 2 blocks: each product is over the whole axis, so that the library rounds once."""
+    """Where pieces are too small, each product is over the whole axis, and the library rounds once."""
     n, workers, board = 12, 2, dict[tuple[int, int], Any]()
     lies = resolve(Blocks((6, 6), owners=cyclic(1, 2)), (n, n), workers)
     x = np.random.default_rng(0).integers(-4, 5, (n, n)).astype(BF16)
@@ -237,6 +238,39 @@ def test_sums_of_halves_are_not_cut_where_blocks_are() -> None:
 
     simulate(workers, one)
     assert set(depths) == {n}
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_terms_of_halves_are_added_in_single_precision(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut as the blocks lie, own terms first; rounded once: 2048 + 1 of each worker is no float16."""
+    monkeypatch.setattr(pipelining, "SHORTEST", 1)
+    n, workers, board = 12, 3, dict[tuple[int, int], Any]()
+    half = as_dtype(name)
+    rows = resolve(Rows(), (n, n), workers)
+    a, b = np.ones((n, n)), np.zeros((n, n))
+    b[:4] = 2048 / 4
+    b[4:] = 1 / 8  # each worker's term but the first is 1/2, less than half a unit of 2048
+    plan = next(p for p in candidates(rows, rows, rows) if p.name == "C stays")
+
+    def one(comm: SimulatedCommunicator) -> None:
+        peers, begun = SharedPeers(comm, board), list[int]()
+
+        def multiplied(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            begun.append(peers._done)
+            made: np.ndarray = x @ y
+            return made
+
+        team = Team(comm, peers=peers, multiply=multiplied)
+        left, right = (parts_of(team, x.astype(half), rows) for x in (a, b))
+        how = arithmetic_of(half, half, half)
+        made = running.run(left, right, plan, half, how)
+        assert made.dtype == half
+        check_parts(made, (a @ b).astype(half))
+        assert begun == [0, 1, 2]  # own terms wait for nothing
+
+    simulate(workers, one)
 
 
 def test_parts_of_blocks_are_not_copied_where_they_may_be_shared() -> None:

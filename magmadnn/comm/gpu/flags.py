@@ -8,9 +8,16 @@ should go beside the product begin after it.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from magmadnn.errors import CommunicationError
+
+PATIENCE: Final = 60.0  # seconds without a count of a rank that others wait for
+_BUSY: Final = 0.005  # seconds in which the end of short work is looked for without a pause
+_PAUSE: Final = 0.0005
+_LOOK: Final = 0.5  # seconds between two looks at the counts
 _AT_LEAST, _WITH_BARRIER = 0, 0  # what is waited for; earlier writes are seen before a count is
 
 
@@ -32,6 +39,7 @@ class Flags:
         view: Callable[[Any], Any],
     ) -> None:
         self._group, self._driver, self._count = group, driver, 0
+        self._beside: Any = None
         self._own = group._cupy.zeros(group.size, "uint32")
         group._cupy.cuda.get_current_stream().synchronize()
         problem, handle = "", list[Any]()
@@ -75,6 +83,44 @@ class Flags:
         """Let a stream wait until the streams of all ranks are here."""
         self._tell(stream)
         self._wait(stream)
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Wait on the host for work of this rank's streams, which may wait for counts of others.
+
+        Args:
+            done: whether the work has been done.
+
+        Raises:
+            CommunicationError: if a rank whose count is behind has not counted for `PATIENCE` seconds; names
+                it.
+        """
+        start = moved = looked = time.monotonic()
+        last: list[int] | None = None
+        while not done():
+            now = time.monotonic()
+            if now - start > _BUSY:
+                time.sleep(_PAUSE)
+            if now - looked < min(_LOOK, PATIENCE / 4):
+                continue
+            looked, counts = now, self._arrived()
+            if counts != last:
+                last, moved = counts, now
+            behind = [
+                r for r in self._others if 0 < (self._count - counts[r]) & 0xFFFFFFFF < 1 << 31
+            ]
+            if behind and now - moved > PATIENCE:
+                where = ", ".join(f"rank {r} is at {counts[r]}" for r in behind)
+                raise CommunicationError(
+                    f"copies among GPUs: rank {self._group.rank} is at meeting {self._count} and waits since "
+                    f"{now - moved:.0f} s, {where}: it failed or does something else; start the workers "
+                    f"again, as with w.restart()"
+                )
+
+    def _arrived(self) -> list[int]:
+        """The counts here, read beside streams that wait."""
+        if self._beside is None:
+            self._beside = self._group._cupy.cuda.Stream(non_blocking=True)
+        return [int(count) for count in self._own.get(stream=self._beside)]
 
     def _tell(self, stream: int) -> None:
         self._count = (self._count + 1) & 0xFFFFFFFF

@@ -8,8 +8,9 @@ NCCL), which says when arrays may be read and written again.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from magmadnn.comm.gpu.flags import Flags
 from magmadnn.comm.gpu.nccl import NcclCommunicator
@@ -17,6 +18,9 @@ from magmadnn.errors import DeviceError
 
 Array = Any
 _INT32, _SUM = 2, 0  # of NCCL
+_PHASES: Final = (
+    16  # that the host is ahead: before CUDA's queues are full, where it would wait without end
+)
 
 
 class PeerCopies:
@@ -36,6 +40,7 @@ class PeerCopies:
         self._opened: dict[str, int] = {}
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
         self._flags: Flags | None = None
+        self._begun: deque[Any] = deque()  # the ends of phases that the host has not seen
 
     @staticmethod
     def among(group: NcclCommunicator) -> PeerCopies | None:
@@ -146,7 +151,26 @@ class PeerCopies:
     def end(self) -> None:
         """From here on the current stream may write to what others have read."""
         self._meet()
-        self.wait(self.mark())
+        mark = self.mark()
+        self.wait(mark)
+        self._begun.append(mark)
+        if len(self._begun) > _PHASES:
+            self._done(self._begun.popleft())
+
+    def finish(self) -> None:
+        """Wait on the host until the current stream, and so all phases before, are done.
+
+        Raises:
+            CommunicationError: if another rank has not come to a meeting for a minute; says which.
+        """
+        self._done(self._cupy.cuda.get_current_stream().record())
+        self._begun.clear()
+
+    def _done(self, mark: Any) -> None:
+        if self._flags is None:
+            mark.synchronize()
+        else:
+            self._flags.wait_for(lambda: bool(mark.done))
 
     def _meet(self) -> None:
         """Let the stream of copies wait until those of all ranks are here."""

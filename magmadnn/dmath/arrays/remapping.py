@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from magmadnn.dmath.arrays.casting import cast
 from magmadnn.dmath.arrays.parts import Parts
 from magmadnn.dmath.arrays.pulling import can_pull, pull
 from magmadnn.dmath.arrays.team import Array
@@ -118,6 +119,6 @@ def _unpack(
             made.blocks[move.put] = team.xp.empty([high - low for low, high in box], made.dtype)
         into = made.blocks[move.put][within(move.box, box)]
         if move.first:
-            into[...] = piece
+            cast(team.xp, into, piece)
         else:
             combine(into, piece.astype(made.dtype, copy=False), out=into)

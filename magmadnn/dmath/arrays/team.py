@@ -69,6 +69,10 @@ class Peers(Protocol):
         """Arrays may be written to again."""
         ...
 
+    def finish(self) -> None:
+        """Wait on the host until all is done, but not for ever for workers that do not come."""
+        ...
+
 
 @dataclass
 class Count:
@@ -155,6 +159,17 @@ class Team:
             for name, value in vars(one).items():
                 setattr(total, name, getattr(total, name) + value)
         return total
+
+    def finish(self) -> None:
+        """Wait until what was begun on this worker's GPU is done; arrays of NumPy are done at once.
+
+        Raises:
+            CommunicationError: if another worker does not come to where copies are made.
+        """
+        if self.peers is not None:
+            self.peers.finish()
+        elif self.xp is not np:
+            self.xp.cuda.get_current_stream().synchronize()
 
     def exchange_parts(self, parts: list[Array], out: list[Array]) -> list[Array]:
         """`all_to_all` of flat arrays of any dtype, counted; `out` has the sizes that come."""

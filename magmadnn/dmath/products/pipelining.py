@@ -47,14 +47,15 @@ def can_pipeline(
 def pipelined(
     a: Parts, b: Parts, plan: ProductPlan, how: Arithmetic, dtype: np.dtype[Any]
 ) -> Parts:
-    """The terms of C that this worker makes, where `plan.c` says; of `dtype` where each is a whole sum.
+    """The terms of C that this worker makes, where `plan.c` says: of the dtype of sums, or of `dtype` where
+    the library rounds whole sums itself.
 
-    Where sums are kept in the result's dtype, the axis of sums is cut as the operands lie: a worker begins
-    with the terms of what it has, which waits for nothing, and nothing of its own is copied. Halves would
-    be rounded more than once so: their sums are never cut, and the operand of which more has to come comes
-    in chunks: B, or A by rows.
+    The axis of sums is cut as the operands lie: a worker begins with the terms of what it has, which waits
+    for nothing, and nothing of its own is copied. Terms are added in the dtype of sums, so that halves are
+    rounded once. Where such pieces are small or many, the operand of which more has to come comes in chunks
+    of columns: B, or A by rows.
     """
-    if dtype == how.sums and (fine := _cut_as_they_lie(a.layout, b.layout, plan)) is not None:
+    if (fine := _cut_as_they_lie(a.layout, b.layout, plan)) is not None:
         return _by_terms(a, b, fine, how)
     if dtype != how.sums and not plan.whole and not plan.c.partial:
         plan = c_stays(a.shape[1], plan.c, plan.target)
