@@ -34,7 +34,7 @@ from tests.runtime.cuda.devices import DEVICES, on
 from tests.runtime.cuda.emulator import needs_compiler
 
 KINDS = {"emulated": ("float32",), "gpu": (*FLOATS, *INTEGERS)}
-GRAPHS = {"emulated": 20, "gpu": 500}
+GRAPHS = {"emulated": 2000, "gpu": 2000}
 EXACT_GRAPHS = {"emulated": 200, "gpu": 2000}
 BLOCKS = 10
 USUAL = ("softmax", "sum", "matmul", "where", "max_pooling", "average_pooling")
