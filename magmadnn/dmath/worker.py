@@ -366,7 +366,17 @@ def _counters(worker: Worker) -> tuple[Any, None]:
         "kept_bytes": kept.nbytes,
         "saved_bytes": kept.saved_bytes,
         "array_bytes": arrays,
+        "page_faults": _page_faults(),
     }, None
+
+
+def _page_faults() -> int:
+    """How often the system has given this process a page of memory; 0 where it does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _use(worker: Worker, device: str) -> tuple[Any, None]:

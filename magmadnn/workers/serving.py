@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -21,11 +22,13 @@ from .handlers import Answer, Worker, find_handler
 from .records import packed, receive, send
 
 ADDRESS: Final = "MAGMADNN_CLIENT"
+_KEPT: Final = {-1: 1 << 30, -3: 32 << 20}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of glibc's malloc.h
 
 
 def serve() -> None:
     """Answer the records of the client whose address stands in the environment, one after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client decides what Ctrl-C means
+    keep_memory()
     host, port, word = os.environ.pop(ADDRESS).split(" ")
     connection = connected(host, int(port), {"rank": rank_in_job(), "word": word})
     communicator = world()
@@ -33,6 +36,18 @@ def serve() -> None:
     with contextlib.suppress(EOFError, ConnectionError):
         carry_out(connection, communicator)
     connection.close()
+
+
+def keep_memory() -> None:
+    """Let this process keep up to 1 GiB of freed memory for arrays to come, of up to 32 MiB each.
+
+    The C library of Linux gives memory of arrays back to the system, which hands out zeroed pages for the next
+    ones: that takes about as long as to compute a sum of them. Elsewhere nothing is changed.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        change = ctypes.CDLL(None).mallopt
+        for name, value in _KEPT.items():
+            change(name, value)
 
 
 def connected(host: str, port: int, introduction: dict[str, Any]) -> socket.socket:

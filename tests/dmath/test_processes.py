@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 import time
 from typing import Any
 
@@ -63,6 +65,25 @@ def test_operations_do_not_wait_and_keep_their_order(three: Any) -> None:
     for _ in range(1000):
         x = x + 1
     assert np.asarray(x).tolist() == [1000.0] * 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says how the C library of Linux keeps memory")
+def test_workers_keep_memory_of_arrays_that_are_gone(three: Any) -> None:
+    """8 MB a worker: 40 sums would take 82,000 pages a worker from the system, if each had new ones."""
+    x = three.ones((3 << 20,))
+
+    def sums() -> None:
+        held = [x + i for i in range(4)]
+        three.wait()
+        held.clear()
+        three.wait()
+
+    sums()
+    before = three.counters()["page_faults"]
+    for _ in range(10):
+        sums()
+    pages = 3 * 40 * (8 << 20) // resource.getpagesize()
+    assert three.counters()["page_faults"] - before < pages / 10
 
 
 def test_sessions_of_the_same_workers_do_not_meet(three: Any) -> None:

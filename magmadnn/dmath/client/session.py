@@ -401,7 +401,8 @@ class Session(Creating):
         `client_bytes`: elements' bytes that went through this process: `array`, `np.asarray`. `operations`:
         posted by it. `sent_bytes` and `messages`: among workers. `planned_bytes`: what layouts foretold of
         these. `array_bytes`: held by workers now. `kept_bytes`: of blocks kept for later products, on the
-        worker that keeps most; `saved_bytes`: what they have spared.
+        worker that keeps most; `saved_bytes`: what they have spared. `page_faults`: pages of memory that
+        workers' systems gave them; their number stays once memory is there.
         """
         answers = [answer for answer, _ in self._ask("counters")]
         lines = [one for answer in answers for one in answer["lines"].values()]
@@ -410,7 +411,8 @@ class Session(Creating):
             found[name] = sum(one[name] for one in lines)
         found["array_bytes"] = sum(answer["array_bytes"] for answer in answers)
         found["kept_bytes"] = max(answer["kept_bytes"] for answer in answers)
-        found["saved_bytes"] = sum(answer["saved_bytes"] for answer in answers)
+        for name in ("saved_bytes", "page_faults"):
+            found[name] = sum(answer[name] for answer in answers)
         return found
 
     def bill(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -130,15 +131,30 @@ def _stage(
     x: Parts, layout: Layout, axes: Sequence[int], name: str, size: int | None, norm: str
 ) -> Parts:
     """The transform of axes that are uncut in a layout."""
+    given = list(x.blocks.values()) if x.team.xp is np else []
     x = remap(x, layout, share=True)
-    function = getattr(x.team.xp.fft, name)
+    library, scipy = x.team.xp.fft, x.team.xp is np and x.dtype.kind != "V" and _scipy()
+    if scipy:
+        library = scipy  # it transforms several lines at once, where they lie if it may
+    function = getattr(library, name)
     blocks = {}
     for number, block in x.blocks.items():
         made = block
         for axis in axes:
-            made = function(made, n=size, axis=axis, norm=norm)
+            free = made is not block or not any(np.may_share_memory(made, one) for one in given)
+            more = {"overwrite_x": free} if scipy else {}
+            made = function(made, n=size, axis=axis, norm=norm, **more)
         blocks[number] = made
     return Parts(x.team, resized(layout, axes[-1], name, size), _kind(x, name), blocks)
+
+
+@cache
+def _scipy() -> Any:
+    """SciPy's module; None where it is not installed."""
+    try:
+        return import_module("scipy.fft")
+    except ImportError:
+        return None
 
 
 def resized(layout: Layout, axis: int, name: str, size: int | None) -> Layout:
