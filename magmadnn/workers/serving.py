@@ -41,8 +41,8 @@ def serve() -> None:
 def keep_memory() -> None:
     """Let this process keep up to 1 GiB of freed memory for arrays to come, of up to 32 MiB each.
 
-    The C library of Linux gives memory of arrays back to the system, which hands out zeroed pages for the next
-    ones: that takes about as long as to compute a sum of them. Elsewhere nothing is changed.
+    The C library of Linux gives memory of arrays back to the system, which hands out zeroed pages for the
+    next ones: that takes about as long as to compute a sum of them. Elsewhere nothing is changed.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         change = ctypes.CDLL(None).mallopt
