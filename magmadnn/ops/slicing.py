@@ -296,6 +296,7 @@ unslice: Op = Op(
     numpy=_unslice_numpy,
     vjp=lambda g, y, x, index, shape: slice_(g, index=index),
     axes=_unslice_axes,
+    rewrites=(_drop_whole,),
     boxes=_unslice_boxes,
     stacked=_unslice_stacked,
     reference=_unslice_reference,

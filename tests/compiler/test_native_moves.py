@@ -15,6 +15,7 @@ from magmadnn import ops
 from magmadnn.compiler.kernels.moves import AXES, AddPicked, Move, Pick
 from magmadnn.compiler.llvm.ir.target import host
 from magmadnn.compiler.plan.planning import native_plan
+from magmadnn.compiler.program.simplify import simplify
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import DataError
 from magmadnn.graph import Node, NoGradient, Op, OpKind, Spec, by_signature, promote
@@ -23,7 +24,7 @@ from magmadnn.graph.program import Program
 from magmadnn.graph.transforms.gradient import gradient
 from magmadnn.memory import as_dtype
 from magmadnn.ops.movement import copy
-from magmadnn.ops.slicing import slice_
+from magmadnn.ops.slicing import slice_, unslice
 from magmadnn.runtime import Executable
 from magmadnn.runtime.cpu.boxes import boxes_of, rows_of
 from magmadnn.runtime.cpu.native import Instance
@@ -338,3 +339,22 @@ def test_turned_planes_stand_last() -> None:
         (words,) = table
         (_, _, step), (_, to_step, apart) = words[AXES:].reshape(-1, 3)[-2:]
         assert (step, to_step) == (1, 1) and apart > 1
+
+
+def test_the_gradient_of_what_takes_all_moves_nothing() -> None:
+    """Of a convolution with one place in its windows, the gradient for images is a product alone."""
+    x = placeholder("x", Spec((BATCH, 6, 5, 32), np.dtype(np.float32)))
+    w = np.random.default_rng(2).integers(-3, 4, (1, 1, 32, 40)).astype(np.float32)
+    y = ops.convolution(x, w)
+    (g,) = gradient(ops.sum(ops.square(y)), [x])
+    kinds = [work.region.kind for work in native_plan(Program.of([g]), check=True).work]
+    assert RegionKind.MOVE not in kinds and RegionKind.GEMM in kinds
+    whole = (("slice", 0, 6, 1), ("slice", 0, 5, 1))
+    a = placeholder("a", Spec((6, 5), np.dtype(np.float32)))
+    reverse = (("slice", 5, None, -1), ("slice", 0, 5, 1))
+    values = ramp(6, 5)
+    for index, wanted in ((whole, values), (reverse, values[::-1])):
+        node = unslice(a, index=index, shape=(6, 5))
+        assert (simplify(Program.of([node])).outputs[0] is a) is (index is whole)
+        run = Executable([ops.negative(node)], executor="native", check=True)
+        np.testing.assert_array_equal(run.run({a: values})[0], -wanted)
