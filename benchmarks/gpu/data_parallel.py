@@ -1,11 +1,12 @@
 """Data parallel training on GPUs beside PyTorch's DDP: images a second of the papers' network and AlexNet.
 
-    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers,alexnet] [--torch]
+    python benchmarks/gpu/data_parallel.py [--gpus 1,2] [--cases papers,alexnet256] [--torch]
 
 Each number of GPUs is a job of its own, one process a GPU: ours by `magmadnn launch`, PyTorch's by its own
-processes, DDP over NCCL, eager. Random images, the same number for each GPU; seconds of the best epoch
-behind the first. The first row of each case also compares parameters after some steps with those of one GPU
-in float32 on the same batches.
+processes, DDP over NCCL, eager and with the step in a CUDA graph; the better of the two counts. Random
+images, as many for each GPU ("batch") or for all together ("whole"); seconds of the best epoch behind the
+first. The first case also compares parameters after some steps with those of one GPU in float32 on the same
+batches.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from typing import Any
 
 import numpy as np
 
+ALEXNET = {"steps": 8, "shape": (224, 224, 3), "classes": 1000, "precision": "mixed_bf16"}
 CASES: dict[str, dict[str, Any]] = {
     "papers": {"batch": 100, "steps": 300, "shape": (784,), "classes": 10, "precision": "tf32"},
-    "alexnet": {
-        "batch": 256,
-        "steps": 8,
-        "shape": (224, 224, 3),
-        "classes": 1000,
-        "precision": "mixed_bf16",
-    },
+    "alexnet256": ALEXNET | {"whole": 256},
+    "alexnet1024": ALEXNET | {"whole": 1024},
 }
+
+
+def rows_of(case: dict[str, Any], ranks: int) -> int:
+    """Images of a batch for each GPU."""
+    return int(case["batch"] if "batch" in case else case["whole"] // ranks)
 
 
 def data(case: dict[str, Any], ranks: int) -> tuple[Any, Any]:
     """Random images and classes for all ranks, the same on each."""
     draw = np.random.default_rng(0)
-    rows = case["batch"] * case["steps"] * ranks
+    rows = rows_of(case, ranks) * case["steps"] * ranks
     some = draw.standard_normal((min(rows, 512), *case["shape"]), np.float32)
     x = np.resize(some, (rows, *case["shape"]))  # again and again: to draw more takes long
     return x, draw.integers(0, case["classes"], rows)
@@ -54,7 +56,7 @@ def model(name: str, device: str, precision: str) -> Any:
         "precision": precision,
         "seed": 1,
     }
-    if name == "alexnet":
+    if name.startswith("alexnet"):
         return md.models.alexnet((224, 224, 3), 1000, dropout=0.0, **given)
     layers: list[Any] = [md.layers.Input((784,))]
     layers += [md.layers.Dense(528, activation="sigmoid") for _ in range(3)]
@@ -69,7 +71,7 @@ def ours(name: str) -> None:
     x, y = data(case, comm.size)
     device, way = f"cuda:{comm.rank}", md.parallel.DataParallel()
     net = model(name, device, case["precision"])
-    size = case["batch"] * comm.size
+    size = rows_of(case, comm.size) * comm.size
     history = net.fit(x, y, batch_size=size, epochs=4, shuffle=False, verbose=False, parallel=way)
     rate = max(row["samples_per_second"] for row in history.rows[1:])
     apart = difference(name, comm, device, way) if name == "papers" else None
@@ -97,11 +99,12 @@ def peers(name: str, rank: int, size: int, port: int) -> None:
 
     case = CASES[name]
     torch.cuda.set_device(rank)
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else no graph can be captured
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.distributed.init_process_group("nccl", rank=rank, world_size=size)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    if name == "alexnet":
+    if name.startswith("alexnet"):
         wide = [(3, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 256, 3, 1, 1)]
         wide.append((256, 256, 3, 1, 1))
         parts: list[Any] = []
@@ -116,29 +119,48 @@ def peers(name: str, rank: int, size: int, port: int) -> None:
         for a, b in pairwise(sizes):
             parts += [nn.Linear(a, b), nn.Sigmoid()]
         parts.append(nn.Linear(528, 10))
+    side = torch.cuda.Stream()  # where DDP has to be made for a capture
+    torch.cuda.set_stream(side)
     net = nn.Sequential(*parts).cuda().to(memory_format=torch.channels_last)
     net = nn.parallel.DistributedDataParallel(net, device_ids=[rank])
     rule = torch.optim.SGD(net.parameters(), 0.01)
-    rows, narrow = case["batch"], case["precision"] == "mixed_bf16"
+    rows, narrow = rows_of(case, size), case["precision"] == "mixed_bf16"
     x = torch.randn(rows, *case["shape"], device="cuda")
     if x.ndim == 4:
         x = x.permute(0, 3, 1, 2)  # channels last in memory
     y = torch.randint(0, case["classes"], (rows,), device="cuda")
-    best = float("inf")
-    for _ in range(4):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(case["steps"]):
-            with torch.autocast("cuda", torch.bfloat16, enabled=narrow):
-                loss = nn.functional.cross_entropy(net(x), y)
-            rule.zero_grad(set_to_none=True)
-            loss.backward()
-            rule.step()
-        torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=narrow, cache_enabled=False):
+            loss = nn.functional.cross_entropy(net(x), y)
+        rule.zero_grad(set_to_none=True)
+        loss.backward()
+        rule.step()
+
+    def seconds(run: Any) -> float:
+        best = float("inf")
+        for _ in range(4):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(case["steps"]):
+                run()
+            torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    found, graph = [seconds(step)], torch.cuda.CUDAGraph()
+    for _ in range(11):  # as DDP asks before a capture
+        step()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        step()
+    found.append(seconds(graph.replay))
     if rank == 0:
-        rate = rows * case["steps"] * size / best
-        print(json.dumps({"rate": rate, "apart": None}), flush=True)
+        rate = rows * case["steps"] * size / min(found)
+        print(
+            json.dumps({"rate": rate, "apart": None, "eager": found[0], "graph": found[1]}),
+            flush=True,
+        )
     torch.distributed.destroy_process_group()
 
 
@@ -183,7 +205,7 @@ def main() -> None:
     """Print a table, or be a rank."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpus", default="1,2")
-    parser.add_argument("--cases", default="papers,alexnet")
+    parser.add_argument("--cases", default="papers,alexnet256,alexnet1024")
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--case")
     parser.add_argument("--rank", type=int)
@@ -197,12 +219,17 @@ def main() -> None:
             peers(options.case, options.rank, options.size, options.port)
         return
     for name in options.cases.split(","):
-        print(f"{name}, batch {CASES[name]['batch']} a GPU, {CASES[name]['precision']}")
+        case = CASES[name]
+        batch = f"{case['batch']} a GPU" if "batch" in case else f"{case['whole']} in all"
+        print(f"{name}, batch {batch}, {case['precision']}")
         for size in map(int, options.gpus.split(",")):
             for torch in (False, True) if options.torch else (False,):
                 found = started(name, size, torch)
                 title = "PyTorch DDP" if torch else "magmadnn"
                 apart = "" if found["apart"] is None else f"  apart {found['apart']:.1e}"
+                if "graph" in found:
+                    times = [1e3 * found[way] / case["steps"] for way in ("eager", "graph")]
+                    apart = "  eager {:.3f} ms a step, in a graph {:.3f}".format(*times)
                 print(
                     f"  {size} GPU  {title:12} {found['rate']:12,.0f} images/s{apart}", flush=True
                 )

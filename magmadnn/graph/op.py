@@ -158,7 +158,8 @@ class Op:
             `axes(specs, attributes)` gives `Axes` (`placing/axes.py`); None: operands must be whole.
         arrives: for collectives: whether it only waits for what another op began, so that whatever does not
             need it comes before it.
-        on_arrays: for collectives: whether `numpy` takes arrays that lie on a device where they are.
+        on_device: for collectives: `on_device(**attributes)` gives the GPUs that add the first operand up
+            (`SummingGpus`), or None where a GPU has nothing to do. None: the host does it.
         any_size: whether gradient, rewrites and parts are the same for all sizes from 16 on, as long as no
             operand of known shape has `MANY_ELEMENTS`.
         notes: more for the documentation: source, special values.
@@ -195,7 +196,7 @@ class Op:
     axes: Callable[[Sequence[Spec], Attributes], Any] | None = None
     any_size: bool = False
     arrives: bool = False
-    on_arrays: bool = False
+    on_device: Callable[..., Any] | None = None
     at_once: Callable[..., Array | None] | None = None
     notes: str = ""
     in_graphs: ClassVar[Any] = None  # `Node`, which gives itself

@@ -205,6 +205,22 @@ class MemoryManager:
         """
         self._sides.sync()
 
+    def move_to(self, device: int) -> None:
+        """Have the device side on another device; addresses on the one before are no longer this memory's.
+
+        Args:
+            device: its number.
+
+        Raises:
+            ArgumentError: if the kind is not MANAGED, whose host side keeps the values on the way.
+        """
+        if self.kind is not Kind.MANAGED:
+            raise ArgumentError(
+                f"move_to: {self.kind.name} memory stays on device {self.device}; copy_from it into "
+                f"memory of device {device}"
+            )
+        self._sides.move_to(_count("device", device))
+
     def prefetch(self, side: Side) -> None:
         """Begin to bring `side`, "host" or "device", up to date in the background.
 

@@ -166,6 +166,16 @@ class Sides:
             self._update(to_device=self.host_valid)
         self.memory.wait()
 
+    def move_to(self, device: int) -> None:
+        """Have the device side of MANAGED on another device, by way of the host."""
+        if device == self.device:
+            return
+        assert self.kind is Kind.MANAGED
+        self.host()
+        with _updating:
+            self._lease = self._memory = None
+            self.device, self.device_valid = device, False
+
     def prefetch(self, side: Side) -> None:
         """Begin to bring one side up to date, in the background."""
         to_device = side == "device"

@@ -213,7 +213,10 @@ class Step:
 
     def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
         """The memory that a step takes for these sizes of dimensions; None where NumPy runs it."""
-        found = self._executable.memory(sizes)
+        return self._memory_of(self._executable, sizes)
+
+    def _memory_of(self, executable: Executable, sizes: Mapping[str, int]) -> StepMemory | None:
+        found = executable.memory(sizes)
         held = [self._count, *self._slots.values()]
         return None if found is None else found.with_state([slot.node for slot in held])
 

@@ -26,6 +26,7 @@ from magmadnn.optim.courses import StepCourse
 from magmadnn.optim.memory_check import refuse_too_large
 from magmadnn.runtime import Executable
 from magmadnn.runtime.agreement import ALONE, agreeing
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.tensor import Operation
 from magmadnn.tensor.operation import Feeds, as_feeds
 
@@ -380,6 +381,11 @@ class ParallelStep(RanksStep):
     def text(self, sizes: Mapping[str, int]) -> str:
         """What the last fit's steps ran, and what they sent; the program of a shard before there is one."""
         return super().text(sizes) if self._slices is None else self._slices.text(sizes)
+
+    def memory(self, sizes: Mapping[str, int]) -> StepMemory | None:
+        """What the last fit's steps take on this rank; a shard's, before there is one. See `Step.memory`."""
+        whole = None if self._slices is None else self._slices.executable
+        return self._memory_of(whole or self._executable, sizes)
 
     @property
     def ranks(self) -> tuple[Communicator, TreeSum]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .nodes.arrays import ArrayNode as ArrayNode
 from .nodes.matrices import MatrixNode as MatrixNode
+from .nodes.sums import SumNode as SumNode
 from .nodes.transforms import FourierNode as FourierNode
 
 
@@ -215,7 +216,7 @@ CONVOLUTIONS = frozenset({"fprop", "dgrad", "wgrad"})
 # and, of a step forward, what follows it as well
 FUSED_CONVOLUTIONS = CONVOLUTIONS | {"fprop_fused"}
 # Calls of the device's libraries: each is given to a stream once, and what the library did there is a node.
-LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode
+LibraryNode = ProductNode | MatrixNode | ConvolutionNode | FourierNode | SumNode
 GraphNode = KernelNode | LibraryNode | EventNode
 
 PRODUCT_WORKSPACE = 32 << 20

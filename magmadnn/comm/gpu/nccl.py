@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
+from magmadnn.comm.arrays import dtype_of
 from magmadnn.comm.communicator import Communicator, Json, Reduction, Request, Wire
+from magmadnn.comm.gpu.elements import DTYPES, OPS, nccl_dtype, nccl_op
 from magmadnn.comm.sites import call_site
 from magmadnn.errors import (
     ArgumentError,
@@ -25,22 +27,6 @@ from magmadnn.errors import (
 )
 
 Array = Any
-
-# ncclDataType_t and ncclRedOp_t. CuPy has no name for bfloat16, and passes the number on.
-_DTYPES: Final = {
-    "bool": 1,
-    "int8": 0,
-    "uint8": 1,
-    "int32": 2,
-    "uint32": 3,
-    "int64": 4,
-    "uint64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bfloat16": 9,
-}
-_OPS: Final = {"sum": 0, "prod": 1, "max": 2, "min": 3}
 
 
 def _library() -> tuple[Any, Any]:
@@ -102,6 +88,7 @@ class NcclCommunicator:
         self._comm: Any = self._nccl.NcclCommunicator(self.size, bytes(shared), self.rank)
         self._stream = _quick_stream(self._cupy)
         self._known: set[str] = set()
+        self._prepared: set[tuple[int, str]] = set()
 
     def __repr__(self) -> str:
         return f"<NcclCommunicator: rank {self.rank} of {self.size} on device {self._device}>"
@@ -122,7 +109,7 @@ class NcclCommunicator:
         sent = self._narrow(source, wire)
         into = result if sent.dtype == result.dtype else self._cupy.empty_like(sent)
         self._comm.allReduce(
-            *_pointers(sent, into), sent.size, _dtype(sent), _op(op), self._current()
+            *_pointers(sent, into), sent.size, nccl_dtype(sent), nccl_op(op), self._current()
         )
         return self._widen(into, result)
 
@@ -141,16 +128,16 @@ class NcclCommunicator:
         result = self._out(out, (rows[self.rank], *source.shape[1:]), source, "reduce_scatter")
         sent = self._narrow(source, wire)
         into = result if sent.dtype == result.dtype else self._cupy.empty(result.shape, sent.dtype)
-        kind, stream = _dtype(sent), self._current()
+        kind, stream = nccl_dtype(sent), self._current()
         if len(set(rows)) == 1:
             pair = _pointers(sent, into)
-            self._comm.reduceScatter(*pair, into.size, kind, _op(op), stream)
+            self._comm.reduceScatter(*pair, into.size, kind, nccl_op(op), stream)
         else:
             self._group(
                 [
                     (
                         self._comm.reduce,
-                        (*_pointers(part, into), part.size, kind, _op(op), r, stream),
+                        (*_pointers(part, into), part.size, kind, nccl_op(op), r, stream),
                     )
                     for r, part in enumerate(_parts(sent, rows))
                 ]
@@ -177,7 +164,7 @@ class NcclCommunicator:
         result = self._out(out, (sum(rows), *source.shape[1:]), source, "all_gather")
         sent = self._narrow(source, wire)
         into = result if sent.dtype == result.dtype else self._cupy.empty(result.shape, sent.dtype)
-        kind, stream = _dtype(sent), self._current()
+        kind, stream = nccl_dtype(sent), self._current()
         if len(set(rows)) == 1:
             self._comm.allGather(*_pointers(sent, into), sent.size, kind, stream)
         else:
@@ -194,7 +181,7 @@ class NcclCommunicator:
         self._check(array, "broadcast", f"from rank {root}", wire)
         self._check_rank(root, "broadcast")
         passing = self._narrow(array, wire)
-        self._comm.bcast(passing.data.ptr, passing.size, _dtype(passing), root, self._current())
+        self._comm.bcast(passing.data.ptr, passing.size, nccl_dtype(passing), root, self._current())
         return self._widen(passing, array)
 
     def all_to_all(
@@ -212,7 +199,7 @@ class NcclCommunicator:
         if out is None:
             heads = self._host().exchange([[part.dtype.name, *part.shape] for part in parts])
             coming = [head[self.rank] for head in heads]
-            out = [self._cupy.empty(shape, _named(name)) for name, *shape in coming]
+            out = [self._cupy.empty(shape, dtype_of(name)) for name, *shape in coming]
         sent = [self._narrow(part, wire) for part in parts]
         into = [
             r if (d := self._travels(r, wire)) == r.dtype else self._cupy.empty(r.shape, d)
@@ -224,10 +211,10 @@ class NcclCommunicator:
                 into[r][...] = sent[r]
                 continue
             if sent[r].size:
-                words = (sent[r].data.ptr, sent[r].size, _dtype(sent[r]), r, stream)
+                words = (sent[r].data.ptr, sent[r].size, nccl_dtype(sent[r]), r, stream)
                 calls.append((self._comm.send, words))
             if into[r].size:
-                words = (into[r].data.ptr, into[r].size, _dtype(into[r]), r, stream)
+                words = (into[r].data.ptr, into[r].size, nccl_dtype(into[r]), r, stream)
                 calls.append((self._comm.recv, words))
         self._group(calls)
         return [self._widen(came, result) for came, result in zip(into, out, strict=True)]
@@ -241,7 +228,7 @@ class NcclCommunicator:
         sent = self._narrow(array, wire)
         into = result if sent.dtype == result.dtype else self._cupy.empty(result.shape, sent.dtype)
         to, source = (self.rank + by) % self.size, (self.rank - by) % self.size
-        stream, kind = self._current(), _dtype(sent)
+        stream, kind = self._current(), nccl_dtype(sent)
         if to == self.rank:
             into[...] = sent
         else:
@@ -269,7 +256,7 @@ class NcclCommunicator:
         self._check_rank(other, name)
         if tag:
             raise ArgumentError(f"{name}: NCCL has no tags: use 0, got {tag}")
-        call(array.data.ptr, array.size, _dtype(array), other, self._current())
+        call(array.data.ptr, array.size, nccl_dtype(array), other, self._current())
 
     # --- calls that return at once -----------------------------------------------------------
 
@@ -307,6 +294,31 @@ class NcclCommunicator:
             result = call()
             event = self._stream.record()
         return _EventRequest(result, event, self._cupy, kept)
+
+    # --- sums within captured graphs -----------------------------------------------------------
+
+    def prepare_sum(self, count: int, dtype: str) -> None:
+        """Make a first sum of so many elements: NCCL then joins the GPUs, which it cannot while captured.
+
+        All ranks call it, in one order; the calls are compared.
+        """
+        if (count, dtype) not in self._prepared:
+            array = self._cupy.zeros(count, dtype_of(dtype))
+            self.all_reduce(array, out=array)
+            self._cupy.cuda.get_current_stream().synchronize()
+            self._prepared.add((count, dtype))
+
+    def sum_on(self, stream: int, source: int, result: int, count: int, dtype: str) -> None:
+        """Give a stream, which may be captured, the sum of `count` elements at `source` of each rank.
+
+        Args:
+            stream: CUDA's.
+            source: address of what this rank adds.
+            result: address of the sum.
+            count: of elements,
+            dtype: and theirs, both as given to `prepare_sum` before.
+        """
+        self._comm.allReduce(source, result, count, DTYPES[dtype], OPS["sum"], stream)
 
     # --- the host ----------------------------------------------------------------------------
 
@@ -369,7 +381,7 @@ class NcclCommunicator:
             raise DeviceError(
                 f"{call}: the array is on device {array.device.id}, this rank works on {self._device}"
             )
-        _dtype(array)
+        nccl_dtype(array)
         if wire is not None and wire not in ("float16", "bfloat16"):
             raise UnknownNameError.of(f"{call}: wire", wire, ("float16", "bfloat16"))
         if not alike:
@@ -418,7 +430,7 @@ class NcclCommunicator:
 
     def _travels(self, array: Array, wire: str | None) -> Any:
         wide = array.dtype.name in ("float32", "float64")
-        return _named(wire) if wire is not None and wide else array.dtype
+        return dtype_of(wire) if wire is not None and wide else array.dtype
 
     def _narrow(self, array: Array, wire: str | None) -> Array:
         return array.astype(self._travels(array, wire), copy=False)
@@ -470,23 +482,3 @@ def _parts(array: Array, rows: Sequence[int]) -> list[Array]:
 
 def _listed(counts: Sequence[int] | None) -> str:
     return "" if counts is None else f"counts {[int(count) for count in counts]}"
-
-
-def _named(name: str) -> Any:
-    from magmadnn.comm.arrays import dtype_of
-
-    return dtype_of(name)
-
-
-def _dtype(array: Array) -> int:
-    if array.dtype.name not in _DTYPES:
-        raise DTypeError(
-            f"NCCL does not know elements of {array.dtype}: known are {', '.join(_DTYPES)}"
-        )
-    return _DTYPES[array.dtype.name]
-
-
-def _op(name: str) -> int:
-    if name not in _OPS:
-        raise UnknownNameError.of("op", name, _OPS)
-    return _OPS[name]

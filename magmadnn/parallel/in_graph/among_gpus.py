@@ -1,15 +1,13 @@
-"""The GPUs of some ranks, each on its own, and the sums that are under way among them."""
+"""The GPUs of some ranks, each on its own."""
 
 from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
 from magmadnn.comm import Communicator
-from magmadnn.comm.communicator import Request
 from magmadnn.comm.gpu.nccl import NcclCommunicator
 
 _gpus: WeakKeyDictionary[Communicator, NcclCommunicator] = WeakKeyDictionary()
-_under_way: WeakKeyDictionary[Communicator, dict[int, Request]] = WeakKeyDictionary()
 
 
 def meet(communicator: Communicator, device: int) -> None:
@@ -33,8 +31,3 @@ def meet(communicator: Communicator, device: int) -> None:
 def gpus_of(communicator: Communicator) -> NcclCommunicator:
     """The GPUs of ranks that have met."""
     return _gpus[communicator]
-
-
-def under_way(communicator: Communicator) -> dict[int, Request]:
-    """The sums that were begun, by number, until somebody waits for them."""
-    return _under_way.setdefault(communicator, {})

@@ -110,7 +110,8 @@ class RanksSlices(StepSlices):
         """The plan of a step, and what it sends."""
         leaves, is_on_gpu = len(self._bounds) - 1, self.executable.device is not None
         sent = wire_text(self.whole, self._comm, self._tree, leaves, is_on_gpu)
-        return f"{self.executable.text(sizes)}\n{sent}"
+        with bound({GROUP: self._comm}):
+            return f"{self.executable.text(sizes)}\n{sent}"
 
     def _own(self, order: Array, count: int) -> Array:
         """This rank's rows of whole batches."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from magmadnn.comm.gpu.nccl import NcclCommunicator
 from magmadnn.comm.groups import group_named
 from magmadnn.graph.dim import Shape
 from magmadnn.graph.op import REQUIRED, Array, Draw, NoGradient, Op, OpKind, Sample
@@ -18,7 +19,7 @@ from magmadnn.graph.signature import Attributes, OpWords
 from magmadnn.graph.spec import Spec
 from magmadnn.parallel.tree import TreeSum
 
-from .among_gpus import gpus_of, under_way
+from .among_gpus import gpus_of
 from .beside import beside
 
 GROUP: Final = "data parallel"  # bound by whoever runs the step
@@ -26,9 +27,6 @@ GROUP: Final = "data parallel"  # bound by whoever runs the step
 
 def _begin(blocks: Array, before: Array, ranks: int, leaves: int, number: int) -> Array:
     comm = group_named(GROUP, ranks, "tree_begin")
-    if not isinstance(blocks, np.ndarray):  # on a GPU, where a rank is one leaf
-        under_way(comm)[number] = gpus_of(comm).start_all_reduce(blocks[0])
-        return before
 
     def total() -> Array:
         like = np.empty(blocks.shape[1], blocks.dtype)
@@ -39,10 +37,16 @@ def _begin(blocks: Array, before: Array, ranks: int, leaves: int, number: int) -
 
 
 def _wait(blocks: Array, begun: Array, ranks: int, number: int) -> Array:
-    comm = group_named(GROUP, ranks, "tree_wait")
-    if not isinstance(blocks, np.ndarray):
-        return under_way(comm).pop(number).wait()
-    return beside(comm).result(number)
+    return beside(group_named(GROUP, ranks, "tree_wait")).result(number)
+
+
+def _begin_on_gpu(ranks: int, leaves: int, number: int) -> None:
+    """Nothing: a graph begins a sum when what it adds is there."""
+
+
+def _wait_on_gpu(ranks: int, number: int) -> NcclCommunicator:
+    """The GPUs of the ranks. A rank is one leaf there, so the sum is one of NCCL's."""
+    return gpus_of(group_named(GROUP, ranks, "tree_wait"))
 
 
 def _token_shape(words: OpWords, specs: Sequence[Spec], attributes: Attributes) -> Shape:
@@ -80,7 +84,7 @@ tree_begin: Op = Op(
     reference=_begin,
     samples=_no_samples,
     attributes={"ranks": REQUIRED, "leaves": REQUIRED, "number": REQUIRED},
-    on_arrays=True,
+    on_device=_begin_on_gpu,
 )
 
 tree_wait: Op = Op(
@@ -96,5 +100,5 @@ tree_wait: Op = Op(
     samples=_no_samples,
     attributes={"ranks": REQUIRED, "number": REQUIRED},
     arrives=True,
-    on_arrays=True,
+    on_device=_wait_on_gpu,
 )

@@ -33,7 +33,7 @@ from magmadnn.tensor import Operation
 from .tree_ops import tree_begin, tree_wait
 
 BUCKET_BYTES: Final = 1 << 18
-GPU_BUCKET_BYTES: Final = 16 << 20  # each cuts the graph of a step twice
+GPU_BUCKET_BYTES: Final = 16 << 20  # of which links reach their rate
 MOST_NODES: Final = 12_000  # of all shards together; a larger graph would take long to plan
 
 

@@ -204,12 +204,12 @@ class Layout:
         """The address of a variable's values on this device, brought up to date if it lies there."""
         tensor = tensor_of(node)
         known = self._places.get(node)
-        if known is not None and known.tensor is tensor:  # it stays where it is in its memory
+        if known is not None and known.tensor is tensor and tensor.device == self.device:
             if known.address is not None:
-                return known.address
+                return known.address  # it stays where it is in its memory
             start: int = tensor.memory.device_pointer()
             return start + known.offset
-        if is_on_device(tensor, self.device):
+        if comes_to(tensor, self.device):
             offset = int(tensor.offset * tensor.dtype.itemsize)
             # whoever writes it later does so without asking again
             is_written = tensor.kind is Kind.DEVICE and node in self._targets
@@ -226,7 +226,7 @@ class Layout:
     def is_there(self, node: Node) -> bool:
         """Whether a variable's own memory is on this device, and kernels know its elements."""
         tensor = tensor_of(node)
-        return tensor.dtype.name in DTYPES and is_on_device(tensor, self.device)
+        return tensor.dtype.name in DTYPES and comes_to(tensor, self.device)
 
     def put(self, values: Array) -> int:
         """The address of a copy on the device that lives as long as this layout."""
@@ -321,9 +321,12 @@ class Layout:
             self._memory.copy_on_device(to, source, nbytes)
 
 
-def is_on_device(tensor: Any, device: int) -> bool:
-    """Whether kernels on the device can work on a variable's own memory."""
-    if tensor.kind is Kind.HOST or tensor.device != device:
+def comes_to(tensor: Any, device: int) -> bool:
+    """Whether kernels on a device can work on a variable's own memory; managed memory comes there."""
+    if tensor.kind is Kind.HOST or not tensor.memory.writable:
         return False
-    packed = np.empty(tensor.shape, tensor.dtype).strides
-    return bool(tensor.strides == packed and tensor.memory.writable)
+    if tensor.strides != np.empty(tensor.shape, tensor.dtype).strides:
+        return False
+    if tensor.kind is Kind.MANAGED:
+        tensor.memory.move_to(device)
+    return bool(tensor.device == device)

@@ -46,6 +46,7 @@ from magmadnn.backends.cuda.engine import (
     MatrixNode,
     NativeCall,
     ProductNode,
+    SumNode,
 )
 from magmadnn.backends.cuda.nodes.arrays import DeviceArray
 from magmadnn.backends.cuda.protocol import fill_by_doubling
@@ -233,6 +234,9 @@ def _run(node: GraphNode | ArrayNode) -> None:
         return
     if isinstance(node, ConvolutionNode):
         convolve(node)
+        return
+    if isinstance(node, SumNode):
+        node.gpus.sum_on(0, node.source, node.result, node.count, node.dtype)
         return
     run_launch(node.function, node.grid, node.block, node.arguments)
 
@@ -475,6 +479,8 @@ class Emulator:
             assert all(0 <= k < number for k in node.after)
             assert isinstance(node, GraphNode)
             assert not isinstance(node, MatrixNode) or node.is_captured
+            if isinstance(node, SumNode):
+                node.gpus.prepare_sum(node.count, node.dtype)
         self.graphs.append(EmulatedGraph(tuple(nodes), self, self._draw))
         return self.graphs[-1]
 
@@ -569,24 +575,32 @@ def _engine() -> Emulator:
 
 @contextmanager
 def emulated_device(
-    seed: int = 0, capacity: int = 1 << 40, functions: frozenset[str] = frozenset()
+    seed: int = 0,
+    capacity: int = 1 << 40,
+    functions: frozenset[str] = frozenset(),
+    devices: int = 1,
 ) -> Iterator[Emulator]:
-    """One emulated device in place of the machine's own.
+    """Emulated devices in place of the machine's own, one after the other in what they do.
 
     Args:
         seed: of the order in which nodes run.
         capacity: bytes of its memory.
         functions: of whole arrays, that its library has.
+        devices: how many.
     """
     engine = _engine()
     engine.functions = functions
-    memory = engine.memory = HostMemory(capacity, engine)
+    memories = [HostMemory(capacity, engine) for _ in range(devices)]
+    engine.memory = memories[0]
     engine.begin(seed)
-    before = install(Provider(lambda: (1, "emulated"), lambda n: memory, lambda n: engine))
+    before = install(
+        Provider(lambda: (devices, "emulated"), lambda n: memories[n], lambda n: engine)
+    )
     try:
         yield engine
         engine.wait()
-        memory.close()
+        for memory in memories:
+            memory.close()
     finally:
         engine.memory, engine.functions = None, frozenset()
         engine.begin(seed)

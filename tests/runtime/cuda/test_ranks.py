@@ -14,6 +14,7 @@ from tests.runtime.cuda.devices import DEVICES
 from tests.runtime.cuda.emulator import needs_compiler
 
 SCRIPT = """
+import ctypes
 import json
 import sys
 from contextlib import nullcontext
@@ -22,6 +23,8 @@ import numpy as np
 
 import magmadnn as md
 from magmadnn.parallel.in_graph import among_gpus, slices, whole_step
+from magmadnn.runtime.cuda.schedule import launches
+from magmadnn.runtime.cuda.schedule.hazards import edges_of
 from tests.runtime.cuda.emulator import emulated_device
 
 whole_step.GPU_BUCKET_BYTES = 64  # several buckets
@@ -31,14 +34,45 @@ comm, real = md.comm.world(), DEVICE == "gpu"
 
 
 class OnHost:
-    # what NCCL does for arrays of CuPy
-    def start_all_reduce(self, array):
-        total = comm.all_reduce(np.array(array.get()))
-        return type("Request", (), {"wait": lambda self: type(array)(total)})()
+    # what NCCL does on GPUs
+    size, prepared, summed = comm.size, [], []
+
+    def prepare_sum(self, count, dtype):
+        if (count, dtype) not in self.prepared:
+            assert all(one == [count, dtype] for one in comm.exchange([count, dtype]))
+            self.prepared.append((count, dtype))
+
+    def sum_on(self, stream, source, result, count, dtype):
+        assert (count, dtype) in self.prepared
+        self.summed.append(count)
+        own, total = (array_at(address, count, dtype) for address in (source, result))
+        total[...] = comm.all_reduce(own.copy())
+
+
+def array_at(address, count, dtype):
+    raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype)
 
 
 def meet(communicator, device):
     among_gpus._gpus[communicator] = OnHost()
+
+
+items = []
+known_sums = launches.sums_of
+
+
+def sums_of(layout, work):
+    found = known_sums(layout, work)
+    items.extend(found)
+    return found
+
+
+def assert_in_order():
+    # whichever graph they are in, a sum waits for the one before it: NCCL stops where ranks differ in order
+    assert len(items) > 2
+    edges = edges_of([(item.reads, item.writes) for item in items])
+    assert edges == [(), *((k,) for k in range(len(items) - 1))], edges
 
 
 counts = []
@@ -47,7 +81,9 @@ known = slices.RanksSlices.run
 
 def run(self, order, count, follows=False):
     counts.append(count)
-    return known(self, order, count, follows)
+    result = known(self, order, count, follows)
+    assert result is not None  # no batch is done again, one by one
+    return result
 
 
 def fit(device, way):
@@ -57,6 +93,10 @@ def fit(device, way):
         device=device, seed=1
     )
     history = model.fit(x, y, batch_size=32, epochs=2, verbose=False, parallel=way)
+    if way and comm.size > 1:
+        assert f"over {comm.size} GPUs" in str(model.plan(batch_size=32))
+        # a step keeps its losses and metrics until they are read, and no gradients
+        assert model.memory(batch_size=32).workspace < 2 << 20, model.memory(batch_size=32)
     return [v.tolist() for _, v in sorted(model.values().items())], history.rows[-1]["loss"]
 
 
@@ -64,15 +104,17 @@ alone = fit("cpu", False)
 if not real:
     slices.meet = meet
 slices.RanksSlices.run = run
+launches.sums_of = sums_of
 with nullcontext() if real else emulated_device():
     found = fit(f"cuda:{comm.rank}" if real else "cuda", md.parallel.DataParallel())
+if comm.size > 1:
+    assert_in_order()
 told = comm.exchange([alone, found, counts])
 if comm.rank == 0:
     print(json.dumps(told))
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_two_ranks_train_as_one(device: str, tmp_path: Path) -> None:
     pytest.importorskip("mpi4py")

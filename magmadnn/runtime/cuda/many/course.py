@@ -11,7 +11,7 @@ from magmadnn.compiler.regions.draft import Alike
 from magmadnn.graph.node import Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
-from magmadnn.runtime.cuda.layout import is_on_device
+from magmadnn.runtime.cuda.layout import comes_to
 from magmadnn.runtime.cuda.running.sliced_plans import can_slice
 from magmadnn.runtime.variables import tensor_of
 
@@ -138,8 +138,7 @@ def _lies_there(wanted: Sequence[Wanted]) -> bool:
     plans = dict.fromkeys(w.runner.plan for w in wanted)
     tensors = (tensor_of(node) for plan in plans for node in plan.variables)
     return all(
-        is_on_device(t, device) and not int(t.offset) * t.dtype.itemsize % _ALIGNMENT
-        for t in tensors
+        comes_to(t, device) and not int(t.offset) * t.dtype.itemsize % _ALIGNMENT for t in tensors
     )
 
 

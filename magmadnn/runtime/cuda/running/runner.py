@@ -17,7 +17,7 @@ from magmadnn.graph.node import VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory import Kind, MemoryManager
 from magmadnn.runtime.agreement import ALONE, Agreement
-from magmadnn.runtime.cuda.layout import Layout, is_on_device
+from magmadnn.runtime.cuda.layout import Layout, comes_to
 from magmadnn.runtime.cuda.schedule.hazards import Span
 from magmadnn.runtime.cuda.schedule.launch import Item
 from magmadnn.runtime.cuda.schedule.launches import Items, finite_items, may_fault, runs_on_device
@@ -224,7 +224,7 @@ class Instance:
         base = self.plan.layouts.bases[value]
         own = base.op is not VARIABLE and base not in self.plan.in_place
         whole = own and self.plan.layouts.is_whole(value)
-        return whole and is_on_device(tensor_of(target), self.layout.device)
+        return whole and comes_to(tensor_of(target), self.layout.device)
 
 
 _workspaces: dict[Engine, list[MemoryManager]] = {}

@@ -13,7 +13,7 @@ from magmadnn.compiler.plan.native_plan import NativePlan, Work
 from magmadnn.graph.node import PLACEHOLDER, VARIABLE, Node
 from magmadnn.graph.op import Array
 from magmadnn.memory.foreign import OnDevice
-from magmadnn.runtime.cuda.layout import is_on_device
+from magmadnn.runtime.cuda.layout import comes_to
 from magmadnn.runtime.cuda.schedule.launches import runs_on_device
 from magmadnn.runtime.variables import tensor_of
 
@@ -39,8 +39,8 @@ def can_slice(
             for _, v in plan.program.updates
         )
         and all(n.dtype.name in DTYPES for n in plan.program.outputs)
-        and all(is_on_device(tensor_of(n), runner.device) for n in variables)
-        and all(is_on_device(tensor_of(t), runner.device) for t, _ in plan.program.updates)
+        and all(comes_to(tensor_of(n), runner.device) for n in variables)
+        and all(comes_to(tensor_of(t), runner.device) for t, _ in plan.program.updates)
     )
 
 

@@ -31,7 +31,7 @@ from magmadnn.runtime.cuda.data.overlapped_upload import OverlappedUpload
 from magmadnn.runtime.cuda.data.pending import BufferSlot, PendingSlice
 from magmadnn.runtime.cuda.data.staging import Staging
 from magmadnn.runtime.cuda.data.streamed_upload import DeviceRing, StreamedUpload
-from magmadnn.runtime.cuda.layout import Layout, is_on_device
+from magmadnn.runtime.cuda.layout import Layout, comes_to
 from magmadnn.runtime.cuda.schedule.copies import copies
 from magmadnn.runtime.cuda.schedule.cuts import LONGEST, most_steps
 from magmadnn.runtime.cuda.schedule.launch import Item
@@ -249,7 +249,7 @@ class CudaSlices:
         device = self._layouts[0].device
         if self._known and all(tensor_of(k.node) is k.tensor for k in self._known):
             return True
-        return all(is_on_device(tensor_of(n), device) for n in (*self._sources, *self._targets))
+        return all(comes_to(tensor_of(n), device) for n in (*self._sources, *self._targets))
 
     # --- running ----------------------------------------------------------------------------------
 

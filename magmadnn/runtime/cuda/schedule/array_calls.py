@@ -1,4 +1,4 @@
-"""Steps of complex numbers and sums over ranks: ops' NumPy functions on arrays where they lie on the device.
+"""Steps of complex numbers: ops' NumPy functions on arrays where they lie on the device.
 
 A library with NumPy's interface computes them there, between the graphs of a step. What it lacks is computed
 on the host, on copies.
@@ -7,13 +7,11 @@ on the host, on copies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from magmadnn.backends.cuda.nodes.arrays import ArrayNode, DeviceArray
-from magmadnn.comm.groups import Binding
 from magmadnn.compiler.plan.native_plan import Work
 from magmadnn.compiler.regions.region import RegionKind
 from magmadnn.errors import MagmaDNNError
@@ -25,9 +23,7 @@ from magmadnn.runtime.cuda.layout import Layout
 
 
 def takes_arrays(work: Work) -> bool:
-    """Whether a step is one of complex numbers, which no kernel has, or of several ranks."""
-    if work.region.kind is RegionKind.COLLECTIVE:
-        return bool(getattr(work.region.nodes[0].op, "on_arrays", False))
+    """Whether a step is one of complex numbers, which no kernel has."""
     kinds = (RegionKind.CALL, RegionKind.LIBRARY)
     return work.region.kind in kinds and all(map(_is_complex, work.region.nodes))
 
@@ -47,14 +43,7 @@ def array_call(layout: Layout, work: Work) -> ArrayNode:
     )
     needed = list(dict.fromkeys(work.needed))
 
-    among_ranks = work.region.kind is RegionKind.COLLECTIVE
-    groups = Binding() if among_ranks else None  # native code may launch it, on a thread of its own
-
     def run(arrays: Sequence[Any]) -> None:
-        with groups.here() if groups is not None else nullcontext():
-            compute(arrays)
-
-    def compute(arrays: Sequence[Any]) -> None:
         known: dict[Node, Any] = dict(zip(read, arrays[: len(read)], strict=True))
         for node in work.region.nodes:
             operands = [_operand(layout, i, known) for i in node.inputs]

@@ -48,6 +48,7 @@ from .library.fourier import Transforms, is_transform
 from .library.library_calls import LibraryCalls
 from .library.pictures import Pictures, takes_pictures
 from .library.rooms import Rooms
+from .library.sums import can_sum, is_collective, sums_of
 from .loops import LoopSteps
 from .small import is_small
 from .wide_boxes import alignment_of, widened
@@ -58,6 +59,8 @@ def runs_on_device(plan: NativePlan, work: Work) -> bool:
     loop = plan.loops.get(work.region.nodes[0])
     if loop is not None:
         return all(runs_on_device(loop.step, inner) for inner in loop.step.work)
+    if is_collective(work):
+        return can_sum(work)
     if takes_arrays(work):
         return True
     kernel = None if work.lowered is None else work.lowered.kernel
@@ -148,6 +151,8 @@ class Items:
         """The launches of one step that runs on the device, in order."""
         if work.region.kind is RegionKind.LOOP:
             return [piece for piece in self.pieces(work) if isinstance(piece, Item)]
+        if is_collective(work):
+            return sums_of(self._layout, work)
         if takes_arrays(work):
             if is_transform(self._layout, work):
                 return self._transforms.of(work)

@@ -1,0 +1,48 @@
+"""Sums over the GPUs of several ranks, as launches of a step."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from magmadnn.backends.cuda.nodes.sums import SummingGpus, SumNode
+from magmadnn.compiler.plan.native_plan import Work
+from magmadnn.compiler.regions.region import RegionKind
+from magmadnn.graph.op import Op
+from magmadnn.runtime.cuda.layout import Layout
+from magmadnn.runtime.cuda.schedule.hazards import Span
+from magmadnn.runtime.cuda.schedule.launch import Item
+
+# Stands for no memory. All sums write it, so that they run one after the other, as libraries of messages ask
+# for, and on all ranks in the order of the plan: a graph would else begin with whichever is ready.
+SUMS_IN_ORDER: Final[Span] = (-8, 0)
+
+
+def is_collective(work: Work) -> bool:
+    """Whether a step is one of several ranks."""
+    return work.region.kind is RegionKind.COLLECTIVE
+
+
+def can_sum(work: Work) -> bool:
+    """Whether GPUs do it themselves; else the host does."""
+    return _op(work).on_device is not None
+
+
+def sums_of(layout: Layout, work: Work) -> list[Item]:
+    """The launch of a sum; none where a GPU has nothing to do."""
+    node, on_device = work.region.nodes[0], _op(work).on_device
+    assert on_device is not None
+    gpus: SummingGpus | None = on_device(**node.attributes)
+    if gpus is None:
+        return []
+    source, (result,) = node.inputs[0], work.needed
+    read, made = layout.frames[source], layout.frames[result]
+    assert read.flags.c_contiguous and made.flags.c_contiguous and read.size == made.size
+    places = layout.address(source), layout.address(result)
+    call = SumNode(gpus, read.size, source.dtype.name, *places)
+    return [Item(call, (layout.span(source),), (layout.span(result), SUMS_IN_ORDER))]
+
+
+def _op(work: Work) -> Op:
+    op: Any = work.region.nodes[0].op
+    assert isinstance(op, Op)
+    return op
