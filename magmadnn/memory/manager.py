@@ -221,6 +221,13 @@ class MemoryManager:
             )
         self._sides.move_to(_count("device", device))
 
+    def leave_device(self) -> None:
+        """Have the values of MANAGED memory on the host only; addresses on the device are no longer its own.
+
+        Memory of another kind stays as it is. The next use on the device takes memory there anew.
+        """
+        self._sides.leave_device()
+
     def prefetch(self, side: Side) -> None:
         """Begin to bring `side`, "host" or "device", up to date in the background.
 

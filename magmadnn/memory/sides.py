@@ -176,6 +176,14 @@ class Sides:
             self._lease = self._memory = None
             self.device, self.device_valid = device, False
 
+    def leave_device(self) -> None:
+        """Have the values on the host only, where it can have them; the device's block is given back."""
+        if self.kind is not Kind.MANAGED or self._lease is None:
+            return
+        self.host()
+        with _updating:
+            self._lease, self.device_valid = None, False
+
     def prefetch(self, side: Side) -> None:
         """Begin to bring one side up to date, in the background."""
         to_device = side == "device"

@@ -220,6 +220,18 @@ class Step:
         held = [self._count, *self._slots.values()]
         return None if found is None else found.with_state([slot.node for slot in held])
 
+    def memory_of(self, feeds: Feeds, batch_size: int) -> StepMemory | None:
+        """The memory that a step of a batch takes; None where NumPy runs it.
+
+        Args:
+            feeds: arrays of one row for the placeholders.
+            batch_size: rows of a batch.
+        """
+        if self._executable.executor != "native":
+            return None
+        sizes = sizes_in_batches(self, self._executable, as_feeds(feeds), 1)
+        return self.memory({**sizes, BATCH: batch_size})
+
     def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
         """Look whether a step of a batch has room where it runs.
 

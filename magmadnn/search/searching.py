@@ -14,6 +14,7 @@ from magmadnn.data.batching import split_rows
 from magmadnn.errors import ArgumentError, MagmaDNNError, quoted
 from magmadnn.training.arguments import at_least
 from magmadnn.training.callbacks import Callback
+from magmadnn.training.many.room import checked_limit
 
 from .judging import Judge
 from .methods.choosing import method_of
@@ -61,6 +62,7 @@ def run(
     seed: int = 0,
     workers: int | None = None,
     trial_seconds: float | None = None,
+    memory_limit: int | None = None,
     callbacks: Callable[[], Sequence[Callback]] = tuple,
     fit_options: Mapping[str, Any] | None = None,
     method_options: Mapping[str, Any] | None = None,
@@ -105,6 +107,9 @@ def run(
             its own; None: this process. The table does not depend on it.
         trial_seconds: after which a training is ended, its process with it; the table then depends on how
             fast the machine is.
+        memory_limit: bytes that trials may take at the same time, of all workers together, beside parameters
+            and data; None: most of what is free. More trials than that begin as others end; one that has no
+            room by itself is "out of memory".
         callbacks: a function that makes the callbacks of one training.
         fit_options: further arguments of `fit`, such as `{"class_weight": "balanced"}`.
         method_options: of the method: see the reference.
@@ -124,6 +129,7 @@ def run(
             at_least(f"search: {name}", value, 1)
     if workers is not None:
         at_least("search: workers", workers, 1)
+    checked_limit("search", memory_limit)
     check_seconds("trial_seconds", trial_seconds)
     check_seconds("total_seconds", total_seconds)
     builder = Builder.of(build)
@@ -164,7 +170,13 @@ def run(
         seed,
         parts,
         len(chosen.rungs(epochs)) > 1,
+        None if memory_limit is None else max(memory_limit // (workers or 1), 1),
     )
+    if memory_limit is not None and not task.can_group:
+        raise ArgumentError(
+            "search: memory_limit is for trials that fit_many trains: leave it out, or of fit_options all "
+            "but class_weight, shuffle and augment"
+        )
     elsewhere = place_elsewhere()
     if elsewhere is not None:
         if workers is not None or trial_seconds is not None:

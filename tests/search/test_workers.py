@@ -163,7 +163,7 @@ def test_killed_workers_change_nothing(
     method: str, unbroken: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(pools, "_KILLS", 10**6)  # on a busy machine one trial may meet many
-    study, kills = killing(5, lambda: search(str(tmp_path / "study"), method, 3))
+    study, kills = killing(5, lambda: search(str(tmp_path / "study"), method, 3), pause=0.3)
     assert kills >= 2
     assert untimed(study) == unbroken(method)
 

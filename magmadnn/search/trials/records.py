@@ -67,6 +67,7 @@ class Outcome:
         parameters_sha256: of the trained parameters.
         rises: for each metric whether higher is better.
         folds: validation metrics of each fold, where metrics are their means.
+        retried: how often it was trained again among fewer trials, since there was no memory for more.
     """
 
     state: str
@@ -76,6 +77,7 @@ class Outcome:
     parameters_sha256: str = ""
     rises: Mapping[str, bool | None] = field(default_factory=dict)
     folds: tuple[Mapping[str, float], ...] = ()
+    retried: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Trial:
         rungs: how many stages of training it has had.
         parameters_sha256: of the trained parameters.
         folds: validation metrics of each fold, where metrics are their means.
+        retried: how often it was trained again among fewer trials, since there was no memory for more; says
+            something of the machine and is no part of the table.
     """
 
     number: int
@@ -103,6 +107,7 @@ class Trial:
     rungs: int = 1
     parameters_sha256: str = ""
     folds: tuple[Mapping[str, float], ...] = ()
+    retried: int = field(default=0, compare=False)
 
     @property
     def value(self) -> float | None:
@@ -138,6 +143,7 @@ def _trial(job: Job, outcome: Outcome, full: int) -> Trial:
         job.rung + 1,
         outcome.parameters_sha256,
         outcome.folds,
+        outcome.retried,
     )
 
 
@@ -156,6 +162,7 @@ def plain_result(job: Job, outcome: Outcome) -> dict[str, Any]:
         "parameters_sha256": outcome.parameters_sha256,
         "rises": dict(outcome.rises),
         **({"folds": [_plain_metrics(fold) for fold in outcome.folds]} if outcome.folds else {}),
+        **({"retried": outcome.retried} if outcome.retried else {}),
     }
 
 
@@ -182,6 +189,9 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
         raise ValueError("state and values")
     if type(record["reason"]) is not str or type(record["rises"]) is not dict:
         raise ValueError("reason and rises")
+    retried = record.get("retried", 0)
+    if type(retried) is not int or not 0 <= retried < _MOST:
+        raise ValueError("retried")
     outcome = Outcome(
         record["state"],
         {name: float(value) for name, value in record["metrics"].items()},
@@ -190,5 +200,6 @@ def result_of_plain(record: Mapping[str, Any]) -> tuple[Job, Outcome]:
         record["parameters_sha256"],
         record["rises"],
         tuple({n: float(v) for n, v in fold.items()} for fold in record.get("folds", ())),
+        retried,
     )
     return job, outcome

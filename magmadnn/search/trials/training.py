@@ -56,6 +56,7 @@ class Task:
         folds: rows that are trained on and rows that metrics are of, for each fold; without them `data` and
             `validation` are these. Metrics are then means over the folds.
         goes_on: whether trials may be trained further, so that their models are kept.
+        memory_limit: bytes that the trials of this process may take at the same time; None for what is free.
     """
 
     builder: Builder
@@ -67,6 +68,7 @@ class Task:
     seed: int = 0
     folds: Sequence[tuple[Rows, Rows]] = ()
     goes_on: bool = False
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         self._begun: OrderedDict[int, _Begun] = OrderedDict()
@@ -81,14 +83,21 @@ class Task:
         return self.options.keys() <= _OF_MANY
 
     def outcomes(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Train jobs of one stage in one call, each to the bits that it has by itself."""
+        """Train jobs of one stage in one call, each to the bits that it has by itself.
+
+        Where there is no memory for all of them, halves are trained after each other.
+        """
         if len(jobs) > 1:
             try:
                 return self._together(jobs)
-            except (
-                Exception
-            ):  # one of them disturbs the others, or they need too much memory together
-                self._begun.clear()
+            except MemoryError:
+                half = (len(jobs) + 1) // 2
+            except Exception:  # one of them disturbs the others
+                half = 0
+            self._begun.clear()
+            if half:
+                found = [*self.outcomes(jobs[:half]), *self.outcomes(jobs[half:])]
+                return [replace(one, retried=one.retried + 1) for one in found]
         return [self.outcome(job) for job in jobs]
 
     def outcome(self, job: Job) -> Outcome:
@@ -191,7 +200,7 @@ class Task:
         looks = [[_Directions() for _ in begun.models] for _, begun in due]
         epochs = [job.epochs[rung] - (job.epochs[rung - 1] if rung else 0) for job, _ in due]
         sizes = [fit_arguments(job.point, self.default)["batch_size"] for job, _ in due]
-        if len(due) > 1 or self.folds:
+        if len(due) > 1 or self.folds or self.memory_limit is not None:
             histories = self._fit_many([begun for _, begun in due], looks, epochs, sizes)
         else:
             histories = [[self._fit(due[0][1].models[0], looks[0][0], epochs[0], sizes[0])]]
@@ -240,6 +249,7 @@ class Task:
             batch_size=[size for size in sizes for _ in range(count)],
             epochs=[number for number in epochs for _ in range(count)],
             callbacks=lambda number: [*self.callbacks(), flat[number]],
+            memory_limit=self.memory_limit,
             verbose=False,
             **rows,
             **self.options,

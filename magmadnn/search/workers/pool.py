@@ -9,7 +9,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -59,7 +59,8 @@ class Pool:
         self._shares = shares(count)
         self._deaths: Counter[tuple[int, int]] = Counter()
         self._crashes: Counter[tuple[int, int]] = Counter()
-        self._alone: list[Job] = []  # of a group whose process has died
+        self._again: list[tuple[Job, ...]] = []  # parts of groups whose process has died
+        self._retried: Counter[tuple[int, int]] = Counter()
         self._workers: list[_Worker] = []
         for number in range(count):
             self._workers.append(self._forked(number))
@@ -67,12 +68,12 @@ class Pool:
     @property
     def has_room(self) -> bool:
         """Whether a worker has nothing to do."""
-        return not self._alone and any(not worker.jobs for worker in self._workers)
+        return not self._again and any(not worker.jobs for worker in self._workers)
 
     @property
     def is_busy(self) -> bool:
         """Whether a worker has a job."""
-        return bool(self._alone) or any(worker.jobs for worker in self._workers)
+        return bool(self._again) or any(worker.jobs for worker in self._workers)
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Give jobs to a worker that has none; to the one that has trained the first trial, if it is free."""
@@ -84,8 +85,8 @@ class Pool:
         end = None if seconds is None else time.monotonic() + seconds
         while True:
             for worker in self._workers:
-                if self._alone and not worker.jobs:
-                    self._hand(worker, (self._alone.pop(0),))
+                if self._again and not worker.jobs:
+                    self._hand(worker, self._again.pop(0))
             busy = [worker for worker in self._workers if worker.jobs]
             ready = wait([worker.connection for worker in busy], self._patience(busy, end))
             found = [result for w in busy if w.connection in ready for result in self._received(w)]
@@ -122,14 +123,25 @@ class Pool:
         except (EOFError, OSError):
             return self._bury(worker, jobs)
         worker.jobs = ()
-        return list(zip(jobs, outcomes, strict=True))
+        return [(job, self._marked(job, one)) for job, one in zip(jobs, outcomes, strict=True)]
+
+    def _marked(self, job: Job, outcome: Outcome) -> Outcome:
+        """An outcome that says how often its group was made smaller here."""
+        retried = self._retried.pop((job.trial, job.rung), 0)
+        return replace(outcome, retried=outcome.retried + retried) if retried else outcome
 
     def _bury(self, worker: _Worker, jobs: tuple[Job, ...]) -> list[tuple[Job, Outcome]]:
-        """Replace a worker that has died; its jobs are done again, each by itself."""
+        """Replace a worker that has died; its jobs are done again, each by itself.
+
+        Where it was killed, perhaps by a system that has no more memory, halves of them are.
+        """
         code = self._end(worker)
         self._replace(worker)
         if len(jobs) > 1:
-            self._alone += jobs
+            size = (len(jobs) + 1) // 2 if -code in _KILLED else 1
+            self._again += [jobs[k : k + size] for k in range(0, len(jobs), size)]
+            if -code in _KILLED:
+                self._retried.update((job.trial, job.rung) for job in jobs)
             return []
         key = (jobs[0].trial, jobs[0].rung)
         if -code in _KILLED:

@@ -14,6 +14,7 @@ from magmadnn.graph.op import Array
 from magmadnn.optim import Step, StepSlices
 from magmadnn.parallel.ranks_step import RanksStep
 from magmadnn.runtime.agreement import agreement
+from magmadnn.runtime.step_memory import StepMemory
 from magmadnn.storage.checkpoint import State
 from magmadnn.storage.printing import note
 from magmadnn.training.arguments import at_least
@@ -242,13 +243,22 @@ class Fit:
         sample, rows = self.source.sample, self.source.rows
         size = sample.rows if rows is None else min(self.current_batch_size, rows)
         if size not in self._fitting:
-            weights = None if sample.weights is None else sample.weights[:1]
-            one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
-            feeds = feeds_for(self.model, self.objective, one)
+            feeds = self._one_row()
             self.step.check_memory("fit", feeds, size)
             if rows is not None and rows % size:
                 self.step.prepare(feeds, rows % size)
             self._fitting.add(size)
+
+    def memory(self, batch_size: int) -> StepMemory | None:
+        """What a step of so many rows takes; None where NumPy runs it."""
+        return self.step.memory_of(self._one_row(), batch_size)
+
+    def _one_row(self) -> dict[Any, Array]:
+        """What a step of one row is fed."""
+        sample = self.source.sample
+        weights = None if sample.weights is None else sample.weights[:1]
+        one = Batch([a[:1] for a in sample.inputs], [a[:1] for a in sample.targets], weights)
+        return feeds_for(self.model, self.objective, one)
 
     def _tell_place(self) -> None:
         """Tell a step that averages gradients of several batches which one is next."""

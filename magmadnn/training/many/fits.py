@@ -26,7 +26,7 @@ from .given import (
     taken,
 )
 from .members import Member
-from .room import check_memory
+from .room import checked_limit, rooms_for
 from .scheduler import run_all
 from .told import Told
 
@@ -54,6 +54,7 @@ def fit_many(
     augment: Any = None,
     accumulate: int = 1,
     initial_epoch: int | None = None,
+    memory_limit: int | None = None,
     verbose: Any = "auto",
 ) -> list[History]:
     """Train many models on one data set: seeds, learning rates, folds, ensembles.
@@ -87,6 +88,10 @@ def fit_many(
         augment: as in `Model.fit`.
         accumulate: as in `Model.fit`.
         initial_epoch: as in `Model.fit`.
+        memory_limit: bytes that trainings may take where they run, beside the models' parameters and the
+            data; None: most of what is free there. What each takes is known from its plan; where not all
+            have room at the same time, others begin when some have ended. On a GPU parameters count as well,
+            and go to the host when a training has ended, as does what optimisers keep for a further `fit`.
         verbose: whether to print how models are alike and how far they are.
 
     Returns:
@@ -95,7 +100,7 @@ def fit_many(
     Raises:
         ArgumentError: for what is no model, a model that stands there twice, shares layers with another or is
             being trained, and for lists of another length than `models`.
-        OutOfMemoryError: if parameters and what optimisers keep of them need more memory than is free.
+        OutOfMemoryError: if one training by itself has no room beside what optimisers keep of all models.
         IndexOutOfRangeError: for a row that is not there.
         ShapeError, DTypeError, DataError: if data does not fit, naming where and which model.
     """
@@ -133,9 +138,11 @@ def fit_many(
         device = gpu_of(found[number])
         keeps = count <= (_KEPT if device is None else _KEPT_ON_DEVICES)
         members.append(Member(number, make, own_callbacks, keeps, device))
-    check_memory(_WHAT, found)
-    told.begin(found, members, sizes, sum(lengths))
-    run_all(members, told.look)
+    rooms = rooms_for(_WHAT, members, found, sizes, checked_limit(_WHAT, memory_limit))
+    for member in members:
+        member.keeps &= not rooms[member.device].in_waves
+    told.begin(found, members, sizes, sum(lengths), rooms.values())
+    run_all(members, told.look, rooms)
     told.end()
     return [member.history for member in members]
 

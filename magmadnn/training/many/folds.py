@@ -123,6 +123,7 @@ def cross_validate(
     sample_weight: Any = None,
     class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
     callbacks: Callbacks = (),
+    memory_limit: int | None = None,
     verbose: Any = "auto",
 ) -> CrossValidation:
     """Train a model for each fold on the other folds, and evaluate it on its own: all of them in one call.
@@ -146,6 +147,7 @@ def cross_validate(
         sample_weight: a weight for each row of x.
         class_weight: as in `Model.fit`.
         callbacks: as in `fit_many`; models are numbered fold by fold, repeat by repeat.
+        memory_limit: as in `fit_many`.
         verbose: as in `fit_many`.
 
     Raises:
@@ -169,7 +171,7 @@ def cross_validate(
     histories = fit_many(
         models, x, y, batch_size=batch_size, epochs=epochs, validation_split=validation_split,
         rows=[np.setdiff1d(every, rows) for rows in held], sample_weight=sample_weight,
-        class_weight=class_weight, callbacks=callbacks, verbose=verbose,
+        class_weight=class_weight, callbacks=callbacks, memory_limit=memory_limit, verbose=verbose,
     )  # fmt: skip
     found = []
     for number, (model, history, rows) in enumerate(zip(models, histories, held, strict=True)):

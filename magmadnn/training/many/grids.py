@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
 
 from .course import tick_rate
 from .members import Member
+from .room import Room
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -19,31 +20,44 @@ _SECONDS = 0.25  # that a round takes
 _MOST = 4096  # trainings at the same time
 
 
-def run_on_devices(members: Sequence[Member], signals: Signals, look: Callable[[], None]) -> None:
+def run_on_devices(
+    members: Sequence[Member],
+    signals: Signals,
+    look: Callable[[], None],
+    rooms: Mapping[int | None, Room],
+) -> None:
     """Run trainings on GPUs to their ends; those that no block can run take turns, an epoch at a time.
 
     Args:
         members: the trainings.
         signals: stop all of them.
         look: called now and then.
+        rooms: in the memory of each.
     """
     new, active = deque(members), list[Member]()
     while new or active:
         while new and len(active) < _MOST:
+            beside = [member for member in active if member.device == new[0].device]
+            if not rooms[new[0].device].admits(beside, new[0]):
+                break
             active.append(new.popleft())
         ready: list[tuple[Member, GridCourse]] = []
         for member in active:
             signals.look()
             if member.is_done:
                 continue
-            program = member.prepare(_SECONDS / len(active))
+            others = sum(not one.waits and not one.is_done for one in active) - 1
+            program = member.prepare(_SECONDS / len(active), others)
             look()
+            if member.waits:
+                rooms[member.device].narrow(others)
             if program is not None:
                 assert not isinstance(program, Nested)
                 ready.append((member, program))
         if ready:
             _run(ready)
-        active = [member for member in active if not member.is_done]
+        new.extendleft(reversed([member for member in active if member.waits]))
+        active = [member for member in active if not member.is_done and not member.waits]
 
 
 def _run(ready: Sequence[tuple[Member, GridCourse]]) -> None:

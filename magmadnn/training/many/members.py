@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING
 
 from magmadnn.compiler.llvm.driver.rounds import Nested
 from magmadnn.errors import NumericError
+from magmadnn.runtime.variables import tensor_of
 from magmadnn.storage.printing import note
 from magmadnn.training.callbacks import Callback
 from magmadnn.training.loop.fit import Fit
 from magmadnn.training.loop.history import History
+from magmadnn.training.model.model import Model
 from magmadnn.training.model.training_step import let_go
 
 from .course import FitCourse
 
 if TYPE_CHECKING:
     from magmadnn.runtime.cuda.many.course import GridCourse
+
+
+def leave_device(model: Model) -> None:
+    """Bring a model's parameters and states to the host, and give back their memory on a device."""
+    for variable in model.named().values():
+        tensor_of(variable.node).memory.leave_device()
 
 
 class Member:
@@ -31,6 +39,8 @@ class Member:
         device: number of the GPU that it is trained on; None for the processor.
 
     Attributes:
+        keeps: as given.
+        waits: whether it is to begin later, since there was no memory beside others.
         history: what was measured; of a model that was left out, up to there.
         is_done: whether its training has ended, well or not.
         ticks: of the CPU's counter, that the last piece took; None once that was taken.
@@ -45,12 +55,13 @@ class Member:
         device: int | None = None,
     ) -> None:
         self.device = device
-        self.number, self._make, self._keeps = number, make, keeps
+        self.number, self._make, self.keeps = number, make, keeps
         self.callbacks = callbacks
         self.history = History()
-        self.is_done = False
+        self.is_done = self.waits = False
         self.ticks: int | None = None
         self._reason: str | None = None  # why it is to end
+        self._made: Fit | None = None  # whose memory was planned
         self._fit: Fit | None = None
         self._course: FitCourse | None = None
         self._ends: AbstractContextManager[None] | None = None
@@ -61,9 +72,19 @@ class Member:
         assert self._fit is not None
         return self._fit
 
+    def look_ahead(self) -> Fit:
+        """Its training before it has begun, to plan memory."""
+        if self._made is None:
+            try:
+                self._made = self._make()
+            except Exception as error:
+                error.add_note(f"in the training of models[{self.number}]")
+                raise
+        return self._made
+
     def _begin(self) -> None:
         """Make the training, and let callbacks begin."""
-        self._fit = self._make()
+        self._fit, self._made = self._made or self._make(), None
         self._fit.tells_end = False
         self.history = self._fit.history
         ends = self._fit.under_way()
@@ -74,20 +95,29 @@ class Member:
         if self._fit.goes_further:
             self._course = FitCourse.made(self._fit)
 
-    def prepare(self, seconds: float) -> Nested | GridCourse | None:
+    def prepare(self, seconds: float, others: int = 0) -> Nested | GridCourse | None:
         """Take what the last piece has left, and give the next one; None where there is none yet.
 
         What Python takes part in runs here, an epoch at a time. Where a number is NaN or infinite, this model
-        is left out.
+        is left out. Where there is no memory for it to begin beside others, it `waits`.
 
         Args:
             seconds: that a piece takes.
+            others: how many are under way beside it.
         """
+        self.waits = False
         try:
             return self._prepared(seconds)
         except NumericError as error:
             self.end(error)
             return None
+        except MemoryError as error:
+            if others and not self._has_trained:
+                self._put_back(error, others)
+                return None
+            error.add_note(f"in the training of models[{self.number}]")
+            self.end(error)
+            raise
         except BaseException as error:
             error.add_note(f"in the training of models[{self.number}]")
             self.end(error)
@@ -111,6 +141,21 @@ class Member:
         if not self.fit.goes_further:
             self.end()
         return None
+
+    @property
+    def _has_trained(self) -> bool:
+        return self._fit is not None and (self._fit.steps > 0 or bool(self.history))
+
+    def _put_back(self, error: MemoryError, others: int) -> None:
+        """As before it began, with nothing compiled; callbacks have ended, and begin anew."""
+        fit, ends = self._fit, self._ends
+        self._fit = self._made = self._course = self._ends = None
+        if fit is not None:
+            if ends is not None:
+                ends.__exit__(type(error), error, error.__traceback__)
+            let_go(fit.model)
+        self.history, self.waits = History(), True
+        note(f"fit_many: models[{self.number}] waits: no memory beside {others} others ({error})")
 
     def stop(self, reason: str) -> None:
         """End after the current piece; one that has not begun does not begin."""
@@ -145,8 +190,10 @@ class Member:
                 raise
             forgiven = False
         finally:
-            if not self._keeps:
+            if not self.keeps:
                 let_go(self.fit.model)
+                if self.device is not None:
+                    leave_device(self.fit.model)
             self._fit = self._ends = None  # which hold what is compiled
         if isinstance(error, NumericError) and not forgiven:
             self.history.stopped, self.history.failed = str(error), True

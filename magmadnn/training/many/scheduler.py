@@ -7,7 +7,7 @@ end. The thread that is in Python takes part as soon as it has nothing else to d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from magmadnn.compiler.llvm.driver.rounds import Nested, Round
 from magmadnn.compiler.llvm.object.cache import kernel_cache
@@ -21,20 +21,25 @@ from .signals import Signals
 _SECONDS = 0.01  # that a piece takes, so that a round has an end soon
 
 
-def run_all(members: Sequence[Member], look: Callable[[], None]) -> None:
+def run_all(
+    members: Sequence[Member], look: Callable[[], None], rooms: Mapping[int | None, Room]
+) -> None:
     """Run all trainings to their ends; on a signal that one of them listens to, save all and pass it on.
 
     Args:
         members: the trainings.
         look: called now and then.
+        rooms: in this machine's memory and in that of each GPU.
 
     Raises:
         whatever one of them raises but NumericError; all others then have ended too.
     """
     with Signals(members) as signals:
         try:
-            _Rounds([m for m in members if m.device is None], signals, look).run()
-            run_on_devices([m for m in members if m.device is not None], signals, look)
+            here = [m for m in members if m.device is None]
+            if here:
+                _Rounds(here, signals, look, rooms[None]).run()
+            run_on_devices([m for m in members if m.device is not None], signals, look, rooms)
         except BaseException as error:
             for member in members:
                 member.end(error)
@@ -46,9 +51,9 @@ class _Rounds:
     """Trainings that wait for Python, those that are ready, and those of the round that runs."""
 
     def __init__(
-        self, members: Sequence[Member], signals: Signals, look: Callable[[], None]
+        self, members: Sequence[Member], signals: Signals, look: Callable[[], None], room: Room
     ) -> None:
-        self._signals, self._look, self._room = signals, look, Room()
+        self._signals, self._look, self._room = signals, look, room
         self._new, self._waiting = deque(members), deque[Member]()
         self._ready: list[tuple[Member, Nested]] = []
         self._running: list[Member] = []
@@ -76,9 +81,13 @@ class _Rounds:
             member = self._waiting.popleft() if self._waiting else self._new.popleft()
             if member.is_done:
                 continue
-            program = member.prepare(_SECONDS)
+            others = len(self._active)
+            program = member.prepare(_SECONDS, others)
             self._room.note(member.nbytes)
-            if isinstance(program, Nested):
+            if member.waits:
+                self._room.narrow(others)
+                self._new.appendleft(member)
+            elif isinstance(program, Nested):
                 self._ready.append((member, program))
             elif not member.is_done:
                 self._waiting.append(member)
@@ -88,8 +97,15 @@ class _Rounds:
 
     @property
     def _may_begin(self) -> bool:
-        active = len(self._waiting) + len(self._ready) + len(self._running)
-        return bool(self._new) and active < self._room.most
+        if not self._new:
+            return False
+        active = self._active
+        return len(active) < self._room.most and self._room.admits(active, self._new[0])
+
+    @property
+    def _active(self) -> list[Member]:
+        """Those that have begun and have not ended."""
+        return [*self._waiting, *(member for member, _ in self._ready), *self._running]
 
     def _start(self) -> None:
         """Let the other threads begin with all that is ready."""

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
 from magmadnn.errors import ArgumentError
@@ -14,6 +14,7 @@ from magmadnn.storage.printing import SafeStream
 from magmadnn.training.model.model import Model
 
 from .members import Member
+from .room import Room
 
 _PAUSE = 0.1  # seconds between two drawings of the bar
 _SHARE = 0.1  # of all epochs, after which a line is printed where there is no terminal
@@ -58,7 +59,12 @@ class Told:
         self._drawn = False
 
     def begin(
-        self, models: Sequence[Model], members: Sequence[Member], sizes: Sequence[int], epochs: int
+        self,
+        models: Sequence[Model],
+        members: Sequence[Member],
+        sizes: Sequence[int],
+        epochs: int,
+        rooms: Collection[Room] = (),
     ) -> None:
         """Say what there is.
 
@@ -67,6 +73,7 @@ class Told:
             members: their trainings.
             sizes: batch size of each.
             epochs: of all together.
+            rooms: in each memory.
         """
         self._members, self._total = members, epochs
         self._begun = time.monotonic()
@@ -77,6 +84,11 @@ class Told:
         more = f", and {len(groups) - _GROUPS} more groups" if len(groups) > _GROUPS else ""
         kinds = "1 group" if len(groups) == 1 else f"{len(groups)} groups"
         self._print(f"{len(models)} models in {kinds}: {'; '.join(named)}{more}")
+        for room in rooms:
+            if room.in_waves:
+                self._print(
+                    f"not all have room at the same time: in waves of {room.at_once} or more"
+                )
 
     def look(self) -> None:
         """Move on."""

@@ -100,4 +100,5 @@ class Round:
             team.finish()
         finally:
             self._teams.give(team)
-        return self._table[: len(self._kept), _TICKS].copy()
+        count, self._kept = len(self._kept), []
+        return self._table[:count, _TICKS].copy()
