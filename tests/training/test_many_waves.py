@@ -28,6 +28,7 @@ X = DRAW.normal(size=(45, 6)).astype(np.float32)
 Y = DRAW.integers(0, 3, 45)
 BATCH, REST = 8, 45 % 8
 GIVEN: dict[str, Any] = {"batch_size": BATCH, "epochs": 3, "verbose": False}
+LONG = GIVEN | {"epochs": 800}  # pieces of 10 ms: some are under way while others begin
 COUNT = 7
 
 MEASURE = """
@@ -119,7 +120,7 @@ EXPECTED: list[Any] = []
 def expected() -> tuple[list[str], list[list[float]]]:
     if not EXPECTED:
         models = made()
-        histories = md.fit_many(models, X, Y, **GIVEN)
+        histories = md.fit_many(models, X, Y, **LONG)
         EXPECTED.append((digests(models), [h["loss"] for h in histories]))
     return EXPECTED[0]
 
@@ -128,9 +129,9 @@ def expected() -> tuple[list[str], list[list[float]]]:
 def test_as_many_as_have_room_are_under_way(counted: list[int], room_for: float, most: int) -> None:
     bits, losses = expected()
     counted[0], models = 0, made()
-    histories = md.fit_many(models, X, Y, memory_limit=limit_for(room_for), **GIVEN)
+    histories = md.fit_many(models, X, Y, memory_limit=limit_for(room_for), **LONG)
     assert counted[0] <= most
-    assert counted[0] >= min(most, 2)  # small ones may end before the next begins
+    assert counted[0] >= min(most, 2)
     assert digests(models) == bits
     assert [h["loss"] for h in histories] == losses
     assert all((m._step is None) == (most < COUNT) for m in models)
@@ -150,7 +151,7 @@ def test_what_is_free_decides_where_no_limit_is_given(
     bits, _ = expected()
     monkeypatch.setattr(room, "available_bytes", lambda: int(limit_for(3.0) / 0.8) + 1)
     counted[0], models = 0, made()
-    md.fit_many(models, X, Y, **GIVEN)
+    md.fit_many(models, X, Y, **LONG)
     assert 1 <= counted[0] <= 3
     assert digests(models) == bits
 
@@ -189,12 +190,12 @@ def test_models_of_several_kinds_share_the_room(counted: list[int]) -> None:
         return [*made()[:3], big, *made()[3:]]
 
     alone, waves = mixed(), mixed()
-    md.fit_many(alone, X, Y, **GIVEN)
+    md.fit_many(alone, X, Y, **LONG)
     whole, rest = (mixed()[3].memory(X, Y, batch_size=n) for n in (BATCH, REST))
     big = sum(m.activations + m.gradients + m.batch for m in (whole, rest)) + whole.copies
     limit = limit_for(0) + whole.optimizer + whole.workspace + big  # just the large one
     counted[0] = 0
-    md.fit_many(waves, X, Y, memory_limit=limit, **GIVEN)
+    md.fit_many(waves, X, Y, memory_limit=limit, **LONG)
     assert counted[0] < 8
     assert digests(waves) == digests(alone)
 
@@ -204,7 +205,7 @@ def test_a_set_in_waves_that_was_broken_off_goes_on(tmp_path: Path) -> None:
 
     class Breaks(md.callbacks.Callback):
         def on_epoch_end(self, fit: Fit) -> None:
-            if fit.epoch == 2:
+            if fit.epoch == 70:
                 raise KeyError("power")
 
     def saving(breaks: int | None) -> Any:
@@ -215,11 +216,9 @@ def test_a_set_in_waves_that_was_broken_off_goes_on(tmp_path: Path) -> None:
         return of
 
     with pytest.raises(KeyError):
-        md.fit_many(made(), X, Y, callbacks=saving(4), memory_limit=limit_for(2), **GIVEN)
+        md.fit_many(made(), X, Y, callbacks=saving(4), memory_limit=limit_for(2), **LONG)
     models = made()
-    histories = md.fit_many(
-        models, X, Y, callbacks=saving(None), memory_limit=limit_for(3), **GIVEN
-    )
+    histories = md.fit_many(models, X, Y, callbacks=saving(None), memory_limit=limit_for(3), **LONG)
     assert digests(models) == bits
     assert [h["loss"] for h in histories] == losses
 
@@ -227,7 +226,7 @@ def test_a_set_in_waves_that_was_broken_off_goes_on(tmp_path: Path) -> None:
 def test_one_without_memory_beside_others_waits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = GIVEN | {"epochs": 60}  # so that some are under way while others begin
+    given = LONG
     alone = made()
     md.fit_many(alone, X, Y, **given)
     making, begun, refused = FitCourse.made.__func__, list[Fit](), set[int]()  # type: ignore[attr-defined]
@@ -287,7 +286,7 @@ def test_waves_take_the_memory_that_they_may() -> None:
             env={**os.environ, "MAGMADNN_TUNE_SECONDS": "0"},
         )  # fmt: skip
         taken[way], limit = map(int, done.stdout.split())
-    assert taken["waves"] < 1.1 * limit < taken["whole"], (taken, limit)
+    assert taken["waves"] < 1.3 * limit < 0.8 * taken["whole"], (taken, limit)
 
 
 @needs_compiler

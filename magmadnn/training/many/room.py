@@ -76,7 +76,9 @@ class Room:
 
     @property
     def most(self) -> int:
-        """How many trainings that were not planned may be under way."""
+        """How many trainings may be under way, by what those that were not planned have taken."""
+        if self._needs is not None:
+            return MOST
         return max(min(MOST, int(self._budget / self._largest)), 1)
 
     def admits(self, active: Sequence[Member], member: Member) -> bool:

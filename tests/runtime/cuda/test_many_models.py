@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import magmadnn as md
 from magmadnn import optim
+from magmadnn.data import split_rows
 from magmadnn.storage.checkpoint import parameters_sha256
 from tests.runtime.cuda.devices import network, samples
 from tests.runtime.cuda.emulator import emulated_device, needs_compiler
@@ -37,3 +39,27 @@ def test_an_ensemble_on_a_device() -> None:
         members = [m for m in models() if m.device != "cpu"]
         mean = (members[0].predict(x).astype(np.float64) + members[1].predict(x)) / 2
         np.testing.assert_allclose(md.Ensemble(members).predict(x), mean, rtol=1e-6)
+
+
+@needs_compiler
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_search_on_a_device(workers: int | None) -> None:
+    """Each trial ends with the bits of its own fit there, in this process and on workers."""
+    x, y = samples(40, 13, 5)
+
+    def build(learning_rate: float) -> md.Model:
+        return network((13, 17, 5), optim.SGD(learning_rate), device="cuda")
+
+    space = {"learning_rate": md.search.choice([0.3, 0.1, 0.02])}
+    given = {"method": "grid", "epochs": 2, "batch_size": 8, "seed": 4}
+    with emulated_device():
+        study = md.search.run(build, space, x, y, workers=workers, **given)
+        assert [t.state for t in study.trials] == ["done"] * 3, [t.reason for t in study.trials]
+        kept, _ = split_rows(len(x), 0.2, 4)
+        found = []
+        for trial in study.trials:
+            model = build(trial.point["learning_rate"])
+            model.fit(x[kept], y[kept], batch_size=8, epochs=2, verbose=False)
+            found.append(parameters_sha256(model.values().items()))
+    assert [t.parameters_sha256 for t in study.trials] == found
+    assert len(set(found)) == 3
