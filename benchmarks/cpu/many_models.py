@@ -1,7 +1,7 @@
 """Many models in one call beside as many single fits, and cross validation beside scikit-learn's networks.
 
 python -m benchmarks.cpu.many_models [--models 64] [--threads 2] [--rows 1024] [--epochs 5,20,50] [--turns 5]
-    [--without scikit-learn,jax]
+    [--without scikit-learn,jax] [--curve 1,4,16,64,256]
 
 Models are 13-64-64-64-2 with SGD, batches of 16, each with a seed of its own. Single fits run one after the
 other on one thread. "from the start" is everything from the first `fit` of models that were just built, for
@@ -13,6 +13,9 @@ of us.
 JAX's way is vmap of a jitted scan over an epoch of the same network, batches and rule, each model with an
 order of its own that was drawn beforehand; it is compiled before it is timed, and has all cores that this
 process may use (`taskset -c 0,1` for two).
+
+With `--curve` only the time over the number of models is shown: microseconds of the clock for a step of a
+model, the least of the turns, at the first number of epochs.
 
 Cross validation is of 10 folds of a table of 300 rows and 13 columns, 200 epochs of Adam, batches of 16, one
 hidden layer of 64; scikit-learn's early stopping is off, and its fits end after as many epochs.
@@ -65,6 +68,31 @@ def row(name: str, first: list[Times], second: list[Times]) -> str:
         cells += [f"{a * 1e3:.0f}", f"{b * 1e3:.0f}", f"{b / a:.3f}"]
     cells += [f"{min(t[1] for t in times) * 1e3:.0f}" for times in (first, second)]
     return f"| {' | '.join(cells)} |"
+
+
+def curve(counts: list[int], threads: int, rows: int, epochs: int, turns: int) -> None:
+    """Time for a step over the number of models: single fits, and many from the start and again."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((rows, 13)).astype(np.float32)
+    y = (x[:, 0] + draw.standard_normal(rows) > 0).astype(np.int64)
+    given: dict[str, Any] = {"batch_size": 16, "epochs": epochs, "verbose": False}
+    md.fit_many([network(0)], x, y, **given)
+    print("| models | one by one, again | together, from the start | together, again |")
+    print("|---|---|---|---|")
+    for count in counts:
+        best = [float("inf")] * 3
+        for _ in range(turns):
+            built = [network(seed) for seed in range(count)]
+            md.set_threads(threads)
+            first = timed(lambda built=built: md.fit_many(built, x, y, **given))
+            again = timed(lambda built=built: md.fit_many(built, x, y, **given))
+            md.set_threads(1)
+            single = timed(lambda built=built: [model.fit(x, y, **given) for model in built])
+            each = (single[0], first[0], again[0])
+            best = [min(pair) for pair in zip(best, each, strict=True)]
+        steps = count * epochs * -(-rows // 16)
+        cells = [f"{1e6 * seconds / steps:.2f}" for seconds in best]
+        print(f"| {count} | {' | '.join(cells)} |", flush=True)
 
 
 def many(models: int, threads: int, rows: int, epochs: int, turns: int) -> None:
@@ -213,8 +241,14 @@ def main() -> None:
     parser.add_argument(
         "--without", default="", help="scikit-learn or jax, where it is not installed"
     )
+    parser.add_argument("--curve", default="", help="only time over these numbers of models")
     given = parser.parse_args()
     print(f"load at the start: {os.getloadavg()[0]:.2f}; fit_many on {given.threads} threads")
+    if given.curve:
+        epochs = int(given.epochs.split(",")[0])
+        counts = [int(number) for number in given.curve.split(",")]
+        curve(counts, given.threads, given.rows, epochs, given.turns)
+        return
     names = ("one by one", "together", "ratio")
     heads = [
         "",
