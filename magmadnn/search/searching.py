@@ -30,10 +30,11 @@ from .trials.records import FAILED, Job, Outcome, trials_of
 from .trials.rows import check_same_rows, data_sha256, folds_of, is_small, rows_of
 from .trials.schedule import Schedule
 from .trials.training import Task
-from .workers.places import Here, Place, place_elsewhere
+from .workers.places import Elsewhere, Here, Place, place_elsewhere
 from .workers.pool import Pool
 
 _TOGETHER = 16  # trials that are trained in one call
+_CALLS = 4  # of each process elsewhere, at least
 _HOPELESS = 10  # first trials that must not all fail
 
 
@@ -201,9 +202,7 @@ def run(
     alone = alone or reads_time(objectives) or not task.can_group or not is_small(train)
     planned = _planned(method, trials, searched)
     most = chosen.cohort if planned is None else min(chosen.cohort, planned)
-    group = (
-        1 if alone else min(_TOGETHER, -(-most // (elsewhere.count if elsewhere else workers or 1)))
-    )
+    group = 1 if alone else min(_TOGETHER, _in_a_call(most, elsewhere, workers))
     folder = None if out is None else StudyFolder(out, plan.plain(), ends.plain(), resume)
     try:
         if folder is not None:
@@ -295,6 +294,17 @@ def _place(
     if workers is None and limit is None:
         return Here(task)
     return Pool(task, workers or 1, limit, None if folder is None else folder.path)
+
+
+def _in_a_call(most: int, elsewhere: Elsewhere | None, workers: int | None) -> int:
+    """How many of `most` trials are trained in one call, before other limits.
+
+    Processes elsewhere get several calls each, since trials of different length leave some of them idle
+    at the end otherwise.
+    """
+    if elsewhere is None:
+        return -(-most // (workers or 1))
+    return elsewhere.together or -(-most // (_CALLS * elsewhere.count))
 
 
 def _planned(method: str, trials: int | None, space: Space) -> int | None:

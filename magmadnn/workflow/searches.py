@@ -76,13 +76,18 @@ class _TuplePlace:
 class _Ranks:
     """The ranks of a module, the first of which leads."""
 
-    def __init__(self, context: Context, batches: bool) -> None:
+    def __init__(self, context: Context, batches: bool, together: int | None) -> None:
         if context.size < 2:
             raise ArgumentError(
                 f"grid: module {context.module!r} needs at least 2 ranks: the first hands out points, "
                 "the others train"
             )
+        if together is not None and (isinstance(together, bool) or together < 1):
+            raise ArgumentError(
+                f"grid: together={together!r}: give a number of points from 1 on, or None"
+            )
         self.count = context.size - 1
+        self.together = 1 if batches and together is None else together
         self._context, self._batches = context, batches
         own = f"{context.module}.{context.copy}.{context.iteration}.{context.attempt}"
         self._name = f"grid/{own}"
@@ -111,13 +116,15 @@ class _Ranks:
 
 
 @contextmanager
-def on_ranks_of(context: Context, batches: bool = False) -> Iterator[None]:
+def on_ranks_of(
+    context: Context, batches: bool = False, together: int | None = None
+) -> Iterator[None]:
     """Let a search of this block hand its points to the ranks of a module; all of them enter it.
 
     On all ranks but the first the block ends where the search would begin, once there are no more points.
     """
     try:
-        with trained_elsewhere(_Ranks(context, batches)):
+        with trained_elsewhere(_Ranks(context, batches, together)):
             yield
     except Served:
         return
@@ -131,6 +138,7 @@ def grid(
     y: Any = None,
     *,
     batches: bool = False,
+    together: int | None = None,
     **options: Any,
 ) -> Study | None:
     """Search on all ranks of a module: the first hands out points, the others train.
@@ -147,14 +155,18 @@ def grid(
         y: likewise.
         batches: whether points are handed out only when all of the batch before have ended, as the papers'
             engine does; otherwise each as soon as a rank is free.
+        together: how many points a rank trains in one call at most, 16 or fewer, to the bits of single
+            ones. None: one in batches, otherwise so many that each rank gets four calls of what the method
+            hands out at a time (64 points of a grid). Where an objective or an end needs the time of a
+            point it is always one.
         options: others of `md.search.run` but `workers` and `trial_seconds`.
 
     Returns:
         The study, on rank 0; None on the others.
 
     Raises:
-        ArgumentError: the module has one rank only, or an option cannot be used.
+        ArgumentError: the module has one rank only, together is below 1, or an option cannot be used.
     """
-    with on_ranks_of(context, batches):
+    with on_ranks_of(context, batches, together):
         return search(build, space, x, y, **options)
     return None

@@ -89,6 +89,62 @@ def test_batches_wait_for_all_and_others_for_one(batches: bool) -> None:
     assert plain_result(*found[0])["state"] == DONE and isinstance(found[0][1], Outcome)
 
 
+class Module(Tuples):
+    """The context of the first of `size` ranks; all jobs that were put are answered."""
+
+    module, copy, iteration, attempt, rank = "grid", 0, 0, 0, 0
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.together = size, list[int]()
+
+    def put(self, tag: str, value: Any) -> None:
+        super().put(tag, value)
+        if value != "end":
+            self.together.append(len(value["jobs"]))
+
+    def allow_replacements(self) -> None:
+        """Nothing: none is lost."""
+
+
+@pytest.mark.parametrize(
+    ("batches", "together", "expected"),
+    [
+        (True, None, [1] * 26),  # the papers' engine: a set of parameters for each worker
+        (True, 7, [7, 7, 7, 5]),
+        (False, None, [4] * 6 + [2]),  # 26 points, four calls for each of two ranks: 4 in one
+        (False, 1, [1] * 26),
+        (False, 40, [16, 10]),
+    ],
+)
+def test_points_of_one_call(batches: bool, together: int | None, expected: list[int]) -> None:
+    names: dict[str, Any] = {"__name__": "here"}
+    exec(SEARCH, names)
+    context = Module(3)
+    space = {"lr": md.search.choice([0.01 * k for k in range(1, 14)])}
+    space["units"] = md.search.choice([3, 7])
+    study = md.workflow.grid(
+        context,  # type: ignore[arg-type]
+        names["build"],
+        space,
+        names["x"],
+        names["y"],
+        method="grid",
+        epochs=1,
+        batches=batches,
+        together=together,
+    )
+    assert study is not None and len(study.trials) == 26
+    assert context.together == expected
+
+
+def test_points_of_one_call_are_at_least_one() -> None:
+    with pytest.raises(
+        md.errors.ArgumentError, match=r"together=0: give a number of points from 1"
+    ):
+        md.workflow.grid(Module(3), None, {}, None, together=0)  # type: ignore[arg-type]
+
+
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MAGMADNN_DATA": str(ROOT / "data")}
     done = subprocess.run(

@@ -42,9 +42,12 @@ class Elsewhere(Protocol):
 
     Attributes:
         count: how many processes train.
+        together: the most trials that one of them trains in one call; None: as many as leave each process
+            several calls.
     """
 
     count: int
+    together: int | None
 
     def known(self, task: Task) -> None:
         """The task is known. A process that only trains does so now, and raises `Served` when it has done."""
