@@ -411,3 +411,22 @@ def test_a_schedule_that_ends_with_the_training_is_not_told(
     models = [network(k, optim.Adam(optim.cosine(0.02, 4 * 7))) for k in range(3)]
     md.fit_many(models, X, Y, batch_size=BATCH, epochs=4, verbose=False)
     assert "so nothing is learnt" not in capfd.readouterr().err
+
+
+def test_what_is_evaluated_is_the_objective_of_training_where_targets_look_alike() -> None:
+    weights = np.linspace(0.5, 2.0, 53).astype(np.float32)
+    held = X[:19] + 1, Y[:19]
+    for given, validation, shared in [
+        ({}, held, True),
+        ({"sample_weight": weights}, held, False),
+        ({"sample_weight": weights}, (*held, weights[:19]), True),
+    ]:
+        model, other = network(), network()
+        history = model.fit(X, Y, validation_data=validation, verbose=0, **given)
+        assert model._evaluation is not None and model._step is not None
+        assert (model._evaluation[1] is model._step[1]) == shared
+        other.assign(model.values())  # which has never trained
+        keys = dict(zip(("x", "y", "sample_weight"), validation, strict=False))
+        found = other.evaluate(**keys)
+        for name in ("loss", "accuracy"):
+            assert history[f"val_{name}"][-1] == pytest.approx(float(found[name]), rel=1e-6)

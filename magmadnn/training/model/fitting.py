@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from magmadnn.data import split_rows
 from magmadnn.data.augment import Augmentation
 from magmadnn.errors import ArgumentError
+from magmadnn.optim import Step
 from magmadnn.runtime import Executable
 from magmadnn.training.arguments import at_least, check_order, check_share, epochs_of, listed
 from magmadnn.training.callbacks import Callback
@@ -194,6 +195,10 @@ def evaluation_of(model: Model, source: Source) -> tuple[Objective, Executable]:
     sample = source.sample
     key = objective_key(model, sample)
     if model._evaluation is None or model._evaluation[0] != key:
-        objective = Objective(model, sample.targets, sample.weights)
+        made = model._step
+        if made is not None and type(made[2]) is Step and made[0][2] == key:
+            objective = made[1]  # that of training: losses and metrics of targets that look alike
+        else:
+            objective = Objective(model, sample.targets, sample.weights)
         model._evaluation = (key, objective, model._executable(objective.outputs))
     return model._evaluation[1:]
