@@ -14,7 +14,7 @@ from magmadnn.errors import ArgumentError, DTypeError, IndexOutOfRangeError
 from . import transfers
 from .dtypes import as_dtype
 from .kinds import Kind
-from .sides import ForeignBlock, Side, Sides
+from .sides import ElsewhereSides, ForeignBlock, Side, Sides
 
 Array = NDArray[Any]
 _BYTES = np.dtype(np.uint8)
@@ -323,6 +323,21 @@ class MemoryManager:
             else:
                 self._frame = self._sides.peek().view(self._dtype)
         return self._frame
+
+    def set_aside(self) -> None:
+        """Give the bytes back, as the values lie somewhere else; reading and writing is refused from now on."""
+        self._sides, self._frame = ElsewhereSides(self.kind, self.device), None
+
+    def bring_back(self) -> None:
+        """Have bytes again after `set_aside`: zeros."""
+        if self.is_aside:
+            nbytes = self._size * self._dtype.itemsize
+            self._sides = Sides(self.kind, self.device, nbytes)
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether the values lie somewhere else."""
+        return isinstance(self._sides, ElsewhereSides)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = MemoryManager(self._size, self._dtype, Kind.HOST)

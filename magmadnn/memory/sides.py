@@ -241,3 +241,28 @@ class Sides:
             else:
                 self.memory.copy_to_host(host, address, hold)
                 self.host_valid = True
+
+
+class ElsewhereSides(Sides):
+    """No bytes: values of a memory that lie somewhere else."""
+
+    def __init__(self, kind: Kind, device: int) -> None:
+        super().__init__(kind, device, 0)
+
+    def host(self, write: bool = False) -> Bytes:
+        """Raises DeviceError: there is nothing here."""
+        raise self._error()
+
+    def address(self, write: bool = False) -> int:
+        """Raises DeviceError, as `host`."""
+        raise self._error()
+
+    def forget(self, side: Side) -> None:
+        """Raises DeviceError, as `host`."""
+        raise self._error()
+
+    def _error(self) -> DeviceError:
+        return DeviceError(
+            "these values lie in parts on several workers, and a training that would bring them together has "
+            "not ended: make the model again, and load a checkpoint"
+        )

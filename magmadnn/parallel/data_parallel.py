@@ -36,6 +36,9 @@ class DataParallel(TrainingWay):
         shards: parts of a batch; at least the number of ranks. Results depend on it in the last bits.
         shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
             shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same.
+            "parameters": each rank keeps an equal piece of parameters, gradients and moments; parameters of
+            a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). Numbers
+            do not depend on the number of ranks. Optimisers have to look at elements alone: no norms.
         sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
             the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
             but for the order of sums, which depends on the number of ranks.
@@ -56,7 +59,7 @@ class DataParallel(TrainingWay):
         communicator: Communicator | None = None,
         *,
         shards: int = SHARDS,
-        shard: Literal["optimiser"] | None = None,
+        shard: Literal["optimiser", "parameters"] | None = None,
         sync: bool = False,
         computed: Callable[[Any], None] | None = None,
     ) -> None:
@@ -65,10 +68,11 @@ class DataParallel(TrainingWay):
             raise ArgumentError(
                 f"DataParallel: shards must be a whole number of at least 1, got {shards!r}"
             )
-        if shard is not None and (shard != "optimiser" or type(self) is not DataParallel):
+        known = shard in ("optimiser", "parameters") and type(self) is DataParallel
+        if shard is not None and not known:
             raise ArgumentError(
-                f"{type(self).__name__}: shard must be 'optimiser', of DataParallel alone, got {shard!r}; "
-                "None keeps all on each rank"
+                f"{type(self).__name__}: shard must be 'optimiser' or 'parameters', of DataParallel alone, got "
+                f"{shard!r}; None keeps all on each rank"
             )
         if not isinstance(sync, bool):
             raise ArgumentError(f"DataParallel: sync must be True or False, got {sync!r}")
@@ -100,8 +104,12 @@ class DataParallel(TrainingWay):
             from .placements.step import PlacedStep
 
             return PlacedStep
+        if self.shard == "parameters":
+            from .sharding.parameters import LayersStep
+
+            return LayersStep
         if self.shard is not None:
-            from .sharded import ShardedStep
+            from .sharding.optimiser import ShardedStep
 
             return ShardedStep
         from .step import ParallelStep

@@ -174,7 +174,7 @@ class ParallelStep(RanksStep):
         own = [(target, value) for target, value in update.updates if target not in known]
         updates = [pair for pair in update.updates if pair[0] in known]
         statistics = [(t, v) for t, v in own if is_floating(t.dtype)]
-        self._counters = [(t, _advance(t, v)) for t, v in own if not is_floating(t.dtype)]
+        self._counters = [(t, advance(t, v)) for t, v in own if not is_floating(t.dtype)]
         rows = Operation(self._shared.rows)
         weighed = [Operation(v) * ops.cast(self._rows, v.dtype) for _, v in statistics]
         means = self._shared.buckets.exchanged(weighed, "statistic")
@@ -402,7 +402,7 @@ class ParallelStep(RanksStep):
         refuse_too_large(self._executable, what, self._executable.sizes(as_feeds(feeds)), rows)
 
 
-def _advance(target: Node, value: Node) -> int:
+def advance(target: Node, value: Node) -> int:
     """By how much a step moves a counter on.
 
     Raises:

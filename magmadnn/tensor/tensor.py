@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 
 from magmadnn.backends.cuda import array_library
@@ -222,6 +223,28 @@ class Tensor(ValueOperators):
             return fetched(self._memory, self._frame)[0]
         self._memory.update_host(self._memory.writable)
         return self._frame.view()
+
+    def set_aside(self) -> bool:
+        """Give the memory back, as the values lie in parts on several workers.
+
+        Until `bring_back` whoever reads or writes the values, or a view of them, gets a DeviceError.
+
+        Returns:
+            Whether it was done: not for views, whose memory has other users.
+        """
+        if not self.is_packed or self._memory.size != self.size or self.kind is not Kind.MANAGED:
+            return False
+        nothing = np.zeros(1, self.dtype)
+        self._memory.set_aside()
+        self._frame = as_strided(nothing, self.shape, (0,) * self.ndim, writeable=False)
+        return True
+
+    def bring_back(self) -> None:
+        """Have memory again after `set_aside`; values are zeros until they are written."""
+        if self._memory.is_aside:
+            shape = self.shape
+            self._memory.bring_back()
+            self._frame = self._memory.frame().reshape(shape)
 
     def item(self) -> Any:
         """The only element, as a Python number.

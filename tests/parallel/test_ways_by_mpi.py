@@ -42,6 +42,7 @@ if __name__ == "__main__":
 WAYS = [
     "md.parallel.Pipeline(comm, micro_batches=2)",
     "md.parallel.DataParallel(comm, shard='optimiser')",
+    "md.parallel.DataParallel(comm, shard='parameters')",
     "md.parallel.ModelParallel(comm)",
     "md.parallel.Hybrid(communicator=comm)",
 ]

@@ -94,6 +94,7 @@ class Cut:
         reports: what is added up over micro-batches, in float64.
         parameters: what is trained.
         kept: states that are not updated.
+        way: for messages.
 
     Attributes:
         nodes: the graph, inputs before users.
@@ -109,7 +110,9 @@ class Cut:
         reports: Sequence[Node],
         parameters: Sequence[Node],
         kept: Collection[Node] = (),
+        way: str = "Pipeline",
     ) -> None:
+        self._way = way
         roots, own = resolve_phase([loss, mass, *reports], training=True)
         own = [(target, value) for target, value in own if target not in kept]
         roots += [value for _, value in own]
@@ -131,14 +134,14 @@ class Cut:
         self._stage = stages_of(self.nodes, stage_of_layer)
         if self._stage[self._mass] != NOWHERE:
             raise ArgumentError(
-                "Pipeline: the loss is divided by a number that depends on the network's outputs: train "
+                f"{self._way}: the loss is divided by a number that depends on the network's outputs: train "
                 "without parallel="
             )
         for parameter in self.parameters:
             if layer_of(parameter) is None:
                 raise ArgumentError(
-                    f"Pipeline: variable {parameter.name} belongs to no layer, so to no stage: make it a "
-                    "layer's parameter, or train with DataParallel"
+                    f"{self._way}: variable {parameter.name} belongs to no layer, so to no stage: make it a "
+                    "layer's parameter, or train with DataParallel()"
                 )
         self.stages = [Stage(number) for number in range(count)]
         self._made: dict[int, dict[Node, Node]] = {}  # by stage: what nodes became in it
@@ -197,8 +200,8 @@ class Cut:
                 stage.seeds[value] = placeholder(f"gradient_of_{crossing.number}", value.spec)
                 seeds[new[value]] = stage.seeds[value]
         if self._loss in new:
-            mass, loss = Operation(new[self._mass]), new[self._loss]
-            weight = ops.cast(ops.where(ops.greater(mass, 0.0), mass, 0.0), loss.dtype).node
+            loss = new[self._loss]
+            weight = self._seed(loss, Operation(new[self._mass]))
             seeds[loss] = parts().add(seeds[loss], weight) if loss in seeds else weight
         active = depends_on(self.nodes, self.parameters)
         arrivals = [c for c in stage.arrivals if c.value in active and is_floating(c.value.dtype)]
@@ -213,6 +216,11 @@ class Cut:
         gradients = {p: g for p, g in pairs if g is not None}
         stage.parameters = list(gradients)
         self._save(stage, self._masked(list(gradients.values())))
+
+    def _seed(self, loss: Node, mass: Operation) -> Node:
+        """The gradient of what is added up with respect to the loss: what that was divided by."""
+        found: Node = ops.cast(ops.where(ops.greater(mass, 0.0), mass, 0.0), loss.dtype).node
+        return found
 
     def _masked(self, gradients: Sequence[Node]) -> list[Operation]:
         """Gradients of parameters, 0 for micro-batches whose samples all weigh nothing."""

@@ -254,7 +254,7 @@ class PipelineStep(ScatteredStep):
         found = []
         for start in range(0, max(rows, 1), each):
             own = {node: array[start : start + each] for node, array in arrays.items()}
-            found.append(_Piece(own, _sizes_of(own)))
+            found.append(_Piece(own, sizes_of(own)))
         return found
 
     def _go_forward(self, run: _Run, piece: _Piece) -> None:
@@ -265,7 +265,7 @@ class PipelineStep(ScatteredStep):
         count, reports = len(stage.departures), len(stage.reported)
         try:
             with agreeing(ALONE):
-                found = self._forward.run(_only(self._forward, fed))
+                found = self._forward.run(only_those(self._forward, fed))
                 self._look(run, self._forward, fed, found)
         except Exception as error:
             run.failed = run.failed or error
@@ -297,7 +297,7 @@ class PipelineStep(ScatteredStep):
             fed = {**piece.feeds, **dict(saved), **seeds}
             try:
                 with agreeing(ALONE):
-                    found = self._backward.run(_only(self._backward, fed))
+                    found = self._backward.run(only_those(self._backward, fed))
             except Exception as error:
                 run.failed = run.failed or error
         if found is None:
@@ -325,7 +325,7 @@ class PipelineStep(ScatteredStep):
         if all(_is_finite(fed[c.arrived]) for c in stage.arrivals):
             states = [(t, t.value.read().copy()) for t, _ in stage.updates]
             try:
-                executable.run(_only(executable, fed), guard=True)
+                executable.run(only_those(executable, fed), guard=True)
             except NumericError as error:
                 run.failed = error
             for target, value in states:
@@ -367,7 +367,7 @@ class PipelineStep(ScatteredStep):
         )
         fed |= {self._total: small[1], **self.scalars()}
         fed |= self._sums.feeds(fed)
-        self._executable.run(_only(self._executable, fed), guard=guard)
+        self._executable.run(only_those(self._executable, fed), guard=guard)
 
     # --- what a step of one batch has beside that -------------------------------------------------
 
@@ -381,7 +381,7 @@ class PipelineStep(ScatteredStep):
 
     def check_memory(self, what: str, feeds: Feeds, batch_size: int) -> None:
         """Look whether one micro-batch has room, forward; see `Step.check_memory`."""
-        sizes = _sizes_of({n: np.asarray(v) for n, v in as_feeds(feeds).items()})
+        sizes = sizes_of({n: np.asarray(v) for n, v in as_feeds(feeds).items()})
         rows = -(-batch_size // self._way.micro_batches)
         refuse_too_large(self._forward, what, sizes, rows)
 
@@ -392,12 +392,12 @@ class PipelineStep(ScatteredStep):
         return f"<PipelineStep {self.count}, stage {self._comm.rank} of {self._comm.size}>"
 
 
-def _only(executable: Executable, feeds: Mapping[Node, Any]) -> dict[Node, Array]:
+def only_those(executable: Executable, feeds: Mapping[Node, Any]) -> dict[Node, Array]:
     """Feeds for what a program takes."""
     return {n: np.asarray(feeds[n]) for n in executable.program.placeholders}
 
 
-def _sizes_of(feeds: Mapping[Node, Array]) -> dict[str, int]:
+def sizes_of(feeds: Mapping[Node, Array]) -> dict[str, int]:
     """The sizes of symbolic dimensions."""
     return {
         str(dim): size

@@ -24,14 +24,13 @@ from magmadnn.optim.building.accumulation import Accumulation
 from magmadnn.optim.building.loss_scaling import LossScale
 from magmadnn.optim.building.update import Update, keys_of
 from magmadnn.optim.parts import adding_up
+from magmadnn.parallel.buckets import size_of
+from magmadnn.parallel.pipelined.stages import evened
+from magmadnn.parallel.scattered import Scattered, ScatteredStep
+from magmadnn.parallel.shared_sums import SharedSums
+from magmadnn.parallel.step import ParallelStep
 from magmadnn.runtime import Executable
 from magmadnn.tensor import Operation
-
-from .buckets import size_of
-from .pipelined.stages import evened
-from .scattered import Scattered, ScatteredStep
-from .shared_sums import SharedSums
-from .step import ParallelStep
 
 
 class ShardedStep(ScatteredStep, ParallelStep):

@@ -1,0 +1,1 @@
+"""Data parallel training of which each rank keeps parts: of the optimiser's state, or of parameters too."""
