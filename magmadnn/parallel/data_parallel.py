@@ -37,8 +37,9 @@ class DataParallel(TrainingWay):
         shard: "optimiser": each rank keeps moments and sums of gradients of its parameters only, whole ones,
             shared out as evenly as can be, and updates these (ZeRO, stage 2); the bits are the same.
             "parameters": each rank keeps an equal piece of parameters, gradients and moments; parameters of
-            a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). Numbers
-            do not depend on the number of ranks. Optimisers have to look at elements alone: no norms.
+            a layer are gathered before it is computed and again on the way back (ZeRO, stage 3; FSDP). The bits
+            do not depend on the number of ranks. Optimisers have to look at elements alone: no norms. On
+            the CPU only.
         sync: whether layers that look at batches (BatchNorm) see the whole batch, with sums over ranks in
             the middle of the step. There are no shards then: numbers are those of `fit` without `parallel=`,
             but for the order of sums, which depends on the number of ranks.
@@ -71,8 +72,8 @@ class DataParallel(TrainingWay):
         known = shard in ("optimiser", "parameters") and type(self) is DataParallel
         if shard is not None and not known:
             raise ArgumentError(
-                f"{type(self).__name__}: shard must be 'optimiser' or 'parameters', of DataParallel alone, got "
-                f"{shard!r}; None keeps all on each rank"
+                f"{type(self).__name__}: shard must be 'optimiser' or 'parameters', of DataParallel alone, "
+                f"got {shard!r}; None keeps all on each rank"
             )
         if not isinstance(sync, bool):
             raise ArgumentError(f"DataParallel: sync must be True or False, got {sync!r}")

@@ -32,6 +32,16 @@ def shared(ranks: int, x: Any = None, way: Any = None, **options: Any) -> None:
     md.comm.simulate(ranks, run)
 
 
+def in_pieces(ranks: int, *layers: Any, **changes: Any) -> None:
+    """A fit with parameters in pieces."""
+
+    def run(comm: Any) -> None:
+        way = md.parallel.DataParallel(comm, shards=32, shard="parameters")
+        network(*layers, **changes).fit(X, Y, callbacks=[NoEpoch()], parallel=way, verbose=False)
+
+    md.comm.simulate(ranks, run)
+
+
 def files(folder: Path) -> None:
     """Ranks that read files of their own, which differ in one number."""
 
@@ -92,6 +102,18 @@ PYTHON: dict[str, PythonCase] = {
         lambda p: md.parallel.DataParallel(sync=True, shard="optimiser"),
         ArgumentError,
         "DataParallel: sync=True has no shards whose sums shard='optimiser' could share out: leave one out",
+    ),
+    "parameters in pieces: an optimiser with norms": (
+        lambda p: in_pieces(2, optimizer=md.optim.SGD(0.1, clip_norm=1.0)),
+        ArgumentError,
+        "~rank . of 2: DataParallel: .* looks at whole gradients, of which each rank has pieces with "
+        "shard='parameters': use shard='optimiser', or a part with by_element = True",
+    ),
+    "parameters in pieces: more ranks than elements": (
+        lambda p: in_pieces(19, md.layers.Dense(3)),
+        ArgumentError,
+        "~rank .* of 19: DataParallel: shard='parameters' leaves rank .* of 19 no element of 18: use fewer "
+        "ranks",
     ),
     "plan: no room": (
         lambda p: md.parallel.plan(network(), 2, X, Y, memory_limit=64),

@@ -119,8 +119,8 @@ class LayersStep(ParallelStep):
         variables = [p.own for p in pieces if p.own is not None]
         keys = [self._keys[p.whole] for p in pieces]
         made = Update(
-            name, parts, self._settings.scalars, found[:1], variables, scaling, kept, shared.groups, None, keys,
-            means,
+            name, parts, self._settings.scalars, found[:1], variables, scaling, kept, shared.groups,
+            None, keys, means,
         ).make()  # fmt: skip
         slots = {**made.slots, **shared.slots}
         self._names = sorted({slot.rsplit("/", 1)[1] for slot in slots if "/" in slot})
@@ -130,13 +130,13 @@ class LayersStep(ParallelStep):
 
     def _check(self, nodes: Sequence[Node]) -> None:
         """Raises ArgumentError where ranks cannot have pieces of all parameters."""
-        reached = {n for n in topological([stage for stage in self.cut.nodes]) if n.op is VARIABLE}
+        reached = {n for n in topological(list(self.cut.nodes)) if n.op is VARIABLE}
         held = {p for group in self.groups for p in group.fed}
         for node in nodes:
             if node in reached and node not in held:
                 raise ArgumentError(
-                    f"DataParallel: no gradient reaches {node.name}, so shard='parameters' has no sum for it: "
-                    "freeze its layer, or use shard='optimiser'"
+                    f"DataParallel: no gradient reaches {node.name}, so shard='parameters' has no sum for "
+                    "it: freeze its layer, or use shard='optimiser'"
                 )
             if node in held and node.dtype not in (np.float32, np.float64):
                 raise ArgumentError(
@@ -461,8 +461,10 @@ class LayersStep(ParallelStep):
         whole = sum(group.nbytes for group in self.groups)
         own = sum(group.own_bytes for group in self.groups)
         lines = [
-            f"# rank {self._comm.rank} of {self._comm.size} keeps {in_units(own)} of {in_units(whole)} of "
-            f"parameters; {len(self.groups)} groups of layers are gathered forward and back",
+            (
+                f"# rank {self._comm.rank} of {self._comm.size} keeps {in_units(own)} of {in_units(whole)} of "
+                f"parameters; {len(self.groups)} groups of layers are gathered forward and back"
+            ),
         ]
         for group, names, forward, backward in zip(
             self.groups, self.layers_of_groups, self._forward, self._backward, strict=True

@@ -44,8 +44,8 @@ def passed(stage: Stage, shard: Shard, found: Sequence[Array]) -> None:
 
 
 def passed_back(
-    stages: Sequence[Stage], stage: Stage, program: Executable | None, parameters: Mapping[Node, Array], shard: Shard,
-    failed: list[Exception],
+    stages: Sequence[Stage], stage: Stage, program: Executable | None, parameters: Mapping[Node, Array],
+    shard: Shard, failed: list[Exception],
 ) -> list[Array]:  # fmt: skip
     """The gradients of a group for a shard, a vector for each dtype; zeros once something failed."""
     if program is not None and not failed:
